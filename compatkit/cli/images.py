@@ -11,7 +11,7 @@ from compatkit.cli.output import warn
 from compatkit.errors import DataError, EnvironmentFailure, UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from compatkit.components.images import Given
+    from compatkit.components.images import PolicyData
     from compatkit.components.registry import Registry
     from compatkit.contracts.manifest import Manifest
     from compatkit.data.dataset import DataSet, Split
@@ -177,7 +177,7 @@ def found_in(root: str | None, download: bool, damaged: str = "refuse") -> Calla
 
 def images_at_hand(
     names: Sequence[str], root: str | None, download: bool, damaged: str = "refuse", recipe: str | None = None
-) -> Given:
+) -> PolicyData:
     """Return the data sets named on the command line, and a function that finds others by name.
 
     Args:

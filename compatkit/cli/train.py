@@ -23,7 +23,7 @@ from compatkit.experiments.recipes import STATE, Started
 from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
-    from compatkit.components.images import Given
+    from compatkit.components.images import PolicyData
     from compatkit.data.dataset import DataSet
     from compatkit.experiments.recipes import Recipe
     from compatkit.training.checkpoints import CheckpointStatus
@@ -238,7 +238,7 @@ def _check_checkpoint(path: Any, folder: Path | None) -> None:
         check_tensor_file(file, "The checkpoint")
 
 
-def _check_versions(root: Path, plan: Recipe, version: str | None, images: Given) -> list[str]:
+def _check_versions(root: Path, plan: Recipe, version: str | None, images: PolicyData) -> list[str]:
     """Check parts that are published already, before anything is trained.
 
     Returns:

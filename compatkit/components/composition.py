@@ -73,23 +73,28 @@ class Composition:
         """Return the composition of a network."""
         left, right = recombination.sources
         adapters = recombination.inserted
-        pins = [Pin(ADAPTER, one.digest, one.function) for one in adapters if one.digest is not None]
+        pins = [
+            Pin(ADAPTER, adapter.digest, adapter.function)
+            for adapter in adapters
+            if adapter.digest is not None
+        ]
         return cls(
             recombination.bn_policy,
             (Pin(EXTRACTOR, left.digest, left.function), *pins, Pin(HEAD, right.digest, right.function)),
-            tuple(place for place, one in enumerate(adapters) if one.digest is not None),
+            tuple(index for index, adapter in enumerate(adapters) if adapter.digest is not None),
             tuple(
-                AdapterOrigin(one.parents, one.training) if one.digest is None else None for one in adapters
+                AdapterOrigin(adapter.parents, adapter.training) if adapter.digest is None else None
+                for adapter in adapters
             ),
         )
 
     @classmethod
-    def read(cls, manifest: Manifest, whose: str) -> Composition:
+    def read(cls, manifest: Manifest, owner: str) -> Composition:
         """Read the composition in a manifest.
 
         Args:
             manifest: Manifest of kind ``recombination``.
-            whose: Its reference, for messages.
+            owner: Its reference, for messages.
 
         Raises:
             FormatError: Parts are missing, duplicated, out of order or malformed.
@@ -97,26 +102,28 @@ class Composition:
         blueprint, count = manifest.blueprint, len(manifest.contract.adapters)
         if blueprint.side != "recombination" or blueprint.builder != BUILDER:
             raise FormatError(
-                f"{whose}: expected side and builder 'recombination', got {blueprint.side!r} and "
+                f"{owner}: expected side and builder 'recombination', got {blueprint.side!r} and "
                 f"{blueprint.builder!r:.80}.",
-                subject=whose,
+                subject=owner,
             )
-        given: _Arguments = structure(_Arguments, unstructure(blueprint.kwargs), f"{whose}.blueprint.kwargs")
-        expected = (EXTRACTOR, *([ADAPTER] * len(given.pinned)), HEAD)
-        relations = tuple(one.relation for one in manifest.parents)
-        known = is_policy(given.bn_policy)
-        _expect(known, whose, f"a policy of {', '.join(POLICIES)}", given.bn_policy)
-        _expect(relations == expected, whose, f"the parents {', '.join(expected)}", relations)
-        fits = len(given.functions) == len(expected)
-        _expect(fits, whose, f"{len(expected)} functions", len(given.functions))
-        rising = list(given.pinned) == sorted(set(given.pinned))
-        inside = all(0 <= place < count for place in given.pinned)
-        _expect(rising and inside, whose, f"rising places of {count} adapters", given.pinned)
+        arguments: _Arguments = structure(
+            _Arguments, unstructure(blueprint.kwargs), f"{owner}.blueprint.kwargs"
+        )
+        expected = (EXTRACTOR, *([ADAPTER] * len(arguments.pinned)), HEAD)
+        relations = tuple(parent.relation for parent in manifest.parents)
+        known = is_policy(arguments.bn_policy)
+        _expect(known, owner, f"a policy of {', '.join(POLICIES)}", arguments.bn_policy)
+        _expect(relations == expected, owner, f"the parents {', '.join(expected)}", relations)
+        fits = len(arguments.functions) == len(expected)
+        _expect(fits, owner, f"{len(expected)} functions", len(arguments.functions))
+        rising = list(arguments.pinned) == sorted(set(arguments.pinned))
+        inside = all(0 <= place < count for place in arguments.pinned)
+        _expect(rising and inside, owner, f"rising places of {count} adapters", arguments.pinned)
         pins = tuple(
             Pin(parent.relation, parent.component, function)
-            for parent, function in zip(manifest.parents, given.functions, strict=True)
+            for parent, function in zip(manifest.parents, arguments.functions, strict=True)
         )
-        return cls(given.bn_policy, pins, given.pinned, _origins(manifest, given.pinned, whose))
+        return cls(arguments.bn_policy, pins, arguments.pinned, _origins(manifest, arguments.pinned, owner))
 
     def blueprint(self, extractor: Blueprint, head: Blueprint) -> Blueprint:
         """Return the blueprint of the whole from those of extractor and head.
@@ -125,7 +132,7 @@ class Composition:
             extractor: Its blueprint.
             head: Its blueprint.
         """
-        functions = tuple(one.function for one in self.pins)
+        functions = tuple(pin.function for pin in self.pins)
         return Blueprint(
             BUILDER,
             f"compatkit {version_of('compatkit')}",
@@ -139,20 +146,20 @@ class Composition:
         )
 
 
-def _origins(manifest: Manifest, pinned: Sequence[int], whose: str) -> tuple[AdapterOrigin | None, ...]:
+def _origins(manifest: Manifest, pinned: Sequence[int], owner: str) -> tuple[AdapterOrigin | None, ...]:
     places = range(len(manifest.contract.adapters))
     listed = manifest.training.get("adapters")
     if listed is None:
         return tuple(None if place in pinned else AdapterOrigin() for place in places)
-    path = f"{whose}.training.adapters"
-    found: Sequence[AdapterOrigin | None] = structure(
+    path = f"{owner}.training.adapters"
+    origins: Sequence[AdapterOrigin | None] = structure(
         tuple[AdapterOrigin | None, ...], unstructure(listed), path
     )
-    fits = len(found) == len(places) and all(
-        (one is None) == (place in pinned) for place, one in enumerate(found)
+    fits = len(origins) == len(places) and all(
+        (origin is None) == (place in pinned) for place, origin in enumerate(origins)
     )
-    _expect(fits, path, f"one entry for each of {len(places)} adapters, null for a component", len(found))
-    return tuple(found)
+    _expect(fits, path, f"one entry for each of {len(places)} adapters, null for a component", len(origins))
+    return tuple(origins)
 
 
 def _expect(fits: bool, path: str, expected: str, value: object) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from compatkit.components.images import Given, policy_images
+from compatkit.components.images import PolicyData, policy_images
 from compatkit.components.loading import Parts
 from compatkit.components.outcomes import Answer, Outcome, refusal
 from compatkit.contracts.check import Report, check
@@ -64,7 +64,7 @@ class Decider:
     Attributes:
         store: Registry of the partners.
         candidate: The part.
-        given: Available images.
+        data: Available images.
         kin: Unreleased parts by manifest digest, such as a new head's own extractor.
         version: Requested version number.
         progress: Called with done, total and what is being done.
@@ -74,7 +74,7 @@ class Decider:
 
     store: Store
     candidate: Component
-    given: Given = ()
+    data: PolicyData = ()
     kin: Mapping[str, Component] = attrs.field(factory=dict)
     version: str | None = None
     progress: Progress | None = None
@@ -126,13 +126,13 @@ class Decider:
                 "publish with a compatkit that measures the policy's metric.",
                 subject=policy,
             )
-        pairs = [self._pair(one) for one in question.partners]
+        pairs = [self._pair(item) for item in question.partners]
         why = [barred(_report(extractor, head)) for _, extractor, head, _ in pairs]
         if any(why):  # no measurement if the contracts do not fit
             others = "not measured: the others do not fit"
             answers = [
-                Answer(partner, left.reference, head.reference, reason=one or others)
-                for (partner, left, head, _), one in zip(pairs, why, strict=True)
+                Answer(partner, left.reference, head.reference, reason=item or others)
+                for (partner, left, head, _), item in zip(pairs, why, strict=True)
             ]
             return Outcome(question, tuple(answers), self._matrix(pairs, policy))
         self._provide(pairs, policy, wanted)
@@ -165,7 +165,7 @@ class Decider:
 
     def _images(self, policy: Policy, wanted: Images) -> Split:
         """Return the policy's images, or the sample of them."""
-        split = policy_images(wanted, self.given)
+        split = policy_images(wanted, self.data)
         if policy.cap is not None and policy.cap < len(split):
             split = split.subset(policy.cap, policy.seed)
         return split
@@ -182,10 +182,10 @@ class Decider:
         known = self.kin.get(digest) or self._parts.of_digest(digest)
         if known is not None:
             return known
-        names = [name for name, one in self.store.index.roots() if one == digest]
+        names = [name for name, root in self.store.index.roots() if root == digest]
         try:
-            place = self.store.resolve(Reference(min(names), digest=digest)) if names else None
-            return None if place is None else self._parts.component(place)
+            reference = self.store.resolve(Reference(min(names), digest=digest)) if names else None
+            return None if reference is None else self._parts.component(reference)
         except NotFound:
             return None
 
@@ -199,7 +199,7 @@ class Decider:
             cells = measure([left], heads, tests, conditions_of(policy), progress=self.progress)
             keep(self.store, [left, *heads], cells)
             self._cells |= {
-                (left.function, head.function): one for head, one in zip(heads, cells, strict=True)
+                (left.function, head.function): cell for head, cell in zip(heads, cells, strict=True)
             }
 
     def _recall(
@@ -208,16 +208,16 @@ class Decider:
         """Use the recorded figure that counts for a pair, if there is one under exactly the policy's conditions."""
         if (extractor.function, head.function) in self._cells:
             return
-        found: list[Cell] = []
+        cells: list[Cell] = []
         for result in self.store.evidence.kept([extractor.function], [head.function]):
             try:
                 if self._answers(result, extractor, head, policy, digest):
-                    found.append(self._kept.of(result, extractor.reference, head.reference))
+                    cells.append(self._kept.of(result, extractor.reference, head.reference))
             except FormatError:
                 continue  # a damaged figure does not count
-        found = [one for one in found if one.restricted is not None]
-        if found:
-            ordered = sorted(found, key=lambda one: one.restricted.accuracy if one.restricted else 0.0)
+        cells = [cell for cell in cells if cell.restricted is not None]
+        if cells:
+            ordered = sorted(cells, key=lambda cell: cell.restricted.accuracy if cell.restricted else 0.0)
             self._cells[extractor.function, head.function] = ordered[-1 if highest else 0]
 
     def _answers(
@@ -226,8 +226,8 @@ class Decider:
         settings = self._kept.settings(result)
         images = ImageFacts(settings["data"], digest, settings["images"])
         normalized = is_normalized(extractor.manifest, head.manifest)
-        asked = key_of(conditions_of(policy).settings(images, normalized=normalized, bound=""))
-        return is_kept(asked, result.conditions) and (
+        key = key_of(conditions_of(policy).settings(images, normalized=normalized, bound=""))
+        return is_kept(key, result.conditions) and (
             (policy.metric, policy.metric_version) == (METRIC, METRIC_VERSION)
         )
 
@@ -249,20 +249,20 @@ class Decider:
             why = "the head names no extractor that it was trained with, or that is not in this registry: no bound"
             return attrs.evolve(answer, reason=why)
         cell, limit = self._cells[extractor.function, head.function], self._cells[own.function, head.function]
-        found, bound = cell.restricted, limit.restricted
-        if found is None or bound is None:
+        accuracy, bound = cell.restricted, limit.restricted
+        if accuracy is None or bound is None:
             return attrs.evolve(answer, reason=cell.reason or limit.reason)
         least = bound.accuracy - tolerance
-        passed = found.accuracy >= least - SLACK
-        return attrs.evolve(answer, accuracy=found, bound=bound, least=max(least, 0.0), passed=passed)
+        passed = accuracy.accuracy >= least - SLACK
+        return attrs.evolve(answer, accuracy=accuracy, bound=bound, least=max(least, 0.0), passed=passed)
 
     def _matrix(self, pairs: Sequence[Pair], policy: Policy) -> Matrix:
         """Return the pairs as a matrix: extractors that give bounds first, the candidate last."""
         rows: dict[str, Component] = {}
         for _, extractor, _, own in pairs:
-            for one in (own, extractor):
-                if one is not None and one.digest != self.candidate.digest:
-                    rows.setdefault(one.function, one)
+            for component in (own, extractor):
+                if component is not None and component.digest != self.candidate.digest:
+                    rows.setdefault(component.function, component)
         rows |= {self.candidate.function: self.candidate} if self.candidate.kind == "extractor" else {}
         columns = {head.function: head for _, _, head, _ in pairs}
         cells = [
@@ -278,11 +278,13 @@ class Decider:
             "seed": policy.seed,
             "precision": "float32",
         }
-        left, right = (tuple(one.described() for one in side.values()) for side in (rows, columns))
+        left, right = (
+            tuple(component.described() for component in side.values()) for side in (rows, columns)
+        )
         return Matrix(left, right, tuple(cells), settings)
 
 
-def deciding(*, measure: bool = False, data: Given = (), progress: Progress | None = None) -> Deciding:
+def deciding(*, measure: bool = False, data: PolicyData = (), progress: Progress | None = None) -> Deciding:
     """Return the decider for versions that are imported, pulled or pushed into a registry.
 
     Args:
@@ -324,7 +326,7 @@ def test(
     *,
     version: str | None = None,
     against: Iterable[Reference] | None = None,
-    data: Given = (),
+    data: PolicyData = (),
     progress: Progress | None = None,
 ) -> Outcome:
     """Measure a part as if it were published under a name now; publishes nothing but records the figures.

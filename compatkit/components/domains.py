@@ -202,52 +202,57 @@ def check_source(report: Report) -> None:
         )
 
 
-def check_anchor(extractor: Component, auxiliary: AuxiliaryHead, whose: str) -> None:
+def check_anchor(extractor: Component, auxiliary: AuxiliaryHead, owner: str) -> None:
     """Raise for an auxiliary head that was not trained on this extractor's features: its loss is meaningless.
 
     Args:
         extractor: The extractor to adapt.
         auxiliary: The frozen auxiliary head.
-        whose: Its reference, for the message.
+        owner: Its reference, for the message.
 
     Raises:
         UsageError: The extractor's contract does not name the head.
     """
     anchors = extractor.manifest.contract.protocol.anchors
-    known = [one for one in anchors if one.kind == "auxiliary_head"]
-    if any(one.digest == auxiliary.digest for one in known):
+    known = [anchor for anchor in anchors if anchor.kind == "auxiliary_head"]
+    if any(anchor.digest == auxiliary.digest for anchor in known):
         return
-    named = ", ".join(f"{one.task or 'one without a name'} {one.digest[:24]}..." for one in known) or "none"
+    listed = (
+        ", ".join(f"{anchor.task or 'one without a name'} {anchor.digest[:24]}..." for anchor in known)
+        or "none"
+    )
     raise UsageError(
-        f"{extractor.reference} was not trained against the shared head {whose} ({auxiliary.digest[:24]}...): its "
-        f"contract names {named}. Adaptation needs the head that the extractor was trained with; take it from the "
+        f"{extractor.reference} was not trained against the shared head {owner} ({auxiliary.digest[:24]}...): its "
+        f"contract names {listed}. Adaptation needs the head that the extractor was trained with; take it from the "
         "same run.",
-        subject=whose,
+        subject=owner,
     )
 
 
-def method_of(manifest: Manifest, whose: str, asked: str | Use | None) -> Use:
+def method_of(manifest: Manifest, owner: str, requested: str | Use | None) -> Use:
     """Return the regularizer that trained an auxiliary head, with its settings.
 
     Args:
         manifest: Manifest of the head.
-        whose: Its reference.
-        asked: The regularizer, if the caller names it.
+        owner: Its reference.
+        requested: The regularizer, if the caller names it.
 
     Raises:
         UsageError: The manifest does not name it.
         PluginError: The regularizer is not usable.
     """
-    if asked is not None:
-        return as_use(asked)
+    if requested is not None:
+        return as_use(requested)
     instance, plugins = manifest.training.get("plugin"), manifest.training.get("plugins") or ()
-    for one in plugins:
-        if one.get("as") == instance:
-            settings = {key: value for key, value in one["settings"].items() if key not in OUTSIDE_SETTINGS}
-            return Use(current(one["name"]).removeprefix("regularizers."), settings=settings)
-    named = ", ".join(str(one.get("as")) for one in plugins) or "none"
+    for plugin in plugins:
+        if plugin.get("as") == instance:
+            settings = {
+                key: value for key, value in plugin["settings"].items() if key not in OUTSIDE_SETTINGS
+            }
+            return Use(current(plugin["name"]).removeprefix("regularizers."), settings=settings)
+    listed = ", ".join(str(plugin.get("as")) for plugin in plugins) or "none"
     raise UsageError(
-        f"The manifest of {whose} does not say which regularizer trained it (its run had: {named}). Name it: "
+        f"The manifest of {owner} does not say which regularizer trained it (its run had: {listed}). Name it: "
         "method='rotation_prediction', on the command line --method rotation_prediction.",
-        subject=whose,
+        subject=owner,
     )

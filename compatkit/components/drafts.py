@@ -84,10 +84,10 @@ class Draft:
             facts: ``title``, ``tags``, ``key``, ``parent``.
         """
         protocol = Protocol(normalization_of(module), tuple(anchors), frozen_stages)
-        features = tuple(one.statistics() for one in moments) or None
+        features = tuple(item.statistics() for item in moments) or None
         statistical = Statistical(features, probe_of(module, shape, blueprint))
         contract = Contract(shape, data, protocol, statistical)
-        blobs = tuple(one.blob for one in moments if one.blob is not None)
+        blobs = tuple(item.blob for item in moments if item.blob is not None)
         return cls(kind, blueprint, module, contract, blobs, **facts)
 
     @property
@@ -98,8 +98,8 @@ class Draft:
     def describe(self) -> dict[str, str]:
         """Return a description, text by label."""
         return {
-            "takes": "; ".join(port(one) for one in self.contract.structural.inputs),
-            "gives": "; ".join(port(one) for one in self.contract.structural.outputs),
+            "takes": "; ".join(port(item) for item in self.contract.structural.inputs),
+            "gives": "; ".join(port(item) for item in self.contract.structural.outputs),
             "parameters": f"{self.parameters:,}",
             "built by": f"{self.blueprint.library}, {self.blueprint.model}, {self.blueprint.approach}",
         }
@@ -125,8 +125,8 @@ class Draft:
 
         Args:
             payload: Digest and size of the stored weights.
-            training: JSON values on where the weights come from.
-            parents: Components that it came from.
+            training: JSON values on the origin of the weights.
+            parents: Components that it was made from.
             about: Description; its title and tags win over the draft's.
         """
         return Manifest(
@@ -190,7 +190,7 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
     for auxiliary in fit.auxiliary.values():
         if auxiliary.origin is None:
             yield _auxiliary(auxiliary, next(iter(fit.tasks.values())), shapes, moments)
-    for state in (one for one in fit.tasks.values() if one.runs_head):
+    for state in filter(lambda task: task.runs_head, fit.tasks.values()):
         head, seen = heads[state.name], moments[state.name]
         shape = structural(head, state.head_blueprint, feature_ports=shapes[state.name].outputs)
         yield Draft.of(

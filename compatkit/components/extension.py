@@ -95,12 +95,12 @@ def new_classes(classes: Any) -> list[str]:
     """Return the names of new classes.
 
     Raises:
-        UsageError: There are none, or they are no texts; ``subject`` is what came.
+        UsageError: There are none, or they are no texts; ``subject`` is the wrong value.
     """
     several = isinstance(classes, Collection) and not isinstance(classes, str | bytes | Mapping)
     names: list[Any] = list(classes) if several else []
     wrong = next(
-        (one for one in names if not isinstance(one, str) or not one.strip()), None if names else classes
+        (name for name in names if not isinstance(name, str) or not name.strip()), None if names else classes
     )
     if not names or wrong is not None:
         raise UsageError(
@@ -117,25 +117,27 @@ def _check_classes(part: Component) -> None:
         UsageError: The head belongs to a self-supervised regularizer.
     """
     training = part.manifest.training
-    made = {str(one.get("as")): current(str(one.get("name"))) for one in training.get("plugins") or ()}
-    regularizer = made.get(str(training.get("plugin")), "")
+    regularizers = {
+        str(item.get("as")): current(str(item.get("name"))) for item in training.get("plugins") or ()
+    }
+    regularizer = regularizers.get(str(training.get("plugin")), "")
     if regularizer in SELF_SUPERVISED:
-        told = ", ".join(one.name for one in (part.manifest.contract.data.labels or ())[:SHOWN])
+        listed = ", ".join(item.name for item in (part.manifest.contract.data.labels or ())[:SHOWN])
         raise UsageError(
             f"{part.reference} was made by {regularizer.removeprefix('regularizers.')}; its outputs "
-            f"({told or 'without names'}) are not classes of images, so none can be added. Name a head with classes, "
+            f"({listed or 'without names'}) are not classes of images, so none can be added. Name a head with classes, "
             "such as the shared head of dcc.",
             subject=part.reference,
         )
 
 
-def _labels(whose: str, known: Sequence[Label] | None, classes: Sequence[str]) -> tuple[Label, ...]:
+def _labels(owner: str, known: Sequence[Label] | None, classes: Sequence[str]) -> tuple[Label, ...]:
     """Return the old labels followed by the new ones; no two may match."""
     if not known:
         raise UsageError(
-            f"The outputs of {whose} have no names, so it is unknown which classes are new. Publish the head "
+            f"The outputs of {owner} have no names, so it is unknown which classes are new. Publish the head "
             "with class names first.",
-            subject=whose,
+            subject=owner,
         )
     labels = list(known)
     for name in classes:
@@ -143,7 +145,7 @@ def _labels(whose: str, known: Sequence[Label] | None, classes: Sequence[str]) -
         if twice:
             place = twice[0][1]
             raise UsageError(
-                f"{name!r} cannot be added to {whose}: output {place} has this class already, as "
+                f"{name!r} cannot be added to {owner}: output {place} has this class already, as "
                 f"{labels[place].name!r}. Leave it out, or name another class.",
                 subject=name,
             )
@@ -157,17 +159,19 @@ def _class_layer(part: Component) -> str:
     Raises:
         UsageError: There is none, there are several, or it is not a linear layer or 1x1 convolution.
     """
-    held = {path: one for path, one in part.module.named_modules() if path}
-    named = [one for one in class_layers(part.manifest.blueprint) if one in held]
+    modules = {path: module for path, module in part.module.named_modules() if path}
+    layers = [path for path in class_layers(part.manifest.blueprint) if path in modules]
     outputs = len(part.manifest.contract.data.labels or ())
-    came = ", ".join(f"{path} ({_shown(held[path])})" for path in named) or "none that its network names"
-    if len(named) == 1 and _is_classifier(held[named[0]], outputs):
-        return named[0]
+    actual = (
+        ", ".join(f"{path} ({_shown(modules[path])})" for path in layers) or "none that its network names"
+    )
+    if len(layers) == 1 and _is_classifier(modules[layers[0]], outputs):
+        return layers[0]
     blueprint = part.manifest.blueprint
     raise UsageError(
         f"{part.reference} ({blueprint.model} after {blueprint.cut!r}) cannot be extended: its class layer must be "
-        f"one linear layer or 1x1 convolution with {outputs} outputs, one per class; got {came}. Train a head for all "
-        "classes instead.",
+        f"one linear layer or 1x1 convolution with {outputs} outputs, one per class; got {actual}. Train a head for "
+        "all classes instead.",
         subject=part.reference,
     )
 
@@ -184,7 +188,9 @@ def _is_classifier(layer: nn.Module, outputs: int) -> bool:
 
 
 def _shown(layer: nn.Module) -> str:
-    return f"{type(layer).__name__} of {sum(one.numel() for one in layer.parameters()):,} parameters"
+    return (
+        f"{type(layer).__name__} of {sum(parameter.numel() for parameter in layer.parameters()):,} parameters"
+    )
 
 
 def _rows_added(part: Component, drawn: Mapping[str, Tensor], name: str, count: int) -> dict[str, Tensor]:
@@ -205,10 +211,10 @@ def _rows_added(part: Component, drawn: Mapping[str, Tensor], name: str, count: 
         fresh = drawn.get(key)
         rows = key.rpartition(".")[0] == name and value.shape[:1] == (count,)
         if fresh is None or fresh.shape[rows:] != value.shape[rows:] or fresh.dtype != value.dtype:
-            came = "none" if fresh is None else tuple(fresh.shape)
+            shape = "none" if fresh is None else tuple(fresh.shape)
             raise UsageError(
                 f"{part.reference} cannot be extended: with more classes its network has another tensor {key!r} "
-                f"outside the class layer, {came} in place of {tuple(value.shape)}. Train a head for all classes "
+                f"outside the class layer, {shape} in place of {tuple(value.shape)}. Train a head for all classes "
                 "instead.",
                 subject=part.reference,
             )

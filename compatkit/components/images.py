@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from compatkit.registry.names import Reference
     from compatkit.registry.store import Store
 
-Given = Sequence["Split | DataSet | Callable[[str], Split | DataSet]"]
+PolicyData = Sequence["Split | DataSet | Callable[[str], Split | DataSet]"]
 """Available images: splits, data sets, or functions from a split's name to one of them."""
 FITTED_ON = 1000
 """Most images for fitting an adapter: from 30 to 1,000 accuracy rises by only one to three points."""
@@ -25,34 +25,34 @@ OR_SET = "or set COMPATKIT_DATA to the folder of data sets."
 
 
 def check_tests(data: Any) -> None:
-    """Check the test sets that a matrix is given.
+    """Check the ``data`` argument of a matrix.
 
     Args:
-        data: What came.
+        data: The argument.
 
     Raises:
-        UsageError: They are neither several splits nor a mapping to splits; ``subject`` is what came.
+        UsageError: They are neither several splits nor a mapping to splits; ``subject`` is the wrong value.
     """
     from compatkit.data.dataset import DataSet, Split
 
     if isinstance(data, Mapping):
-        wrong = [one for one in data if not isinstance(one, str)]
-        wrong += [one for one in data.values() if not isinstance(one, Split)]
+        wrong = [item for item in data if not isinstance(item, str)]
+        wrong += [item for item in data.values() if not isinstance(item, Split)]
     elif isinstance(data, Collection) and not isinstance(data, str | bytes):
-        wrong = [one for one in data if not isinstance(one, Split)]
+        wrong = [item for item in data if not isinstance(item, Split)]
     else:
         wrong = [data]
     if not wrong:
         return
-    one, hint = wrong[0], ""
-    if isinstance(one, DataSet):
+    item, hint = wrong[0], ""
+    if isinstance(item, DataSet):
         hint = " Pass its test set: data.test."
-    elif isinstance(one, Split):
+    elif isinstance(item, Split):
         hint = " Put it in a list."
     raise UsageError(
         "data= expects test sets in a list, such as [mnist.test, usps.test], or a mapping from extractor pattern to "
-        f"test set; got {type_of(one)}.{hint}",
-        subject=one,
+        f"test set; got {type_of(item)}.{hint}",
+        subject=item,
     )
 
 
@@ -184,22 +184,22 @@ def _remembered(store: Store, name: str, digest: str) -> DataSet | None:
     return data
 
 
-def policy_images(wanted: Images, given: Given = ()) -> Split:
-    """Return the images of a policy from ``given``, else by name; the digest must match.
+def policy_images(wanted: Images, available: PolicyData = ()) -> Split:
+    """Return the images of a policy from ``available``, else by name; the digest must match.
 
     Args:
         wanted: Name and digest.
-        given: Available images; both splits of a data set are tried.
+        available: Available images; both splits of a data set are tried.
 
     Raises:
         PolicyDataMissing: None has this digest; the message lists what is available.
-        UsageError: ``given`` is no list of images; ``subject`` is what came.
+        UsageError: ``available`` is no list of images; ``subject`` is the wrong value.
     """
     from compatkit.data.dataset import DataSet, Split
 
     known = Split | DataSet | Callable
-    several = isinstance(given, Collection) and not isinstance(given, str)
-    wrong = [one for one in given if not isinstance(one, known)] if several else [given]
+    several = isinstance(available, Collection) and not isinstance(available, str)
+    wrong = [item for item in available if not isinstance(item, known)] if several else [available]
     if wrong:
         raise UsageError(
             f"data= expects images of a policy in a list, such as [mnist.test]; got {type_of(wrong[0])}.",
@@ -207,9 +207,9 @@ def policy_images(wanted: Images, given: Given = ()) -> Split:
         )
     seen: dict[str, str] = {}
     why = ""
-    for one in (*given, _named):
+    for item in (*available, _named):
         try:
-            splits = _splits(one(wanted.name) if callable(one) else one)
+            splits = _splits(item(wanted.name) if callable(item) else item)
         except CompatkitError as error:
             why = f"{error} "
             continue
@@ -218,8 +218,8 @@ def policy_images(wanted: Images, given: Given = ()) -> Split:
                 return split
             if split.name == wanted.name:
                 seen[split.digest] = split.name
-    there = "; ".join(f"{name}, {digest}" for digest, name in seen.items())
-    why = f"The available images, labels or classes differ: {there}. " if seen else why
+    listed = "; ".join(f"{name}, {digest}" for digest, name in seen.items())
+    why = f"The available images, labels or classes differ: {listed}. " if seen else why
     raise PolicyDataMissing(
         f"the policy is decided on {wanted.name}, {wanted.digest}, which is not available. {why}Pass those images "
         "(data=; on the command line --data NAME, --recipe FILE or --data-root DIR). Nothing is published without "
@@ -228,10 +228,10 @@ def policy_images(wanted: Images, given: Given = ()) -> Split:
     )
 
 
-def _splits(given: Split | DataSet) -> tuple[Split, ...]:
+def _splits(data: Split | DataSet) -> tuple[Split, ...]:
     from compatkit.data.dataset import DataSet
 
-    return (given.train, given.test) if isinstance(given, DataSet) else (given,)
+    return (data.train, data.test) if isinstance(data, DataSet) else (data,)
 
 
 def _named(name: str) -> DataSet:

@@ -70,7 +70,7 @@ class Parts:
 
     def of_digest(self, digest: str) -> Component | None:
         """Return the component with this manifest digest if requested before, else None."""
-        return next((one for one in self._known.values() if one.digest == digest), None)
+        return next((component for component in self._known.values() if component.digest == digest), None)
 
     def function_of(self, digest: str) -> str | None:
         """Return the function digest of a manifest; None if it is not in this registry, or damaged."""
@@ -79,34 +79,38 @@ class Parts:
         return self._functions[digest]
 
     def choose(
-        self, wanted: str | Sequence[str], kinds: Sequence[str], named: Sequence[str] = ()
+        self, wanted: str | Sequence[str], kinds: Sequence[str], exact_kinds: Sequence[str] = ()
     ) -> list[Component]:
         """Return the components that references and patterns match.
 
         Args:
             wanted: References or patterns; a pattern skips components of other kinds.
             kinds: Allowed kinds.
-            named: Allowed kinds for references without a pattern; empty for ``kinds``.
+            exact_kinds: Allowed kinds for references without a pattern; empty for ``kinds``.
 
         Raises:
             NotFound: A pattern matches nothing, or nothing of these kinds.
             UsageError: A reference that is not a pattern has another kind.
         """
-        found: dict[str, Component] = {}
-        for pattern in texts_of(wanted, " or ".join(f"{one}s" for one in kinds), "a reference or pattern"):
+        components: dict[str, Component] = {}
+        for pattern in texts_of(wanted, " or ".join(f"{kind}s" for kind in kinds), "a reference or pattern"):
             several = is_pattern(pattern)
             every = [self.component(place) for place in self.store.select(pattern)]
-            fitting = [one for one in every if one.kind in (kinds if several else named or kinds)]
+            fitting = [
+                component
+                for component in every
+                if component.kind in (kinds if several else exact_kinds or kinds)
+            ]
             if several and not fitting:
                 raise NotFound(
                     f"{pattern!r} matches {len(every)} components, none of kind {' or '.join(kinds)}: they are of kind "
-                    f"{' and '.join(sorted({one.kind for one in every}))}.",
+                    f"{' and '.join(sorted({component.kind for component in every}))}.",
                     subject=pattern,
                 )
             if not fitting:
                 raise wrong_kind(every[0].resolved, every[0].kind, kinds, pattern)
-            found |= {str(one.resolved): one for one in fitting}
-        return list(found.values())
+            components |= {str(component.resolved): component for component in fitting}
+        return list(components.values())
 
 
 def load(
@@ -135,21 +139,21 @@ def load(
         IntegrityError: The bytes, or the resulting module, do not match the manifest.
         UnknownName: The blueprint's builder or model is unknown here.
     """
-    from compatkit.components.verification import built_fact, prove_once
+    from compatkit.components.verification import built_fact, verify_once
 
     if not admitted:
         check_signature(store, reference, require_signature, verify)
     check_version(store, reference, verify)
-    whose = pinned(reference)
+    owner = pinned(reference)
     manifest = store.manifest(reference if reference.version else str(reference.digest))
-    with naming_component(whose):
+    with naming_component(owner):
         state = store.load_state(manifest, verify=verify)
 
     within = built_fact(manifest.blueprint)
     bounded = verify == "always" or within is None or not store.memory.is_proved(within)
 
-    module = rebuilt(manifest.blueprint, state, whose, share=True, bounded=bounded)
-    prove_once(store, manifest, str(reference.digest), module, verify=verify, state=state, whose=whose)
+    module = rebuilt(manifest.blueprint, state, owner, share=True, bounded=bounded)
+    verify_once(store, manifest, str(reference.digest), module, verify=verify, state=state, owner=owner)
     if bounded and within is not None:
         store.memory.prove(within)
     return with_module(store, reference, manifest, module)
@@ -216,7 +220,7 @@ def check_version(store: Store, reference: Reference, verify: Verify) -> None:
 def rebuilt(
     blueprint: Blueprint,
     state: Mapping[str, Tensor],
-    whose: str,
+    owner: str,
     *,
     share: bool = False,
     bounded: bool = True,
@@ -226,7 +230,7 @@ def rebuilt(
     Args:
         blueprint: Blueprint of the module.
         state: The weights.
-        whose: Name for messages.
+        owner: Name for messages.
         share: Whether the module may share the tensors of ``state``.
         bounded: As for ``build``.
 
@@ -241,17 +245,17 @@ def rebuilt(
 
     if blueprint.side == "recombination":
         raise UsageError(
-            f"{whose} is a recombination, composed of components; load it with Registry.load, or make one with "
+            f"{owner} is a recombination, composed of components; load it with Registry.load, or make one with "
             "recombine and publish.",
-            subject=whose,
+            subject=owner,
         )
     note = library_note(blueprint) if blueprint.is_cut else None
     if note is not None:
-        warnings.warn(f"{whose}: {note}", LibraryWarning, stacklevel=3)
+        warnings.warn(f"{owner}: {note}", LibraryWarning, stacklevel=3)
     try:
-        with naming_component(whose):
+        with naming_component(owner):
             return build(blueprint, state=state, share=share, bounded=bounded).eval()
     except CutError as error:
         raise IntegrityError(
-            f"{whose} cannot be rebuilt: {error} {note or ''}".rstrip(), subject=whose
+            f"{owner} cannot be rebuilt: {error} {note or ''}".rstrip(), subject=owner
         ) from error

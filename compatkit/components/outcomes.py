@@ -47,10 +47,10 @@ class Answer:
         """Return the cells of a table row, for the columns ``HEADINGS``."""
         bound = "" if self.bound is None else f"{self.bound.accuracy:.3f}"
         least = "" if self.least is None else f"{self.least:.3f}"
-        found = "" if self.accuracy is None else f"{self.accuracy.accuracy:.3f}"
+        accuracy = "" if self.accuracy is None else f"{self.accuracy.accuracy:.3f}"
         count = "" if self.accuracy is None else f"{self.accuracy.count:,}"
-        said = "passes" if self.passed else f"fails{': ' * bool(self.reason)}{self.reason}"
-        return self.extractor, self.head, bound, least, found, count, said
+        verdict = "passes" if self.passed else f"fails{': ' * bool(self.reason)}{self.reason}"
+        return self.extractor, self.head, bound, least, accuracy, count, verdict
 
     def __str__(self) -> str:
         if self.accuracy is None or self.bound is None or self.least is None:
@@ -82,7 +82,7 @@ class Outcome(Shown, Tabular):
     @property
     def passed(self) -> bool:
         """Whether all partners passed, or there were none."""
-        return all(one.passed for one in self.answers)
+        return all(answer.passed for answer in self.answers)
 
     _columns = ("partner", "extractor", "head", "accuracy", "count", "bound", "least", "passed", "reason")
 
@@ -111,7 +111,7 @@ class Outcome(Shown, Tabular):
             "revision": None if question.revision is None else question.revision.number,
             "passed": self.passed,
             "reason": question.reason,
-            "answers": [attrs.asdict(one) for one in self.answers],
+            "answers": [attrs.asdict(answer) for answer in self.answers],
             "allowed": self.allowed,
             "offered": self.offered,
             "matrix": None if self.matrix is None else json.loads(self.matrix.to_json()),
@@ -130,7 +130,7 @@ class Outcome(Shown, Tabular):
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return a table: headings, then a row for each partner."""
-        return [HEADINGS, *(one.row() for one in self.answers)]
+        return [HEADINGS, *(answer.row() for answer in self.answers)]
 
     def __str__(self) -> str:
         policy = self.question.policy
@@ -150,7 +150,7 @@ def refusal(outcome: Outcome, remedy: str = "") -> str:
         remedy: What to do, for a version with a fixed number.
     """
     question = outcome.question
-    failed = [str(one) for one in outcome.answers if not one.passed]
+    failed = [str(answer) for answer in outcome.answers if not answer.passed]
     more = f"; and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
     after = f" after {question.previous.version}" if question.previous is not None else ""
     if remedy:

@@ -79,8 +79,8 @@ def check_pairs(
     # a named component of another kind is rejected by the check
     lefts, rights = parts.choose(extractors, EXTRACTORS, ANY_KIND), parts.choose(heads, HEADS, ANY_KIND)
     return check_all(
-        {str(one.resolved): one.manifest for one in lefts},
-        {str(one.resolved): one.manifest for one in rights},
+        {str(part.resolved): part.manifest for part in lefts},
+        {str(part.resolved): part.manifest for part in rights},
         data=data,
         evidence=measured(store, lefts, rights),
         channels=_channels(store, lefts, rights),
@@ -106,7 +106,7 @@ def measured(
         Cells by pair, without pairs that were never measured.
     """
     lefts, rights = _by_function(extractors), _by_function(heads)
-    found: dict[Pair, list[Cell]] = {}
+    cells_of_pairs: dict[Pair, list[Cell]] = {}
     cells, parts = Cells(), Parts(store)
     owns: dict[str, OwnHead | None] = {}
     for result in store.evidence.kept(list(lefts), list(rights)):
@@ -123,14 +123,14 @@ def measured(
         if cell.bound is not None:
             place = result.extractor
             if place not in owns:
-                extractor = next(one for one in extractors if one.function == place)
+                extractor = next(extractor for extractor in extractors if extractor.function == place)
                 own = bounds_of(parts, [extractor], heads).get(extractor.reference)
                 owns[place] = None if own is None else OwnHead(own)
             cell = cell if (known := owns[place]) is None else known.judge(cell)
         for pair in pairs:
-            found.setdefault(pair, []).append(cell)
+            cells_of_pairs.setdefault(pair, []).append(cell)
     cells.warn(stacklevel=4)
-    return found
+    return cells_of_pairs
 
 
 def _pair(extractor: Component, head: Component) -> Pair:
@@ -149,10 +149,10 @@ def _own(extractors: Sequence[Component], heads: Sequence[Component]) -> set[Pai
 
 def _by_function(side: Sequence[Component]) -> dict[str, list[str]]:
     """Return the names of components in a check, by function digest."""
-    found: dict[str, list[str]] = {}
-    for one in side:
-        found.setdefault(one.function, []).append(str(one.resolved))
-    return found
+    names: dict[str, list[str]] = {}
+    for part in side:
+        names.setdefault(part.function, []).append(str(part.resolved))
+    return names
 
 
 def _channels(store: Store, lefts: Sequence[Component], rights: Sequence[Component]) -> Blobs:
@@ -173,8 +173,8 @@ def _read(store: Store, blob: str, name: str) -> ChannelFigures:
 def _blobs(side: Sequence[Component]) -> dict[str, str]:
     """Return the digests of the channel statistics, each with a component that names it."""
     return {
-        one.per_channel["blob"]: str(part.resolved)
+        moments.per_channel["blob"]: str(part.resolved)
         for part in side
-        for one in part.manifest.contract.statistical.features or ()
-        if one.per_channel is not None
+        for moments in part.manifest.contract.statistical.features or ()
+        if moments.per_channel is not None
     }

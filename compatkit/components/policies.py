@@ -18,7 +18,7 @@ from compatkit.registry.policies import Images, Policy
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
-    from compatkit.components.images import Given
+    from compatkit.components.images import PolicyData
     from compatkit.components.outcomes import Outcome
     from compatkit.data.dataset import Split
     from compatkit.evaluation.conditions import Progress
@@ -42,14 +42,14 @@ class Policies(Mapping[str, Policy]):
         Raises:
             UnknownName: None is set for this scope.
         """
-        found = self._set()
-        if scope not in found:
+        policies = self._set()
+        if scope not in policies:
             raise UnknownName(
-                f"no policy is set for exactly {scope!r:.80}; there are policies for {', '.join(found) or 'nothing'}. "
-                "of(NAME) returns the one that binds a name.",
+                f"no policy is set for exactly {scope!r:.80}; there are policies for "
+                f"{', '.join(policies) or 'nothing'}. of(NAME) returns the one that binds a name.",
                 subject=scope,
             )
-        return found[scope]
+        return policies[scope]
 
     def __contains__(self, scope: object) -> bool:
         """Return whether a policy is set for exactly this scope."""
@@ -139,8 +139,8 @@ class Policies(Mapping[str, Policy]):
 
     def of(self, name: str) -> Policy | None:
         """Return the policy that binds a name, or None."""
-        found = self.store.policies.of(check_name(name))
-        return None if found is None else found.policy
+        entry = self.store.policies.of(check_name(name))
+        return None if entry is None else entry.policy
 
     def history(self, scope: str) -> list[Revision]:
         """Return all changes of a scope's policy with their dates, oldest first."""
@@ -152,7 +152,7 @@ class Policies(Mapping[str, Policy]):
         *,
         name: str | None = None,
         against: str | Sequence[str] | None = None,
-        data: Given = (),
+        data: PolicyData = (),
         progress: Progress | None = None,
     ) -> Outcome:
         """Measure a released part as its policy requires; publishes nothing but records the figures.
@@ -171,20 +171,20 @@ class Policies(Mapping[str, Policy]):
         """
         from compatkit.components.deciding import test
 
-        found = self.store.resolve(reference)
-        own = name is None or name == found.name
+        resolved = self.store.resolve(reference)
+        own = name is None or name == resolved.name
         return test(
             self.store,
-            Parts(self.store).component(found),
-            found.name if name is None else check_name(name),
-            version=str(found.version) if own else None,
+            Parts(self.store).component(resolved),
+            resolved.name if name is None else check_name(name),
+            version=str(resolved.version) if own else None,
             against=None if against is None else self.store.select(against),
             data=data,
             progress=progress,
         )
 
     def _set(self) -> dict[str, Policy]:
-        return {one.scope: one.policy for one in self.store.policies.all() if one.policy is not None}
+        return {entry.scope: entry.policy for entry in self.store.policies.all() if entry.policy is not None}
 
 
 def _images(data: Any, cap: Any) -> Images:

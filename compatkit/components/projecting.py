@@ -33,8 +33,8 @@ SAMPLES, FOR_EACH = 20_000, 10
 
 
 @attrs.frozen(eq=False)
-class Place:
-    """A place between extractor and head, with its adapter.
+class AdapterSlot:
+    """A port between extractor and head that takes an adapter.
 
     Attributes:
         given: The adapter if it exists; None if it must be built or fitted.
@@ -43,11 +43,11 @@ class Place:
     blueprint: Blueprint
     takes: tuple[Port, ...]
     gives: tuple[Port, ...]
-    given: Adapter | None = None
+    adapter: Adapter | None = None
 
 
 def fit_projection(
-    place: Place,
+    slot: AdapterSlot,
     extractor: Component,
     own: Component,
     data: Split,
@@ -61,7 +61,7 @@ def fit_projection(
     sample.
 
     Args:
-        place: Place of the adapter.
+        slot: AdapterSlot of the adapter.
         extractor: Extractor of the input features.
         own: The extractor that the head was trained with.
         data: Images; labels are ignored.
@@ -76,15 +76,13 @@ def fit_projection(
         DataError: The features are not finite, or constant.
     """
     used = usual_strength(len(data)) if strength is None else strength
-    layout = place.blueprint.kwargs["layout"]
-    moments = moments_of(feature_pairs(place, extractor, own, data, before), layout, len(data))
-    return projection(
-        place, ridge(moments, used), extractor, own, data, {"method": "ridge", "strength": used}
-    )
+    layout = slot.blueprint.kwargs["layout"]
+    moments = moments_of(feature_pairs(slot, extractor, own, data, before), layout, len(data))
+    return projection(slot, ridge(moments, used), extractor, own, data, {"method": "ridge", "strength": used})
 
 
 def feature_pairs(
-    place: Place,
+    slot: AdapterSlot,
     extractor: Component,
     own: Component,
     data: Split,
@@ -98,8 +96,8 @@ def feature_pairs(
     Yields:
         Two tensors in the place's layout with equal positions, for up to ``BATCH`` images.
     """
-    _check_pairing(place, own)
-    index, layout = int(place.blueprint.kwargs.get("port", 0)), place.blueprint.kwargs["layout"]
+    _check_pairing(slot, own)
+    index, layout = int(slot.blueprint.kwargs.get("port", 0)), slot.blueprint.kwargs["layout"]
     with evaluation_mode(extractor.module), evaluation_mode(own.module), torch.no_grad():
         for mine, theirs in zip(
             images_for(extractor, data, order), images_for(own, data, order), strict=True
@@ -107,9 +105,9 @@ def feature_pairs(
             features: Any = extractor.module(mine)
             for step in before:
                 features = step.module(features)
-            given, target = _tensor(features, index), _tensor(own.module(theirs), index)
-            _check_positions(given, target, layout, extractor, own)
-            yield given, target
+            features_in, target = _tensor(features, index), _tensor(own.module(theirs), index)
+            _check_positions(features_in, target, layout, extractor, own)
+            yield features_in, target
 
 
 def moments_of(
@@ -134,24 +132,24 @@ def moments_of(
     Raises:
         DataError: A value is not finite, or there are no images.
     """
-    found: PairedMoments | None = None
+    moments: PairedMoments | None = None
     draw, looks = torch.Generator().manual_seed(seed), window or Window()
     channel = 1 if layout == "NCHW" else -1
-    for given, target in pairs:
+    for features, target in pairs:
         wanted = target if aim is None else aim(target)
-        columns = given.shape[channel] * looks.size
+        columns = features.shape[channel] * looks.size
         positions = wanted[0].numel() // wanted.shape[channel]
-        kept = min(1.0, max(SAMPLES, FOR_EACH * columns) / (images * positions))
-        found = found or PairedMoments.empty(columns, wanted.shape[channel])
-        for x, y in paired(given, wanted, layout, looks, kept, draw):
-            found.add(x, y)
-    if found is None:
+        share = min(1.0, max(SAMPLES, FOR_EACH * columns) / (images * positions))
+        moments = moments or PairedMoments.empty(columns, wanted.shape[channel])
+        for x, y in paired(features, wanted, layout, looks, share, draw):
+            moments.add(x, y)
+    if moments is None:
         raise DataError("There are no images to fit on.")
-    return found
+    return moments
 
 
 def projection(
-    place: Place,
+    slot: AdapterSlot,
     fitted: Affine,
     extractor: Component,
     own: Component,
@@ -161,35 +159,35 @@ def projection(
     """Return the adapter ``project`` with fitted weights and its record.
 
     Args:
-        place: Place of the adapter; its blueprint includes the kernel size.
+        slot: AdapterSlot of the adapter; its blueprint includes the kernel size.
         fitted: Affine map with weight ``(c * kernel * kernel, d)``.
         extractor: Extractor of the input features.
         own: Extractor of the target features.
         data: Images of the fit.
         facts: Further facts to record: ``method``, ...
     """
-    module = build_adapter(place.blueprint, fitted_state(place, fitted))
-    seen = {
+    module = build_adapter(slot.blueprint, fitted_state(slot, fitted))
+    record = {
         **facts,
         "data": {"name": data.name, "digest": data.digest, "images": len(data)},
         "samples": fitted.samples,
         "residual": fitted.residual,
     }
-    made = standing(place, module, extractor)
-    return attrs.evolve(made, parents=(*made.parents, Parent(TARGETS, own.digest)), training=seen)
+    adapter = adapter_at(slot, module, extractor)
+    return attrs.evolve(adapter, parents=(*adapter.parents, Parent(TARGETS, own.digest)), training=record)
 
 
-def fitted_state(place: Place, fitted: Affine) -> dict[str, Tensor]:
+def fitted_state(slot: AdapterSlot, fitted: Affine) -> dict[str, Tensor]:
     """Return the weights of ``project`` for a fitted map.
 
     Args:
-        place: With the blueprint of the adapter, whose ``kernel`` is the side of the convolution, 1 if absent.
+        slot: With the blueprint of the adapter, whose ``kernel`` is the side of the convolution, 1 if absent.
         fitted: Map from ``c * kernel * kernel`` values to d channels.
 
     Returns:
         ``weight``, ``(d, c)`` or ``(d, c, kernel, kernel)``, and ``bias``, ``(d,)``; float32.
     """
-    kernel = int(place.blueprint.kwargs.get("kernel", 1))
+    kernel = int(slot.blueprint.kwargs.get("kernel", 1))
     weight = fitted.weight.T.float()
     if kernel > 1:
         weight = weight.unflatten(1, (-1, kernel, kernel))
@@ -207,8 +205,8 @@ def own_extractor(store: Store, head: Component) -> Component:
         IncompatibleError: The head names none, or it is not in this registry.
     """
     why = "its manifest names none"
-    if any(one.relation == ADAPTS for one in head.manifest.parents):
-        before = [one.component for one in head.manifest.parents if one.relation == "initialised_from"]
+    if any(item.relation == ADAPTS for item in head.manifest.parents):
+        before = [item.component for item in head.manifest.parents if item.relation == "initialised_from"]
         raise IncompatibleError(
             f"{head.reference} was refitted by a bridge and not trained with an extractor. Use its origin "
             f"({', '.join(before)})."
@@ -220,10 +218,10 @@ def own_extractor(store: Store, head: Component) -> Component:
         )
     if head.trained_with is not None:
         beside = f"{head.reference.split('@')[0].removesuffix('.head')}.extractor"
-        for name in sorted(store.names(), key=lambda one: (one != beside, one)):
+        for name in sorted(store.names(), key=lambda item: (item != beside, item)):
             try:
-                found = store.resolve(Reference(name, digest=head.trained_with))
-                return load(store, found, admitted=True)  # covered by a signature of the head
+                reference = store.resolve(Reference(name, digest=head.trained_with))
+                return load(store, reference, admitted=True)  # covered by a signature of the head
             except NotFound:
                 continue
         why = f"{head.trained_with} is not in this registry"
@@ -233,27 +231,27 @@ def own_extractor(store: Store, head: Component) -> Component:
     )
 
 
-def standing(place: Place, module: nn.Module, extractor: Component) -> Adapter:
-    """Return a module as the adapter of a place, made for this extractor.
+def adapter_at(slot: AdapterSlot, module: nn.Module, extractor: Component) -> Adapter:
+    """Return a module as the adapter of a slot, made for this extractor.
 
     Args:
-        place: Where the adapter stands: its blueprint and ports.
+        slot: Blueprint and ports of the adapter.
         module: Built from that blueprint.
-        extractor: That it was fitted for.
+        extractor: The extractor it is made for.
     """
     data = attrs.evolve(extractor.manifest.contract.data, labels=None)
     parents = (Parent(ADAPTS, extractor.digest),)
-    return Adapter(place.blueprint, module, place.takes, place.gives, data, parents)
+    return Adapter(slot.blueprint, module, slot.takes, slot.gives, data, parents)
 
 
-def _check_pairing(place: Place, own: Component) -> None:
+def _check_pairing(slot: AdapterSlot, own: Component) -> None:
     """Raise if the head's own extractor has features in another layout than those to be paired.
 
     Raises:
         IncompatibleError: The layouts differ.
     """
-    outputs, index = own.manifest.contract.structural.outputs, int(place.blueprint.kwargs.get("port", 0))
-    mine, theirs = place.takes[index].layout, outputs[index].layout if index < len(outputs) else "no such"
+    outputs, index = own.manifest.contract.structural.outputs, int(slot.blueprint.kwargs.get("port", 0))
+    mine, theirs = slot.takes[index].layout, outputs[index].layout if index < len(outputs) else "no such"
     if mine != theirs:
         raise IncompatibleError(
             f"Fitting an adapter needs {mine} features, but {own.reference} gives {theirs} features: the head takes "
@@ -262,7 +260,7 @@ def _check_pairing(place: Place, own: Component) -> None:
 
 
 def _check_positions(
-    given: Tensor, target: Tensor, layout: str, extractor: Component, own: Component
+    features: Tensor, target: Tensor, layout: str, extractor: Component, own: Component
 ) -> None:
     """Raise for features that cannot be paired position by position.
 
@@ -270,12 +268,12 @@ def _check_positions(
         IncompatibleError: The positions differ.
     """
     axes = slice(2, None) if layout == "NCHW" else slice(1, -1)
-    came, wanted = tuple(given.shape[axes]), tuple(target.shape[axes])
-    if came != wanted:
+    actual, wanted = tuple(features.shape[axes]), tuple(target.shape[axes])
+    if actual != wanted:
         raise IncompatibleError(
-            f"Features of {extractor.reference} ({by(came)} positions) cannot be paired with those of {own.reference} "
-            f"({by(wanted)} positions): the token grid is unknown. Use images whose tokens form a grid of their "
-            "proportions."
+            f"Features of {extractor.reference} ({by(actual)} positions) cannot be paired with those of "
+            f"{own.reference} ({by(wanted)} positions): the token grid is "
+            "unknown. Use images whose tokens form a grid of their proportions."
         )
 
 

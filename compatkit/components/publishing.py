@@ -12,7 +12,7 @@ from compatkit.components.bridges.publishing import publish as publish_bridge
 from compatkit.components.deciding import CANDIDATE, Decider
 from compatkit.components.domains import Adapted
 from compatkit.components.drafts import drafts, training_facts
-from compatkit.components.images import Given
+from compatkit.components.images import PolicyData
 from compatkit.components.loading import with_module
 from compatkit.components.outcomes import Outcome, refusal
 from compatkit.components.recombinations import publish_recombination
@@ -79,7 +79,7 @@ class Publish:
         version: str | None = None,
         major: bool = False,
         about: About | None = None,
-        data: Given = (),
+        data: PolicyData = (),
         progress: Progress | None = None,
         dry_run: bool = False,
     ) -> dict[str, str] | dict[str, Outcome]:
@@ -92,17 +92,17 @@ class Publish:
             major: Whether to take the next MAJOR number.
             about: Description of all parts.
             data: Images for policies.
-            progress: Told of measurements.
+            progress: Called with each measurement.
             dry_run: Whether only to decide the policies.
 
         Returns:
             References by key of the part; with ``dry_run`` the outcomes.
         """
         parts = FitParts.of(self.store, fit, lambda key: f"{prefix}/{key}", about or About())
-        answered = parts.answered(version, major, (*data, *parts.images), progress)
+        decisions = parts.decide(version, major, (*data, *parts.images), progress)
         if dry_run:
-            return {key: outcome for key, (_, outcome) in answered.items()}
-        return parts.publish(answered, version, major)
+            return {key: outcome for key, (_, outcome) in decisions.items()}
+        return parts.publish(decisions, version, major)
 
     def parts(self, parts: Parts, name: str, *, about: About | None = None) -> dict[str, str]:
         """Publish a network that was cut as ``<name>.extractor`` and ``<name>.head``; see ``Registry.publish``."""
@@ -116,7 +116,7 @@ class Publish:
         version: str | None = None,
         major: bool = False,
         about: About | None = None,
-        data: Given = (),
+        data: PolicyData = (),
         progress: Progress | None = None,
     ) -> str:
         """Publish an adapted extractor; its head is unchanged and already published.
@@ -128,11 +128,11 @@ class Publish:
             major: Whether to take the next MAJOR number.
             about: Description.
             data: Images for policies.
-            progress: Told of measurements.
+            progress: Called with each measurement.
         """
         parts = FitParts.of(self.store, adapted.fit, lambda key: name, about or About())
-        answered = parts.answered(version, major, (*data, *parts.images), progress)
-        (reference,) = parts.publish(answered, version, major).values()
+        decisions = parts.decide(version, major, (*data, *parts.images), progress)
+        (reference,) = parts.publish(decisions, version, major).values()
         return reference
 
     def recombination(
@@ -192,8 +192,8 @@ class Publish:
             UsageError: Its verdict is not ``fit``, and that is not accepted.
         """
         check_name(name)
-        kept = publish_bridge(self.store, name, bridge, rung, about, accept_doubtful=accept_doubtful)
-        return {what: pinned(one) for what, one in kept.items()}
+        published = publish_bridge(self.store, name, bridge, rung, about, accept_doubtful=accept_doubtful)
+        return {what: pinned(reference) for what, reference in published.items()}
 
     def manifest(
         self,
@@ -203,7 +203,7 @@ class Publish:
         state: Mapping[str, Tensor],
         version: str | None = None,
         major: bool = False,
-        data: Given = (),
+        data: PolicyData = (),
         progress: Progress | None = None,
     ) -> str:
         """Publish a component that was not trained here, once its module confirms its contract.
@@ -215,7 +215,7 @@ class Publish:
             version: None for the smallest step that is required.
             major: Whether to take the next MAJOR number.
             data: Images for policies.
-            progress: Told of measurements.
+            progress: Called with each measurement.
         """
         check_name(name)
         reference = register(
@@ -224,7 +224,7 @@ class Publish:
         return pinned(reference)
 
 
-Answered = Mapping[str, tuple[Decider, Outcome]]
+Decisions = Mapping[str, tuple[Decider, Outcome]]
 
 
 @attrs.frozen(eq=False)
@@ -241,25 +241,25 @@ class FitParts:
     store: Store
     parts: Mapping[str, Component]
     released: Mapping[str, Reference]
-    images: Given
+    images: PolicyData
 
     @classmethod
-    def of(cls, store: Store, fit: Fit, called: Callable[[str], str], about: About) -> FitParts:
+    def of(cls, store: Store, fit: Fit, name_of: Callable[[str], str], about: About) -> FitParts:
         """Derive and verify all parts of a fit, and store their blobs.
 
         Args:
             store: Registry to publish to.
             fit: Result of ``Trainer.fit``.
-            called: Maps the key of a part to its name.
+            name_of: Maps the key of a part to its name.
             about: Description of each part.
         """
-        check_name(called("x"))
-        made = list(drafts(fit))
+        check_name(name_of("x"))
+        all_drafts = list(drafts(fit))
         run = store.put_blob(dumps(fit.run))
         parts: dict[str, Component] = {}
         released: dict[str, Reference] = {}
-        for draft in made:
-            key, payload, name = draft.key, draft.put(store), called(draft.key)
+        for draft in all_drafts:
+            key, payload, name = draft.key, draft.put(store), name_of(draft.key)
             task, head = _trained(fit, key)
             parents = _origins(fit, draft.kind, task)
             if draft.parent is not None:
@@ -269,58 +269,64 @@ class FitParts:
             elif task is not None and task.freezes_extractor and task.task.extractor is not None:
                 parents = (Parent("trained_with", task.task.extractor.digest), *parents)
             manifest = draft.manifest(payload, training_facts(fit, run, task, head), parents, about)
-            place = Reference(name, digest=digest_of(to_bytes(manifest)))
-            parts[key] = with_module(store, place, manifest, draft.module, reference=f"{name}@{CANDIDATE}")
-            if (there := _released(store, fit, name, payload)) is not None:
-                released[key] = there
+            reference = Reference(name, digest=digest_of(to_bytes(manifest)))
+            parts[key] = with_module(
+                store, reference, manifest, draft.module, reference=f"{name}@{CANDIDATE}"
+            )
+            if (existing := _released(store, fit, name, payload)) is not None:
+                released[key] = existing
         for state in fit.tasks.values():
             if (source := state.task.data.source) is not None:
                 store.memory.found(state.task.data.train.digest, attrs.asdict(source))
         sets = [state.task.data for state in fit.tasks.values()]
-        return cls(store, parts, released, [split for one in sets for split in (one.test, one.train)])
+        return cls(
+            store, parts, released, [split for data_set in sets for split in (data_set.test, data_set.train)]
+        )
 
-    def answered(self, version: str | None, major: bool, given: Given, progress: Progress | None) -> Answered:
+    def decide(
+        self, version: str | None, major: bool, data: PolicyData, progress: Progress | None
+    ) -> Decisions:
         """Decide the policies of all parts as if published now; publishes nothing but records the figures.
 
         Args:
             version: Of all parts, or None.
             major: Whether to take the next MAJOR number.
-            given: Images for policies.
-            progress: Told of measurements.
+            data: Images for policies.
+            progress: Called with each measurement.
 
         Raises:
             PolicyDataMissing: A policy's images are not available.
         """
-        kin = {one.digest: one for one in self.parts.values()}
-        answered: dict[str, tuple[Decider, Outcome]] = {}
+        kin = {part.digest: part for part in self.parts.values()}
+        decisions: dict[str, tuple[Decider, Outcome]] = {}
         for key, part in self.parts.items():
             if key not in self.released and not self._is_there(part, version):
                 question = self.store.asks(part.name, part.manifest, version=version, major=major)
-                decider = Decider(self.store, part, given, kin, version, progress)
-                answered[key] = decider, decider.answer(question)
-        return answered
+                decider = Decider(self.store, part, data, kin, version, progress)
+                decisions[key] = decider, decider.answer(question)
+        return decisions
 
-    def publish(self, answered: Answered, version: str | None, major: bool) -> dict[str, str]:
+    def publish(self, decisions: Decisions, version: str | None, major: bool) -> dict[str, str]:
         """Publish all parts unless a policy forbids one of them; return pinned references.
 
         Args:
-            answered: What ``answered`` returned.
-            version: As for ``answered``.
-            major: As for ``answered``.
+            decisions: What ``decisions`` returned.
+            version: As for ``decisions``.
+            major: As for ``decisions``.
 
         Raises:
             PolicyBroken: A part does not work with a released partner; carries the outcome; nothing was published.
         """
-        broken = [outcome for _, outcome in answered.values() if not outcome.passed]
+        broken = [outcome for _, outcome in decisions.values() if not outcome.passed]
         if broken:
-            others = [one.question.name for one in broken[1:]]
+            others = [outcome.question.name for outcome in broken[1:]]
             more = f" So do {', '.join(others)}." if others else ""
             raise PolicyBroken(f"{refusal(broken[0])}{more} Nothing was published.", subject=broken[0])
         published: dict[str, str] = {}
         for key, part in self.parts.items():
             reference = self.released.get(key)
             if reference is None:
-                decide = answered[key][0] if key in answered else None
+                decide = decisions[key][0] if key in decisions else None
                 reference = self.store.publish(
                     part.name, part.manifest, version=version, major=major, decide=decide
                 )
@@ -346,11 +352,11 @@ def _origins(fit: Fit, kind: str, task: TaskState | None) -> tuple[Parent, ...]:
     if task is None:
         return ()
     start = task.task.extractor if kind == "extractor" else task.task.head
-    found = [] if start is None else [Parent("initialised_from", start.digest)]
+    parents = [] if start is None else [Parent("initialised_from", start.digest)]
     if not task.supervised:
-        heads = (one.origin for one in fit.auxiliary.values())
-        found += [Parent("adapted_against", one) for one in heads if one is not None]
-    return tuple(found)
+        heads = (head.origin for head in fit.auxiliary.values())
+        parents += [Parent("adapted_against", head) for head in heads if head is not None]
+    return tuple(parents)
 
 
 def _released(store: Store, fit: Fit, name: str, payload: Payload) -> Reference | None:

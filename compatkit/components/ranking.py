@@ -1,4 +1,4 @@
-"""A ranking of extractors: scores beside what was measured after training, and how far their orders agree."""
+"""A ranking of extractors: scores beside accuracy measured after training, and agreement of their orders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEW = 6
 """Extractors below which a rank correlation says little: of 5, one random order in 120 agrees in full."""
 RANDOM = "random weights"
 MEASURED = "measured"
-"""What stands beside the scores: accuracy after training."""
+"""Column for accuracy after training."""
 BESIDE = ("permuted", RANDOM, "from scratch")
 """Figures that are printed beside a score; ``to_json`` has all."""
 NEAR = 0.05
@@ -42,7 +42,7 @@ class Scored:
         beside: Its other figures by name, such as permuted labels or the bound from scratch; with controls those of
             random weights.
         direction: Which values are better.
-        seconds: Of the score alone; the pass of the extractor is its own entry of ``Ranking.passes``.
+        seconds: Time of the score alone, without the pass of the extractor (``Ranking.passes``).
     """
 
     score: str
@@ -64,15 +64,15 @@ class Agreement:
     """Rank correlation of two columns of a ranking.
 
     Attributes:
-        one: A score.
-        other: Another, or ``measured``.
+        first: A score.
+        second: Another, or ``measured``.
         count: Extractors that have both.
         correlation: Spearman's; None for fewer than three, or where all values are equal.
         chance: Share of random orders that agree at least as well; None with the correlation.
     """
 
-    one: str
-    other: str
+    first: str
+    second: str
     count: int
     correlation: float | None
     chance: float | None
@@ -88,7 +88,7 @@ class Ranking(Shown, Tabular):
         data: Name of the images that were scored.
         examples: Their number.
         rows: By score; of each score the best extractor first, those without a value last.
-        measured: Accuracy on the target's test images by extractor, with how its head came about; only those measured.
+        measured: Accuracy on the target's test images by extractor, and how its head was trained; only measured ones.
         agreements: Of all pairs of scores, and of each score with ``measured``.
         passes: Seconds that each extractor took for the images.
     """
@@ -135,15 +135,15 @@ class Ranking(Shown, Tabular):
                 "networks that started from them, on these (Registry.matrix, `compatkit matrix`), or name a score.",
                 subject=score,
             )
-        known = dict.fromkeys(one.score for one in self.rows)
+        known = dict.fromkeys(row.score for row in self.rows)
         if score not in known:
             raise UsageError(
                 f"{score!r} is no score of this ranking. It has {', '.join(known)}, and {MEASURED}.",
                 subject=score,
             )
-        for one in self.rows:
-            if one.score == score and one.goodness is not None:
-                return one.extractor
+        for row in self.rows:
+            if row.score == score and row.goodness is not None:
+                return row.extractor
         raise DataError(f"{score!r} has no value for any extractor of this ranking.", subject=score)
 
     @property
@@ -168,35 +168,39 @@ class Ranking(Shown, Tabular):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        measured = {name: {"accuracy": one, "how": how} for name, (one, how) in self.measured.items()}
+        measured = {
+            name: {"accuracy": accuracy, "how": how} for name, (accuracy, how) in self.measured.items()
+        }
         return {**attrs.asdict(self), "measured": measured, "advice": self.advice, "caution": self.caution}
 
     def __str__(self) -> str:
-        beside = [name for name in BESIDE if any(name in one.beside for one in self.rows)]
+        beside = [name for name in BESIDE if any(name in row.beside for row in self.rows)]
         table: list[tuple[str, ...]] = [("score", "extractor", "value", *beside, "measured", "seconds", "")]
-        for one in self.rows:
-            found = self.measured.get(one.extractor)
-            others = (_shown(one.beside[name]) if name in one.beside else "" for name in beside)
-            accuracy = "" if found is None else f"{found[0]:.3f}"
-            said = f"{one.cell.status} {one.cell.reason}" if one.cell.status != "ok" else ""
-            name = f"{one.score} ({one.direction})"
+        for row in self.rows:
+            measured = self.measured.get(row.extractor)
+            others = (_shown(row.beside[name]) if name in row.beside else "" for name in beside)
+            accuracy = "" if measured is None else f"{measured[0]:.3f}"
+            status = f"{row.cell.status} {row.cell.reason}" if row.cell.status != "ok" else ""
+            name = f"{row.score} ({row.direction})"
             table.append(
-                (name, one.extractor, _shown(one.cell), *others, accuracy, f"{one.seconds:.2f}", said)
+                (name, row.extractor, _shown(row.cell), *others, accuracy, f"{row.seconds:.2f}", status)
             )
         pairs: list[tuple[str, ...]] = [("rank correlation", "", "extractors", "Spearman", "chance")]
-        for one in self.agreements:
+        for agreement in self.agreements:
             figures = (
-                ("-", "-") if one.correlation is None else (f"{one.correlation:.2f}", f"{one.chance:.3f}")
+                ("-", "-")
+                if agreement.correlation is None
+                else (f"{agreement.correlation:.2f}", f"{agreement.chance:.3f}")
             )
-            pairs.append((one.one, one.other, str(one.count), *figures))
+            pairs.append((agreement.first, agreement.second, str(agreement.count), *figures))
         head = f"{self.examples:,} examples of {self.data}; {sum(self.passes.values()):.1f} s for all passes"
         ways = sorted({how for _, how in self.measured.values()})
-        told = (
+        basis = (
             [f"measured: {'; '.join(ways)}"]
             if ways
             else ["measured: no result on the target's test images yet"]
         )
-        parts = [head, "", *aligned(table), "", *aligned(pairs), "", *told, self.advice, self.caution]
+        parts = [head, "", *aligned(table), "", *aligned(pairs), "", *basis, self.advice, self.caution]
         return "\n".join(parts).rstrip()
 
 
@@ -266,19 +270,21 @@ def agreements_of(
         measured: As of ``Ranking``.
     """
     columns: dict[str, dict[str, float]] = {
-        name: {one.extractor: one.goodness for one in rows if one.score == name and one.goodness is not None}
+        name: {row.extractor: row.goodness for row in rows if row.score == name and row.goodness is not None}
         for name in scores
     }
     if measured:
-        columns[MEASURED] = {name: one for name, (one, _) in measured.items()}
-    found = []
-    for one, other in combinations(columns, 2):
-        both = [name for name in columns[one] if name in columns[other]]
+        columns[MEASURED] = {name: accuracy for name, (accuracy, _) in measured.items()}
+    agreements = []
+    for first, second in combinations(columns, 2):
+        both = [name for name in columns[first] if name in columns[second]]
         value, chance = spearman(
-            [columns[one][name] for name in both], [columns[other][name] for name in both]
+            [columns[first][name] for name in both], [columns[second][name] for name in both]
         )
-        found.append(Agreement(one=one, other=other, count=len(both), correlation=value, chance=chance))
-    return tuple(found)
+        agreements.append(
+            Agreement(first=first, second=second, count=len(both), correlation=value, chance=chance)
+        )
+    return tuple(agreements)
 
 
 def spearman(left: Sequence[float], right: Sequence[float]) -> tuple[float | None, float | None]:
@@ -295,13 +301,13 @@ def spearman(left: Sequence[float], right: Sequence[float]) -> tuple[float | Non
     """
     from scipy.stats import rankdata
 
-    one, other = (np.asarray(rankdata(side)) - (len(side) + 1) / 2 for side in (left, right))
-    size = math.sqrt(float((one**2).sum() * (other**2).sum()))
-    if len(one) < 3 or not size:
+    left_ranks, right_ranks = (np.asarray(rankdata(side)) - (len(side) + 1) / 2 for side in (left, right))
+    size = math.sqrt(float((left_ranks**2).sum() * (right_ranks**2).sum()))
+    if len(left_ranks) < 3 or not size:
         return None, None
-    value = float(one @ other) / size
-    if len(one) <= EXACT:
-        orders = np.array(list(permutations(range(len(one)))))
+    value = float(left_ranks @ right_ranks) / size
+    if len(left_ranks) <= EXACT:
+        orders = np.array(list(permutations(range(len(left_ranks)))))
     else:
-        orders = np.argsort(np.random.default_rng(0).random((DRAWS, len(one))), axis=1)
-    return value, float((other[orders] @ one / size >= value - 1e-9).mean())
+        orders = np.argsort(np.random.default_rng(0).random((DRAWS, len(left_ranks))), axis=1)
+    return value, float((right_ranks[orders] @ left_ranks / size >= value - 1e-9).mean())

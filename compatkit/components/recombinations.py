@@ -18,7 +18,7 @@ from compatkit.components.composition import ADAPTER, EXTRACTOR, HEAD, AdapterOr
 from compatkit.components.loading import Parts, check_signature, check_version, load
 from compatkit.components.pairs import check_pair
 from compatkit.components.stitching import adapter_of
-from compatkit.components.verification import hold_against, probe_of, prove_once, remember_proof
+from compatkit.components.verification import probe_of, remember_proof, verify_contract, verify_once
 from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.check import Report, check
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Blueprint
@@ -63,7 +63,7 @@ def publish_recombination(
 ) -> Reference:
     """Publish a recombination, see ``Registry.publish``; ``training`` is recorded, too, as JSON values."""
     check_name(name)
-    manifest, again = drafted(store, name, recombination, about)
+    manifest, again = recompose(store, name, recombination, about)
     payload = store.put_state(own_state(again), parameters=manifest.payload.parameters)
     recorded = {**manifest.training, **(training or {})}
     manifest = attrs.evolve(manifest, payload=payload, training=recorded)
@@ -72,14 +72,14 @@ def publish_recombination(
     return reference
 
 
-def drafted(
-    store: Store, whose: str, recombination: Recombination, about: About | None = None
+def recompose(
+    store: Store, owner: str, recombination: Recombination, about: About | None = None
 ) -> tuple[Manifest, Recombination]:
     """Compose a recombination again and return it with its manifest, whose payload is not stored yet.
 
     Args:
         store: Registry of its parts.
-        whose: Name for messages.
+        owner: Name for messages.
         recombination: Result of ``recombine``.
         about: Title, description, tags, license and source.
 
@@ -87,14 +87,14 @@ def drafted(
         IntegrityError: A part is not in this registry, the module was changed since it was composed, or its
             statistics are not finite.
     """
-    made, own = Composition.of(recombination), own_state(recombination)
-    check_values(own, whose, NOT_PUBLISHED)
+    composition, own = Composition.of(recombination), own_state(recombination)
+    check_values(own, owner, NOT_PUBLISHED)
     adapters = recombination.contract.adapters
-    again = put_together(store, whose, made, adapters, own, recombination.estimated)
-    _check_unchanged(whose, recombination, again)
-    manifest = _manifest(again, made, own, about or About())
-    hold_against(manifest, again, thorough=False, whose=whose)
-    return manifest, again
+    recomposed = compose(store, owner, composition, adapters, own, recombination.estimated)
+    _check_unchanged(owner, recombination, recomposed)
+    manifest = _manifest(recomposed, composition, own, about or About())
+    verify_contract(manifest, recomposed, thorough=False, owner=owner)
+    return manifest, recomposed
 
 
 def load_recombination(
@@ -103,16 +103,24 @@ def load_recombination(
     """Load a published recombination; see ``Registry.load``."""
     check_signature(store, resolved, require_signature, verify)
     check_version(store, resolved, verify)
-    manifest, whose = store.manifest(resolved), pinned(resolved)
-    made = Composition.read(manifest, whose)
-    with naming_component(whose):
+    manifest, owner = store.manifest(resolved), pinned(resolved)
+    composition = Composition.read(manifest, owner)
+    with naming_component(owner):
         state = store.load_state(manifest, verify=verify)
     estimated = manifest.training.get("statistics", {})
     adapters = manifest.contract.adapters
-    found = put_together(store, whose, made, adapters, state, estimated, verify)
-    _check_stated(whose, manifest, found, made)
-    prove_once(store, manifest, resolved.digest, found, verify=verify, whose=whose, builders=_builders(found))
-    return found
+    recombination = compose(store, owner, composition, adapters, state, estimated, verify)
+    _check_stated(owner, manifest, recombination, composition)
+    verify_once(
+        store,
+        manifest,
+        resolved.digest,
+        recombination,
+        verify=verify,
+        owner=owner,
+        builders=_builders(recombination),
+    )
+    return recombination
 
 
 def own_state(recombination: Recombination) -> dict[str, Tensor]:
@@ -122,46 +130,50 @@ def own_state(recombination: Recombination) -> dict[str, Tensor]:
         Tensors on the CPU by name.
     """
     state = recombination.statistics if estimates(recombination.bn_policy) else {}
-    for place, one in enumerate(recombination.inserted):
-        if one.digest is None:
-            state |= {f"adapters.{place}.{name}": value for name, value in one.module.state_dict().items()}
+    for index, adapter in enumerate(recombination.inserted):
+        if adapter.digest is None:
+            state |= {
+                f"adapters.{index}.{name}": value for name, value in adapter.module.state_dict().items()
+            }
     return {name: value.detach().to("cpu") for name, value in state.items()}
 
 
-def _manifest(made: Recombination, of: Composition, own: dict[str, Tensor], about: About) -> Manifest:
-    left, right = (one.manifest for one in made.sources)
-    blueprint = of.blueprint(left.blueprint, right.blueprint)
-    probe = probe_of(made, made.contract.structural, blueprint)
-    statistical = attrs.evolve(made.contract.statistical, probe=probe)
+def _manifest(
+    recombination: Recombination, composition: Composition, own: dict[str, Tensor], about: About
+) -> Manifest:
+    left, right = (part.manifest for part in recombination.sources)
+    blueprint = composition.blueprint(left.blueprint, right.blueprint)
+    probe = probe_of(recombination, recombination.contract.structural, blueprint)
+    statistical = attrs.evolve(recombination.contract.statistical, probe=probe)
     title = " + ".join(dict.fromkeys(filter(None, (left.about.title, right.about.title))))
-    parameters = sum(one.numel() for one in made.parameters())
+    parameters = sum(part.numel() for part in recombination.parameters())
     training: dict[str, Any] = {}
-    if any(of.origins):
-        training["adapters"] = [None if one is None else unstructure(one) for one in of.origins]
-    if made.estimated:
-        training["statistics"] = made.estimated
+    if any(composition.origins):
+        training["adapters"] = [None if part is None else unstructure(part) for part in composition.origins]
+    if recombination.estimated:
+        training["statistics"] = recombination.estimated
     return Manifest(
         kind="recombination",
         about=attrs.evolve(about, title=about.title or title),
         blueprint=blueprint,
         payload=Payload(UNSTORED, state_digest(own), len(own), parameters),
-        contract=attrs.evolve(made.contract, statistical=statistical),
+        contract=attrs.evolve(recombination.contract, statistical=statistical),
         training=training,
-        parents=tuple(Parent(one.relation, one.digest) for one in of.pins),
+        parents=tuple(Parent(part.relation, part.digest) for part in composition.pins),
     )
 
 
-def _builders(made: Recombination) -> tuple[str, ...]:
-    return tuple(one.manifest.blueprint.builder for one in made.sources)
+def _builders(recombination: Recombination) -> tuple[str, ...]:
+    return tuple(source.manifest.blueprint.builder for source in recombination.sources)
 
 
-def _check_unchanged(name: str, given: Recombination, again: Recombination) -> None:
+def _check_unchanged(name: str, recombination: Recombination, recomposed: Recombination) -> None:
     """Raise for a recombination that was trained or changed since it was composed.
 
     Raises:
         IntegrityError: Tensors differ; the message names some.
     """
-    mine, theirs = given.state_dict(), again.state_dict()
+    mine, theirs = recombination.state_dict(), recomposed.state_dict()
     other = sorted(mine.keys() ^ theirs.keys()) or [
         key for key, value in mine.items() if not _same(value.detach().to("cpu"), theirs[key])
     ]
@@ -174,42 +186,44 @@ def _check_unchanged(name: str, given: Recombination, again: Recombination) -> N
         )
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _same(tensor: Tensor, other: Tensor) -> bool:
     """Return whether two tensors are bitwise equal."""
-    if (one.shape, one.dtype) != (other.shape, other.dtype):
+    if (tensor.shape, tensor.dtype) != (other.shape, other.dtype):
         return False
-    return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)))
+    return torch.equal(*(operand.contiguous().reshape(-1).view(torch.uint8) for operand in (tensor, other)))
 
 
-def _check_stated(whose: str, manifest: Manifest, found: Recombination, made: Composition) -> None:
+def _check_stated(
+    owner: str, manifest: Manifest, recombination: Recombination, composition: Composition
+) -> None:
     """Compare the manifest of a recombination with what follows from its parts.
 
     Raises:
         IntegrityError: They differ.
     """
-    left, right = (one.manifest.blueprint for one in found.sources)
+    left, right = (source.manifest.blueprint for source in recombination.sources)
     follows: dict[str, Any] = {
-        "contract": attrs.evolve(found.contract, statistical=manifest.contract.statistical),
-        "blueprint": attrs.evolve(made.blueprint(left, right), library=manifest.blueprint.library),
+        "contract": attrs.evolve(recombination.contract, statistical=manifest.contract.statistical),
+        "blueprint": attrs.evolve(composition.blueprint(left, right), library=manifest.blueprint.library),
     }
     wrong = [
-        place
+        difference
         for field, value in follows.items()
-        for place in differing(getattr(manifest, field), value, (field,))
+        for difference in differing(getattr(manifest, field), value, (field,))
     ]
     if wrong:
         more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise IntegrityError(
-            f"{whose} does not match what follows from its parts: {', '.join(wrong[:SHOWN])}{more}. Put it together "
+            f"{owner} does not match what follows from its parts: {', '.join(wrong[:SHOWN])}{more}. Put it together "
             "and publish it anew.",
             subject=wrong,
         )
 
 
-def put_together(
+def compose(
     store: Store,
-    whose: str,
-    made: Composition,
+    owner: str,
+    composition: Composition,
     blueprints: Sequence[Blueprint],
     state: Mapping[str, Tensor],
     estimated: Mapping[str, Any],
@@ -219,8 +233,8 @@ def put_together(
 
     Args:
         store: Registry of the parts.
-        whose: Name for messages and warnings.
-        made: The composition.
+        owner: Name for messages and warnings.
+        composition: The composition.
         blueprints: Blueprints of all adapters, in order.
         state: Exactly the tensors that the parts lack.
         estimated: Origin of the estimated statistics.
@@ -231,58 +245,58 @@ def put_together(
             not exactly those that the parts lack.
         IncompatibleError: The parts cannot be wired; carries the report.
     """
-    left, *between, right = (_part(store, whose, pin, verify) for pin in made.pins)
-    report, policy = _report(store, left, right, made.policy), made.policy
+    left, *between, right = (_part(store, owner, pin, verify) for pin in composition.pins)
+    report, policy = _report(store, left, right, composition.policy), composition.policy
     try:
-        pinned_ones = dict(zip(made.places, between, strict=True))
-        adapters, taken = _adapters(left, blueprints, pinned_ones, made.origins, state)
-        statistics = {name: one for name, one in state.items() if name not in taken}
+        pinned_adapters = dict(zip(composition.places, between, strict=True))
+        adapters, taken = _adapters(left, blueprints, pinned_adapters, composition.origins, state)
+        statistics = {name: tensor for name, tensor in state.items() if name not in taken}
         estimate = Estimate(statistics, estimated) if estimates(policy) else None
         if statistics and estimate is None:
             raise UsageError(f"unexpected tensors {', '.join(sorted(statistics)[:SHOWN])}.")
         return Recombination.of(left, right, report, bn_policy=policy, statistics=estimate, adapters=adapters)
     except (CutError, UsageError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise IntegrityError(f"{whose} cannot be put together: {error}", subject=whose) from error
+        raise IntegrityError(f"{owner} cannot be put together: {error}", subject=owner) from error
 
 
-def _part(store: Store, whose: str, pin: Pin, verify: Verify) -> Component:
+def _part(store: Store, owner: str, pin: Pin, verify: Verify) -> Component:
     """Load a part by digest.
 
     Raises:
         IntegrityError: It is missing, damaged, or of another kind or function than pinned.
     """
-    place = _reference(store, whose, pin)
+    reference = _reference(store, owner, pin)
     try:
-        found = Parts(store).component(place)
+        component = Parts(store).component(reference)
         wrong = ""
-        if found.kind not in KINDS[pin.relation]:
-            wrong = f"of kind {found.kind}; expected {' or '.join(KINDS[pin.relation])}"
-        elif found.function != pin.function:
-            wrong = f"the function {found.function}; expected {pin.function}"
+        if component.kind not in KINDS[pin.relation]:
+            wrong = f"of kind {component.kind}; expected {' or '.join(KINDS[pin.relation])}"
+        elif component.function != pin.function:
+            wrong = f"the function {component.function}; expected {pin.function}"
         if not wrong:
             # admitted: a signature of the whole covers its parts
-            return load(store, place, verify=verify, admitted=True)
+            return load(store, reference, verify=verify, admitted=True)
     except IntegrityError as error:
         error.add_note(
-            f"This is the {pin.relation} {pinned(place)} of {whose}. A recombination needs all of its parts: import it "
-            "again from a registry that holds them."
+            f"This is the {pin.relation} {pinned(reference)} of {owner}. A recombination needs all of its parts: "
+            "import it again from a registry that holds them."
         )
         raise
-    raise IntegrityError(f"{whose}: its {pin.relation} {found.reference} is {wrong}.", subject=pin.digest)
+    raise IntegrityError(f"{owner}: its {pin.relation} {component.reference} is {wrong}.", subject=pin.digest)
 
 
-def _reference(store: Store, whose: str, pin: Pin) -> Reference:
+def _reference(store: Store, owner: str, pin: Pin) -> Reference:
     """Return a part's latest name and version here if it has one; warn if it is withdrawn."""
-    found = store.index.search(digest=pin.digest, withdrawn=True)
-    alive = [one for one in found if not one.withdrawn]
-    if not found:
-        return Reference(whose.partition("@")[0], digest=pin.digest)
-    chosen = (alive or found)[-1]
+    matches = store.index.search(digest=pin.digest, withdrawn=True)
+    alive = [version for version in matches if not version.withdrawn]
+    if not matches:
+        return Reference(owner.partition("@")[0], digest=pin.digest)
+    chosen = (alive or matches)[-1]
     if not alive:
         tombstone = store.tombstone(chosen.name, chosen.version)
         why = f": {tombstone.reason}" if tombstone is not None else ""
         warnings.warn(
-            f"{whose}: its {pin.relation} {chosen} was withdrawn{why}. It is still used, by digest; make the "
+            f"{owner}: its {pin.relation} {chosen} was withdrawn{why}. It is still used, by digest; make the "
             "recombination again without it if you can.",
             WithdrawnWarning,
             stacklevel=6,
@@ -301,7 +315,7 @@ def _report(store: Store, left: Component, right: Component, bn_policy: str) -> 
 def _adapters(
     extractor: Component,
     blueprints: Sequence[Blueprint],
-    pinned_ones: Mapping[int, Component],
+    pinned_adapters: Mapping[int, Component],
     origins: Sequence[AdapterOrigin | None],
     state: Mapping[str, Tensor],
 ) -> tuple[list[Adapter], set[str]]:
@@ -314,15 +328,15 @@ def _adapters(
     data = attrs.evolve(extractor.manifest.contract.data, labels=None)
     made: list[Adapter] = []
     taken: set[str] = set()
-    for place, blueprint in enumerate(blueprints):
+    for index, blueprint in enumerate(blueprints):
         gives = after(ports, blueprint)
-        if place in pinned_ones:
-            made.append(adapter_of(pinned_ones[place]))
+        if index in pinned_adapters:
+            made.append(adapter_of(pinned_adapters[index]))
             if made[-1].blueprint != blueprint:
                 raise UsageError(f"its contract states another adapter than {made[-1].reference}.")
         else:
-            prefix, known = f"adapters.{place}.", origins[place] or AdapterOrigin()
-            own = {name[len(prefix) :]: one for name, one in state.items() if name.startswith(prefix)}
+            prefix, known = f"adapters.{index}.", origins[index] or AdapterOrigin()
+            own = {name[len(prefix) :]: tensor for name, tensor in state.items() if name.startswith(prefix)}
             taken |= {prefix + name for name in own}
             module = build_adapter(blueprint, own)
             made.append(Adapter(blueprint, module, ports, gives, data, known.parents, known.training))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.components.deciding import CANDIDATE, Decider
-from compatkit.components.images import Given
+from compatkit.components.images import PolicyData
 from compatkit.components.loading import rebuilt, with_module
-from compatkit.components.verification import hold_against, probe_of, remember_proof
+from compatkit.components.verification import probe_of, remember_proof, verify_contract
 from compatkit.contracts.channels import channel_statistics
 from compatkit.contracts.manifest import Manifest, to_bytes, trained_with
 from compatkit.evaluation.conditions import Progress
@@ -31,7 +31,7 @@ def publish_proved(
     *,
     version: str | None = None,
     major: bool = False,
-    data: Given = (),
+    data: PolicyData = (),
     progress: Progress | None = None,
 ) -> Reference:
     """Publish a component whose module has passed its probe, after deciding the policy of its name.
@@ -75,19 +75,19 @@ def register(
     to_bytes(manifest)  # reject invalid values before anything is built
     module = rebuilt(manifest.blueprint, state, name)
     check_values(state, name, NOT_PUBLISHED, module.state_dict())
-    parameters = sum(one.numel() for one in module.parameters())
+    parameters = sum(item.numel() for item in module.parameters())
     payload = attrs.evolve(manifest.payload, count=len(state), parameters=parameters)
     contract = manifest.contract
     if contract.statistical.probe is None:
         made = probe_of(module, contract.structural, manifest.blueprint)
         contract = attrs.evolve(contract, statistical=attrs.evolve(contract.statistical, probe=made))
     manifest = attrs.evolve(manifest, payload=payload, contract=contract)
-    trained = [store.manifest(one) for one in trained_with(manifest)]
-    hold_against(
-        manifest, module, thorough=True, state=state, whose=name, trained_with=trained[0] if trained else None
+    trained = [store.manifest(item) for item in trained_with(manifest)]
+    verify_contract(
+        manifest, module, thorough=True, state=state, owner=name, trained_with=trained[0] if trained else None
     )
-    for one in contract.statistical.features or ():
-        if one.per_channel is not None:
-            channel_statistics(store.read_blob(one.per_channel["blob"]))
-    kept = attrs.evolve(manifest, payload=store.put_state(state, parameters=parameters))
-    return publish_proved(store, name, kept, module, **settings)
+    for item in contract.statistical.features or ():
+        if item.per_channel is not None:
+            channel_statistics(store.read_blob(item.per_channel["blob"]))
+    stored = attrs.evolve(manifest, payload=store.put_state(state, parameters=parameters))
+    return publish_proved(store, name, stored, module, **settings)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from compatkit.components.bridges.ladder import Bridge
     from compatkit.components.domains import Adapted
     from compatkit.components.exports.writing import Written
-    from compatkit.components.images import Given
+    from compatkit.components.images import PolicyData
     from compatkit.components.outcomes import Outcome
     from compatkit.components.ranking import Ranking
     from compatkit.contracts.check import Classes
@@ -189,7 +189,7 @@ class Registry(Shown):
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names with a version that is not withdrawn, sorted; damaged components are skipped."""
-        return (one.name for one in self.store.index.search(latest=True))
+        return (version.name for version in self.store.index.search(latest=True))
 
     def __len__(self) -> int:
         """Return the number of names that ``iter`` yields."""
@@ -210,8 +210,8 @@ class Registry(Shown):
             InvalidName: The reference is malformed.
             IntegrityError: The manifest is missing or damaged.
         """
-        found = self.store.resolve(reference)
-        return Component(self, found, self.store.manifest(found))
+        resolved = self.store.resolve(reference)
+        return Component(self, resolved, self.store.manifest(resolved))
 
     def get(self, reference: str) -> Component | None:
         """Return ``registry[reference]``, or None if it is not found."""
@@ -223,7 +223,7 @@ class Registry(Shown):
         Raises:
             NotFound: No such name.
         """
-        return [str(one) for one in self.store.versions(name)]
+        return [str(version) for version in self.store.versions(name)]
 
     def search(
         self,
@@ -272,7 +272,7 @@ class Registry(Shown):
         """
         from compatkit.reports.listing import Listing
 
-        found = self.store.index.search(
+        versions = self.store.index.search(
             anywhere=words,
             pattern=pattern,
             kind=kind,
@@ -289,7 +289,7 @@ class Registry(Shown):
             limit=limit,
             offset=offset,
         )
-        return Listing(found)
+        return Listing(versions)
 
     def check(
         self, extractor: str, head: str, *, data: Classes | None = None, bn_policy: str = DEFAULT
@@ -301,14 +301,14 @@ class Registry(Shown):
             head: Reference of a head.
             data: Classes that the pair is meant for; None skips the comparison of classes.
             bn_policy: Batch-norm policy that the pair is meant to run under, as in ``matrix``. Only figures under it
-                count as evidence; others are told.
+                count as evidence; others are only reported.
 
         Raises:
             NotFound: A reference does not resolve.
             UsageError: The first is not an extractor, the second not a head, or the policy is unknown.
         """
         parts = Parts(self.store)
-        left, right = (parts.component(self.store.resolve(one)) for one in (extractor, head))
+        left, right = (parts.component(self.store.resolve(reference)) for reference in (extractor, head))
         return check_pair(self.store, left, right, data=data, bn_policy=bn_policy)
 
     def check_all(
@@ -349,13 +349,13 @@ class Registry(Shown):
             NotFound: A reference does not resolve.
             IntegrityError: A manifest, or a payload that is compared, is missing or damaged.
         """
-        found = change_between(self.store, old, new)
+        change = change_between(self.store, old, new)
         if not tensors:
-            return found
+            return change
         from compatkit.registry.versions.tensors import tensor_changes
 
-        states = (self.store.load_state(self.store.manifest(one)) for one in (old, new))
-        return attrs.evolve(found, tensors=tensor_changes(*states))
+        states = (self.store.load_state(self.store.manifest(reference)) for reference in (old, new))
+        return attrs.evolve(change, tensors=tensor_changes(*states))
 
     def rank(
         self,
@@ -472,8 +472,8 @@ class Registry(Shown):
                 f"adapters= expects adapters by the pinned references of extractor and head; got {type_of(adapters)}.",
                 subject=adapters,
             )
-        stand = {} if bridges is None else _inserted(bridges, bn_policy)
-        found = matrix(
+        inserted = {} if bridges is None else _inserted(bridges, bn_policy)
+        result = matrix(
             self.store,
             extractors,
             heads,
@@ -481,14 +481,14 @@ class Registry(Shown):
             Conditions(bn_policy, batch_size, seed, precision, device),
             where=where,
             fill=fill,
-            adapters={pair: steps for pair, steps in {**(adapters or {}), **stand}.items() if steps},
+            adapters={pair: steps for pair, steps in {**(adapters or {}), **inserted}.items() if steps},
             record=record,
             progress=progress,
         )
         if not bridges:
-            return found
-        notes = {pair: one.lines() for pair, one in bridges.items()}
-        return found.with_ladders(notes, {pair: one.ladder() for pair, one in bridges.items()})
+            return result
+        notes = {pair: bridge.lines() for pair, bridge in bridges.items()}
+        return result.with_ladders(notes, {pair: bridge.ladder() for pair, bridge in bridges.items()})
 
     def load(self, reference: str, *, verify: Verify = "auto", require_signature: Trust = False) -> nn.Module:
         """Return a component's module with its weights, in eval mode; its contract is checked in one pass.
@@ -512,12 +512,14 @@ class Registry(Shown):
             IncompatibleError: The parts of a recombination cannot be wired by the rules of this version; carries the
                 report.
         """
-        found = self.store.resolve(reference)
-        if self.store.manifest(found).kind == "recombination":
+        resolved = self.store.resolve(reference)
+        if self.store.manifest(resolved).kind == "recombination":
             from compatkit.components.recombinations import load_recombination
 
-            return load_recombination(self.store, found, verify=verify, require_signature=require_signature)
-        return load(self.store, found, verify=verify, require_signature=require_signature).module
+            return load_recombination(
+                self.store, resolved, verify=verify, require_signature=require_signature
+            )
+        return load(self.store, resolved, verify=verify, require_signature=require_signature).module
 
     def recombine(
         self,
@@ -569,7 +571,7 @@ class Registry(Shown):
         version: str | None = None,
         about: About | None = None,
         major: bool = False,
-        data: Given = (),
+        data: PolicyData = (),
         progress: Progress | None = None,
         dry_run: Literal[False] = False,
     ) -> dict[str, str]: ...
@@ -582,7 +584,7 @@ class Registry(Shown):
         version: str | None = None,
         about: About | None = None,
         major: bool = False,
-        data: Given = (),
+        data: PolicyData = (),
         progress: Progress | None = None,
         dry_run: Literal[True],
     ) -> dict[str, Outcome]: ...
@@ -605,7 +607,7 @@ class Registry(Shown):
         version: str | None = None,
         about: About | None = None,
         major: bool = False,
-        data: Given = (),
+        data: PolicyData = (),
         progress: Progress | None = None,
     ) -> str: ...
     @overload
@@ -626,7 +628,7 @@ class Registry(Shown):
         state: Mapping[str, Tensor],
         version: str | None = None,
         major: bool = False,
-        data: Given = (),
+        data: PolicyData = (),
         progress: Progress | None = None,
     ) -> str: ...
     def publish(
@@ -641,7 +643,7 @@ class Registry(Shown):
         version: str | None = None,
         about: About | None = None,
         major: bool = False,
-        data: Given = (),
+        data: PolicyData = (),
         progress: Progress | None = None,
         dry_run: bool = False,
     ) -> Any:
@@ -799,7 +801,7 @@ class Registry(Shown):
         version: str | None = None,
         major: bool = False,
         about: About | None = None,
-        data: Given = (),
+        data: PolicyData = (),
         progress: Progress | None = None,
     ) -> str:
         """Publish a head with additional classes; the weights of the old ones are kept bitwise.
@@ -883,9 +885,9 @@ class Registry(Shown):
             module, manifest = self.load(component, verify=verify), self.store.manifest(resolved)
             known = {"reference": pinned(resolved), "digest": resolved.digest}
         else:
-            from compatkit.components.recombinations import drafted
+            from compatkit.components.recombinations import recompose
 
-            manifest, module = drafted(self.store, str(path), component)
+            manifest, module = recompose(self.store, str(path), component)
         if format == SAFETENSORS:
             return write(path, module, manifest, names=names, **known)
         return write_as(format, path, module, manifest, settings, **known)
@@ -1153,7 +1155,7 @@ class Registry(Shown):
         options: Mapping[str, Any] | None = None,
         create: bool = False,
         measure: bool = False,
-        data: Given = (),
+        data: PolicyData = (),
         versions: Literal["all", "latest"] = "all",
         aliases: bool = True,
         evidence: bool = True,
@@ -1211,7 +1213,7 @@ class Registry(Shown):
         options: Mapping[str, Any] | None = None,
         require_signature: Trust = False,
         measure: bool = False,
-        data: Given = (),
+        data: PolicyData = (),
         versions: Literal["all", "latest"] = "all",
         aliases: bool = True,
         evidence: bool = True,

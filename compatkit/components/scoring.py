@@ -77,7 +77,7 @@ def rank(
     for number, part in enumerate(lefts):
         if progress is not None:
             progress(number, len(lefts), part.reference)
-        found, passes[part.reference] = _score(
+        scored, passes[part.reference] = _score(
             part,
             heads.get(part.reference),
             sample,
@@ -88,17 +88,17 @@ def rank(
             batch_size,
             device,
         )
-        rows += found
+        rows += scored
     if progress is not None:
         progress(len(lefts), len(lefts), "")
     tests = data.test if isinstance(data, DataSet) else data
     measured = {
-        part.reference: one for part in lefts if (one := _measured(store, parts, part, tests)) is not None
+        part.reference: best for part in lefts if (best := _measured(store, parts, part, tests)) is not None
     }
     ordered = [
-        one
+        row
         for name in chosen
-        for one in sorted(
+        for row in sorted(
             (row for row in rows if row.score == name),
             key=lambda row: (row.goodness is None, -(row.goodness or 0.0)),
         )
@@ -178,15 +178,15 @@ Figures = tuple[Cell, dict[str, Cell], str]
 def _figures(metric: Any, seen: Iterable[Observation], subject: Subject) -> Figures:
     """Return the first figure of a metric, the others by their name along the last axis, and the direction."""
     state = metric.init()
-    for one in seen:
-        state = advance(metric, state, one, subject)
-    found = conclude(metric, state, subject)[0]
-    if isinstance(found, Result):
-        return Cell(found.value, found.status, found.reason), {}, found.direction
-    if not found.cells:
+    for observation in seen:
+        state = advance(metric, state, observation, subject)
+    result = conclude(metric, state, subject)[0]
+    if isinstance(result, Result):
+        return Cell(result.value, result.status, result.reason), {}, result.direction
+    if not result.cells:
         raise DataError("it gives no figure for a single network; a score such as logme does")
-    (_, first), *others = list(found)
-    return first, {names[-1]: cell for names, cell in others}, found.direction
+    (_, first), *others = list(result)
+    return first, {names[-1]: cell for names, cell in others}, result.direction
 
 
 def _observe(
@@ -200,30 +200,30 @@ def _observe(
     from compatkit.evaluation.passes import numerics, placed
     from compatkit.evaluation.preprocessing import normalize, prepare
 
-    labels, found = torch.from_numpy(sample.labels).long(), list[Observation]()
+    labels, observations = torch.from_numpy(sample.labels).long(), list[Observation]()
     modules = [module, *([head.module] if head is not None else [])]
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(numerics(Conditions("running", batch_size, 0, "float32", device)))
-        for one in modules:
-            stack.enter_context(placed(one, device))
-            stack.enter_context(evaluation_mode(one))
+        for network in modules:
+            stack.enter_context(placed(network, device))
+            stack.enter_context(evaluation_mode(network))
         for at in torch.arange(len(sample)).split(batch_size):
             prepared = prepare(sample.take(at.numpy()), contract)
             images = normalize(prepared.images, contract, device=device)
             features = module(images.clone())
-            kept = features.clone()  # the head may change its input
+            copied = features.clone()  # the head may change its input
             logits = features.flatten(1) if head is None else head.module(features)
-            found.append(
+            observations.append(
                 Observation(
                     images=images.cpu(),
                     labels=labels[at],
                     positions=at,
                     logits=logits.float().cpu(),
-                    outputs={"features": kept.cpu()},
+                    outputs={"features": copied.cpu()},
                 )
             )
-    return found
+    return observations
 
 
 class Origins:
@@ -286,7 +286,7 @@ class Origins:
 
 def _measured(store: Store, parts: Parts, part: Component, tests: Split) -> tuple[float, str] | None:
     """Return the best accuracy on the target's test images, of the extractor or of one that started from it."""
-    found = list[tuple[float, str]]()
+    accuracies = list[tuple[float, str]]()
     started = {
         str(hit.digest): parts.function_of(str(hit.digest))
         for hit in store.index.search(parent=part.digest, kind="extractor")
@@ -301,5 +301,5 @@ def _measured(store: Store, parts: Parts, part: Component, tests: Split) -> tupl
             if result.error or settings.get("data_digest") != tests.digest or settings.get("adapters"):
                 continue
             figure = read_figures(result.figures)[1]
-            found.append((figure.accuracy, how))
-    return max(found, default=None)
+            accuracies.append((figure.accuracy, how))
+    return max(accuracies, default=None)

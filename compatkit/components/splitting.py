@@ -206,11 +206,11 @@ def publish_split(
 
 def _check_rebuilt(parts: Mapping[str, Draft]) -> None:
     for side, part in parts.items():
-        whose = f"The {side} of {part.blueprint.model} at {part.blueprint.cut!r}"
-        check_rebuilt(whose, part.module, part.blueprint, part.contract)
+        owner = f"The {side} of {part.blueprint.model} at {part.blueprint.cut!r}"
+        check_rebuilt(owner, part.module, part.blueprint, part.contract)
 
 
-def _corrected(given: InputSpec, images: Mapping[str, Any]) -> InputSpec:
+def _corrected(spec: InputSpec, images: Mapping[str, Any]) -> InputSpec:
     """Return the model's input specification with the caller's corrections.
 
     Raises:
@@ -223,12 +223,12 @@ def _corrected(given: InputSpec, images: Mapping[str, Any]) -> InputSpec:
     for name in ("mean", "std"):
         if name in values:
             numbers = tuple(map(float, values[name]))
-            values[name] = numbers = numbers * given.channels if len(numbers) == 1 else numbers
-            fits = all(map(isfinite, numbers)) and (name == "mean" or all(one > 0 for one in numbers))
-            if len(numbers) != given.channels or not fits:
+            values[name] = numbers = numbers * spec.channels if len(numbers) == 1 else numbers
+            fits = all(map(isfinite, numbers)) and (name == "mean" or all(number > 0 for number in numbers))
+            if len(numbers) != spec.channels or not fits:
                 what = "a number" if name == "mean" else "a number above 0"
                 raise UsageError(
-                    f"{name}: expected {what} for each of {given.channels} channels, or one for all, on the scale 0 "
+                    f"{name}: expected {what} for each of {spec.channels} channels, or one for all, on the scale 0 "
                     f"to 1; got {numbers}."
                 )
             if max(numbers) > 1:
@@ -240,26 +240,26 @@ def _corrected(given: InputSpec, images: Mapping[str, Any]) -> InputSpec:
     OneOf(KERNELS).check("split", interpolation=values.get("interpolation", "nearest"))
     if not 0 < float(values.get("crop_pct", 1)) <= LARGEST_CROP:
         raise UsageError(f"crop_pct is a share above 0, at most {LARGEST_CROP}, got {values['crop_pct']}.")
-    return attrs.evolve(given, **values)
+    return attrs.evolve(spec, **values)
 
 
-def _data(model: str, given: InputSpec) -> Data:
+def _data(model: str, spec: InputSpec) -> Data:
     """Return the data level from the model's configuration.
 
     Raises:
         UsageError: The images are neither gray nor RGB, or their crop mode is not supported.
     """
-    if given.channels not in (1, 3) or given.crop_mode not in ("center", "squash"):
+    if spec.channels not in (1, 3) or spec.crop_mode not in ("center", "squash"):
         raise UsageError(
-            f"{model} takes images of {given.channels} channels, cropped by {given.crop_mode!r}; a contract describes "
+            f"{model} takes images of {spec.channels} channels, cropped by {spec.crop_mode!r}; a contract describes "
             "gray and RGB images, cropped by 'center' or 'squash'. Give in_chans=1 or 3, or another model."
         )
     return Data(
-        given.size,
-        "L" if given.channels == 1 else "RGB",
-        given.mean,
-        given.std,
-        given.interpolation,
-        crop_pct=given.crop_pct,
-        crop_mode="center" if given.crop_mode == "center" else "squash",
+        spec.size,
+        "L" if spec.channels == 1 else "RGB",
+        spec.mean,
+        spec.std,
+        spec.interpolation,
+        crop_pct=spec.crop_pct,
+        crop_mode="center" if spec.crop_mode == "center" else "squash",
     )

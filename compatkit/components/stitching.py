@@ -9,7 +9,7 @@ from compatkit.components.drafts import Draft
 from compatkit.components.images import OR_SET, fitting_images, images_again
 from compatkit.components.loading import Parts, load
 from compatkit.components.pairs import check_pair
-from compatkit.components.projecting import Place, fit_projection, own_extractor, standing
+from compatkit.components.projecting import AdapterSlot, adapter_at, fit_projection, own_extractor
 from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.contract import Blueprint, Structural
 from compatkit.contracts.manifest import About
@@ -42,36 +42,39 @@ def recombine(
             f"data= expects a Split of images, got {type_of(data)}. Pass data.train of a data set."
         )
     parts = Parts(store)
-    left, right = (parts.component(store.resolve(one)) for one in (extractor, head))
+    left, right = (parts.component(store.resolve(reference)) for reference in (extractor, head))
     policy = policy_for(left, right, policy, None if insert_adapters else data)
     report = check_pair(store, left, right, bn_policy=policy)
-    given = [load_adapter(store, one) for one in ([adapters] if isinstance(adapters, str) else adapters)]
+    existing = [
+        load_adapter(store, reference)
+        for reference in ([adapters] if isinstance(adapters, str) else adapters)
+    ]
     fits = insert_adapters and not adapters and needs_fit(report)
     if data is None and (fits or estimates(policy)):
         remedy = f"Pass data=, unlabeled images of the kind that the extractor was trained on, {OR_SET}"
         data = fitting_images(images_again(store, [left.resolved], remedy)[left.reference])
-    places = route(left, right, report, given, insert_adapters=insert_adapters, data=data)
-    made = put_in(store, places, left, right, data)
+    slots = route(left, right, report, existing, insert_adapters=insert_adapters, data=data)
+    inserted = make_adapters(store, slots, left, right, data)
     estimated_on = None if insert_adapters and not estimates(policy) else data
-    return Recombination.of(left, right, report, bn_policy=policy, data=estimated_on, adapters=made)
+    return Recombination.of(left, right, report, bn_policy=policy, data=estimated_on, adapters=inserted)
 
 
 def route(
     extractor: Component,
     head: Component,
     report: Report,
-    given: Sequence[Adapter] = (),
+    existing: Sequence[Adapter] = (),
     *,
     insert_adapters: bool = False,
     data: Split | None = None,
-) -> list[Place]:
+) -> list[AdapterSlot]:
     """Plan the adapters between two parts; reads no weights and fits nothing.
 
     Args:
         extractor: Produces features.
         head: Consumes features.
         report: Check of the two.
-        given: Existing adapters, in this order.
+        existing: Existing adapters, in this order.
         insert_adapters: Whether to add missing adapters before, between and after them.
         data: Images to fit on, for adapters with weights.
 
@@ -80,38 +83,40 @@ def route(
     """
     if report.wiring == "refused":
         raise IncompatibleError(str(report), subject=report)
-    if report.wiring == "direct" and not given:
+    if report.wiring == "direct" and not existing:
         return []
-    places: list[Place] = []
+    slots: list[AdapterSlot] = []
     left, right = extractor.manifest.contract, head.manifest.contract
     ports = left.structural.outputs
-    for target in (*given, None):
+    for target in (*existing, None):
         inputs = target.takes if target is not None else right.structural.inputs
         planned = adapters_for(ports, inputs, left.data, target.data if target is not None else right.data)
         _allow(planned, report, before=target, insert_adapters=insert_adapters, data=data)
         for blueprint in planned:
-            places.append(Place(blueprint, ports, after(ports, blueprint)))
-            ports = places[-1].gives
+            slots.append(AdapterSlot(blueprint, ports, after(ports, blueprint)))
+            ports = slots[-1].gives
         if target is not None:
-            places.append(Place(target.blueprint, ports, after(ports, target.blueprint), target))
-            ports = places[-1].gives
-    return places
+            slots.append(AdapterSlot(target.blueprint, ports, after(ports, target.blueprint), target))
+            ports = slots[-1].gives
+    return slots
 
 
 def needs_fit(report: Report) -> bool:
     """Return whether two parts need an adapter whose weights are fitted."""
-    adaptable = [one for one in report.findings if one.severity == "adaptable"]
-    return report.wiring == "needs-adapter" and any(one.remedy.split(":")[0] in FITTED for one in adaptable)
+    adaptable = [finding for finding in report.findings if finding.severity == "adaptable"]
+    return report.wiring == "needs-adapter" and any(
+        finding.remedy.split(":")[0] in FITTED for finding in adaptable
+    )
 
 
-def put_in(
-    store: Store, places: Sequence[Place], extractor: Component, head: Component, data: Split | None
+def make_adapters(
+    store: Store, slots: Sequence[AdapterSlot], extractor: Component, head: Component, data: Split | None
 ) -> list[Adapter]:
     """Return the adapters of a route, in order: given, built, or fitted on ``data``.
 
     Args:
         store: The registry's files.
-        places: Adapters of the route, in order.
+        slots: Adapters of the route, in order.
         extractor: Before the first one.
         head: After the last one.
         data: Images for fits, unlabeled; None where nothing is fitted.
@@ -122,14 +127,14 @@ def put_in(
         DataError: The images, or their features, are unsuitable for a fit.
     """
     made: list[Adapter] = []
-    for place in places:
-        if place.given is not None:
-            adapter = place.given
-        elif place.blueprint.model in FITTED and data is not None:
+    for slot in slots:
+        if slot.given is not None:
+            adapter = slot.given
+        elif slot.blueprint.model in FITTED and data is not None:
             own = own_extractor(store, head)
-            adapter = fit_projection(place, extractor, own, data, before=made)
+            adapter = fit_projection(slot, extractor, own, data, before=made)
         else:
-            adapter = standing(place, build_adapter(place.blueprint), extractor)
+            adapter = adapter_at(slot, build_adapter(slot.blueprint), extractor)
         made.append(adapter)
     return made
 
@@ -192,7 +197,7 @@ def _allow(
     if not planned:
         return
     texts = "; ".join(map(needed, planned))
-    fitted = [needed(one) for one in planned if one.model in FITTED]
+    fitted = [needed(blueprint) for blueprint in planned if blueprint.model in FITTED]
     place = f"the adapter {before}" if before is not None else "the head"
     if not insert_adapters:
         more = " and data= (a Split of unlabeled images)" if fitted else ""

@@ -31,8 +31,8 @@ def part(store: Store, reference: str, kind: str) -> Component:
     Raises:
         UsageError: It has another kind.
     """
-    (found,) = parts(store, str(store.resolve(reference)), kind)
-    return found
+    (component,) = parts(store, str(store.resolve(reference)), kind)
+    return component
 
 
 def parts(store: Store, patterns: str | Sequence[str], kind: str) -> list[Component]:
@@ -46,7 +46,7 @@ def parts(store: Store, patterns: str | Sequence[str], kind: str) -> list[Compon
     Raises:
         UsageError: A match has another kind.
     """
-    return [load(store, one) for one in store.select(patterns, kind)]
+    return [load(store, reference) for reference in store.select(patterns, kind)]
 
 
 def task_of(
@@ -100,15 +100,15 @@ def frozen_parts(
     store: Store, heads: str | Sequence[str], head: str | None, extractor: str | None
 ) -> dict[str, AuxiliaryHead | ReleasedExtractor]:
     """Return the released parts that a run is trained against; see ``Registry.frozen``."""
-    found: dict[str, AuxiliaryHead | ReleasedExtractor] = {}
+    frozen: dict[str, AuxiliaryHead | ReleasedExtractor] = {}
     for shared in parts(store, heads, "auxiliary_head") if heads else ():
         name = shared.name.rsplit(".", 1)[-1]
-        if name in found:
+        if name in frozen:
             raise UsageError(
                 f"{', '.join([heads] if isinstance(heads, str) else heads)} matches several heads {name!r}, among them "
                 f"{shared.reference}; a run takes one. Narrow the pattern."
             )
-        found[name] = frozen_head(shared, name)
+        frozen[name] = frozen_head(shared, name)
     if head is not None:
         target = part(store, head, "head")
         if not target.labels:
@@ -117,18 +117,18 @@ def frozen_parts(
                 "classes. Publish it with labels (compatkit split --labels).",
                 subject=target.reference,
             )
-        found[HEAD] = frozen_head(target, HEAD)
+        frozen[HEAD] = frozen_head(target, HEAD)
     if extractor is not None:
         released = part(store, extractor, "extractor")
         manifest = released.manifest
-        found[EXTRACTOR] = ReleasedExtractor(
+        frozen[EXTRACTOR] = ReleasedExtractor(
             manifest.blueprint,
             released.module,
             manifest.contract.data,
             manifest.payload.tensors,
             released.reference,
         )
-    return found
+    return frozen
 
 
 def _with_test(data: DataSet | Split, supervised: bool) -> DataSet:
@@ -153,19 +153,21 @@ def _in_order(data: DataSet, head: Component) -> DataSet:
     known = head.labels
     pairs = common(data.classes, known, owners=(f"the classes of {data.name}", head.reference))
     if len(pairs) < len(data.classes):
-        found = {mine for mine, _ in pairs}
-        missing = [one for place, one in enumerate(data.classes) if place not in found]
+        known_classes = {mine for mine, _ in pairs}
+        missing = [item for place, item in enumerate(data.classes) if place not in known_classes]
         raise UsageError(
-            f"{head.reference} knows {', '.join(one.name for one in known) or 'classes without names'}; the images of "
-            f"{data.name} are also of {', '.join(missing)}. Leave the head out to create one for these classes, or "
+            f"{head.reference} knows {', '.join(item.name for item in known) or 'classes without names'}; the images "
+            f"of {data.name} are also of {', '.join(missing)}. Leave the head out to create one for these classes, or "
             "leave out the images.",
             subject=head.reference,
         )
-    names = tuple(one.name for one in known)
+    names = tuple(item.name for item in known)
     if names == data.classes:
         return data
     places = np.array([theirs for _, theirs in sorted(pairs)], dtype=np.int64)
-    splits = [attrs.evolve(one, labels=places[one.labels], classes=names) for one in (data.train, data.test)]
+    splits = [
+        attrs.evolve(item, labels=places[item.labels], classes=names) for item in (data.train, data.test)
+    ]
     return DataSet(data.name, *splits)
 
 

@@ -77,9 +77,9 @@ def vae_parts(state: TaskState, trained: dict[str, Tensor]) -> tuple[VAEPart, VA
     }
     joined = Structural(first.outputs, after(first.outputs, linear))
     third = structural(decoder, lower, feature_ports=second.outputs)
-    given = feature_moments(encoder, first.outputs, images, data)
+    moments = feature_moments(encoder, first.outputs, images, data)
     return (
-        VAEPart("encoder", "extractor", blueprint, encoder, first, data, given),
+        VAEPart("encoder", "extractor", blueprint, encoder, first, data, moments),
         VAEPart("latent", "adapter", linear, build_adapter(linear, tensors), joined, data),
         VAEPart("decoder", "head", lower, decoder, third, data),
     )

@@ -75,15 +75,15 @@ def _smaller(shape: Structural, size: Sides) -> Sides | None:
     A single position would hide most weights of a 3x3 kernel. None if the port accepts no smaller size.
     """
     image, grids = shape.inputs[0], [grid_at(port, size) for port in shape.outputs]
-    if any(isinstance(one, int) for one in image.spatial) or not grids:
+    if any(isinstance(item, int) for item in image.spatial) or not grids:
         return None
     short = min(size)
     pooled = short // 2  # pooled features do not show the positions before them
     least = max(
-        LEAST_PROBE, *(-(-short * 2 // min(one)) if one and min(one) > 1 else pooled for one in grids)
+        LEAST_PROBE, *(-(-short * 2 // min(item)) if item and min(item) > 1 else pooled for item in grids)
     )
     for side in range(least, short):
-        height, width = (round(one * side / short) for one in size)
+        height, width = (round(item * side / short) for item in size)
         if height % image.multiple_of == width % image.multiple_of == 0:
             return height, width
     return None
@@ -117,7 +117,7 @@ def _fact(what: str, builders: Sequence[str]) -> str | None:
 
     if not all(map(is_versioned, builders)):
         return None
-    library = " ".join(BUILDERS[one].library() for one in builders)
+    library = " ".join(BUILDERS[name].library() for name in builders)
     return f"{what} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
 
 
@@ -140,14 +140,14 @@ def remember_proof(
         store.memory.prove(proof)
 
 
-def prove_once(
+def verify_once(
     store: Store,
     manifest: Manifest,
     digest: str | None,
     module: nn.Module,
     *,
     verify: Verify,
-    whose: str,
+    owner: str,
     state: Mapping[str, Tensor] | None = None,
     builders: Sequence[str] | None = None,
 ) -> None:
@@ -159,8 +159,8 @@ def prove_once(
         digest: Its digest.
         module: In eval mode, on the CPU, with its weights.
         verify: ``"always"`` runs the probe every time, ``"never"`` not at all.
-        whose: Name for messages.
-        state: As for ``hold_against``.
+        owner: Name for messages.
+        state: As for ``verify_contract``.
         builders: As for ``proof_of``.
 
     Raises:
@@ -168,24 +168,24 @@ def prove_once(
     """
     fact = proof_of(manifest, str(digest), builders)
     run = verify == "always" or (verify == "auto" and not (fact and store.memory.is_proved(fact)))
-    hold_against(manifest, module, thorough=False, run=run, state=state, whose=whose)
+    verify_contract(manifest, module, thorough=False, run=run, state=state, owner=owner)
     if run and fact is not None:
         store.memory.prove(fact)
 
 
 def normalization_of(module: nn.Module) -> Literal["batch", "none"]:
     """Return ``"batch"`` if the module contains batch normalization, else ``"none"``."""
-    return "batch" if any(isinstance(one, _BatchNorm) for one in module.modules()) else "none"
+    return "batch" if any(isinstance(layer, _BatchNorm) for layer in module.modules()) else "none"
 
 
-def hold_against(
+def verify_contract(
     manifest: Manifest,
     module: nn.Module,
     *,
     thorough: bool,
     run: bool = True,
     state: Mapping[str, Tensor] | None = None,
-    whose: str = "The component",
+    owner: str = "The component",
     trained_with: Manifest | None = None,
 ) -> None:
     """Compare a contract with the module rebuilt from blueprint and weights.
@@ -197,35 +197,39 @@ def hold_against(
             compare the outputs of one pass, that of the probe.
         run: Whether to run the probe; False if the module has passed it before.
         state: The tensors as stored, to compare their dtypes with the module's.
-        whose: Name for messages.
+        owner: Name for messages.
         trained_with: Manifest of a head's own extractor, whose feature ports the head's inputs must equal.
 
     Raises:
         IntegrityError: The contract is violated; lists all differences.
         TooCostly: The probe takes more memory or operations than ``adapters.bounds`` allows.
     """
-    found = list(_wholes(manifest, module, state or {}))
+    differences = list(_wholes(manifest, module, state or {}))
     if run or thorough:
-        with naming_component(whose):
-            found += _seen(manifest, module)
+        with naming_component(owner):
+            differences += _seen(manifest, module)
     if trained_with is not None:
-        found += _own_features(manifest, trained_with)
-    if thorough and not found:
-        found += _structure(manifest, module)
-    if found:
-        several = len(found) > 1
-        listed = "".join(f"\n- {one}" for one in found) + "\n" if several else f" {found[0]} "
+        differences += _own_features(manifest, trained_with)
+    if thorough and not differences:
+        differences += _structure(manifest, module)
+    if differences:
+        several = len(differences) > 1
+        listed = (
+            "".join(f"\n- {difference}" for difference in differences) + "\n"
+            if several
+            else f" {differences[0]} "
+        )
         raise IntegrityError(
-            f"{whose} does not match its contract:{listed}Derive the contract from the module again, or use the "
+            f"{owner} does not match its contract:{listed}Derive the contract from the module again, or use the "
             "weights that it was derived from.",
-            subject=found,
+            subject=differences,
         )
 
 
 def _wholes(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) -> Iterator[str]:
     """Yield differences that show without running the module."""
     payload, own = manifest.payload, module.state_dict()
-    parameters = sum(one.numel() for one in module.parameters())
+    parameters = sum(parameter.numel() for parameter in module.parameters())
     apart = manifest.blueprint.side == "recombination"  # its payload has only the tensors that its parts lack
     if payload.count != len(own) and not apart:
         yield f"{payload.count} tensors are stated, the module holds {len(own)}."
@@ -299,7 +303,7 @@ def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
         shapes = (
             promised.shapes if promised is not None else probe_shapes(contract.structural, manifest.blueprint)
         )
-        found = observe(module, *shapes, dtypes=[port.dtype for port in inputs])
+        observed = observe(module, *shapes, dtypes=[port.dtype for port in inputs])
     except TooCostly:
         raise
     except Exception as error:  # third-party code may raise anything
@@ -309,17 +313,17 @@ def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
     for port, shape in zip(inputs, shapes, strict=True):
         if not _fits(shape, _stated(port, size, batch)):
             yield f"The probe's input {tuple(shape)} does not fit the port {port.name!r}, {_shown(port)}."
-    if promised is not None and not same_probe(found.probe, promised):
+    if promised is not None and not same_probe(observed.probe, promised):
         note = library_note(manifest.blueprint) if manifest.blueprint.is_cut else None
         why = (
             note
             or f"It was built with {manifest.blueprint.library}, as here: the manifest belongs to other weights."
         )
         yield f"It gives other outputs on the probe input than its contract promises. {why}"
-    if len(found.outputs) != len(outputs):
-        yield f"{len(outputs)} outputs are stated, {len(found.outputs)} tensors come out."
+    if len(observed.outputs) != len(outputs):
+        yield f"{len(outputs)} outputs are stated, {len(observed.outputs)} tensors are returned."
         return
-    for port, out in zip(outputs, found.outputs, strict=True):
+    for port, out in zip(outputs, observed.outputs, strict=True):
         yield from _output(manifest, module, port, out, size, batch)
 
 
@@ -327,30 +331,30 @@ def _output(
     manifest: Manifest, module: nn.Module, port: Port, out: Tensor, size: tuple[int, int], batch: int
 ) -> Iterator[str]:
     """Yield differences between an output tensor and its port."""
-    whose, side = f"The output {port.name!r}", manifest.blueprint.side
+    owner, side = f"The output {port.name!r}", manifest.blueprint.side
     if not _fits(out.shape, _stated(port, size, batch)):
-        yield f"{whose} is stated as {_shown(port)}, the module gives {tuple(out.shape)}."
+        yield f"{owner} is stated as {_shown(port)}, the module gives {tuple(out.shape)}."
         return
     if _kind(out) != port.dtype:
-        yield f"{whose} is stated as {port.dtype}, the module gives {_kind(out)}."
+        yield f"{owner} is stated as {port.dtype}, the module gives {_kind(out)}."
     if side == "extractor" and port.range == "nonnegative" and not out.is_complex() and bool((out < 0).any()):
-        yield f"{whose} is stated as nonnegative, values down to {float(out.min()):.4g} come out."
+        yield f"{owner} is stated as nonnegative, values down to {float(out.min()):.4g} are returned."
     positions = [out.shape[axis] for axis in port.spatial_axes]
-    if port.pooled and (port.layout in ("NLC", "other") or any(one != 1 for one in positions)):
-        yield f"{whose} is stated as pooled, but has positions: {tuple(out.shape)}."
+    if port.pooled and (port.layout in ("NLC", "other") or any(item != 1 for item in positions)):
+        yield f"{owner} is stated as pooled, but has positions: {tuple(out.shape)}."
     if side == "head" and not port.pooled and port.layout == "NC":
-        yield f"{whose} is one vector an image, but stated as not pooled."
+        yield f"{owner} is one vector an image, but stated as not pooled."
     if side == "extractor" and size == manifest.blueprint.traced_size:
-        earlier = takewhile(lambda one: one is not port, manifest.contract.structural.outputs)
+        earlier = takewhile(lambda item: item is not port, manifest.contract.structural.outputs)
         before = first_tokens(list(earlier), size)
         tokens = prefix_tokens(module, out.shape[1], size, before) if port.layout == "NLC" else 0
         if port.prefix_tokens != tokens:
-            yield f"{whose} is stated with {port.prefix_tokens} prefix tokens, the network puts {tokens} there."
+            yield f"{owner} is stated with {port.prefix_tokens} prefix tokens, the network puts {tokens} there."
 
 
 def _own_features(manifest: Manifest, extractor: Manifest) -> Iterator[str]:
     """Yield differences between a head's inputs and the features of its own extractor."""
-    taken, given = manifest.contract.structural.inputs, extractor.contract.structural.outputs
+    taken, own_ports = manifest.contract.structural.inputs, extractor.contract.structural.outputs
     if extractor.blueprint.side != "extractor" or _network(manifest.blueprint) != _network(
         extractor.blueprint
     ):
@@ -358,16 +362,16 @@ def _own_features(manifest: Manifest, extractor: Manifest) -> Iterator[str]:
             f"It is the {manifest.blueprint.side} of {_cut(manifest.blueprint)}; the extractor that it was trained "
             f"with is the {extractor.blueprint.side} of {_cut(extractor.blueprint)}."
         )
-    if len(taken) != len(given):
-        yield f"It takes {len(taken)} tensors, the extractor that it was trained with gives {len(given)}."
+    if len(taken) != len(own_ports):
+        yield f"It takes {len(taken)} tensors, the extractor that it was trained with gives {len(own_ports)}."
         return
-    for port, own in zip(taken, given, strict=True):
+    for port, own in zip(taken, own_ports, strict=True):
         for field in ("name", "channels", "dtype", "layout", "range", "pooled", "prefix_tokens"):
-            came, expected = getattr(port, field), getattr(own, field)
-            same = agree(came, expected) if field == "channels" else came == expected
-            if not same and not (field == "range" and came == "any"):
+            actual, expected = getattr(port, field), getattr(own, field)
+            same = agree(actual, expected) if field == "channels" else actual == expected
+            if not same and not (field == "range" and actual == "any"):
                 yield (
-                    f"The input {port.name!r} states {field} {came}, the extractor that it was trained with gives "
+                    f"The input {port.name!r} states {field} {actual}, the extractor that it was trained with gives "
                     f"{expected}."
                 )
 
@@ -398,17 +402,17 @@ def _structure(manifest: Manifest, module: nn.Module) -> Iterator[str]:
         pairs: Sequence[tuple[Port, Port]] = list(
             zip(getattr(stated, what), getattr(derived, what), strict=True)
         )
-        for port, found in pairs:
-            yield from _port(what[:-1], port, found)
+        for port, derived_port in pairs:
+            yield from _port(what[:-1], port, derived_port)
 
 
 def _port(what: str, stated: Port, derived: Port) -> Iterator[str]:
     for field in COMPARED:
-        came, expected = getattr(stated, field), getattr(derived, field)
+        actual, expected = getattr(stated, field), getattr(derived, field)
         if field == "shape":
-            came, expected = _shown(stated), _shown(derived)
-        if came != expected:
-            yield f"The {what} {stated.name!r} states {field} {came}, running the module shows {expected}."
+            actual, expected = _shown(stated), _shown(derived)
+        if actual != expected:
+            yield f"The {what} {stated.name!r} states {field} {actual}, running the module shows {expected}."
     if stated.range != "any" and stated.range != derived.range:
         yield f"The {what} {stated.name!r} states range {stated.range}, running the module shows {derived.range}."
     for key, sizes in stated.measured.items():
@@ -423,11 +427,11 @@ def _stated(port: Port, size: tuple[int, int], batch: int) -> tuple[int | None, 
     """Return the stated shape for ``batch`` images of this size; None for open dimensions."""
     seen = port.measured.get(f"{size[0]}x{size[1]}", ())
     known = dict(zip(port.spatial_axes, seen, strict=False))
-    found: list[int | None] = []
-    for axis, one in enumerate(port.shape):
-        at = batch if one == "N" else resolved(one, size, batch)
-        found.append(at if isinstance(at, int) else known.get(axis))
-    return tuple(found)
+    shape: list[int | None] = []
+    for axis, dim in enumerate(port.shape):
+        length = batch if dim == "N" else resolved(dim, size, batch)
+        shape.append(length if isinstance(length, int) else known.get(axis))
+    return tuple(shape)
 
 
 def _fits(shape: Sequence[int], stated: Sequence[int | None]) -> bool:
@@ -441,13 +445,13 @@ def _batch(ports: Sequence[Port], shapes: Sequence[Sequence[int]]) -> int:
         for port, shape in zip(ports, shapes, strict=True)
         for pair in zip(port.shape, shape, strict=False)
     ]
-    plain = (size for one, size in sizes if one == "N")
-    folded = ((size - one.plus) // one.times for one, size in sizes if _is_folded(one))
+    plain = (size for dim, size in sizes if dim == "N")
+    folded = ((size - dim.plus) // dim.times for dim, size in sizes if _is_folded(dim))
     return next(plain, next(folded, 1))
 
 
-def _is_folded(one: Dimension) -> TypeGuard[Scaled]:
-    return isinstance(one, Scaled) and one.of == "N" and one.add == 0 and one.floordiv == 1
+def _is_folded(dim: Dimension) -> TypeGuard[Scaled]:
+    return isinstance(dim, Scaled) and dim.of == "N" and dim.add == 0 and dim.floordiv == 1
 
 
 def _size(manifest: Manifest, shape: Sequence[int]) -> tuple[int, int]:

@@ -90,7 +90,7 @@ def test_controls_stand_beside_the_scores_and_scratch_beside_the_theory(ranking:
 def test_few_extractors_are_said_to_prove_little(ranking: Any) -> None:
     assert "3 extractors" in ranking.caution and "one random order in 6" in str(ranking)
     assert "no result on the target's test images yet" in str(ranking)
-    assert not any(one.other == "measured" for one in ranking.agreements)
+    assert not any(one.second == "measured" for one in ranking.agreements)
 
 
 def test_scores_equal_those_of_the_metric_on_the_features(place: Path, ranking: Any) -> None:
@@ -119,7 +119,7 @@ def test_measured_transfer_is_read_from_evidence(place: Path) -> None:
     hows = {name.split("@")[0]: how for name, (_, how) in found.measured.items()}
     assert hows["zoo/near.extractor"] == "a head on its features"
     assert hows["zoo/far.extractor"] == "fine-tuned from it"
-    pairs = {(one.one, one.other): one for one in found.agreements}
+    pairs = {(one.first, one.second): one for one in found.agreements}
     assert pairs["logme", "measured"].count == 3 and pairs["logme", "h_score"].count == 3
     assert found.best("measured") == max(found.measured, key=lambda name: found.measured[name][0])
     with_it = found.to_json()["measured"]

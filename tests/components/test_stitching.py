@@ -20,9 +20,9 @@ import compatkit as ck
 from compatkit.adapters.blueprints import probe
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.drafts import Draft
-from compatkit.components.projecting import fit_projection, standing
+from compatkit.components.projecting import adapter_at, fit_projection
 from compatkit.components.splitting import publish_split, split
-from compatkit.components.stitching import put_in, route
+from compatkit.components.stitching import make_adapters, route
 from compatkit.contracts.contract import Port
 from compatkit.contracts.manifest import to_bytes
 from compatkit.contracts.stitch import on_port
@@ -504,7 +504,7 @@ def test_features_in_bfloat16_are_cast_for_a_head_in_float32(registry: ck.Regist
     report = ck.check(left.manifest, right.manifest)
     places = route(left, right, report, insert_adapters=True)
     model = ck.Recombination.of(
-        left, right, report, adapters=put_in(registry.store, places, left, right, None)
+        left, right, report, adapters=make_adapters(registry.store, places, left, right, None)
     )
     assert [str(one) for one in model.inserted] == ["cast to float32"]
     pixels = normalize(prepare(images, model.data).images, model.data)
@@ -548,7 +548,7 @@ def test_each_of_several_tensors_is_adapted_and_fitted_by_itself(images: Split) 
     right = loaded("own.head", with_ports(head(), inputs=two_ports(3, "NLC")), Ends(), trained_with=own)
     report = ck.check(left.manifest, right.manifest)
     permute, project = route(left, right, report, insert_adapters=True, data=images)
-    first = standing(permute, build_adapter(permute.blueprint), left)
+    first = adapter_at(permute, build_adapter(permute.blueprint), left)
     second = fit_projection(project, left, own, images, before=[first], strength=1e-9)
     model = ck.Recombination.of(left, right, report, adapters=[first, second])
     pixels = normalize(prepare(images, model.data).images, model.data)

@@ -267,7 +267,7 @@ class Ladder:
         Args:
             rungs: In the order of the ladder.
             until: Agreement from which no further rung is tried; None tries all.
-            progress: Told of each rung.
+            progress: Called with each rung.
 
         Raises:
             DataError: Features are not finite or constant.

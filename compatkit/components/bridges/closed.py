@@ -128,7 +128,7 @@ def with_projection(
         facts: What the manifest records of the fit.
     """
     fitted = fit(inputs)
-    adapter = projection(inputs.place, fitted, inputs.extractor, inputs.own, inputs.pairs, facts)
+    adapter = projection(inputs.slot, fitted, inputs.extractor, inputs.own, inputs.pairs, facts)
     head = copy.deepcopy(inputs.head.module).eval()
     return Candidate(inputs, head, adapter, facts).estimated()
 
@@ -203,8 +203,8 @@ def by_ridge3x3(inputs: BridgeInputs) -> Candidate:
             f"{channels} channels give patches of {channels * PATCH.size:,} values; at most {COLUMNS:,} are "
             "supported. Use the rung ridge."
         )
-    place = attrs.evolve(inputs.place, blueprint=with_kernel(inputs.place.blueprint, 3))
-    wider = attrs.evolve(inputs, place=place)
+    slot = attrs.evolve(inputs.slot, blueprint=with_kernel(inputs.slot.blueprint, 3))
+    wider = attrs.evolve(inputs, slot=slot)
 
     def fit(source: BridgeInputs) -> Affine:
         pairs = ((batch[0], batch[1]) for batch in inputs.paired)

@@ -15,7 +15,7 @@ from compatkit.adapters.alignment.maps import rotation
 from compatkit.adapters.alignment.moments import PairedMoments
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.bridges.dividing import On, pairing_images, split_held_out
-from compatkit.components.projecting import Place, feature_pairs, images_for, moments_of, standing
+from compatkit.components.projecting import AdapterSlot, adapter_at, feature_pairs, images_for, moments_of
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.match import adapters_for
 from compatkit.contracts.stitch import after
@@ -153,7 +153,7 @@ class BridgeInputs:
         extractor: Produces features.
         head: Consumes features.
         own: The extractor that the head was trained with.
-        place: Port of a projection, directly before the head.
+        slot: Port of a projection, directly before the head.
         before: Adapters without weights before that port.
         fit: Images of the extractor's domain, on which statistics are estimated.
         pairs: Images on which features are paired.
@@ -164,7 +164,7 @@ class BridgeInputs:
     extractor: Component
     head: Component
     own: Component
-    place: Place
+    slot: AdapterSlot
     before: Sequence[Adapter]
     fit: Split
     pairs: Split
@@ -187,12 +187,12 @@ class BridgeInputs:
     @property
     def layout(self) -> str:
         """Layout of the features."""
-        return self.place.blueprint.kwargs["layout"]
+        return self.slot.blueprint.kwargs["layout"]
 
     @property
     def widths(self) -> tuple[int, int]:
         """Numbers of channels of the extractor's features and of the head's input."""
-        produced, taken = self.place.blueprint.kwargs["channels"]
+        produced, taken = self.slot.blueprint.kwargs["channels"]
         return produced, taken
 
     @property
@@ -273,7 +273,7 @@ class BridgeInputs:
 
     def _pairs(self) -> Iterator[tuple[Tensor, ...]]:
         yield from self._finite(
-            feature_pairs(self.place, self.extractor, self.own, self.pairs, self.before, self.seed)
+            feature_pairs(self.slot, self.extractor, self.own, self.pairs, self.before, self.seed)
         )
 
     def _finite(self, batches: Iterator[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
@@ -322,12 +322,12 @@ def bridge_inputs(
             covering(images, extractor.manifest.contract.data) for images in (fit, other_images)
         )
     pairs = pairing_images(own_images, other_images, request.max_images, request.on, request.seed, held_out)
-    ports = _places(extractor, head)
-    before = [standing(port, build_adapter(port.blueprint), extractor) for port in ports[:-1]]
-    return BridgeInputs(extractor, head, own, ports[-1], before, fit, pairs, held_out, request.seed)
+    slots = _places(extractor, head)
+    before = [adapter_at(slot, build_adapter(slot.blueprint), extractor) for slot in slots[:-1]]
+    return BridgeInputs(extractor, head, own, slots[-1], before, fit, pairs, held_out, request.seed)
 
 
-def _places(extractor: Component, head: Component) -> list[Place]:
+def _places(extractor: Component, head: Component) -> list[AdapterSlot]:
     ports, contract = extractor.manifest.contract.structural.outputs, head.manifest.contract
     if len(ports) > 1 or len(contract.structural.inputs) > 1:
         raise IncompatibleError(
@@ -342,8 +342,8 @@ def _places(extractor: Component, head: Component) -> list[Place]:
             f"No projection is possible between {extractor.reference} and {head.reference}: the number of channels of "
             "their features is unknown. Cut both networks where maps, tokens or vectors cross in float32."
         )
-    places: list[Place] = []
+    slots: list[AdapterSlot] = []
     for blueprint in planned:
-        places.append(Place(blueprint, ports, after(ports, blueprint)))
-        ports = places[-1].gives
-    return places
+        slots.append(AdapterSlot(blueprint, ports, after(ports, blueprint)))
+        ports = slots[-1].gives
+    return slots

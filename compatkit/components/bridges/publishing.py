@@ -199,8 +199,8 @@ def _publish_head(store: Store, name: str, manifest: Manifest, candidate: Candid
 
 def _entering(base: BridgeInputs) -> Port:
     """Return the input port of a head that takes the extractor's features directly."""
-    index = int(base.place.blueprint.kwargs.get("port", 0))
-    features, old = base.place.takes[index], base.head.manifest.contract.structural.inputs[index]
+    index = int(base.slot.blueprint.kwargs.get("port", 0))
+    features, old = base.slot.takes[index], base.head.manifest.contract.structural.inputs[index]
     axis = 1 if old.layout in ("NCHW", "NC") else -1
     shape = list(old.shape)
     shape[axis] = features.shape[axis]

@@ -9,7 +9,7 @@ from torch import nn
 
 from compatkit.components.exports.document import Description, description_of
 from compatkit.components.loading import rebuilt
-from compatkit.components.verification import hold_against
+from compatkit.components.verification import verify_contract
 from compatkit.contracts.manifest import About, Edge, Manifest, Payload
 from compatkit.errors import FormatError, IntegrityError, UnknownName, UsageError
 from compatkit.evaluation.assembly import Assembly
@@ -90,7 +90,7 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
         contract=description.contract,
     )
     module = network if description.kind == "recombination" else modules[0]
-    hold_against(manifest, module, thorough=False, whose=str(file))
+    verify_contract(manifest, module, thorough=False, owner=str(file))
     return network
 
 

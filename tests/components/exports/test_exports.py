@@ -90,7 +90,7 @@ def recombined(registry: ck.Registry, policy: str = "running", left: str = "a", 
         f"nets/{left}.extractor",
         f"nets/{right}.head",
         bn_policy=policy,
-        images=IMAGES if policy not in ("batch", "running") else None,
+        data=IMAGES if policy not in ("batch", "running") else None,
     )
 
 
