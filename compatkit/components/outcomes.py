@@ -57,7 +57,7 @@ class Answer:
             return f"{self.partner}: {self.reason}"
         return (
             f"{self.partner}: {self.accuracy.accuracy:.3f} of {self.accuracy.count:,} images, where at least "
-            f"{self.least:.3f} is asked for (bound {self.bound.accuracy:.3f})"
+            f"{self.least:.3f} is required (bound {self.bound.accuracy:.3f})"
         )
 
 

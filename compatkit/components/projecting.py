@@ -37,7 +37,7 @@ class AdapterSlot:
     """A port between extractor and head that takes an adapter.
 
     Attributes:
-        given: The adapter if it exists; None if it must be built or fitted.
+        adapter: The adapter if it exists; None if it must be built or fitted.
     """
 
     blueprint: Blueprint

@@ -117,7 +117,7 @@ class Known:
 
     Attributes:
         cells: Cells with figures; a stale one has its grade and the reason.
-        asked: Queries by pair.
+        queries: Queries by pair.
         images: Images by reference of the extractor; without counts if not available.
     """
 

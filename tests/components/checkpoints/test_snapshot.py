@@ -199,10 +199,10 @@ def test_entries_of_one_file_that_agree_are_taken(folder: Path, change: Any):
 @pytest.mark.parametrize(
     ("more", "fact"),
     [
-        ({"images": {"mean": (0.5,)}}, "mean"),
-        ({"images": {"std": (0.4, 0.5, 0.7)}}, "std"),
-        ({"images": {"interpolation": "bilinear"}}, "interpolation"),
-        ({"images": {"crop_pct": 1.0}}, "crop_pct"),
+        ({"preprocessing": {"mean": (0.5,)}}, "mean"),
+        ({"preprocessing": {"std": (0.4, 0.5, 0.7)}}, "std"),
+        ({"preprocessing": {"interpolation": "bilinear"}}, "interpolation"),
+        ({"preprocessing": {"crop_pct": 1.0}}, "crop_pct"),
         ({"size": (32, 32)}, "size"),
         ({"labels": ["dog", "cat", "bird"]}, "labels"),
         ({"model": "resnet18"}, "model"),
@@ -227,7 +227,7 @@ def test_the_same_stated_twice_is_no_contradiction(folder: Path):
         "model": f"{MODEL}.some_tag",
         "labels": NAMES,
         "size": (24, 24),
-        "images": {"mean": (0.1, 0.2, 0.3)},
+        "preprocessing": {"mean": (0.1, 0.2, 0.3)},
     }
     processor = {**PROCESSOR, "size": {"shortest_edge": 24}, "crop_pct": 0.9, "do_center_crop": False}
     with pytest.raises(UsageError):  # a tag is no network of ours
