@@ -35,7 +35,7 @@ from compatkit.metrics import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from compatkit.store import Store
+    from compatkit.registry.store import Store
 
 SCORES = ("logme", "h_score", "leep", "nce", "theory_transfer")
 SOURCE = 1000

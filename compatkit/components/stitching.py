@@ -128,8 +128,8 @@ def make_adapters(
     """
     made: list[Adapter] = []
     for slot in slots:
-        if slot.given is not None:
-            adapter = slot.given
+        if slot.adapter is not None:
+            adapter = slot.adapter
         elif slot.blueprint.model in FITTED and data is not None:
             own = own_extractor(store, head)
             adapter = fit_projection(slot, extractor, own, data, before=made)
