@@ -207,7 +207,7 @@ def policy_images(wanted: Images, available: PolicyData = ()) -> Split:
         )
     seen: dict[str, str] = {}
     why = ""
-    for item in (*available, _named):
+    for item in (*available, _data_set_of):
         try:
             splits = _splits(item(wanted.name) if callable(item) else item)
         except CompatkitError as error:
@@ -234,7 +234,7 @@ def _splits(data: Split | DataSet) -> tuple[Split, ...]:
     return (data.train, data.test) if isinstance(data, DataSet) else (data,)
 
 
-def _named(name: str) -> DataSet:
+def _data_set_of(name: str) -> DataSet:
     """Load the data set of a split such as ``mnist/test``.
 
     Raises:

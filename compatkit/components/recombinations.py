@@ -214,8 +214,8 @@ def _check_stated(
     if wrong:
         more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise IntegrityError(
-            f"{owner} does not match what follows from its parts: {', '.join(wrong[:SHOWN])}{more}. Put it together "
-            "and publish it anew.",
+            f"{owner} does not match what follows from its parts: {', '.join(wrong[:SHOWN])}{more}. Recombine "
+            "the parts and publish the result again.",
             subject=wrong,
         )
 
@@ -256,7 +256,7 @@ def compose(
             raise UsageError(f"unexpected tensors {', '.join(sorted(statistics)[:SHOWN])}.")
         return Recombination.of(left, right, report, bn_policy=policy, statistics=estimate, adapters=adapters)
     except (CutError, UsageError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise IntegrityError(f"{owner} cannot be put together: {error}", subject=owner) from error
+        raise IntegrityError(f"{owner} cannot be composed: {error}", subject=owner) from error
 
 
 def _part(store: Store, owner: str, pin: Pin, verify: Verify) -> Component:

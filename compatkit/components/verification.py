@@ -204,14 +204,14 @@ def verify_contract(
         IntegrityError: The contract is violated; lists all differences.
         TooCostly: The probe takes more memory or operations than ``adapters.bounds`` allows.
     """
-    differences = list(_wholes(manifest, module, state or {}))
+    differences = list(_static_differences(manifest, module, state or {}))
     if run or thorough:
         with naming_component(owner):
-            differences += _seen(manifest, module)
+            differences += _probe_differences(manifest, module)
     if trained_with is not None:
-        differences += _own_features(manifest, trained_with)
+        differences += _feature_differences(manifest, trained_with)
     if thorough and not differences:
-        differences += _structure(manifest, module)
+        differences += _structure_differences(manifest, module)
     if differences:
         several = len(differences) > 1
         listed = (
@@ -226,7 +226,7 @@ def verify_contract(
         )
 
 
-def _wholes(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) -> Iterator[str]:
+def _static_differences(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) -> Iterator[str]:
     """Yield differences that show without running the module."""
     payload, own = manifest.payload, module.state_dict()
     parameters = sum(parameter.numel() for parameter in module.parameters())
@@ -243,10 +243,10 @@ def _wholes(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) 
         stated = manifest.contract.protocol.norm
         holds = "holds" if norm == "batch" else "holds no"
         yield f"Normalization {stated!r} is stated, the module {holds} batch normalization."
-    yield from _sides(manifest)
+    yield from _level_differences(manifest)
 
 
-def _sides(manifest: Manifest) -> Iterator[str]:
+def _level_differences(manifest: Manifest) -> Iterator[str]:
     """Yield contradictions between levels of the contract."""
     contract, blueprint = manifest.contract, manifest.blueprint
     side = SIDES.get(manifest.kind)
@@ -267,7 +267,7 @@ def _sides(manifest: Manifest) -> Iterator[str]:
         if labels is not None:
             yield f"It names {len(labels)} classes; an extractor has none."
     if blueprint.takes_images:
-        yield from _images(manifest)
+        yield from _image_differences(manifest)
     if (
         blueprint.side in ("head", "recombination")
         and labels is not None
@@ -277,7 +277,7 @@ def _sides(manifest: Manifest) -> Iterator[str]:
         yield f"{len(labels)} classes are named, for {outputs[0].channels} outputs."
 
 
-def _images(manifest: Manifest) -> Iterator[str]:
+def _image_differences(manifest: Manifest) -> Iterator[str]:
     data, image = manifest.contract.data, manifest.contract.structural.inputs[0]
     channels = 1 if data.channels == "L" else 3
     if image.layout != "NCHW":
@@ -295,7 +295,7 @@ def _images(manifest: Manifest) -> Iterator[str]:
         yield f"Images are {by(data.size)}, the port {image.name!r} takes {taken}."
 
 
-def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
+def _probe_differences(manifest: Manifest, module: nn.Module) -> Iterator[str]:
     """Yield differences that the forward pass of the probe shows."""
     contract, promised = manifest.contract, manifest.contract.statistical.probe
     inputs, outputs = contract.structural.inputs, contract.structural.outputs
@@ -324,10 +324,10 @@ def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
         yield f"{len(outputs)} outputs are stated, {len(observed.outputs)} tensors are returned."
         return
     for port, out in zip(outputs, observed.outputs, strict=True):
-        yield from _output(manifest, module, port, out, size, batch)
+        yield from _output_differences(manifest, module, port, out, size, batch)
 
 
-def _output(
+def _output_differences(
     manifest: Manifest, module: nn.Module, port: Port, out: Tensor, size: tuple[int, int], batch: int
 ) -> Iterator[str]:
     """Yield differences between an output tensor and its port."""
@@ -352,7 +352,7 @@ def _output(
             yield f"{owner} is stated with {port.prefix_tokens} prefix tokens, the network puts {tokens} there."
 
 
-def _own_features(manifest: Manifest, extractor: Manifest) -> Iterator[str]:
+def _feature_differences(manifest: Manifest, extractor: Manifest) -> Iterator[str]:
     """Yield differences between a head's inputs and the features of its own extractor."""
     taken, own_ports = manifest.contract.structural.inputs, extractor.contract.structural.outputs
     if extractor.blueprint.side != "extractor" or _network(manifest.blueprint) != _network(
@@ -385,7 +385,7 @@ def _cut(blueprint: Blueprint) -> str:
     return f"{blueprint.model} {dict(blueprint.kwargs)} at {blueprint.cut!r}, traced at {by(blueprint.traced_size)}"
 
 
-def _structure(manifest: Manifest, module: nn.Module) -> Iterator[str]:
+def _structure_differences(manifest: Manifest, module: nn.Module) -> Iterator[str]:
     """Yield differences between derived and stated ports."""
     stated, blueprint = manifest.contract.structural, manifest.blueprint
     if not blueprint.is_cut:
@@ -403,10 +403,10 @@ def _structure(manifest: Manifest, module: nn.Module) -> Iterator[str]:
             zip(getattr(stated, what), getattr(derived, what), strict=True)
         )
         for port, derived_port in pairs:
-            yield from _port(what[:-1], port, derived_port)
+            yield from _port_differences(what[:-1], port, derived_port)
 
 
-def _port(what: str, stated: Port, derived: Port) -> Iterator[str]:
+def _port_differences(what: str, stated: Port, derived: Port) -> Iterator[str]:
     for field in COMPARED:
         actual, expected = getattr(stated, field), getattr(derived, field)
         if field == "shape":

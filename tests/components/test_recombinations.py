@@ -367,7 +367,7 @@ LIES: dict[str, tuple[Lie, str]] = {
                 adapters=(Blueprint("adapter", "x", "cast", {}, "", "adapter", "whole", (16, 16)),),
             ),
         ),
-        "cannot be put together",
+        "cannot be composed",
     ),
     "another count of parameters": (
         lambda one: attrs.evolve(one, payload=attrs.evolve(one.payload, parameters=7)),
@@ -427,7 +427,7 @@ def test_statistics_must_be_exactly_those_of_the_parts(honest: ck.Registry, chan
         state[first] = torch.zeros(3)
     payload = honest.store.put_state(state, parameters=manifest.payload.parameters)
     honest.store.publish(f"lies/{change}", attrs.evolve(manifest, payload=payload))
-    with pytest.raises(IntegrityError, match="cannot be put together: The statistics do not match"):
+    with pytest.raises(IntegrityError, match="cannot be composed: The statistics do not match"):
         honest.load(f"lies/{change}")
 
 

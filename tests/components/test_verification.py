@@ -149,7 +149,7 @@ LIES: list[tuple[str, str, Change, str]] = [
                 ),
             ),
         ),
-        "2 outputs are stated, 1 tensors come out",
+        "2 outputs are stated, 1 tensors are returned",
     ),
     (
         "half precision",

@@ -1,1 +1,1 @@
-"""The ladder of bridges: parts that were never trained to fit, brought together step by step."""
+"""Bridges between parts that were not trained together: try rungs from the cheapest to the most expensive."""

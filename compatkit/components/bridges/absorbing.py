@@ -100,9 +100,9 @@ def entries(head: nn.Module, features: Tensor) -> list[EntryLayer]:
     handles: list[Any] = []
     for path, module in head.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
-            handles.append(module.register_forward_hook(_noting(path, features, outputs)))
+            handles.append(module.register_forward_hook(_record_output(path, features, outputs)))
         elif id(module) in layers:
-            handles.append(module.register_forward_pre_hook(_norming(path, normed)))
+            handles.append(module.register_forward_pre_hook(_record_norm(path, normed)))
     uses = _Uses(features, outputs)
     try:
         with torch.no_grad(), uses:
@@ -132,7 +132,7 @@ class _Uses(FunctionWatch):
         self.takers: dict[str, list[str]] = {}
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        values = [value for argument in (*args, *kwargs.values()) for value in _each(argument)]
+        values = [value for argument in (*args, *kwargs.values()) for value in _flattened(argument)]
         name = getattr(func, "__name__", str(func))
         if any(value is self.features for value in values):
             if name in LINEAR:
@@ -151,12 +151,12 @@ class _Uses(FunctionWatch):
         return names[0] if alone and self.takers.get(path) == ["batch_norm"] else ""
 
 
-def _each(value: Any) -> Sequence[Any]:
+def _flattened(value: Any) -> Sequence[Any]:
     """Return the values of one argument: tensors may come in a list, as for a concatenation."""
     return value if isinstance(value, list | tuple) else (value,)
 
 
-def _noting(path: str, features: Tensor, outputs: dict[str, Tensor]) -> Callable[..., None]:
+def _record_output(path: str, features: Tensor, outputs: dict[str, Tensor]) -> Callable[..., None]:
     def note(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
         if args and args[0] is features:
             outputs[path] = out
@@ -164,7 +164,7 @@ def _noting(path: str, features: Tensor, outputs: dict[str, Tensor]) -> Callable
     return note
 
 
-def _norming(path: str, normed: list[tuple[Tensor, str]]) -> Callable[..., None]:
+def _record_norm(path: str, normed: list[tuple[Tensor, str]]) -> Callable[..., None]:
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
         normed.append((args[0], path))
 

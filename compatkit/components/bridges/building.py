@@ -339,9 +339,9 @@ class Ladder:
         """Return the result of a bridge on held-out, test and labeled images."""
         head, residual, right, figure = self.inputs.head, candidate.residual, None, None
         if self._checks is not None:
-            right = correct_mask(self._on(candidate, *self._checks), self._checks[1], head)
+            right = correct_mask(self._logits_on(candidate, *self._checks), self._checks[1], head)
         if self._tests is not None and self.test is not None:
-            figure = accuracy(self._on(candidate, self._tests, self.test), self.test, head)
+            figure = accuracy(self._logits_on(candidate, self._tests, self.test), self.test, head)
         return RungResult(
             rung,
             agreement(held_out_predictions(candidate), self.wanted),
@@ -374,7 +374,7 @@ class Ladder:
         before, after = share(before_correct).accuracy, share(after_correct).accuracy
         return f"rolled back: agreement fell from {before:.3f} to {after:.3f}"
 
-    def _on(self, candidate: Candidate, features: Passes, images: Split) -> Tensor:
+    def _logits_on(self, candidate: Candidate, features: Passes, images: Split) -> Tensor:
         """Return the logits of a bridge; the rung ``direct`` may use other features than the rest."""
         return candidate.answers(
             features if candidate.inputs is self.inputs else candidate.inputs.passes(images, None)

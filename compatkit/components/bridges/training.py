@@ -51,7 +51,7 @@ def stitched(inputs: BridgeInputs, teacher: nn.Module) -> Candidate:
     candidate = by_ridge(inputs)
     facts = _facts(inputs, "stitch", candidate, STITCHING)
     _train(candidate, _weights(candidate), inputs.features, wanted, STITCHING, inputs.seed)
-    return _done(candidate, facts)
+    return _finished(candidate, facts)
 
 
 def stitched_to_labels(inputs: BridgeInputs, labels: Labeled) -> Candidate:
@@ -64,7 +64,7 @@ def stitched_to_labels(inputs: BridgeInputs, labels: Labeled) -> Candidate:
     candidate = by_ridge(inputs)
     facts = _facts(inputs, "stitch-labels", candidate, STITCHING, len(labels.targets))
     _train(candidate, _weights(candidate), labels.features, labels.targets, STITCHING, inputs.seed)
-    return _done(candidate, facts)
+    return _finished(candidate, facts)
 
 
 def finetuned(inputs: BridgeInputs, labels: Labeled) -> Candidate:
@@ -78,7 +78,7 @@ def finetuned(inputs: BridgeInputs, labels: Labeled) -> Candidate:
     facts = _facts(inputs, "finetune", candidate, FINETUNING, len(labels.targets))
     weights = [*_weights(candidate), *candidate.head.parameters()]
     _train(candidate, weights, labels.features, labels.targets, FINETUNING, inputs.seed)
-    return attrs.evolve(_done(candidate, facts), refitted=True)
+    return attrs.evolve(_finished(candidate, facts), refitted=True)
 
 
 def informed(inputs: BridgeInputs) -> Candidate:
@@ -93,7 +93,7 @@ def informed(inputs: BridgeInputs) -> Candidate:
     weights = [weight for layer in (*layers, *norm_layers(candidate.head)) for weight in layer.parameters()]
     facts = _facts(inputs, "infomax", candidate, INFORMING)
     _train(candidate, weights, inputs.features, None, INFORMING, inputs.seed)
-    return _done(candidate, facts)
+    return _finished(candidate, facts)
 
 
 def information(logits: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def _train(
         DataError: The features do not fit in memory, or a loss is not finite.
     """
     network, chosen = candidate.network, list(weights)
-    inputs = _together(features)
+    inputs = _in_memory(features)
     for parameter in network.parameters():
         parameter.requires_grad_(False)
     for parameter in chosen:
@@ -147,7 +147,7 @@ def _train(
         parameter.grad = None
 
 
-def _together(features: Passes) -> Tensor:
+def _in_memory(features: Passes) -> Tensor:
     for _ in features:
         pass
     if not features.cached:
@@ -172,7 +172,7 @@ def _facts(
     )
 
 
-def _done(candidate: Candidate, facts: dict[str, Any]) -> Candidate:
+def _finished(candidate: Candidate, facts: dict[str, Any]) -> Candidate:
     """Return the bridge with re-estimated statistics."""
     fitted = candidate.fitted
     if fitted is not None:

@@ -294,7 +294,7 @@ def _usable(labels: Iterable[str] | None) -> tuple[tuple[str, ...] | None, tuple
             stacklevel=5,
         )
         return None, (
-            f"left out the class names of {CONFIG}: {twins[0]!r} stands there twice; labels takes others",
+            f"left out the class names of {CONFIG}: {twins[0]!r} appears twice; labels takes others",
         )
     return names, ()
 

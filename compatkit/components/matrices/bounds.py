@@ -31,13 +31,15 @@ def bounds_of(
     """
     bounds: dict[str, Component] = {}
     for extractor in extractors:
-        own = next((head for head in heads if head.is_own(extractor)), None) or _elsewhere(parts, extractor)
+        own = next((head for head in heads if head.is_own(extractor)), None) or _registered_head(
+            parts, extractor
+        )
         if own is not None:
             bounds[extractor.reference] = own
     return bounds
 
 
-def _elsewhere(parts: Parts, extractor: Component) -> Component | None:
+def _registered_head(parts: Parts, extractor: Component) -> Component | None:
     references = parts.store.references
     released = (references.digest(extractor.name, version) for version in references.versions(extractor.name))
     same = (

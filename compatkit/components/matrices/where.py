@@ -142,13 +142,13 @@ def _search(sides: Mapping[str, dict[str, Any]], field: str, sign: str, value: s
         fields = sides[target]
         if name.startswith(TAG):
             tags = fields.setdefault("tags", {})
-            _once(tags.setdefault(name.removeprefix(TAG), value), value, text)
+            _check_equal(tags.setdefault(name.removeprefix(TAG), value), value, text)
         else:
             key = {"class": "label"}.get(name, name)
-            _once(fields.setdefault(key, read := _read(name, value)), read, text)
+            _check_equal(fields.setdefault(key, read := _read(name, value)), read, text)
 
 
-def _once(existing: Any, value: Any, text: str) -> None:
+def _check_equal(existing: Any, value: Any, text: str) -> None:
     if existing != value:
         raise UsageError(
             f"{text!r:.100}: the same field must equal {existing!r}, too; leave one of them out.",

@@ -246,7 +246,7 @@ def test_class_names_that_a_head_cannot_have_are_left_out_and_told(folder: Path)
     with pytest.warns(UserWarning, match="cat"):
         adopted = adopt(beside(folder, {**TIMM, "label_names": ["cat", "cat", "dog"]}), cut="layer2")
     assert adopted.parts["head"].contract.data.labels is None
-    assert any("'cat' stands there twice" in one for one in adopted.notes)
+    assert any("'cat' appears twice" in one for one in adopted.notes)
     with pytest.warns(UserWarning, match="cat"):
         assert [one.name for one in facts(folder, labels=["a", "b", "c"]).labels] == ["a", "b", "c"]
 
