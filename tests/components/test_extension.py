@@ -104,7 +104,7 @@ def test_heads_that_tell_no_classes_apart_are_refused(kept: ck.Registry) -> None
         match=r"fleet/shared\.rotation@1\.0\.0 was made by rotation_prediction; its outputs \(0 degrees, 90 deg",
     ):
         kept.extend("fleet/shared.rotation", ["frog"], "x/x.head")
-    assert not kept.names("x/*")
+    assert not kept.search(pattern="x/*")
     part = load(kept.store, kept.store.resolve("fleet/shared.rotation"))
     named = dict(part.manifest.training) | {
         "plugin": "mine",

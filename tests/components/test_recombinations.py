@@ -70,8 +70,8 @@ def registry(trained: Path, tmp_path: Path) -> ck.Registry:
 
 
 def recombined(registry: ck.Registry, policy: str = "running", extractor: str = LEFT, **more: Any) -> Any:
-    images = IMAGES if policy not in ("running", "batch") else None
-    return registry.recombine(extractor, RIGHT, bn_policy=policy, data=images, **more)
+    data = more.pop("data", IMAGES if policy not in ("running", "batch") else None)
+    return registry.recombine(extractor, RIGHT, bn_policy=policy, data=data, **more)
 
 
 def logits(module: torch.nn.Module, batch: int = 5) -> Tensor:
@@ -490,7 +490,7 @@ def test_search_and_list_know_it(registry: ck.Registry) -> None:
 def test_a_wrong_policy_or_missing_images_are_refused_as_ever(registry: ck.Registry) -> None:
     with pytest.raises(DataError):  # found again nowhere: the test made them
         registry.recombine(LEFT, RIGHT, bn_policy="reestimate")
-    with pytest.raises(UsageError, match="data= are for"):
+    with pytest.raises(UsageError, match="data= is for"):
         registry.recombine(LEFT, RIGHT, bn_policy="batch", data=IMAGES)
     with pytest.raises(IncompatibleError):
         registry.recombine(NARROW, RIGHT)
