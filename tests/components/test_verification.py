@@ -15,7 +15,7 @@ import compatkit as ck
 from compatkit.adapters.builders import LibraryWarning
 from compatkit.components.drafts import Draft
 from compatkit.components.splitting import split
-from compatkit.components.verification import _own_features
+from compatkit.components.verification import _feature_differences
 from compatkit.contracts.channels import channel_bytes
 from compatkit.contracts.contract import FeatureStatistics, Label, Scaled
 from compatkit.contracts.manifest import About, Manifest, Parent, Payload
@@ -354,7 +354,7 @@ def test_a_symbol_may_have_another_number_at_the_head(
         )
         for side, port, symbol in (("extractor", OUT, "L4"), ("head", "structural.inputs.0", "L"))
     )
-    assert list(_own_features(taken, given)) == []
+    assert list(_feature_differences(taken, given)) == []
 
 
 @pytest.mark.case("E2")
