@@ -1,8 +1,9 @@
 """How large is the house, and how do its rooms hang together?
 
 Run ``python benchmarks/house.py [--root FOLDER] [--json]`` in a checkout. Every figure is read from the sources,
-without running them, but for the last six: files of ``compatkit`` that training two tasks with two regularizers, one
-step of each, one publish, one push into a new folder, one recombination, and one matrix written as a page run code of
+without running them, but for the last seven: files of ``compatkit`` that training two tasks with two regularizers, one
+step of each, one publish, one push into a new folder, one load, one recombination,
+and one matrix written as a page run code of
 (traced; left out with ``--still``). A layer is the longest
 chain of rooms that import each other; an import counts wherever it stands, in functions and for annotations too. Lines
 of code are those with neither docstring, comment nor blank.
@@ -26,22 +27,22 @@ from pathlib import Path
 def modules(package: Path) -> dict[str, str]:
     """Return the text of every module of a package, by its dotted name without the package's own."""
     paths = sorted(package.rglob("*.py"))
-    return {".".join(one.relative_to(package).with_suffix("").parts): one.read_text() for one in paths}
+    return {".".join(path.relative_to(package).with_suffix("").parts): path.read_text() for path in paths}
 
 
 def imports(name: str, tree: ast.AST, known: set[str]) -> Iterator[str]:
     """Yield the modules of ``compatkit`` that a module imports, wherever the import stands."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            whole = [one.name for one in node.names]
+            whole = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            whole = [f"{node.module}.{one.name}" for one in node.names]
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
         else:
             continue
-        for one in whole:
-            if one.split(".")[0] != "compatkit":
+        for imported in whole:
+            if imported.split(".")[0] != "compatkit":
                 continue
-            parts = one.split(".")[1:]
+            parts = imported.split(".")[1:]
             while parts and ".".join(parts) not in known and ".".join((*parts, "__init__")) not in known:
                 parts.pop()
             target = ".".join(parts)
@@ -55,39 +56,39 @@ def components(graph: dict[str, set[str]]) -> list[list[str]]:
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
 
-    def visit(one: str) -> None:
-        number[one] = low[one] = len(number)
-        stack.append(one)
-        for other in graph[one]:
+    def visit(node: str) -> None:
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        for other in graph[node]:
             if other not in number:
                 visit(other)
-                low[one] = min(low[one], low[other])
+                low[node] = min(low[node], low[other])
             elif other in stack:
-                low[one] = min(low[one], number[other])
-        if low[one] == number[one]:
-            at = stack.index(one)
-            found.append(stack[at:])
+                low[node] = min(low[node], number[other])
+        if low[node] == number[node]:
+            at = stack.index(node)
+            groups.append(stack[at:])
             del stack[at:]
 
-    for one in graph:
-        if one not in number:
-            visit(one)
-    return sorted((one for one in found if len(one) > 1), key=len, reverse=True)
+    for node in graph:
+        if node not in number:
+            visit(node)
+    return sorted((group for group in groups if len(group) > 1), key=len, reverse=True)
 
 
 def layers(graph: dict[str, set[str]]) -> int:
     """Return the length of the longest chain of rooms; rooms in a circle stand on one layer."""
-    circle = {one: index for index, group in enumerate(components(graph)) for one in group}
+    circle = {room: index for index, group in enumerate(components(graph)) for room in group}
     height: dict[str, int] = {}
 
-    def up(one: str) -> int:
-        if one not in height:
-            height[one] = 0  # where a circle comes back to itself
-            below = (other for other in graph[one] if circle.get(other, -1) != circle.get(one, -2))
-            height[one] = 1 + max(map(up, below), default=0)
-        return height[one]
+    def up(room: str) -> int:
+        if room not in height:
+            height[room] = 0  # where a circle comes back to itself
+            below = (other for other in graph[room] if circle.get(other, -1) != circle.get(room, -2))
+            height[room] = 1 + max(map(up, below), default=0)
+        return height[room]
 
     return max(map(up, graph))
 
@@ -95,14 +96,14 @@ def layers(graph: dict[str, set[str]]) -> int:
 def code_lines(text: str) -> int:
     """Count the lines that hold code."""
     tree = ast.parse(text)
-    told: set[int] = set()
+    documented: set[int] = set()
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
             and isinstance(node.value.value, str)
         ):
-            told.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            documented.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     empty = {
         tokenize.COMMENT,
         tokenize.NL,
@@ -115,7 +116,43 @@ def code_lines(text: str) -> int:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in empty:
             lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines - told)
+    return len(lines - documented)
+
+
+DIALECT = frozenset(
+    "one found held kept said told came there lent brought stand asked given whose named".split()
+)
+"""Names that say nothing of what they hold."""
+
+
+def bound_names(tree: ast.AST) -> Iterator[str]:
+    """Yield every name that a module binds: variables, parameters, functions, classes, import aliases."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.alias) and node.asname:
+            yield node.asname
+
+
+def dialect(folder: Path) -> int:
+    """Count the names of ``DIALECT`` that the modules below a folder bind."""
+    return sum(
+        name in DIALECT
+        for path in folder.rglob("*.py")
+        for name in bound_names(ast.parse(path.read_text(encoding="utf-8")))
+    )
+
+
+def rooms_of(texts: dict[str, str]) -> dict[str, int]:
+    """Return the lines of code of each room."""
+    lines: Counter[str] = Counter()
+    for name, text in texts.items():
+        lines[name.split(".")[0]] += code_lines(text)
+    return dict(sorted(lines.items()))
 
 
 def measured(root: Path) -> dict[str, object]:
@@ -129,7 +166,7 @@ def measured(root: Path) -> dict[str, object]:
     rooms: dict[str, set[str]] = {name.split(".")[0]: set() for name in graph}
     for name, others in graph.items():
         room = name.split(".")[0]
-        rooms[room] |= {one.split(".")[0] for one in others} - {room}
+        rooms[room] |= {imported.split(".")[0] for imported in others} - {room}
     classes = Counter(
         node.name
         for tree in trees.values()
@@ -152,8 +189,13 @@ def measured(root: Path) -> dict[str, object]:
         "lines": sum(sizes.values()),
         "lines of code": sum(map(code_lines, texts.values())),
         "files": len(texts),
+        "lines of code by room": [f"{name}={count}" for name, count in rooms_of(texts).items()],
         "registry": part("registry"),
         "training": part("training"),
+        **{
+            f"dialect names in {folder}": dialect(root / folder)
+            for folder in ("compatkit", "plugins", "studies", "tests", "benchmarks", "examples")
+        },
         "class names defined more than once": sorted(name for name, count in classes.items() if count > 1),
         "files under 25 lines": sorted(
             name for name, size in sizes.items() if size < 25 and not name.endswith("__init__")
@@ -194,7 +236,7 @@ def files_run(job: Callable[[], object], package: Path, one_step: bool = False) 
         sys.setprofile(None)
         if handle is not None:
             handle.remove()
-    return sum(one.startswith(str(package)) for one in seen)
+    return sum(path.startswith(str(package)) for path in seen)
 
 
 def traced() -> dict[str, int]:
@@ -219,11 +261,12 @@ def traced() -> dict[str, int]:
         [ck.Task("noise", data, "simple_cnn", "forward_features", size=(16, 16))]
     )
     with tempfile.TemporaryDirectory() as folder:
-        registry = ck.Registry.init(Path(folder) / "parts")
+        registry = ck.Registry(Path(folder) / "parts", create=True)
         published = files_run(lambda: registry.publish(fit, prefix="noise"), package)
         pushed = files_run(lambda: registry.push(f"file://{folder}/far", "noise*", create=True), package)
         pair = "noise/noise.extractor", "noise/noise.head"
         joined = files_run(lambda: registry.recombine(*pair), package)
+        loaded = files_run(lambda: registry.load(pair[0]), package)
         tests, page = [data.test], Path(folder) / "matrix.html"
         paged = files_run(lambda: registry.matrix(*pair, tests).to_html(page), package)
     return {
@@ -231,6 +274,7 @@ def traced() -> dict[str, int]:
         "files run by a step": stepped,
         "files run by a publish": published,
         "files run by a push": pushed,
+        "files run by a load": loaded,
         "files run by a recombination": joined,
         "files run by a matrix and its page": paged,
     }
@@ -247,11 +291,11 @@ def main() -> None:
     parser.add_argument("--still", action="store_true", help="run nothing")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = measured(options.root) | ({} if options.still else traced())
+    figures = measured(options.root) | ({} if options.still else traced())
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(figures, indent=1))
         return
-    for name, value in found.items():
+    for name, value in figures.items():
         shown = f"{len(value)}: {' '.join(value)}" if isinstance(value, list) else value
         print(f"{name:<36} {shown}")
 

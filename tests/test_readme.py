@@ -132,7 +132,18 @@ def test_the_example_in_python_fits_the_code() -> None:
     example = Example()
     for block in blocks(REPOSITORY / "README.md", "python"):
         example.visit(ast.parse(block.text))
-    followed = {"Registry", "Task", "load", "Trainer", "fit", "use", "publish", "recombine", "matrix", "to_html"}
+    followed = {
+        "Registry",
+        "Task",
+        "load",
+        "Trainer",
+        "fit",
+        "use",
+        "publish",
+        "recombine",
+        "matrix",
+        "to_html",
+    }
     assert followed <= example.calls, f"the example no longer shows {sorted(followed - example.calls)}"
 
 

@@ -55,7 +55,7 @@ class Adapter:
 
     def parent(self, relation: str) -> str | None:
         """Return the digest of the parent with this relation, or None."""
-        return next((one.component for one in self.parents if one.relation == relation), None)
+        return next((parent.component for parent in self.parents if parent.relation == relation), None)
 
     def __str__(self) -> str:
         text = described(self.blueprint)

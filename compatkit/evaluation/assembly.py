@@ -135,16 +135,16 @@ class Assembly(nn.Module):
         if listed is not None and listed.lazy:
             files = list(map(listed.name_of, range(len(listed))))
             parts = parts if skipped is None and listed is images else self._read(listed, batch_size, skipped)
-        found, done = list[Tensor](), 0
+        probabilities, done = list[Tensor](), 0
         with evaluation_mode(self), torch.no_grad(), warnings.catch_warnings(), bar() as tell:
             warnings.simplefilter("ignore", BatchStatisticsWarning)  # said above
             for some in parts:
                 done += len(some)
                 logits = self(normalize(some, self.data, device=self._device))
-                found.append(logits.to(torch.float32).softmax(dim=1).cpu())
+                probabilities.append(logits.to(torch.float32).softmax(dim=1).cpu())
                 tell(done, len(files), "predicting")
-        shares = torch.cat(found) if found else torch.zeros(0, len(self.labels))
-        names = [one.name for one in self.labels] or map(str, range(shares.shape[1]))
+        shares = torch.cat(probabilities) if probabilities else torch.zeros(0, len(self.labels))
+        names = [label.name for label in self.labels] or map(str, range(shares.shape[1]))
         reasons = skipped or {}
         return Predictions(_with_gaps(shares, reasons), tuple(names), tuple(files), reasons)
 
@@ -219,7 +219,7 @@ class Assembly(nn.Module):
 
     @property
     def _device(self) -> torch.device:
-        return next((one.device for one in (*self.parameters(), *self.buffers())), torch.device("cpu"))
+        return next((tensor.device for tensor in (*self.parameters(), *self.buffers())), torch.device("cpu"))
 
     def normalized_batches(self, split: Split, batch_size: int, seed: int | None) -> Iterator[Tensor]:
         """Yield normalized batches on the module's device; in the given order if ``seed`` is None.

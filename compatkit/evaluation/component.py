@@ -103,7 +103,7 @@ class Component(Shown):
     @cached_property
     def anchors(self) -> frozenset[tuple[str, str]]:
         """Kind and digest of all its anchors."""
-        return frozenset((one.kind, one.digest) for one in protocol_of(self.manifest).anchors)
+        return frozenset((anchor.kind, anchor.digest) for anchor in protocol_of(self.manifest).anchors)
 
     @cached_property
     def trained_with(self) -> str | None:

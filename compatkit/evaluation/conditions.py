@@ -176,40 +176,43 @@ def question_of(settings: Mapping[str, Any]) -> tuple[Any, ...]:
     """
     data = settings["data_digest"] if settings.get(SAMPLE) else settings["data"]
     order = (settings["batch_size"], settings["seed"]) if _batched(settings) else ()
-    asked = settings["metric"], data, _normalization(settings), settings["precision"]
-    return *asked, *_functions(settings), *order
+    measured = settings["metric"], data, _normalization(settings), settings["precision"]
+    return *measured, *_functions(settings), *order
 
 
-def is_kept(asked: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
+def is_kept(requested: Mapping[str, Any], cached: Mapping[str, Any]) -> bool:
     """Return whether a cached figure holds under exactly the requested conditions.
 
     If no head is available for an upper bound, a figure measured with a bound is accepted, too.
 
     Args:
-        asked: Key of the requested cell, from ``key_of``.
-        kept: Key of the cached cell.
+        requested: Key of the requested cell, from ``key_of``.
+        cached: Key of the cached cell.
     """
-    if asked["bound"] is None:
-        return {**kept, "bound": None} == asked
-    return kept == asked
+    if requested["bound"] is None:
+        return {**cached, "bound": None} == requested
+    return cached == requested
 
 
-def stale_reason(asked: Mapping[str, Any], kept: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def stale_reason(requested: Mapping[str, Any], cached: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Return why a cached figure for the same question is stale.
 
     Args:
-        asked: Key of the requested cell.
-        kept: Key of the cached cell.
+        requested: Key of the requested cell.
+        cached: Key of the cached cell.
         settings: Settings of the cached cell.
     """
-    found = [
+    reasons = [
         text.format(
-            metric=settings["metric"], name=settings["data"], old=_short(kept[name]), new=_short(asked[name])
+            metric=settings["metric"],
+            name=settings["data"],
+            old=_short(cached[name]),
+            new=_short(requested[name]),
         )
         for name, text in _WHAT.items()
-        if kept[name] != asked[name] and not (name == "bound" and asked[name] is None)
+        if cached[name] != requested[name] and not (name == "bound" and requested[name] is None)
     ]
-    return "; ".join(found)
+    return "; ".join(reasons)
 
 
 def _batched(settings: Mapping[str, Any]) -> bool:

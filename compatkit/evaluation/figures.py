@@ -76,7 +76,7 @@ class Tally:
         best = free if whole else logits[:, self.columns].argmax(dim=1)
         finite = torch.isfinite(logits)
         if not finite.all():
-            best, free = (torch.where(finite.all(dim=1), one, NOT_FINITE) for one in (best, free))
+            best, free = (torch.where(finite.all(dim=1), chosen, NOT_FINITE) for chosen in (best, free))
         self.best[positions], self.free[positions] = best, free
         self._right = None
 
@@ -126,5 +126,5 @@ def chance_level(labels: Tensor, classes: Sequence[int]) -> float:
         classes: Indices of the common classes.
     """
     counts = torch.bincount(labels, minlength=max(classes, default=0) + 1).tolist()
-    among = [counts[one] for one in classes]
+    among = [counts[index] for index in classes]
     return max(among) / sum(among) if sum(among) else 0.0

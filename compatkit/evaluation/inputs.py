@@ -39,28 +39,28 @@ Unread = tuple[str, "Callable[[], Image | Images]"]
 """The file of an image, empty where it has none, and what reads it: an RGB image, or ``(n, height, width, 1 or 3)``."""
 
 
-def arrays_of(given: Given) -> Iterator[Images]:
+def arrays_of(images: Given) -> Iterator[Images]:
     """Yield images as uint8 arrays ``(n, height, width, 1 or 3)``, in order; sizes may differ between arrays.
 
     Args:
-        given: As for ``unread``.
+        images: As for ``unread``.
 
     Raises:
         DataError: There are none, or an input has another form.
         DamagedImage: An image cannot be decoded.
         EnvironmentFailure: A file cannot be read.
     """
-    for _, read in unread(given):
+    for _, read in unread(images):
         image = read()
         yield pixels_of(image)[None] if isinstance(image, Image) else image
 
 
-def unread(given: Given) -> Iterator[Unread]:
+def unread(source: Given) -> Iterator[Unread]:
     """Yield what reads each image, or each array of images, in order; nothing is decoded before it is called.
 
     Args:
-        given: ``EXPECTED``, or a ``Split``. Arrays and tensors hold 0 to 255 as uint8, 0 to 65,535 as uint16, or 0 to 1
-            as floats.
+        source: ``EXPECTED``, or a ``Split``. Arrays and tensors hold 0 to 255 as uint8, 0 to 65,535 as uint16, or
+            0 to 1 as floats.
 
     Yields:
         The name of a file, and a function that raises as ``arrays_of``.
@@ -69,36 +69,36 @@ def unread(given: Given) -> Iterator[Unread]:
         DataError: There are no images, or an input has another form.
         EnvironmentFailure: A folder cannot be read.
     """
-    images = _each(given)
+    images = _each(source)
     first = next(images, None)
     if first is None:
-        raise DataError(f"There are no images: expected {EXPECTED}.", subject=given)
+        raise DataError(f"There are no images: expected {EXPECTED}.", subject=source)
     yield from chain([first], images)
 
 
-def _each(given: Any) -> Iterator[Unread]:
-    if isinstance(given, Split):
-        if isinstance(given.images, LazyImages):
-            yield from _files(given.images)
+def _each(source: Any) -> Iterator[Unread]:
+    if isinstance(source, Split):
+        if isinstance(source.images, LazyImages):
+            yield from _files(source.images)
         else:
-            yield "", partial(np.asarray, given.images)
-    elif isinstance(given, str | os.PathLike):
-        place = Path(given).expanduser()
+            yield "", partial(np.asarray, source.images)
+    elif isinstance(source, str | os.PathLike):
+        place = Path(source).expanduser()
         if not place.exists():
             raise DataError(f"There is no file or folder {place}.", subject=place)
         if place.is_dir():
             yield from _files(images_in(place.resolve()))
         else:
             yield str(place), lambda: decoded(read_file(place), str(place))
-    elif isinstance(given, Tensor | np.ndarray):
-        yield "", lambda: _array(given)
-    elif isinstance(given, Image):
-        yield "", lambda: to_rgb(given, "the PIL image")
-    elif isinstance(given, Iterable) and not isinstance(given, bytes | dict):
-        for one in given:
-            yield from _each(one)
+    elif isinstance(source, Tensor | np.ndarray):
+        yield "", lambda: _array(source)
+    elif isinstance(source, Image):
+        yield "", lambda: to_rgb(source, "the PIL image")
+    elif isinstance(source, Iterable) and not isinstance(source, bytes | dict):
+        for item in source:
+            yield from _each(item)
     else:
-        raise DataError(f"Expected {EXPECTED}; got {type(given).__name__}.", subject=given)
+        raise DataError(f"Expected {EXPECTED}; got {type(source).__name__}.", subject=source)
 
 
 def _files(images: LazyImages) -> Iterator[Unread]:
@@ -106,11 +106,11 @@ def _files(images: LazyImages) -> Iterator[Unread]:
         yield images.name_in("", place), partial(images.image, place)
 
 
-def _array(given: Any) -> Images:
+def _array(array: Any) -> Images:
     """Return an array or a tensor as uint8 ``(n, height, width, channels)``."""
-    tensor = isinstance(given, Tensor)
-    shape = tuple(given.shape)
-    values = _numpy(given) if tensor else given
+    tensor = isinstance(array, Tensor)
+    shape = tuple(array.shape)
+    values = _numpy(array) if tensor else array
     if tensor and values.ndim in (3, 4):
         values = np.moveaxis(values, -3, -1)
     flat = values.ndim == 2 and not tensor
@@ -128,7 +128,7 @@ def _array(given: Any) -> Images:
     try:
         if scale is None:
             raise ValueError(f"values of type {values.dtype} tell no scale")
-        return np.stack([gray(one, scale) for one in values])
+        return np.stack([gray(image, scale) for image in values])
     except ValueError as error:
         raise DataError(
             f"Images hold 0 to 255 as uint8, 0 to {SIXTEEN:,} as uint16, or 0 to 1 as floats; got {values.dtype} from "

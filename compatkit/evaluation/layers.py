@@ -27,14 +27,17 @@ def layers_of(parts: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
             network; if two parts have the same path, it becomes ``<part>.<path>``. A part that is a single layer, such
             as an adapter, has its part's name.
     """
-    named = [
-        (part, path or part, one)
+    modules = [
+        (part, path or part, module_of_path)
         for part, module in parts.items()
-        for path, one in module.named_modules()
+        for path, module_of_path in module.named_modules()
         if path or (part and not any(module.children()))
     ]
-    times = Counter(path for _, path, _ in named)
-    return {path if times[path] == 1 else f"{part}.{path}": one for part, path, one in named}
+    times = Counter(path for _, path, _ in modules)
+    return {
+        path if times[path] == 1 else f"{part}.{path}": module_of_path
+        for part, path, module_of_path in modules
+    }
 
 
 def listed(known: Mapping[str, nn.Module]) -> str:
@@ -54,17 +57,20 @@ def choose(known: Mapping[str, nn.Module], wanted: Sequence[str]) -> dict[str, n
     Raises:
         UnknownName: A name or glob matches no layer.
     """
-    for one in wanted:
-        if one not in known and not any(fnmatchcase(name, one) for name in known):
+    for pattern in wanted:
+        if pattern not in known and not any(fnmatchcase(name, pattern) for name in known):
             raise UnknownName(
-                f"The network has no layer {one!r}.{suggestion(one, known)} Its layers are {listed(known)}.",
-                subject=one,
+                f"The network has no layer {pattern!r}.{suggestion(pattern, known)} Its layers are {listed(known)}.",
+                subject=pattern,
             )
     return {
         name: module
         for name, module in known.items()
         if name in wanted
-        or (type(module).forward is not nn.Module.forward and any(fnmatchcase(name, one) for one in wanted))
+        or (
+            type(module).forward is not nn.Module.forward
+            and any(fnmatchcase(name, pattern) for pattern in wanted)
+        )
     }
 
 
@@ -101,13 +107,13 @@ class LayerRecord:
                     "inside it, or others.",
                     subject=name,
                 )
-            for place, (given, gave) in enumerate(calls, 1):
+            for place, (input_value, gave) in enumerate(calls, 1):
                 full = name if len(calls) == 1 else f"{name}#{place}"
-                for kind, value, kept in (("given", given, inputs), ("giving", gave, outputs)):
+                for kind, value, record in (("given", input_value, inputs), ("giving", gave, outputs)):
                     if value is not None:
                         _check_finite(value, full, kind, batch)
-                        kept[full] = value
-            shapes = tuple(tuple(one.shape[1:]) for pair in calls for one in pair if one is not None)
+                        record[full] = value
+            shapes = tuple(tuple(tensor.shape[1:]) for pair in calls for tensor in pair if tensor is not None)
             if self._shapes.setdefault(name, shapes) != shapes:
                 raise DataError(
                     f"The layer {name!r} saw shapes {list(self._shapes[name])} in the first batch and {list(shapes)} "
@@ -132,16 +138,16 @@ def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -
     waiting: dict[str, list[Tensor | None]] = {name: [] for name in layers}
 
     def before(name: str) -> Any:
-        def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            found = _first((*given, *named.values())) if inputs else None
-            waiting[name].append(None if found is None else found.detach().clone())
+        def hook(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+            value = _first((*arguments, *keywords.values())) if inputs else None
+            waiting[name].append(None if value is None else value.detach().clone())
 
         return hook
 
     def after(name: str) -> Any:
-        def hook(module: nn.Module, given: tuple[Any, ...], gave: Any) -> None:
-            found = _first((gave,)) if outputs else None
-            made._calls[name].append((waiting[name].pop(), None if found is None else found.detach().clone()))
+        def hook(module: nn.Module, arguments: tuple[Any, ...], gave: Any) -> None:
+            value = _first((gave,)) if outputs else None
+            made._calls[name].append((waiting[name].pop(), None if value is None else value.detach().clone()))
 
         return hook
 
@@ -152,17 +158,17 @@ def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -
             handles.append(module.register_forward_hook(after(name), prepend=True))
         yield made
     finally:
-        for one in handles:
-            one.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def _first(values: tuple[Any, ...]) -> Tensor | None:
     """Return the first tensor in nested values."""
-    for one in values:
-        if isinstance(one, Tensor):
-            return one
-        if isinstance(one, (tuple, list)) and (found := _first(tuple(one))) is not None:
-            return found
+    for value in values:
+        if isinstance(value, Tensor):
+            return value
+        if isinstance(value, (tuple, list)) and (inner := _first(tuple(value))) is not None:
+            return inner
     return None
 
 

@@ -57,7 +57,7 @@ class _PlannedCell:
         """Module that consumes the extractor's features: the head, after its adapters."""
         if not self.adapters:
             return self.head.module
-        return nn.Sequential(*(one.module for one in self.adapters), self.head.module)
+        return nn.Sequential(*(adapter.module for adapter in self.adapters), self.head.module)
 
     @property
     def outputs(self) -> int:
@@ -121,13 +121,15 @@ def measure(
     """
     for part in extractors:
         if part.reference not in data:
-            given = ", ".join(data) or "no extractor"
-            raise DataError(f"{part.reference} has no test images; they were given for {given}.")
+            known = ", ".join(data) or "no extractor"
+            raise DataError(f"{part.reference} has no test images; they were given for {known}.")
     between, rows = adapters or {}, list[tuple[ImageFacts, list[_PlannedCell], _PlannedCell | None]]()
     for part in extractors:
         images = ImageFacts.of(data[part.reference])
-        chosen = [one for one in heads if only is None or (part.reference, one.reference) in only]
-        pairs = [_pair(part, one, images, between.get((part.reference, one.reference), ())) for one in chosen]
+        chosen = [head for head in heads if only is None or (part.reference, head.reference) in only]
+        pairs = [
+            _pair(part, head, images, between.get((part.reference, head.reference), ())) for head in chosen
+        ]
         rows.append((images, pairs, _own(part, heads, pairs, images, bounds or {})))
     steps = [
         conditions.passes(len(data[part.reference])) if any(not pair.reason for pair in pairs) else 0
@@ -141,10 +143,10 @@ def measure(
             if progress is not None:
                 progress(before + done, total, name)
 
-        found = _row(part, pairs, own, data[part.reference], images, conditions, ready, tick)
+        measured = _row(part, pairs, own, data[part.reference], images, conditions, ready, tick)
         if each is not None:
-            each(found)
-        cells += found[: len(pairs)]
+            each(measured)
+        cells += measured[: len(pairs)]
     return cells
 
 
@@ -156,7 +158,9 @@ def _own(
     bounds: Mapping[str, Component],
 ) -> _PlannedCell | None:
     """Return the cell that gives the bound of a row, taken from ``pairs`` if it is there."""
-    head = bounds.get(extractor.reference) or next((one for one in heads if one.is_own(extractor)), None)
+    head = bounds.get(extractor.reference) or next(
+        (candidate for candidate in heads if candidate.is_own(extractor)), None
+    )
     if head is None:
         return None
     same = (pair for pair in pairs if pair.head.reference == head.reference and not pair.adapters)
@@ -210,7 +214,7 @@ def _row(
                 images,
                 normalized=norms or normalized(pair.head.module),
                 bound=bound,
-                adapters=[(one.function, str(one)) for one in pair.adapters],
+                adapters=[(adapter.function, str(adapter)) for adapter in pair.adapters],
             ),
             "device": conditions.device,
             "torch": str(torch.__version__),
@@ -229,14 +233,16 @@ def _bound(
     """
     counts: dict[frozenset[int], Tally] = {}
     for pair in wired:
-        kept = frozenset(mine for mine, _ in pair.prospect.classes)
-        known = [one for one in own.prospect.classes if one[0] in kept]
-        if len(known) < len(kept):
+        classes_of_pair = frozenset(mine for mine, _ in pair.prospect.classes)
+        known = [
+            pair_of_class for pair_of_class in own.prospect.classes if pair_of_class[0] in classes_of_pair
+        ]
+        if len(known) < len(classes_of_pair):
             continue
-        if kept not in counts:
-            counts[kept] = Tally.start(labels, known, classes)
-            column.tallies.append(counts[kept])
-        pair.bound = counts[kept]
+        if classes_of_pair not in counts:
+            counts[classes_of_pair] = Tally.start(labels, known, classes)
+            column.tallies.append(counts[classes_of_pair])
+        pair.bound = counts[classes_of_pair]
 
 
 def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCell | None) -> Cell:

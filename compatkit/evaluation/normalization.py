@@ -29,15 +29,15 @@ def norm_layers(module: nn.Module) -> tuple[_BatchNorm, ...]:
     Raises:
         CutError: A traced graph calls batch normalization as a function, so there is no layer to switch.
     """
-    for one in module.modules():
-        if isinstance(one, GraphModule) and any(
-            node.op == "call_function" and node.target in _FUNCTIONS for node in one.graph.nodes
+    for layer in module.modules():
+        if isinstance(layer, GraphModule) and any(
+            node.op == "call_function" and node.target in _FUNCTIONS for node in layer.graph.nodes
         ):
             raise CutError(
                 "A traced graph calls batch normalization as a function, with the mode it was traced in; its "
                 "normalization policy cannot be chosen. Trace with the normalization layers as leaf modules."
             )
-    return tuple(one for one in module.modules() if isinstance(one, _BatchNorm))
+    return tuple(layer for layer in module.modules() if isinstance(layer, _BatchNorm))
 
 
 def normalized(*modules: nn.Module) -> bool:
@@ -76,7 +76,7 @@ def batches(count: int, batch_size: int, seed: int | None) -> list[Tensor]:
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Put a module into eval mode; restore the mode of every submodule afterwards."""
-    modes = [(one, one.training) for one in module.modules()]
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
     root = module.training
     try:
         if any(
@@ -85,10 +85,10 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
             module.eval()
         yield
     finally:
-        if any(one.training != training for one, training in modes):
+        if any(submodule.training != training for submodule, training in modes):
             module.train(root)
-            for one, training in modes:
-                one.training = training
+            for submodule, training in modes:
+                submodule.training = training
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def batch_statistics(
     Raises:
         CutError: Batch normalization cannot be switched; see ``norm_layers``.
     """
-    layers = tuple(one for one in norm_layers(module) if one not in besides)
+    layers = tuple(layer for layer in norm_layers(module) if layer not in besides)
     if others == "eval":
         with evaluation_mode(module), _untracked(layers):
             yield
@@ -133,24 +133,24 @@ def estimating(module: nn.Module, share: float = 0.0) -> Iterator[None]:
     Raises:
         CutError: Batch normalization cannot be switched; see ``norm_layers``.
     """
-    layers = [one for one in norm_layers(module) if one.track_running_stats]
-    momenta = [one.momentum for one in layers]
+    layers = [layer for layer in norm_layers(module) if layer.track_running_stats]
+    momenta = [layer.momentum for layer in layers]
     if share:
         with evaluation_mode(module), ExitStack() as stack:
-            for one in layers:
-                stack.enter_context(_mixing(one, share))
+            for layer in layers:
+                stack.enter_context(_mixing(layer, share))
             yield
         return
     with evaluation_mode(module):
         try:
-            for one in layers:
-                one.reset_running_stats()
-                one.momentum = None
-                one.training = True
+            for layer in layers:
+                layer.reset_running_stats()
+                layer.momentum = None
+                layer.training = True
             yield
         finally:
-            for one, momentum in zip(layers, momenta, strict=True):
-                one.momentum = momentum
+            for layer, momentum in zip(layers, momenta, strict=True):
+                layer.momentum = momentum
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def kept_statistics(module: nn.Module, when: Literal["always", "error"] = "alway
         module: Whose buffers are restored.
         when: ``"error"`` keeps what a block that succeeds has changed.
     """
-    kept = [(value, value.clone()) for one in norm_layers(module) for value in _buffers(one)]
+    before_and_after = [(value, value.clone()) for layer in norm_layers(module) for value in _buffers(layer)]
     done = False
     try:
         yield
@@ -169,7 +169,7 @@ def kept_statistics(module: nn.Module, when: Literal["always", "error"] = "alway
     finally:
         if when == "always" or not done:
             with torch.no_grad():
-                for value, before in kept:
+                for value, before in before_and_after:
                     value.copy_(before)
 
 
@@ -205,14 +205,14 @@ def reestimate(module: nn.Module, images: Iterable[Tensor], share: float = 0.0) 
 @contextmanager
 def _untracked(layers: tuple[_BatchNorm, ...]) -> Iterator[None]:
     """Put layers into train mode without tracking, so that torch neither reads nor writes running buffers."""
-    flags = [(one, one.training, one.track_running_stats) for one in layers]
+    flags = [(layer, layer.training, layer.track_running_stats) for layer in layers]
     try:
-        for one in layers:
-            one.training, one.track_running_stats = True, False
+        for layer in layers:
+            layer.training, layer.track_running_stats = True, False
         yield
     finally:
-        for one, training, tracking in flags:
-            one.training, one.track_running_stats = training, tracking
+        for layer, training, tracking in flags:
+            layer.training, layer.track_running_stats = training, tracking
 
 
 @contextmanager
@@ -223,12 +223,12 @@ def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
         yield
         return
     stored = mean.clone(), variance.clone()
-    found = [torch.zeros_like(mean), torch.zeros_like(variance)]
+    sums = [torch.zeros_like(mean), torch.zeros_like(variance)]
     batches_seen = 0
 
-    def look(_: nn.Module, given: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+    def look(_: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
         nonlocal batches_seen
-        values = (*given, *named.values())[0].detach().to(mean.dtype)
+        values = (*arguments, *keywords.values())[0].detach().to(mean.dtype)
         axes = [axis for axis in range(values.ndim) if axis != 1]
         count = values.numel() // values.shape[1]
         if count < 2:
@@ -237,8 +237,8 @@ def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
             )
         spread, middle = torch.var_mean(values, dim=axes, correction=0)
         batches_seen += 1
-        found[0] += middle
-        found[1] += spread * count / (count - 1)
+        sums[0] += middle
+        sums[1] += spread * count / (count - 1)
         mean.copy_(torch.lerp(middle, stored[0], share))
         variance.copy_(torch.lerp(spread, stored[1], share))
 
@@ -249,8 +249,8 @@ def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
         handle.remove()
         if batches_seen:
             with torch.no_grad():
-                mean.copy_(torch.lerp(found[0] / batches_seen, stored[0], share))
-                variance.copy_(torch.lerp(found[1] / batches_seen, stored[1], share))
+                mean.copy_(torch.lerp(sums[0] / batches_seen, stored[0], share))
+                variance.copy_(torch.lerp(sums[1] / batches_seen, stored[1], share))
             if layer.num_batches_tracked is not None:
                 layer.num_batches_tracked.fill_(batches_seen)
 

@@ -95,10 +95,10 @@ def run(
         )
 
     def sweep(before: int, count: bool) -> None:
-        for number, (positions, given) in enumerate(
+        for number, (positions, pixels) in enumerate(
             zip(parts, examples.each(parts), strict=True), start=before + 1
         ):
-            images = normalize(given, data, device=conditions.device)
+            images = normalize(pixels, data, device=conditions.device)
             features = extractor(images)
             for column in columns:
                 # A head may begin with an in-place operation, so all but the last get a copy.
@@ -128,12 +128,12 @@ def run(
 
 
 def _copied(features: Features) -> Features:
-    return features.clone() if isinstance(features, Tensor) else tuple(one.clone() for one in features)
+    return features.clone() if isinstance(features, Tensor) else tuple(tensor.clone() for tensor in features)
 
 
 def _shape(features: Features) -> str:
     tensors = (features,) if isinstance(features, Tensor) else features
-    return ", ".join(str(tuple(one.shape)) for one in tensors)
+    return ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
 
 
 def known(device: str) -> torch.device:
@@ -162,19 +162,19 @@ def placed(module: nn.Module, device: str) -> Iterator[None]:
     Raises:
         EnvironmentFailure: There is no such device.
     """
-    held = next((value.device for value in (*module.parameters(), *module.buffers())), None)
-    if held is None or held == known(device):
+    previous = next((value.device for value in (*module.parameters(), *module.buffers())), None)
+    if previous is None or previous == known(device):
         yield
         return
     try:
         module.to(device)
     except (RuntimeError, AssertionError) as error:
-        module.to(held)
+        module.to(previous)
         raise EnvironmentFailure(f"Cannot run on the device {device!r}: {error}", subject=device) from error
     try:
         yield
     finally:
-        module.to(held)
+        module.to(previous)
 
 
 @contextmanager

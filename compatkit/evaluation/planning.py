@@ -94,7 +94,7 @@ def notes_of(known: Prospect, settings: Mapping[str, Any], *, figures: bool) -> 
         settings: Settings of the cell.
         figures: Whether the cell has figures that hold, so that it is not unproven.
     """
-    notes = [str(one) for one in known.report.findings if not figures or one.level != "empirical"]
+    notes = [str(finding) for finding in known.report.findings if not figures or finding.level != "empirical"]
     if not settings["normalised"]:
         notes.append(
             f"No batch normalization in either part: the policy {settings['policy']!r} changes nothing."
@@ -145,7 +145,7 @@ def barred(report: Report, *, adapted: bool = False) -> str:
     """
     if report.wiring == "direct" or (report.wiring == "needs-adapter" and adapted):
         return ""
-    codes = [one.code for one in report.findings if one.severity in ("refuses", "adaptable")]
+    codes = [finding.code for finding in report.findings if finding.severity in ("refuses", "adaptable")]
     return f"wiring {report.wiring}: {', '.join(codes)}"
 
 

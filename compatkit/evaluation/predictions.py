@@ -74,7 +74,7 @@ class Predictions(Shown, Tabular):
     @property
     def labels(self) -> list[str]:
         """Name of the most likely class of each image; empty of a damaged one."""
-        return [self.classes[one] if one >= 0 else "" for one in self.positions.tolist()]
+        return [self.classes[position] if position >= 0 else "" for position in self.positions.tolist()]
 
     def top(self, count: int = 5) -> list[list[Prediction]]:
         """Return the ``count`` most likely classes of each image, the best first; none of a damaged one."""
@@ -109,12 +109,12 @@ class Predictions(Shown, Tabular):
         return (self[image] for image in range(len(self)))
 
     def __str__(self) -> str:
-        front = len(os.path.commonpath([os.path.dirname(one) for one in self.files])) if self.files else 0
-        names = [visible(one[front:].strip(os.sep)) for one in self.files] or map(str, range(len(self)))
+        front = len(os.path.commonpath([os.path.dirname(path) for path in self.files])) if self.files else 0
+        names = [visible(path[front:].strip(os.sep)) for path in self.files] or map(str, range(len(self)))
         rows = [
-            (name, f"not read: {visible(one.damaged)}", "")
-            if one.damaged
-            else (name, one.label, f"{one.probability:.3f}")
-            for name, one in zip(names, self, strict=True)
+            (name, f"not read: {visible(prediction.damaged)}", "")
+            if prediction.damaged
+            else (name, prediction.label, f"{prediction.probability:.3f}")
+            for name, prediction in zip(names, self, strict=True)
         ]
         return "\n".join(aligned([("image", "class", "probability"), *rows]))

@@ -34,11 +34,11 @@ class Prepared:
     """Images with the size and channels that a component takes, not yet normalized.
 
     Attributes:
-        held: uint8 ``(n, channels, height, width)``, contiguous; or images that are read when they are asked for.
+        stored: uint8 ``(n, channels, height, width)``, contiguous; or images that are read when they are asked for.
         labels: Class indices of the split, int64 ``(n,)``.
     """
 
-    held: Tensor | LazyImages
+    stored: Tensor | LazyImages
     labels: Tensor
 
     def __len__(self) -> int:
@@ -47,13 +47,13 @@ class Prepared:
     @property
     def images(self) -> Tensor:
         """All images, uint8 ``(n, channels, height, width)``."""
-        return self.batch(torch.arange(len(self))) if isinstance(self.held, LazyImages) else self.held
+        return self.batch(torch.arange(len(self))) if isinstance(self.stored, LazyImages) else self.stored
 
     def batch(self, positions: Tensor) -> Tensor:
         """Return images at ``positions``, uint8 ``(batch, channels, height, width)``."""
-        if isinstance(self.held, LazyImages):
-            return _planes(self.held.read(positions.tolist()))
-        return self.held[positions]
+        if isinstance(self.stored, LazyImages):
+            return _planes(self.stored.read(positions.tolist()))
+        return self.stored[positions]
 
     def each(self, parts: Iterable[Tensor]) -> Iterator[Tensor]:
         """Yield the batches at ``parts``; of images in files, the next one is read while a batch is used.
@@ -61,7 +61,7 @@ class Prepared:
         Yields:
             uint8 ``(batch, channels, height, width)``.
         """
-        if not isinstance(self.held, LazyImages):
+        if not isinstance(self.stored, LazyImages):
             yield from map(self.batch, parts)
             return
         with ThreadPoolExecutor(1, thread_name_prefix="next-batch") as reading:
@@ -119,9 +119,9 @@ def prepare(split: Split, data: Data) -> Prepared:
         split: Images and labels.
         data: Preprocessing of a contract.
     """
-    brought = fitting(split, data)
-    held = brought.images if isinstance(brought.images, LazyImages) else _planes(brought.images)
-    return Prepared(held, torch.from_numpy(brought.labels).to(torch.int64))
+    fitted = fitting(split, data)
+    pixels = fitted.images if isinstance(fitted.images, LazyImages) else _planes(fitted.images)
+    return Prepared(pixels, torch.from_numpy(fitted.labels).to(torch.int64))
 
 
 def fitted(image: Image | Images, data: Data) -> Tensor:
@@ -141,8 +141,8 @@ def fitted(image: Image | Images, data: Data) -> Tensor:
 
 
 def _planes(images: Images) -> Tensor:
-    held = images if images.flags.writeable else images.copy()  # Pillow gives out its own memory
-    return torch.from_numpy(held).permute(0, 3, 1, 2).contiguous()
+    writable = images if images.flags.writeable else images.copy()  # Pillow gives out its own memory
+    return torch.from_numpy(writable).permute(0, 3, 1, 2).contiguous()
 
 
 def normalize(
@@ -209,11 +209,13 @@ def affine(
     Raises:
         DataError: A standard deviation is not above 0.
     """
-    if not all(one > 0 for one in std):
+    if not all(deviation > 0 for deviation in std):
         raise DataError(f"Expected standard deviations above 0, got {std}.")
     with torch.inference_mode(False):
-        scale = torch.tensor([1 / (WHITE * one) for one in std], dtype=torch.float64)
-        shift = torch.tensor([-one / by for one, by in zip(mean, std, strict=True)], dtype=torch.float64)
+        scale = torch.tensor([1 / (WHITE * deviation) for deviation in std], dtype=torch.float64)
+        shift = torch.tensor(
+            [-middle / deviation for middle, deviation in zip(mean, std, strict=True)], dtype=torch.float64
+        )
         both = scale.to(dtype).to(device), shift.to(dtype).to(device)
         return (
             (both[0].repeat(width), both[1].repeat(width))

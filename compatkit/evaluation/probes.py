@@ -120,21 +120,23 @@ def explained(train: Samples, test: Samples) -> float:
     others, truth = _checked(test, "test", features.shape[1])
     mean, scale = features.mean(0), features.std(0)
     scale[scale == 0] = 1
-    left, right = (np.column_stack([(one - mean) / scale, np.ones(len(one))]) for one in (features, others))
-    values, truth = (one.reshape(len(one), -1).astype(np.float64) for one in (values, truth))
+    left, right = (
+        np.column_stack([(side - mean) / scale, np.ones(len(side))]) for side in (features, others)
+    )
+    values, truth = (column.reshape(len(column), -1).astype(np.float64) for column in (values, truth))
     total = np.square(truth - truth.mean(0)).sum()
     if not total > 0:
         raise DataError(
             "The factor does not vary over the test samples, so that there is nothing to explain."
         )
-    found = np.linalg.lstsq(left, values, rcond=None)[0]
-    return float(1 - np.square(truth - right @ found).sum() / total)
+    coefficients = np.linalg.lstsq(left, values, rcond=None)[0]
+    return float(1 - np.square(truth - right @ coefficients).sum() / total)
 
 
 def _checked(
-    given: Samples, whose: str, width: int | None = None
+    samples: Samples, name: str, width: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    features, values = np.asarray(given[0], dtype=np.float64), np.asarray(given[1])
+    features, values = np.asarray(samples[0], dtype=np.float64), np.asarray(samples[1])
     fits = (
         features.ndim == 2
         and len(features) == len(values) > 1
@@ -142,8 +144,8 @@ def _checked(
     )
     if not fits or not np.isfinite(features).all():
         raise DataError(
-            f"{whose}: expected finite features (n, p) and a value for each of at least two samples; got "
+            f"{name}: expected finite features (n, p) and a value for each of at least two samples; got "
             f"{features.shape} and {values.shape}{'' if width is None else f', with p = {width}'}.",
-            subject=whose,
+            subject=name,
         )
     return features, values

@@ -71,7 +71,7 @@ class Recombination(Assembly):
         bn_policy: str = "running",
         estimated: Mapping[str, Any] | None = None,
     ) -> None:
-        modules = [one.module for one in adapters]
+        modules = [adapter.module for adapter in adapters]
         super().__init__(extractor, head, contract=contract, adapters=modules, bn_policy=bn_policy)
         self.inserted = tuple(adapters)
         self.report = report
@@ -124,8 +124,8 @@ class Recombination(Assembly):
         parts = [extractor.module, head.module]
         if estimates(policy):
             parts = [copy.deepcopy(module) for module in parts]
-        notes = [_inserted(one, extractor, head) for one in adapters]
-        notes += _notes(policy, normalized(*parts, *(one.module for one in adapters)), own)
+        notes = [_inserted(adapter, extractor, head) for adapter in adapters]
+        notes += _notes(policy, normalized(*parts, *(adapter.module for adapter in adapters)), own)
         made = cls(
             *parts,
             report=report.with_findings(notes),
@@ -147,7 +147,7 @@ class Recombination(Assembly):
     @property
     def statistics(self) -> dict[str, Tensor]:
         """The stored statistics of batch normalization, by name, such as ``"head.bn.running_mean"``."""
-        layers = {id(one) for one in norm_layers(self)}
+        layers = {id(layer) for layer in norm_layers(self)}
         return {
             f"{path}.{name}": value
             for path, module in self.named_modules()
@@ -179,7 +179,7 @@ class Recombination(Assembly):
 
     def extra_repr(self) -> str:
         """Return how it was composed, for ``repr``."""
-        between = "".join(f"\n{one}" for one in self.inserted)
+        between = "".join(f"\n{adapter}" for adapter in self.inserted)
         return f"bn_policy={self.bn_policy!r}, {self.report.word}{between}"
 
 
@@ -210,12 +210,12 @@ def _apart(part: Component) -> Component:
 def _contract(extractor: Contract, head: Contract, adapters: Sequence[Adapter]) -> Contract:
     """Return the contract of the whole."""
     sides = extractor.protocol, head.protocol
-    anchors = dict.fromkeys(one for side in sides for one in side.anchors)
+    anchors = dict.fromkeys(anchor for side in sides for anchor in side.anchors)
     return Contract(
         Structural(extractor.structural.inputs, head.structural.outputs),
         attrs.evolve(extractor.data, labels=head.data.labels),
-        Protocol("batch" if any(one.norm == "batch" for one in sides) else "none", tuple(anchors)),
-        adapters=tuple(one.blueprint for one in adapters),
+        Protocol("batch" if any(protocol.norm == "batch" for protocol in sides) else "none", tuple(anchors)),
+        adapters=tuple(adapter.blueprint for adapter in adapters),
     )
 
 
@@ -250,5 +250,5 @@ def _notes(policy: str, matters: bool, own: bool) -> list[Finding]:
     return []
 
 
-def _normalization(severity: Any, expected: str, came: str, whose: str, remedy: str = "") -> Finding:
-    return Finding("normalization-needed", "protocol", severity, expected, came, whose, remedy)
+def _normalization(severity: Any, expected: str, actual: str, between: str, remedy: str = "") -> Finding:
+    return Finding("normalization-needed", "protocol", severity, expected, actual, between, remedy)

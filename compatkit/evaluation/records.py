@@ -47,7 +47,7 @@ SLACK = 1e-9
 
 def record(cell: Cell) -> dict[str, dict[str, Any]]:
     """Return ``conditions``, ``settings`` and ``figures`` of a measured cell as JSON values."""
-    settings: dict[str, Any] = {name: one for name, one in cell.settings.items() if name not in _NOT_KEPT}
+    settings: dict[str, Any] = {name: value for name, value in cell.settings.items() if name not in _NOT_KEPT}
     return {
         "conditions": key_of(cell.settings),
         "settings": {**settings, CLASSES: list(cell.common), WIRING: cell.wiring},
@@ -159,7 +159,7 @@ class Cells:
         known = self._known.get(place)
         if known is None:
             check_settings(settings, conditions)
-            plain = {name: one for name, one in settings.items() if name not in (CLASSES, WIRING)}
+            plain = {name: value for name, value in settings.items() if name not in (CLASSES, WIRING)}
             shared = plain | {"own": False}, plain | {"own": True}, settings[WIRING], tuple(settings[CLASSES])
             # keep references to both objects so that their ids are not reused
             known = self._known[place] = (*shared, settings, conditions)
@@ -177,10 +177,10 @@ def check_settings(settings: Mapping[str, Any], key: Mapping[str, Any]) -> None:
         FormatError: The settings are damaged.
     """
     classes, wiring = settings.get(CLASSES), settings.get(WIRING)
-    rest = {name: one for name, one in settings.items() if name not in (CLASSES, WIRING)}
-    if not isinstance(classes, list) or not all(isinstance(one, str) for one in classes):
+    rest = {name: value for name, value in settings.items() if name not in (CLASSES, WIRING)}
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise FormatError(f"a result lists the common classes as texts, got {classes!r:.80}.")
-    if not all(isinstance(one, str | int | float) for one in (*rest.values(), wiring)):
+    if not all(isinstance(value, str | int | float) for value in (*rest.values(), wiring)):
         raise FormatError("the settings of a result are texts and numbers.")
     wrong = [name for name, kind in _TYPES.items() if type(rest.get(name)) is not kind]
     if wrong or rest["batch_size"] < 1:
@@ -237,9 +237,9 @@ def _read(value: Any) -> Figure | None:
         raise FormatError(
             f"expected 0 <= correct <= count and count > 0, got {correct!r:.40} of {count!r:.40}."
         )
-    for one in (accuracy, low, high):
-        if type(one) is not float or not -SLACK <= one <= 1 + SLACK:
-            raise FormatError(f"expected a share from 0 to 1, got {one!r:.40}.")
+    for share in (accuracy, low, high):
+        if type(share) is not float or not -SLACK <= share <= 1 + SLACK:
+            raise FormatError(f"expected a share from 0 to 1, got {share!r:.40}.")
     return Figure(accuracy, correct, count, low, high)
 
 

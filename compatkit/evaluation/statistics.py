@@ -141,8 +141,10 @@ def feature_moments(
             features = tuple(out) if isinstance(out, tuple | list) else (out,)
             if len(features) != len(ports):
                 raise CutError(f"Expected {len(ports)} feature tensors, one per port; got {len(features)}.")
-            found = [Moments.of(one, port, len(chosen)) for one, port in zip(features, ports, strict=True)]
-            total = [a.merged(b) for a, b in zip(total, found, strict=True)] if total else found
+            moments = [
+                Moments.of(tensor, port, len(chosen)) for tensor, port in zip(features, ports, strict=True)
+            ]
+            total = [a.merged(b) for a, b in zip(total, moments, strict=True)] if total else moments
     return tuple(total)
 
 

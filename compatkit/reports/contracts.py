@@ -38,7 +38,7 @@ def dimension(value: Dimension) -> str:
 
 def port(value: Port) -> str:
     """Return a port as one line: shape, layout, range."""
-    shape = " x ".join(dimension(one) for one in value.shape)
+    shape = " x ".join(dimension(size) for size in value.shape)
     seen = "; ".join(
         f"{'x'.join(map(str, sizes))} for {image}"
         for image, sizes in list(value.measured.items())[:2]
@@ -66,19 +66,21 @@ def summary(manifest: Manifest) -> dict[str, str]:
         "network": _network(blueprint),
         "built by": blueprint.library,
         "parameters": f"{manifest.payload.parameters:,}",
-        "takes": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.inputs),
-        "gives": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.outputs),
+        "takes": "; ".join(f"{entry.name}: {port(entry)}" for entry in contract.structural.inputs),
+        "gives": "; ".join(f"{entry.name}: {port(entry)}" for entry in contract.structural.outputs),
         "images": f"{data.size[0]} x {data.size[1]} {data.channels}, mean {_numbers(data.mean)}, "
         f"std {_numbers(data.std)}",
         "bn_policy": _bn_policy(manifest),
     }
-    rows.update({f"adapter {place}": described(one) for place, one in enumerate(contract.adapters, 1)})
+    rows.update(
+        {f"adapter {place}": described(adapter) for place, adapter in enumerate(contract.adapters, 1)}
+    )
     for seen in contract.statistical.features or ():
         text = f"mean {seen.mean:.4g}, std {seen.std:.4g} on {seen.samples:,} training images"
         rows["features"] = "; ".join(filter(None, (rows.get("features"), text)))
     if data.labels:
-        named, rest = [label.name for label in data.labels[:CLASSES]], len(data.labels) - CLASSES
-        rows["classes"] = ", ".join(named) + (f", ... ({len(data.labels):,} in all)" if rest > 0 else "")
+        classes, rest = [label.name for label in data.labels[:CLASSES]], len(data.labels) - CLASSES
+        rows["classes"] = ", ".join(classes) + (f", ... ({len(data.labels):,} in all)" if rest > 0 else "")
     for anchor in protocol.anchors:
         what = "initial weights" if anchor.kind == "initial_weights" else f"auxiliary head {anchor.task}"
         rows[f"trained against {what}"] = short(anchor.digest)
@@ -90,39 +92,41 @@ def summary(manifest: Manifest) -> dict[str, str]:
     return rows
 
 
-def facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
+def facts(store: Store, reference: Reference, manifest: Manifest) -> dict[str, str]:
     """Return a description of the contract, with the component's metadata and what the registry knows of it.
 
     Args:
-        held: The registry's files.
-        found: Resolved.
+        store: The registry's files.
+        reference: Resolved.
         manifest: Of the component.
     """
     about = manifest.about
-    told = {
+    rows = {
         name: text for name in ("title", "description", "license", "source") if (text := getattr(about, name))
     }
     if about.tags:
-        told["tags"] = ", ".join(f"{key} {value}" for key, value in about.tags.items())
-    told |= summary(manifest)
+        rows["tags"] = ", ".join(f"{key} {value}" for key, value in about.tags.items())
+    rows |= summary(manifest)
     relations = [parent.relation for parent in manifest.parents]
     for place, parent in enumerate(manifest.parents):
         label = parent.relation.replace("_", " ")
         if relations.count(parent.relation) > 1:
             label += f" {relations[:place].count(parent.relation) + 1}"
-        known = [str(one) for one in held.index.search(digest=parent.component, limit=1)]
-        told[label] = " ".join([*known, short(parent.component)])
-    told["digest"] = str(found.digest)
-    if manifest.kind == "extractor" and (heads := len(held.evidence.partners(function_digest(manifest)))):
-        told["measured with"] = (
+        known = [
+            str(known_reference) for known_reference in store.index.search(digest=parent.component, limit=1)
+        ]
+        rows[label] = " ".join([*known, short(parent.component)])
+    rows["digest"] = str(reference.digest)
+    if manifest.kind == "extractor" and (heads := len(store.evidence.partners(function_digest(manifest)))):
+        rows["measured with"] = (
             f"{heads:,} head{'' if heads == 1 else 's'}; `compatkit matrix` tells the figures"
         )
-    others = [str(version) for version in held.versions(found.name) if version != found.version]
+    others = [str(version) for version in store.versions(reference.name) if version != reference.version]
     if others:
-        told["other versions"] = ", ".join(others)
-    if aliases := held.aliases(found.name):
-        told["aliases"] = ", ".join(f":{alias} is {version}" for alias, version in aliases.items())
-    return told
+        rows["other versions"] = ", ".join(others)
+    if aliases := store.aliases(reference.name):
+        rows["aliases"] = ", ".join(f":{alias} is {version}" for alias, version in aliases.items())
+    return rows
 
 
 def _network(blueprint: Blueprint) -> str:
@@ -164,7 +168,7 @@ def _training(training: Mapping[str, object]) -> dict[str, str]:
     plugins = training.get("plugins")
     if isinstance(plugins, list | tuple):
         rows["regularizers"] = (
-            ", ".join(str(one.get("as")) for one in plugins if isinstance(one, Mapping)) or "none"
+            ", ".join(str(plugin.get("as")) for plugin in plugins if isinstance(plugin, Mapping)) or "none"
         )
     if "steps" in training:
         rows["steps, seed"] = f"{training['steps']}, {training.get('seed')}"
@@ -172,9 +176,10 @@ def _training(training: Mapping[str, object]) -> dict[str, str]:
     changes = training.get("augment_changes")
     if isinstance(changes, list | tuple) and changes:
         rows["augment changed"] = "; ".join(
-            f"{one.get('task')} after step {one.get('after_step')}: {one.get('before')} to {one.get('augment')}"
-            for one in changes
-            if isinstance(one, Mapping)
+            f"{change.get('task')} after step {change.get('after_step')}: {change.get('before')} to "
+            f"{change.get('augment')}"
+            for change in changes
+            if isinstance(change, Mapping)
         )
     return rows
 
@@ -204,19 +209,19 @@ def _bridged(training: Mapping[str, object]) -> dict[str, str]:
     if isinstance(rung, str) and (isinstance(residual, float) or isinstance(agreement, float)):
         data, seconds = facts.get("paired_on", facts.get("data")), facts.get("seconds")
         images, labels = data.get("images") if isinstance(data, Mapping) else None, facts.get("labels")
-        told = [
+        parts = [
             rung,
             f"on {images:,} images" if isinstance(images, int) else "",
             f"with {labels:,} labels" if isinstance(labels, int) else "",
             f"in {seconds:.2f} s" if isinstance(seconds, int | float) else "",
             f"{residual:.1%} of the variance left" if isinstance(residual, float) else "",
         ]
-        rows["bridged by" if facts is whole else "fitted by"] = ", ".join(filter(None, told))
+        rows["bridged by" if facts is whole else "fitted by"] = ", ".join(filter(None, parts))
     if isinstance(agreement, float):
-        held, says = facts.get("held_out"), facts.get("says")
-        told = f"{agreement:.3f} with the head's own network"
-        told += f" on {held:,} images held out" if isinstance(held, int) else ""
-        rows["agreement"] = f"{told}: {says}" if isinstance(says, str) else told
+        held_out, says = facts.get("held_out"), facts.get("says")
+        parts = f"{agreement:.3f} with the head's own network"
+        parts += f" on {held_out:,} images held out" if isinstance(held_out, int) else ""
+        rows["agreement"] = f"{parts}: {says}" if isinstance(says, str) else parts
     if isinstance(checked := facts.get("checked"), Mapping):
         rows["checked by labels"] = f"{checked['share']:.3f} of {checked['images']:,} images right"
     return rows

@@ -76,7 +76,7 @@ def parse(text: str | bytes, kind: type[Made]) -> Made:
 
 
 def _written(cell: Cell) -> dict[str, Any]:
-    return {name: one for name, one in attrs.asdict(cell).items() if name != LATER or one}
+    return {name: value for name, value in attrs.asdict(cell).items() if name != LATER or value}
 
 
 def _load(text: str | bytes) -> Any:
@@ -121,7 +121,7 @@ def _structure(value: Any, wanted: Any, where: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise FormatError(f"{where}: expected an object, got {_kind(value)}")
-        return {name: _structure(one, inner[1], f"{where}.{name}") for name, one in value.items()}
+        return {name: _structure(item, inner[1], f"{where}.{name}") for name, item in value.items()}
     if attrs.has(wanted):
         hints = _hints(wanted)
         if wanted is Cell and isinstance(value, dict):
@@ -146,7 +146,8 @@ def _tuple(value: Any, inner: tuple[Any, ...], where: str) -> tuple[Any, ...]:
     if len(each) != len(value):
         raise FormatError(f"{where}: expected {len(each)} values, got {len(value)}")
     return tuple(
-        _structure(one, kind, f"{where}[{i}]") for i, (one, kind) in enumerate(zip(value, each, strict=True))
+        _structure(item, kind, f"{where}[{i}]")
+        for i, (item, kind) in enumerate(zip(value, each, strict=True))
     )
 
 

@@ -19,9 +19,9 @@ LEAST, MOST = -1e-9, 1 + 1e-9  # tolerance for rounding of Wilson bounds that sh
 def _plain(value: Any) -> Any:
     """Return a setting in its JSON form, so that a matrix read back equals the one written."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if (
         value is None
         or isinstance(value, str | bool | int)
@@ -99,8 +99,8 @@ def _check_figures(cell: Cell) -> None:
     figures: dict[str, Figure | None] = {
         name: getattr(cell, name) for name in ("restricted", "unrestricted", "bound")
     }
-    for one in cell.ladder:
-        figures |= {f"{one.name} agreement": one.agreement, f"{one.name} accuracy": one.accuracy}
+    for rung in cell.ladder:
+        figures |= {f"{rung.name} agreement": rung.agreement, f"{rung.name} accuracy": rung.accuracy}
     for name, figure in figures.items():
         if figure is None:
             continue

@@ -107,9 +107,9 @@ def _figure(matrix: CellGrid) -> Figure:
     body = max(grid, 6.2 - left)  # room for title and legend even with a single cell
     legend = _legend_lines(matrix, (left + body) / 1.5)
     width = left + body + (0.55 if scale.slanted else 0.3)
-    told = _settings_lines(matrix, max(40, int((width - 0.6) * LETTERS_AN_INCH)))
-    told = [*filter(None, [scale_of(matrix)]), *told]
-    top, bottom = 0.77 + LINE * len(told) + above, 0.4 + 0.24 * len(legend)
+    settings = _settings_lines(matrix, max(40, int((width - 0.6) * LETTERS_AN_INCH)))
+    settings = [*filter(None, [scale_of(matrix)]), *settings]
+    top, bottom = 0.77 + LINE * len(settings) + above, 0.4 + 0.24 * len(legend)
     height = top + rows * scale.height + bottom
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
     axes = figure.add_axes((left / width, bottom / height, grid / width, rows * scale.height / height))
@@ -117,7 +117,7 @@ def _figure(matrix: CellGrid) -> Figure:
     axes.axis("off")
     _draw_cells(axes, matrix, scale)
     _draw_names(axes, row_names, column_names, scale)
-    _draw_title(figure, told, width, height)
+    _draw_title(figure, settings, width, height)
     for place, line in enumerate(legend):
         text_at(figure, 0.3 / width, (0.24 * (len(legend) - place)) / height, line, 8, QUIET)
     return figure
@@ -163,17 +163,17 @@ def _draw_cells(axes: Axes, matrix: CellGrid, scale: Scale) -> None:
 def _draw_cell(
     axes: Axes, cell: Cell | None, row: int, column: int, scale: Scale, letters: Mapping[str, str]
 ) -> None:
-    said = verdict(cell)
-    if said.key == "left-out":
+    word = verdict(cell)
+    if word.key == "left-out":
         return
     if cell is None or cell.restricted is None:
-        _box(axes, row, column, EMPTY, hatch="////" if said.key != "missing" else None)
+        _box(axes, row, column, EMPTY, hatch="////" if word.key != "missing" else None)
         _lines(
             axes,
             row,
             column,
-            [(said.mark, scale.number)],
-            said.word if scale.lines == 3 else "",
+            [(word.mark, scale.number)],
+            word.word if scale.lines == 3 else "",
             QUIET,
             scale,
         )
@@ -186,7 +186,7 @@ def _draw_cell(
     _box(axes, row, column, fill, edge=edge, hatch=".." if is_stale else None)
     rung = rung_of(cell)
     if scale.lines == 3:
-        last = f"{said.mark} {said.word}"
+        last = f"{word.mark} {word.word}"
         x, y = column + 0.5, row + (0.42 if rung else 0.5)  # a bridged cell has a line more
         text_at(axes, x, y - 0.22, share(cell.restricted.accuracy), scale.number, ink, weight="bold")
         text_at(axes, x, y + 0.06, interval(cell.restricted), scale.small, ink)
@@ -194,7 +194,7 @@ def _draw_cell(
         if rung:
             text_at(axes, x, y + 0.46, printable(through(cell).strip()), scale.small, ink)
     else:
-        mark = f"{said.mark} {letters[rung]}" if rung else said.mark
+        mark = f"{word.mark} {letters[rung]}" if rung else word.mark
         _lines(axes, row, column, [(brief(cell.restricted.accuracy), scale.number)], mark, ink, scale)
 
 
@@ -240,10 +240,10 @@ def _settings_lines(matrix: CellGrid, letters: int) -> list[str]:
     return [line.replace(KEPT, " ") for line in wrap(joined, letters)]
 
 
-def _draw_title(figure: Figure, told: list[str], width: float, height: float) -> None:
+def _draw_title(figure: Figure, settings: list[str], width: float, height: float) -> None:
     text_at(figure, 0.3 / width, 1 - 0.32 / height, "Compatibility matrix", 14, INK, ha="left", weight="bold")
     what = "accuracy on the common classes; rows are extractors, columns are heads"
-    for number, line in enumerate(filter(None, [what, *told])):
+    for number, line in enumerate(filter(None, [what, *settings])):
         text_at(
             figure, 0.3 / width, 1 - (0.56 + LINE * number) / height, printable(line), 8.5, QUIET, ha="left"
         )

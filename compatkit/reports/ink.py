@@ -28,8 +28,8 @@ def png(figure: Figure, title: str = "") -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     out = io.BytesIO()
-    named = {"Title": title} if title else {}
-    FigureCanvasAgg(figure).print_png(out, metadata={**named, "Software": "compatkit"})
+    metadata = {"Title": title} if title else {}
+    FigureCanvasAgg(figure).print_png(out, metadata={**metadata, "Software": "compatkit"})
     return out.getvalue()
 
 
@@ -63,7 +63,9 @@ def text_at(where: Any, x: float, y: float, text: str, size: float, ink: str, **
 def printable(text: str) -> str:
     """Return ``text`` with characters missing in the font replaced; matplotlib would warn of each."""
     known = _characters()
-    return "".join(one if ord(one) in known else "\N{REPLACEMENT CHARACTER}" for one in text)
+    return "".join(
+        character if ord(character) in known else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
 
 
 @cache

@@ -40,7 +40,7 @@ class Point:
     accuracy: float | None
     line: float
     name: str
-    told: str
+    description: str
     chosen: bool
 
 
@@ -65,7 +65,7 @@ def picture(rungs: Sequence[Rung]) -> Picture:
     the order of agreement, since rungs in closed form lie close together.
     """
     height = max(HEIGHT, LINE * len(rungs))
-    logs = [math.log10(max(LEAST, one.seconds)) for one in rungs]
+    logs = [math.log10(max(LEAST, rung.seconds)) for rung in rungs]
     first, last = math.floor(min(logs)), math.ceil(max(logs))
     last = max(last, first + 1)
 
@@ -76,20 +76,20 @@ def picture(rungs: Sequence[Rung]) -> Picture:
     def down(value: float) -> float:
         return round(TOP + height * (1 - min(1.0, max(0.0, value))), 2)
 
-    lines = _spread([down(one.agreement.accuracy) for one in rungs], TOP, TOP + height)
+    lines = _spread([down(rung.agreement.accuracy) for rung in rungs], TOP, TOP + height)
     points = [
         Point(
             x=across(log),
-            agreement=down(one.agreement.accuracy),
-            low=down(one.agreement.low),
-            high=down(one.agreement.high),
-            accuracy=None if one.accuracy is None else down(one.accuracy.accuracy),
+            agreement=down(rung.agreement.accuracy),
+            low=down(rung.agreement.low),
+            high=down(rung.agreement.high),
+            accuracy=None if rung.accuracy is None else down(rung.accuracy.accuracy),
             line=line,
-            name=f"{visible(one.name)}, {_used(one)}",
-            told=_told(one),
-            chosen=one.chosen,
+            name=f"{visible(rung.name)}, {_used(rung)}",
+            description=_description(rung),
+            chosen=rung.chosen,
         )
-        for one, log, line in zip(rungs, logs, lines, strict=True)
+        for rung, log, line in zip(rungs, logs, lines, strict=True)
     ]
     step = math.ceil((last - first) / DECADES)
     return Picture(
@@ -113,21 +113,21 @@ def draw(rungs: Sequence[Rung], title: str) -> bytes:
     """
     from matplotlib.figure import Figure
 
-    found = picture(rungs)
-    figure = Figure((WIDTH / 96, (found.height + TITLE) / 96), dpi=DPI, facecolor=PAPER)
+    layout = picture(rungs)
+    figure = Figure((WIDTH / 96, (layout.height + TITLE) / 96), dpi=DPI, facecolor=PAPER)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, WIDTH), ylim=(found.height, -TITLE))
+    axes.set(xlim=(0, WIDTH), ylim=(layout.height, -TITLE))
     axes.set_axis_off()
-    text_at(axes, found.left, 6 - TITLE / 2, printable(title), 7.5, INK, ha="left")
-    for y, text in found.shares:
-        axes.plot([found.left, found.right], [y, y], color=QUIET, linewidth=0.4, alpha=0.5)
-        text_at(axes, found.left - 6, y, text, 7, QUIET, ha="right")
-    for x, text in found.seconds:
-        axes.plot([x, x], [found.bottom, found.bottom + 4], color=QUIET, linewidth=0.6)
-        text_at(axes, x, found.bottom + 13, text, 7, QUIET)
-    for one in found.points:
-        _mark(axes, one, found)
-    key = found.left + 4, found.bottom + 36
+    text_at(axes, layout.left, 6 - TITLE / 2, printable(title), 7.5, INK, ha="left")
+    for y, text in layout.shares:
+        axes.plot([layout.left, layout.right], [y, y], color=QUIET, linewidth=0.4, alpha=0.5)
+        text_at(axes, layout.left - 6, y, text, 7, QUIET, ha="right")
+    for x, text in layout.seconds:
+        axes.plot([x, x], [layout.bottom, layout.bottom + 4], color=QUIET, linewidth=0.6)
+        text_at(axes, x, layout.bottom + 13, text, 7, QUIET)
+    for point in layout.points:
+        _mark(axes, point, layout)
+    key = layout.left + 4, layout.bottom + 36
     axes.plot(*key, "o", color=INK, markersize=4)
     text_at(axes, key[0] + 10, key[1], "agreement, 95 %", 7, INK, ha="left")
     axes.plot(key[0] + 124, key[1], "x", color=INK, markersize=5)
@@ -135,31 +135,31 @@ def draw(rungs: Sequence[Rung], title: str) -> bytes:
     return png(figure, "Ladder of bridges")
 
 
-def _mark(axes: Any, one: Point, found: Picture) -> None:
+def _mark(axes: Any, point: Point, layout: Picture) -> None:
     """Draw a rung: its points, and the line to its name."""
-    ink = CHOSEN if one.chosen else INK
-    reach = [one.x, found.right, found.names - 4], [one.agreement, one.agreement, one.line]
+    ink = CHOSEN if point.chosen else INK
+    reach = [point.x, layout.right, layout.names - 4], [point.agreement, point.agreement, point.line]
     axes.plot(*reach, color=ink, linewidth=0.4, alpha=0.45)
-    axes.plot([one.x, one.x], [one.low, one.high], color=ink, linewidth=1)
-    axes.plot(one.x, one.agreement, "o", color=ink, markersize=4)
-    if one.accuracy is not None:
-        axes.plot(one.x, one.accuracy, "x", color=ink, markersize=5)
-    text_at(axes, found.names, one.line, printable(one.name), 7, ink, ha="left")
+    axes.plot([point.x, point.x], [point.low, point.high], color=ink, linewidth=1)
+    axes.plot(point.x, point.agreement, "o", color=ink, markersize=4)
+    if point.accuracy is not None:
+        axes.plot(point.x, point.accuracy, "x", color=ink, markersize=5)
+    text_at(axes, layout.names, point.line, printable(point.name), 7, ink, ha="left")
 
 
-def _told(one: Rung) -> str:
+def _description(rung: Rung) -> str:
     """Describe a rung, for tooltips and screen readers."""
-    right = "" if one.accuracy is None else f", accuracy {_between(one.accuracy)}"
-    chosen = ", chosen" if one.chosen else ""
+    right = "" if rung.accuracy is None else f", accuracy {_between(rung.accuracy)}"
+    chosen = ", chosen" if rung.chosen else ""
     return (
-        f"{visible(one.name)}{chosen}: agreement {_between(one.agreement)}{right}, {_used(one)}, "
-        f"{max(0.0, one.seconds):.2f} s"
+        f"{visible(rung.name)}{chosen}: agreement {_between(rung.agreement)}{right}, {_used(rung)}, "
+        f"{max(0.0, rung.seconds):.2f} s"
     )
 
 
-def _used(one: Rung) -> str:
-    labels = f", {one.labels:,} labels" if one.labels else ""
-    return f"{one.images:,} images{labels}"
+def _used(rung: Rung) -> str:
+    labels = f", {rung.labels:,} labels" if rung.labels else ""
+    return f"{rung.images:,} images{labels}"
 
 
 def _between(figure: Figure) -> str:
@@ -176,4 +176,4 @@ def _spread(wanted: Sequence[float], top: float, bottom: float) -> list[float]:
     below = bottom + LINE
     for index in reversed(order):
         below = places[index] = min(below - LINE, places[index])
-    return [round(one, 2) for one in places]
+    return [round(place, 2) for place in places]

@@ -61,7 +61,7 @@ class LayerMaps:
 
     def __attrs_post_init__(self) -> None:
         wanted = len(self.rows), len(self.columns)
-        shapes = {title: np.shape(one) for title, one in self.maps.items()}
+        shapes = {title: np.shape(values) for title, values in self.maps.items()}
         groups = (len(self.row_groups) or wanted[0], len(self.column_groups) or wanted[1])
         if not shapes or set(shapes.values()) != {wanted} or groups != wanted or 0 in wanted:
             raise DataError(

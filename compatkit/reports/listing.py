@@ -24,13 +24,17 @@ def table(components: list[Found]) -> list[str]:
     """Return a heading and one line per version."""
     rows = [
         (
-            one.name,
-            one.version,
-            one.kind.replace("_", " "),
-            f"{one.parameters:,}",
-            network_and_cut(one.model, one.cut),
-            clip(f"{one.title} (withdrawn)".strip() if one.withdrawn else one.title, TITLE, "..."),
+            component.name,
+            component.version,
+            component.kind.replace("_", " "),
+            f"{component.parameters:,}",
+            network_and_cut(component.model, component.cut),
+            clip(
+                f"{component.title} (withdrawn)".strip() if component.withdrawn else component.title,
+                TITLE,
+                "...",
+            ),
         )
-        for one in components
+        for component in components
     ]
     return aligned([HEADINGS, *([visible(text) for text in row] for row in rows)])

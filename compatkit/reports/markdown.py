@@ -57,7 +57,7 @@ def render(matrix: CellGrid) -> str:
     lines += _evidence(matrix)
     lines += _reasons(matrix)
     seen = {verdict(cell).key for cell in matrix.cells}
-    lines += [f"- {one.mark} **{one.word}**: {one.meaning}" for one in listed(seen)]
+    lines += [f"- {word.mark} **{word.word}**: {word.meaning}" for word in listed(seen)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -67,10 +67,12 @@ def row(*cells: str) -> str:
 
 
 def _cell(cell: Cell | None) -> str:
-    said = verdict(cell)
+    known = verdict(cell)
     if cell is None or cell.restricted is None:
-        return f"{said.mark} {said.word}" if said.mark.strip() else ""
-    word = f"{said.mark} {said.word}{', own pair' if cell.own and said.key != 'own' else ''}{through(cell)}"
+        return f"{known.mark} {known.word}" if known.mark.strip() else ""
+    word = (
+        f"{known.mark} {known.word}{', own pair' if cell.own and known.key != 'own' else ''}{through(cell)}"
+    )
     return f"**{share(cell.restricted.accuracy)}** ({interval(cell.restricted)}) {word}"
 
 
@@ -101,10 +103,10 @@ def _evidence(matrix: CellGrid) -> list[str]:
 def _reasons(matrix: CellGrid) -> list[str]:
     lines: list[str] = []
     for title, states in (("Stale", ("stale",)), ("Not measured", ("missing", "barred"))):
-        found = [
+        reasons = [
             f"- {escape(cell.extractor)} with {escape(cell.head)}, {verdict(cell).word}: {escape(cell.reason)}"
             for cell in matrix.cells
             if cell.state in states and cell.reason
         ]
-        lines += [f"### {title}", "", *found, ""] if found else []
+        lines += [f"### {title}", "", *reasons, ""] if reasons else []
     return lines

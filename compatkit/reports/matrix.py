@@ -20,7 +20,7 @@ from compatkit.reports import document, markdown, tidy
 from compatkit.reports.grid import CellGrid
 from compatkit.reports.tabular import Tabular, csv_text
 from compatkit.reports.wording import rung_of
-from compatkit.reports.writing import kept, write
+from compatkit.reports.writing import write, written
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -63,19 +63,19 @@ class Matrix(CellGrid, Tabular):
             notes: Further lines for the findings of a cell.
             ladders: Results of the rungs of a cell.
         """
-        pairs = [(one.extractor, one.head) for one in self.cells]
+        pairs = [(cell.extractor, cell.head) for cell in self.cells]
         cells = [
             attrs.evolve(
-                one, findings=(*one.findings, *notes.get(pair, ())), ladder=tuple(ladders.get(pair, ()))
+                cell, findings=(*cell.findings, *notes.get(pair, ())), ladder=tuple(ladders.get(pair, ()))
             )
-            for one, pair in zip(self.cells, pairs, strict=True)
+            for cell, pair in zip(self.cells, pairs, strict=True)
         ]
         rungs = Counter(filter(None, map(rung_of, cells)))
-        told = [
+        counts = [
             f"{name} in {count:,} cell{'' if count == 1 else 's'}" for name, count in sorted(rungs.items())
         ]
         # first: small cells have no room for words, so this alone shows that figures are through bridges
-        bridge = {"bridge": told} if told else {}
+        bridge = {"bridge": counts} if counts else {}
         return attrs.evolve(self, cells=tuple(cells), settings={**bridge, **self.settings})
 
     def cell(self, extractor: str, head: str) -> Cell:
@@ -89,14 +89,14 @@ class Matrix(CellGrid, Tabular):
             UnknownName: No such row or column, several versions of it, or no cell for the pair.
         """
         row, column = _pick(extractor, self.extractors, "extractor"), _pick(head, self.heads, "head")
-        found = self.find(row, column)
-        if found is None:
+        cell = self.find(row, column)
+        if cell is None:
             raise UnknownName(
                 f"the matrix has no cell for the extractor {row!r} and the head {column!r}: the pair was not "
                 "measured; measure it and build the matrix again",
                 subject=(row, column),
             )
-        return found
+        return cell
 
     def __getitem__(self, pair: tuple[int | str, int | str]) -> Cell:
         """Return a cell by row and column, as positions from 0 or from the end, or as names like ``cell``.
@@ -141,29 +141,29 @@ class Matrix(CellGrid, Tabular):
         Raises:
             UsageError: A state, wiring, promise or grade is unknown.
         """
-        asked = {
+        allowed = {
             "state": _values("state", state, State),
             "wiring": _values("wiring", wiring, Wiring),
             "promise": _values("promise", promise, Promise),
             "grade": _values("grade", grade, Grade),
         }
-        kept = {
+        pairs = {
             (cell.extractor, cell.head)
             for cell in self
             if _named(cell.extractor, extractors)
             and _named(cell.head, heads)
-            and all(values is None or getattr(cell, field) in values for field, values in asked.items())
+            and all(values is None or getattr(cell, field) in values for field, values in allowed.items())
             and (keep is None or keep(cell))
         }
-        rows, columns = {one for one, _ in kept}, {one for _, one in kept}
+        rows, columns = {row_name for row_name, _ in pairs}, {column_name for _, column_name in pairs}
         cells = [
-            cell if (cell.extractor, cell.head) in kept else cell.left_out("does not fit the filter")
+            cell if (cell.extractor, cell.head) in pairs else cell.left_out("does not fit the filter")
             for cell in self.cells
             if cell.extractor in rows and cell.head in columns
         ]
         return Matrix(
-            [one for one in self.extractors if one.reference in rows],
-            [one for one in self.heads if one.reference in columns],
+            [part for part in self.extractors if part.reference in rows],
+            [part for part in self.heads if part.reference in columns],
             cells,
             {
                 name: value for name, value in self.settings.items() if name != "cells"
@@ -217,7 +217,7 @@ class Matrix(CellGrid, Tabular):
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        return kept(markdown.render(self), path)
+        return written(markdown.render(self), path)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return CSV with one line per pair and all figures; also write it if a path is given.
@@ -225,7 +225,7 @@ class Matrix(CellGrid, Tabular):
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        return kept(csv_text(tidy.csv_rows(self), tidy.COLUMNS), path)
+        return written(csv_text(tidy.csv_rows(self), tidy.COLUMNS), path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return lossless JSON for ``from_json``; also write it if a path is given.
@@ -233,7 +233,7 @@ class Matrix(CellGrid, Tabular):
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        return kept(document.render(self), path)
+        return written(document.render(self), path)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Matrix:
@@ -278,13 +278,13 @@ def _at(place: int | str, parts: tuple[Part, ...], what: str) -> str:
         ) from None
 
 
-def _values(field: str, given: str | Collection[str] | None, known: Any) -> Collection[str] | None:
-    values = [given] if isinstance(given, str) else given
-    for one in values or ():
-        if one not in get_args(known):
-            hint = suggest(one, get_args(known))
+def _values(field: str, chosen: str | Collection[str] | None, known: Any) -> Collection[str] | None:
+    values = [chosen] if isinstance(chosen, str) else chosen
+    for value in values or ():
+        if value not in get_args(known):
+            hint = suggest(value, get_args(known))
             raise UsageError(
-                f"{field} is one of {', '.join(get_args(known))}, got {one!r:.80}.{hint}", subject=one
+                f"{field} is one of {', '.join(get_args(known))}, got {value!r:.80}.{hint}", subject=value
             )
     return values
 
@@ -297,7 +297,7 @@ def _pick(reference: str, parts: tuple[Part, ...], what: str) -> str:
     known = [part.reference for part in parts]
     if reference in known:
         return reference
-    same = [one for one in known if one.rpartition("@")[0] == reference]
+    same = [version for version in known if version.rpartition("@")[0] == reference]
     if len(same) == 1:
         return same[0]
     if same:

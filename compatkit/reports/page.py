@@ -55,7 +55,7 @@ class Square:
     id: str
     extractor: str
     head: str
-    said: VerdictWord
+    verdict: VerdictWord
     own: bool
     level: int | None
     accuracy: str
@@ -103,8 +103,8 @@ def render(matrix: CellGrid) -> str:
         ]
         for i, part in enumerate(matrix.extractors)
     ]
-    counts = Counter(one.said.key for row in rows for one in row)
-    own = ["own"] if any(one.own for row in rows for one in row) else []
+    counts = Counter(square.verdict.key for row in rows for square in row)
+    own = ["own"] if any(square.own for row in rows for square in row) else []
     return environment.get_template("matrix.html.j2").render(
         style=Markup(style),
         script=Markup(script),
@@ -114,7 +114,7 @@ def render(matrix: CellGrid) -> str:
         extractors=_headings(matrix.extractors, "Extractor"),
         heads=_headings(matrix.heads, "Head"),
         rows=rows,
-        counts=[(one, counts[one.key]) for one in listed(counts)],
+        counts=[(word, counts[word.key]) for word in listed(counts)],
         verdicts=listed({*counts, "perfect", "compatible", "weak", "chance", *own}),
         many=max(len(matrix.extractors), len(matrix.heads)) > MANY,
         few=sum(map(len, rows)) <= MANY,
@@ -190,9 +190,9 @@ def _heading(part: Part, what: str, place: str, label: str) -> Heading:
 
 
 def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
-    said = verdict(cell)
+    word = verdict(cell)
     figure = cell.restricted if cell else None
-    spoken = said.word + through(cell)
+    spoken = word.word + through(cell)
     if figure:
         low, high = share(figure.low), share(figure.high)
         spoken = f"{spoken}, accuracy {share(figure.accuracy)}, from {low} to {high}"
@@ -200,10 +200,10 @@ def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
         id=place,
         extractor=visible(part.reference),
         head=visible(head.reference),
-        said=said,
+        verdict=word,
         own=bool(cell and cell.own),
         # stale figures are printed without shading, so that they do not look current
-        level=round(min(1.0, max(0.0, figure.accuracy)) * LEVELS) if figure and said.key != "stale" else None,
+        level=round(min(1.0, max(0.0, figure.accuracy)) * LEVELS) if figure and word.key != "stale" else None,
         accuracy=share(figure.accuracy) if figure else "",
         low=share(figure.low) if figure else "",
         high=share(figure.high) if figure else "",

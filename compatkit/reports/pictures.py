@@ -75,7 +75,7 @@ def beside(rows: Mapping[str, Floats], *, low: float, high: float, titles: Seque
     Raises:
         DataError: The rows differ in shape, or a value is not finite.
     """
-    shapes = {np.shape(one) for one in rows.values()}
+    shapes = {np.shape(images_of_row) for images_of_row in rows.values()}
     shape = next(iter(shapes), ())
     if len(shapes) != 1 or len(shape) != 4 or shape[1] not in (1, 3) or not shape[0] or not low < high:
         raise DataError(
@@ -131,15 +131,15 @@ def information_plane(
     figure = Figure(figsize=(5.6, 4.4), dpi=DPI, facecolor=PAPER)
     axes = figure.add_axes((0.11, 0.12, 0.86, 0.84))
     for number, (name, runs) in enumerate(arms.items()):
-        points = [np.asarray(one, dtype=np.float64) for one in runs]
-        if not points or any(one.ndim != 2 or one.shape != (len(points[0]), 2) for one in points):
+        points = [np.asarray(run, dtype=np.float64) for run in runs]
+        if not points or any(values.ndim != 2 or values.shape != (len(points[0]), 2) for values in points):
             raise DataError(
-                f"Expected arrays (layers, 2) of equal shape for {name!r}; got {[one.shape for one in points]}."
+                f"Expected arrays (layers, 2) of equal shape for {name!r}; got {[values.shape for values in points]}."
             )
         _check_finite(np.stack(points))
         color, mark = COLORS[number % len(COLORS)], MARKS[number % len(MARKS)]
-        for one in points if len(points) > 1 else ():
-            axes.plot(one[:, 0], one[:, 1], "-", color=color, alpha=0.25, linewidth=0.8)
+        for values in points if len(points) > 1 else ():
+            axes.plot(values[:, 0], values[:, 1], "-", color=color, alpha=0.25, linewidth=0.8)
         mean = np.mean(points, axis=0)
         axes.plot(mean[:, 0], mean[:, 1], f"{mark}-", color=color, label=printable(name), markersize=5)
         for text, (x, y) in _labels(layers, mean, (most, label_entropy)) if not number else ():
@@ -175,23 +175,27 @@ def landscapes(grids: Mapping[str, Floats], places: Sequence[float], *, step: fl
     """
     from matplotlib.figure import Figure
 
-    held = {name: np.asarray(one, dtype=np.float64) for name, one in grids.items()}
-    if not held or any(one.shape != (len(places),) * 2 for one in held.values()) or not step > 0:
+    losses = {name: np.asarray(grid_values, dtype=np.float64) for name, grid_values in grids.items()}
+    if (
+        not losses
+        or any(grid_values.shape != (len(places),) * 2 for grid_values in losses.values())
+        or not step > 0
+    ):
         raise DataError(
             f"Expected grids ({len(places)}, {len(places)}) and a step above 0; got "
-            f"{[one.shape for one in held.values()]} and {step}."
+            f"{[grid_values.shape for grid_values in losses.values()]} and {step}."
         )
-    known = np.concatenate([one[np.isfinite(one)] for one in held.values()])
+    known = np.concatenate([grid_values[np.isfinite(grid_values)] for grid_values in losses.values()])
     if not known.size:
         raise DataError("Expected finite losses for a picture of a landscape, got none.")
     low, high = float(known.min()), float(known.max())
     while (high - low) / step > CONTOURS:
         step *= 2
     levels = np.arange(math.floor(low / step), math.ceil(high / step) + 2) * step
-    width = 0.7 + 2.7 * len(held) + 0.8
+    width = 0.7 + 2.7 * len(losses) + 0.8
     figure = Figure(figsize=(width, 3.1), dpi=DPI, facecolor=PAPER)
     filled: Any = None
-    for number, (name, grid) in enumerate(held.items()):
+    for number, (name, grid) in enumerate(losses.items()):
         axes = figure.add_axes(((0.7 + 2.7 * number) / width, 0.15, 2.4 / width, 2.4 / 3.1))
         filled = axes.contourf(places, places, grid.T, levels=levels, cmap="viridis")
         if low < high:
@@ -210,15 +214,15 @@ def _labels(
     layers: Sequence[str], points: Floats, ends: tuple[float, float]
 ) -> list[tuple[str, tuple[float, float]]]:
     """Return names with positions; consecutive layers at the same position share a label."""
-    found: list[tuple[str, tuple[float, float]]] = []
+    labels: list[tuple[str, tuple[float, float]]] = []
     for name, (x, y) in zip(layers, points.tolist(), strict=False):
-        if found:
-            names, (before, below) = found[-1]
+        if labels:
+            names, (before, below) = labels[-1]
             if abs(x - before) < NEAR * ends[0] and abs(y - below) < NEAR * ends[1]:
-                found[-1] = f"{names}, {name}", (before, below)
+                labels[-1] = f"{names}, {name}", (before, below)
                 continue
-        found.append((name, (x, y)))
-    return found
+        labels.append((name, (x, y)))
+    return labels
 
 
 def _grid(rows: int, columns: int, ratio: float, left: float = GAP) -> tuple[Figure, Any]:

@@ -102,13 +102,13 @@ class Sized:
 
     def text(self, *, ascii_only: bool) -> str:
         """Return the table without colors, at most 100 columns wide."""
-        kept = io.StringIO()
+        buffer = io.StringIO()
         console = Console(
-            file=kept, width=PLAIN_WIDTH, color_system=None, highlight=False, force_jupyter=False
+            file=buffer, width=PLAIN_WIDTH, color_system=None, highlight=False, force_jupyter=False
         )
         for part in self.draw(PLAIN_WIDTH, ascii_only):
             console.print(part)
-        return "\n".join(line.rstrip() for line in kept.getvalue().splitlines())
+        return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 
 def matrix_table(matrix: CellGrid) -> Sized:
@@ -126,8 +126,8 @@ def _many(names: Sequence[str], what: str) -> str:
 
 
 def _matrix(matrix: CellGrid, width: int, ascii_only: bool) -> Iterator[RenderableType]:
-    rows = [one.reference for one in matrix.extractors]
-    columns = [one.reference for one in matrix.heads]
+    rows = [part.reference for part in matrix.extractors]
+    columns = [part.reference for part in matrix.heads]
     yield Text(f"Compatibility matrix, {_many(rows, 'extractor')} x {_many(columns, 'head')}", "bold")
     if matrix.settings:
         yield Text(settings_line(matrix.settings), "dim")
@@ -141,8 +141,8 @@ def _matrix(matrix: CellGrid, width: int, ascii_only: bool) -> Iterator[Renderab
         yield _grid(rows, columns, lambda i, j: _figure(cells[i][j], ascii_only), ascii_only)
     else:
         marks = [
-            f"{_mark(one, ascii_only) or 'no sign'} {one.word}"
-            for one in explained(chain.from_iterable(cells))
+            f"{_mark(word, ascii_only) or 'no sign'} {word.word}"
+            for word in explained(chain.from_iterable(cells))
         ]
         yield from _numbered(
             rows, columns, lambda i, j: _short(cells[i][j], ascii_only), width, SHORT_WIDTH, ascii_only
@@ -150,7 +150,7 @@ def _matrix(matrix: CellGrid, width: int, ascii_only: bool) -> Iterator[Renderab
         yield Text()
         yield Text(_folded("", ", ".join(marks), width))
     yield from (Text(_folded("", line, width, "  ")) for line in _reasons(matrix))
-    measured = any(one.restricted for one in matrix.cells)
+    measured = any(cell.restricted for cell in matrix.cells)
     note = NOTE if full else COMPACT_NOTE
     yield Text(_folded("", note if measured else "No pair was measured.", width), "dim")
 
@@ -219,24 +219,24 @@ def _broken(name: str) -> str:
     return "\n".join(lines)
 
 
-def _mark(said: VerdictWord, ascii_only: bool) -> str:
-    return (said.sign if ascii_only else said.mark).strip()
+def _mark(word: VerdictWord, ascii_only: bool) -> str:
+    return (word.sign if ascii_only else word.mark).strip()
 
 
 def _figure(cell: Cell | None, ascii_only: bool) -> Text:
     """Return a full cell: accuracy and interval, and below them the verdict and the recovered share."""
-    said = verdict(cell)
-    style, mark = STYLES[said.key], "" if ascii_only else f"{said.mark} "
+    word = verdict(cell)
+    style, mark = STYLES[word.key], "" if ascii_only else f"{word.mark} "
     if cell is None or cell.restricted is None:
-        return Text(f"{mark}{said.word}" if said.mark.strip() else "", style)
-    own = " (own)" if cell.own and said.key != "own" else ""
+        return Text(f"{mark}{word.word}" if word.mark.strip() else "", style)
+    own = " (own)" if cell.own and word.key != "own" else ""
     between = interval(cell.restricted)
     lines = Text.assemble(
         (share(cell.restricted.accuracy), "bold"),
         "  ",
         (between.replace("\N{EN DASH}", "-") if ascii_only else between, "dim"),
         "\n",
-        (f"{mark}{said.word}{own}{through(cell)}", style),
+        (f"{mark}{word.word}{own}{through(cell)}", style),
     )
     if cell.recovered is not None and not cell.own:
         lines.append(f" {share(cell.recovered, 2)}", "dim")
@@ -244,12 +244,12 @@ def _figure(cell: Cell | None, ascii_only: bool) -> Text:
 
 
 def _short(cell: Cell | None, ascii_only: bool) -> Text:
-    said = verdict(cell)
-    mark = _mark(said, ascii_only)
+    word = verdict(cell)
+    mark = _mark(word, ascii_only)
     if cell is not None and cell.restricted is not None:
-        own = _mark(VERDICTS["own"], ascii_only) if cell.own and said.key != "own" else ""
+        own = _mark(VERDICTS["own"], ascii_only) if cell.own and word.key != "own" else ""
         mark = f"{brief(cell.restricted.accuracy)} {mark}{own}"
-    return Text(mark, STYLES[said.key])
+    return Text(mark, STYLES[word.key])
 
 
 def _reasons(matrix: CellGrid) -> Iterator[str]:
@@ -257,9 +257,11 @@ def _reasons(matrix: CellGrid) -> Iterator[str]:
     for cell in matrix.cells:
         if cell.reason and cell.state != "left-out":
             groups.setdefault((verdict(cell), cell.reason), []).append(cell)
-    for (said, reason), cells in list(groups.items())[:REASONS]:
-        names = " with ".join(clip(visible(one), 40, "...") for one in (cells[0].extractor, cells[0].head))
-        yield f"{said.word} ({names if len(cells) == 1 else many(len(cells))}): {visible(reason)}"
+    for (word, reason), cells in list(groups.items())[:REASONS]:
+        names = " with ".join(
+            clip(visible(reference), 40, "...") for reference in (cells[0].extractor, cells[0].head)
+        )
+        yield f"{word.word} ({names if len(cells) == 1 else many(len(cells))}): {visible(reason)}"
     if len(groups) > REASONS:
         yield f"and {len(groups) - REASONS} more reasons"
 
@@ -269,9 +271,9 @@ def _verdicts(verdicts: Outlines, width: int, ascii_only: bool) -> Iterator[Rend
     words: list[list[Word]] = [[outline.answers.word for outline in row] for row in verdicts.outlines]
 
     def cell(row: int, column: int, *, short: bool = False) -> Text:
-        said = of_word(words[row][column])
-        mark = _mark(said, ascii_only)
-        return Text(mark if short else f"{mark} {said.word}", STYLES[said.key])
+        word = of_word(words[row][column])
+        mark = _mark(word, ascii_only)
+        return Text(mark if short else f"{mark} {word.word}", STYLES[word.key])
 
     if _names_width(rows) + len(columns) * (CELL_WIDTH - 2) <= width:
         yield _grid(rows, columns, cell, ascii_only)
@@ -304,23 +306,25 @@ def _list(verdicts: Outlines, width: int, ascii_only: bool) -> Iterator[Text]:
 
 
 def _of_word(word: Word, text: str, width: int, ascii_only: bool) -> Text:
-    said = of_word(word)
-    return Text(_folded(f"  {_mark(said, ascii_only)} {word:<12} ", text, width), STYLES[said.key])
+    verdict_word = of_word(word)
+    return Text(
+        _folded(f"  {_mark(verdict_word, ascii_only)} {word:<12} ", text, width), STYLES[verdict_word.key]
+    )
 
 
 def _findings(groups: list[Group], width: int) -> Iterator[Text]:
     for group in groups:
-        one = group.example
+        finding = group.example
         yield Text()
         yield Text.assemble(
             (group.severity, SEVERITY_STYLES[group.severity]),
-            f"  {group.code} ({one.level}): {many(group.pairs)}",
+            f"  {group.code} ({finding.level}): {many(group.pairs)}",
         )
         mends = group.severity in ("refuses", "adaptable", "warns")
         texts = {
-            "expected": one.expected,
-            "actual": one.actual,
-            "remedy" if mends else "note": one.remedy,
+            "expected": finding.expected,
+            "actual": finding.actual,
+            "remedy" if mends else "note": finding.remedy,
             "example" if group.pairs > 1 else "pair": f"{group.extractor} with {group.head}",
         }
         for label, text in texts.items():

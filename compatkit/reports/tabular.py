@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from compatkit.errors import MissingDependency
 from compatkit.foundation.display import visible
 from compatkit.limits import Number, native
-from compatkit.reports.writing import kept
+from compatkit.reports.writing import written
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
@@ -82,7 +82,7 @@ class Tabular:
             EnvironmentFailure: The file cannot be written.
         """
         rows = self._rows()
-        return kept(csv_text(rows, columns_of(rows, self._columns)), path)
+        return written(csv_text(rows, columns_of(rows, self._columns)), path)
 
     def to_latex(self, path: str | os.PathLike[str] | None = None, *, digits: int = 3) -> str:
         r"""Return a LaTeX ``tabular``, which needs no package; also write it if a path is given.
@@ -97,7 +97,7 @@ class Tabular:
         """
         DIGITS.check("to_latex", digits=digits)
         rows = self._print_rows(digits)
-        return kept(latex_text(rows, columns_of(rows, () if rows else self._columns), digits), path)
+        return written(latex_text(rows, columns_of(rows, () if rows else self._columns), digits), path)
 
 
 def columns_of(rows: Sequence[Row], first: Sequence[str] = ()) -> list[str]:

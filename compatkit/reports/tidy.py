@@ -158,7 +158,7 @@ def array(matrix: CellGrid, field: str) -> NDArray[float64]:
             f"{field!r:.80} is not one of the numbers of a cell, {', '.join(known)}.{hint}", subject=field
         )
     values = [
-        [row(one, head, matrix.find(one.reference, head.reference))[field] for head in matrix.heads]
-        for one in matrix.extractors
+        [row(part, head, matrix.find(part.reference, head.reference))[field] for head in matrix.heads]
+        for part in matrix.extractors
     ]
     return np.array(values, dtype=np.float64).reshape(len(matrix.extractors), len(matrix.heads))

@@ -16,7 +16,7 @@ from compatkit.foundation.arguments import checks_arguments
 from compatkit.reports.markdown import escape, row
 from compatkit.reports.tabular import Tabular, grid
 from compatkit.reports.wording import of_word
-from compatkit.reports.writing import kept
+from compatkit.reports.writing import written
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,8 +78,13 @@ class Verdicts(Outlines, Tabular):
         lines.append(row("extractor \\\\ head", *map(escape, self.heads)))
         lines.append(row(*["---"] * (len(self.heads) + 1)))
         for extractor, outlines in zip(self.extractors, self.outlines, strict=True):
-            said = [of_word(outline.answers.word) for outline in outlines]
-            lines.append(row(f"**{escape(extractor)}**", *(f"{one.mark} {one.word}" for one in said)))
+            verdict_words = [of_word(outline.answers.word) for outline in outlines]
+            lines.append(
+                row(
+                    f"**{escape(extractor)}**",
+                    *(f"{verdict_word.mark} {verdict_word.word}" for verdict_word in verdict_words),
+                )
+            )
         lines.append("")
         for word in counts:
             lines.append(f"- {of_word(word).mark} **{word}**: {of_word(word).meaning}")
@@ -87,11 +92,19 @@ class Verdicts(Outlines, Tabular):
             lines += ["", f"**{EQUAL_SHAPES}** Measure the unproven pairs before relying on them."]
         lines += ["", "### Findings", "", row(*FINDINGS), row(*["---"] * len(FINDINGS))]
         for group in self.groups():
-            one = group.example
+            finding = group.example
             where = f"{group.extractor} with {group.head}"
-            texts = (one.level, one.severity, f"{group.pairs:,}", where, one.expected, one.actual, one.remedy)
-            lines.append(row(f"`{one.code}`", *map(escape, texts)))
-        return kept("\n".join(lines) + "\n", path)
+            texts = (
+                finding.level,
+                finding.severity,
+                f"{group.pairs:,}",
+                where,
+                finding.expected,
+                finding.actual,
+                finding.remedy,
+            )
+            lines.append(row(f"`{finding.code}`", *map(escape, texts)))
+        return written("\n".join(lines) + "\n", path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return all reports as JSON, each finding once; also write it if a path is given.
@@ -103,9 +116,9 @@ class Verdicts(Outlines, Tabular):
         pairs: list[dict[str, Any]] = []
         for extractor, head, outline in self.pairs():
             findings = self.report(extractor, head).findings
-            found = [places.setdefault(one, len(places)) for one in findings]
+            numbers = [places.setdefault(finding, len(places)) for finding in findings]
             pairs.append(
-                {**outline.answers.to_json(), "extractor": extractor, "head": head, "findings": found}
+                {**outline.answers.to_json(), "extractor": extractor, "head": head, "findings": numbers}
             )
         value = {
             "schema": SCHEMA,
@@ -114,11 +127,11 @@ class Verdicts(Outlines, Tabular):
             "heads": list(self.heads),
             "counts": self.counts(),
             "pairs": pairs,
-            "findings": [attrs.asdict(one) for one in places],
+            "findings": [attrs.asdict(finding) for finding in places],
         }
         text = json.dumps(value, ensure_ascii=False, indent=2)
         # Lone surrogates have no UTF-8 form; written as escapes they survive the round trip.
-        return kept(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n", path)
+        return written(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n", path)
 
     def __str__(self) -> str:
         from compatkit.reports.tables import verdict_table
@@ -161,7 +174,7 @@ def check_all(
         DataError: Two classes of the data, or of a head, have the same name, or one matches two of the other side.
     """
     lefts, rights = _named(extractors, "extractor"), _named(heads, "head")
-    found = compare(
+    outlines = compare(
         lefts,
         rights,
         data=data,
@@ -170,10 +183,10 @@ def check_all(
         own=own,
         bn_policy=check_policy(bn_policy),
     )
-    return Verdicts(found.extractors, found.heads, found.outlines, found.report)
+    return Verdicts(outlines.extractors, outlines.heads, outlines.outlines, outlines.report)
 
 
 def _named(manifests: Manifests, what: str) -> dict[str, Manifest]:
     if isinstance(manifests, Mapping):
         return dict(manifests)
-    return {f"{what} {number}": one for number, one in enumerate(manifests, 1)}
+    return {f"{what} {number}": manifest for number, manifest in enumerate(manifests, 1)}

@@ -139,8 +139,8 @@ _ALL = (
     ),
     VerdictWord("left-out", "left out", " ", "", "The pair does not fit what was asked for.", False),
 )
-VERDICTS: dict[str, VerdictWord] = {one.key: one for one in _ALL}
-_BY_WORD = {one.word: one for one in _ALL}
+VERDICTS: dict[str, VerdictWord] = {word.key: word for word in _ALL}
+_BY_WORD = {word.word: word for word in _ALL}
 
 
 def verdict(cell: Cell | None) -> VerdictWord:
@@ -159,8 +159,8 @@ def verdict(cell: Cell | None) -> VerdictWord:
         return VERDICTS["refused"]
     if cell.wiring == "needs-adapter":
         return VERDICTS["adapter"]
-    said = " ".join((cell.reason, *cell.findings)).lower()
-    disjoint = not cell.common and ("common" in cell.reason or "labels-disjoint" in said)
+    notes = " ".join((cell.reason, *cell.findings)).lower()
+    disjoint = not cell.common and ("common" in cell.reason or "labels-disjoint" in notes)
     return VERDICTS["disjoint" if disjoint else "missing"]
 
 
@@ -168,7 +168,7 @@ def rung_of(cell: Cell | None) -> str:
     """Return the rung of the bridge that a cell's figures were measured through; empty without figures or bridge."""
     if cell is None or cell.restricted is None:
         return ""
-    return next((one.name for one in cell.ladder if one.chosen), "")
+    return next((rung.name for rung in cell.ladder if rung.chosen), "")
 
 
 def through(cell: Cell | None) -> str:
@@ -179,15 +179,15 @@ def through(cell: Cell | None) -> str:
 
 def explained(cells: Iterable[Cell | None]) -> list[VerdictWord]:
     """Return the verdicts for the legend of some cells; own pairs are marked whatever their verdict."""
-    found: set[str] = set()
+    keys: set[str] = set()
     for cell in cells:
-        found |= {verdict(cell).key, *(["own"] if cell is not None and cell.own else [])}
-    return listed(found)
+        keys |= {verdict(cell).key, *(["own"] if cell is not None and cell.own else [])}
+    return listed(keys)
 
 
 def listed(keys: Collection[str]) -> list[VerdictWord]:
     """Return the verdicts with these keys for a legend, without left-out cells."""
-    return [one for one in _ALL if one.key in keys and one.mark.strip()]
+    return [word for word in _ALL if word.key in keys and word.mark.strip()]
 
 
 def meaning_in_brief(word: VerdictWord) -> str:
@@ -270,7 +270,7 @@ def setting_text(value: Any) -> str:
     """Return a setting for display: short digests, rounded floats, mappings on one line."""
     if isinstance(value, str):
         front, colon, last = value.rpartition(":")
-        if colon and len(last) == 64 and all(one in "0123456789abcdef" for one in last):
+        if colon and len(last) == 64 and all(digit in "0123456789abcdef" for digit in last):
             value = f"{front}:{last[:SHORT_DIGEST]}…"
         return visible(value)
     if isinstance(value, bool) or value is None:
@@ -278,19 +278,19 @@ def setting_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{setting_name(str(key))} {setting_text(one)}" for key, one in value.items())
+        return ", ".join(f"{setting_name(str(key))} {setting_text(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(setting_text(one) for one in value)
+        return ", ".join(setting_text(item) for item in value)
     return str(value)
 
 
 def setting_name(name: str) -> str:
-    """Return a setting's name for display: ``batch size`` for ``batch_size``."""
-    return visible(name.replace("_", " "))
+    """Return a setting's name for display: ``batch size`` for ``batch_size``; stored keys by today's names."""
+    return "bn_policy" if name == "normalisation" else visible(name.replace("_", " "))
 
 
 def settings_line(settings: Mapping[str, Any]) -> str:
-    """Return all conditions on one line: ``normalisation batch, batch size 256, seed 0``."""
+    """Return all conditions on one line: ``bn_policy batch, batch size 256, seed 0``."""
     return ", ".join(f"{name} {text}" for name, text in conditions(settings))
 
 

@@ -44,7 +44,7 @@ def write(path: str | os.PathLike[str], content: bytes | str) -> Path:
     return target
 
 
-def kept(text: str, path: str | os.PathLike[str] | None) -> str:
+def written(text: str, path: str | os.PathLike[str] | None) -> str:
     """Return ``text``, after writing it if a path is given.
 
     Args:

@@ -419,7 +419,7 @@ def test_bad_input_is_refused() -> None:
     data = {lefts[0].reference: noise()}
     with pytest.raises(DataError, match="has no test images"):
         measured(lefts, rights, {})
-    with pytest.raises(UsageError, match="Unknown normalization"):
+    with pytest.raises(UsageError, match="Unknown bn_policy"):
         measured(lefts, rights, data, bn_policy="layernorm")
     with pytest.raises(UsageError, match="Did you mean 'float32'"):
         measured(lefts, rights, data, precision="float3")

@@ -46,7 +46,7 @@ def test_points_stand_where_their_figures_say() -> None:
     assert second.low > second.agreement > second.high and first.accuracy is None  # y runs downwards
     assert third.line <= second.line - 15  # names do not stand on each other
     assert third.name == "ridge3x3, 1,000 images" and third.chosen
-    assert second.told == (
+    assert second.description == (
         "ridge: agreement 0.750 (0.657 to 0.825), accuracy 0.500 (0.431 to 0.569), 1,000 images, 0.10 s"
     )
 

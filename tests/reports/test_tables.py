@@ -29,7 +29,7 @@ def test_the_plain_table_reads_well():
     lines = str(examples.digits()).splitlines()
     assert lines[:9] == [
         "Compatibility matrix, 2 extractors x 2 heads",
-        "normalization batch, batch size 256, seed 0, precision float32",
+        "bn_policy batch, batch size 256, seed 0, precision float32",
         "",
         "                           digits/mnist.head    digits/usps.head",
         "  extractor \\ head         @1.0.0               @1.2.0",

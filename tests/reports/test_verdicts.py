@@ -90,7 +90,7 @@ def test_each_finding_is_told_once_with_its_number_of_pairs(table: Verdicts) -> 
     assert "refuses rank-differs (structural): 2 pairs" in text
     assert "adaptable rank-differs (structural): 1 pair" in text
     assert "adaptable channels-differ (structural): 2 pairs" in text
-    assert "expected 8 channels came 4 channels remedy project" in text
+    assert "expected 8 channels actual 4 channels remedy project" in text
     assert "example a/one.extractor@1.0.0 with b/wide.head@1.0.0" in text
     assert (
         text.index("refuses rank-differs")
@@ -161,7 +161,7 @@ def test_a_finding_without_a_remedy_and_many_pairs_reads_well() -> None:
     lefts = [attrs.evolve(extractor(anchors=DCC)) for _ in range(3)]
     text = " ".join(str(check_all(lefts, [head(anchors=DCC)])).split())
     assert "promises head-shared (protocol): 3 pairs expected trained against" in text
-    assert text.endswith("came the same example extractor 1 with head 1")
+    assert text.endswith("actual the same example extractor 1 with head 1")
 
 
 def test_no_pairs_are_said() -> None:
