@@ -369,4 +369,4 @@ def _tail(k: int, n: int, chance: float) -> float:
 
 def _check_counts(correct: int, n: int) -> None:
     if not 0 <= correct <= n:
-        raise UsageError(f"Counts must satisfy 0 <= correct <= n, got correct={correct} and n={n}.")
+        raise UsageError(f"Counts must satisfy 0 <= correct <= n, got {correct} correct of n = {n}.")

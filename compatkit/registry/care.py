@@ -70,6 +70,7 @@ class Care:
         *,
         grace: timedelta = GRACE,
         withdrawn: bool = False,
+        alone: bool = False,
         progress: Progress | None = None,
     ) -> CollectionPlan:
         """Plan a collection of what nothing refers to, with the help of the index; see ``maintenance.gc.plan``.
@@ -79,9 +80,12 @@ class Care:
         Args:
             grace: Younger files are kept.
             withdrawn: Whether to collect withdrawn versions' weights too.
+            alone: Nobody else is writing, which allows a short ``grace``.
             progress: Told of the documents that were read.
         """
-        return plan(self.store, grace=grace, withdrawn=withdrawn, indexed=True, progress=progress)
+        return plan(
+            self.store, grace=grace, withdrawn=withdrawn, alone=alone, indexed=True, progress=progress
+        )
 
     def usage(self, pattern: str | None = None) -> Usage:
         """Return the disk usage of names and folders. See ``usage.usage``."""
