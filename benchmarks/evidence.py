@@ -150,7 +150,7 @@ def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
     def kept(held: Registry = Registry.open(root)) -> int:  # noqa: B008 - the same
         store = held.store
         names = [[function_digest(store.manifest(one)) for one in store.select(f"bench/{k}*")] for k in "eh"]
-        return len(store.evidence.kept(*names))
+        return len(store.evidence.results(*names))
 
     def process() -> int:
         script = SCRIPT.format(root=str(root))

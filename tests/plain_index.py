@@ -16,7 +16,7 @@ from compatkit.registry.blobs import Objects
 from compatkit.registry.evidence import FUNCTION, from_bytes
 from compatkit.registry.index.facts import ManifestFacts, facts_of
 from compatkit.registry.index.lookup import ListedName
-from compatkit.registry.index.search import Found, Query, searched, spelled
+from compatkit.registry.index.search import Query, SearchResult, searched, spelled
 from compatkit.registry.names import Version
 from compatkit.registry.reach import names
 from compatkit.registry.refs import References
@@ -35,7 +35,7 @@ class Plain:
     def names(self, pattern: str | None = None) -> list[str]:
         return [name for name in resolving.names(self.references, pattern) if self.references.versions(name)]
 
-    def search(self, query: Query) -> list[Found]:
+    def search(self, query: Query) -> list[SearchResult]:
         fits = list(self._fitting(query))
         return fits[query.offset :][: query.limit]
 
@@ -77,7 +77,7 @@ class Plain:
         except CompatkitError:
             return None
 
-    def _fitting(self, query: Query) -> Iterator[Found]:
+    def _fitting(self, query: Query) -> Iterator[SearchResult]:
         for name in self.names(query.pattern):
             gone = self.references.withdrawn(name)
             every = self.references.versions(name)
@@ -129,7 +129,7 @@ def fits(query: Query, name: str, about: ManifestFacts, digest: str) -> bool:
     return all(tests)
 
 
-def found(name: str, version: Version, digest: str, about: ManifestFacts, withdrawn: bool) -> Found:
+def found(name: str, version: Version, digest: str, about: ManifestFacts, withdrawn: bool) -> SearchResult:
     facts = (about.kind, about.builder, about.model, about.cut, about.parameters, about.bytes, about.title)
     more = (
         about.license,
@@ -139,7 +139,7 @@ def found(name: str, version: Version, digest: str, about: ManifestFacts, withdr
         about.anchors,
         about.parents,
     )
-    return Found(name, str(version), digest, *facts, *more, withdrawn)
+    return SearchResult(name, str(version), digest, *facts, *more, withdrawn)
 
 
 def results(root: Path, extractors: list[str], heads: list[str]) -> list[tuple[Any, ...]]:

@@ -69,7 +69,7 @@ def _print(difference: Difference, left: Reference, right: Reference) -> None:
     if not difference.changes:
         click.echo("no difference: the same manifest, the same weights")
         return
-    for level, reasons in difference.told().items():
+    for level, reasons in difference.by_level().items():
         click.echo(f"\n{click.style(level, bold=True)}")
         for (bump, reason), rows in reasons.items():
             step = bump.upper()

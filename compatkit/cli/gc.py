@@ -106,9 +106,9 @@ def _show(collection: CollectionPlan, delete: bool) -> None:
     if len(table) > 1:
         columns(table, right=(1, 2))
     if collection.is_empty:
-        paragraph(f"nothing to collect: {collection.kept:,} digests are referred to.")
+        paragraph(f"nothing to collect: {collection.referenced:,} digests are referred to.")
     elif not delete:
-        paragraph(f"Nothing was changed. {collection.kept:,} digests are referred to and stay.")
+        paragraph(f"Nothing was changed. {collection.referenced:,} digests are referred to and stay.")
 
 
 def _print(collected: Collected, collection: CollectionPlan) -> None:

@@ -42,7 +42,7 @@ def _texts(status: Status) -> dict[str, str]:
     where = {
         "file": f"{status.path} ({size(status.bytes)})",
         "memory": f"in memory of this process only: {status.reason}",
-    }[status.kept]
+    }[status.storage]
     facts = {"kept": where, "changed": status.changed or "", "names": f"{status.names:,}"}
     facts |= {"versions": f"{status.versions:,}", "manifests": f"{status.manifests:,}"}
     if status.damaged:

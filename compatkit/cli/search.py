@@ -12,7 +12,7 @@ from compatkit.cli.roots import open_store
 from compatkit.foundation.display import network_and_cut
 
 if TYPE_CHECKING:
-    from compatkit.registry.index.search import Found
+    from compatkit.registry.index.search import SearchResult
 
 SHOWN = 50
 """Default number of versions shown."""
@@ -75,7 +75,7 @@ def search_command(context: click.Context, options: SearchOptions) -> None:
         paragraph("nothing fits; `compatkit ls` lists all components.")
 
 
-def _cells(version: Found) -> tuple[str, ...]:
+def _cells(version: SearchResult) -> tuple[str, ...]:
     title = f"{version.title} (withdrawn)".strip() if version.withdrawn else version.title
     return (
         version.name,

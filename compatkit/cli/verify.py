@@ -91,17 +91,17 @@ def _print(report: Soundness) -> None:
 def _print_fault(fault: Fault) -> None:
     severity = click.style(fault.severity, fg=COLORS.get(fault.severity))
     click.echo(f"\n{severity}  {fault.code}  {clean(fault.path) or '.'}")
-    facts = {"what": fault.what, "whose": first(fault.whose, NAMED), "remedy": fault.remedy}
+    facts = {"what": fault.what, "affected": first(fault.affected, NAMED), "remedy": fault.remedy}
     for label, text in facts.items():
         if text:
-            click.echo(fold(label, text, indent=2, size=6))
+            click.echo(fold(label, text, indent=2, size=8))
 
 
 def _print_plan(planned: RepairPlan) -> None:
     if planned.actions:
         click.echo(click.style("\n--repair would:", bold=True))
         for action in planned.actions:
-            click.echo(fold("-", _with_users(action.words, action.whose), indent=2, size=1))
+            click.echo(fold("-", _with_users(action.words, action.affected), indent=2, size=1))
     _print_left(planned)
 
 
@@ -110,7 +110,7 @@ def _print_repair(planned: RepairPlan, outcomes: tuple[ActionResult, ...], after
         click.echo(click.style("\nrepair:", bold=True))
     for outcome in outcomes:
         state = "done" if outcome.done else "failed" if outcome.error else "not needed any more"
-        words = _with_users(outcome.action.words, outcome.action.whose)
+        words = _with_users(outcome.action.words, outcome.action.affected)
         click.echo(fold(state, f"{words}: {outcome.error}" if outcome.error else words, indent=2, size=6))
     _print_left(planned)
     known = {(fault.code, fault.path) for fault in planned.left}
@@ -130,7 +130,7 @@ def _print_left(planned: RepairPlan) -> None:
             click.echo(
                 fold(
                     "-",
-                    f"{fault.code} {_with_users(fault.path, fault.whose)}: {fault.remedy}",
+                    f"{fault.code} {_with_users(fault.path, fault.affected)}: {fault.remedy}",
                     indent=2,
                     size=1,
                 )

@@ -209,7 +209,7 @@ class Decider:
         if (extractor.function, head.function) in self._cells:
             return
         cells: list[Cell] = []
-        for result in self.store.evidence.kept([extractor.function], [head.function]):
+        for result in self.store.evidence.results([extractor.function], [head.function]):
             try:
                 if self._answers(result, extractor, head, policy, digest):
                     cells.append(self._kept.of(result, extractor.reference, head.reference))

@@ -109,7 +109,7 @@ def measured(
     cells_of_pairs: dict[Pair, list[Cell]] = {}
     cells, parts = Cells(), Parts(store)
     owns: dict[str, OwnHead | None] = {}
-    for result in store.evidence.kept(list(lefts), list(rights)):
+    for result in store.evidence.results(list(lefts), list(rights)):
         pairs = list(product(lefts[result.extractor], rights[result.head]))
         try:
             cell = cells.of(result, *pairs[0])

@@ -277,7 +277,7 @@ class FitParts:
                 released[key] = existing
         for state in fit.tasks.values():
             if (source := state.task.data.source) is not None:
-                store.memory.found(state.task.data.train.digest, attrs.asdict(source))
+                store.memory.remember_source(state.task.data.train.digest, attrs.asdict(source))
         sets = [state.task.data for state in fit.tasks.values()]
         return cls(
             store, parts, released, [split for data_set in sets for split in (data_set.test, data_set.train)]

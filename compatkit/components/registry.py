@@ -265,7 +265,7 @@ class Registry(Shown):
             offset: Number of first versions to leave out.
 
         Returns:
-            A list of ``Found``, displayed as a table.
+            A list of ``SearchResult``, displayed as a table.
 
         Raises:
             UsageError: A filter is invalid.

@@ -296,7 +296,7 @@ def _measured(store: Store, parts: Parts, part: Component, tests: Split) -> tupl
     ways |= {function: "fine-tuned from it" for function in started.values() if function is not None}
     for function, how in ways.items():
         partners = sorted(store.evidence.partners(function))
-        for result in store.evidence.kept([function], partners) if partners else ():
+        for result in store.evidence.results([function], partners) if partners else ():
             settings = result.settings
             if result.error or settings.get("data_digest") != tests.digest or settings.get("adapters"):
                 continue

@@ -65,8 +65,8 @@ class Aliases:
     def all(self) -> dict[str, str]:
         """Return the version of each alias, by alias, sorted."""
         names = {name for kind in ("@aliases", "@log") for name in names_in(self.folder / kind, self.root)}
-        found = ((alias, self.get(alias)) for alias in sorted(names) if _is_alias(alias))
-        return {alias: version for alias, version in found if version is not None}
+        versions = ((alias, self.get(alias)) for alias in sorted(names) if _is_alias(alias))
+        return {alias: version for alias, version in versions if version is not None}
 
     def get(self, alias: str) -> str | None:
         """Return the version an alias points at, None if it does not exist.
@@ -87,8 +87,8 @@ class Aliases:
             FormatError: One is damaged.
         """
         log = self._log(alias)
-        found = (_read(log, number) for number in log.numbers())
-        return [move for move in found if move is not None]
+        moves = (_read(log, number) for number in log.numbers())
+        return [move for move in moves if move is not None]
 
     def set(self, alias: str, version: str | None, *, expected: str | Anything | None = ANY) -> None:
         """Move an alias, or remove it. Where it is there already, only a pointer that differs is written anew.
@@ -148,14 +148,14 @@ class Aliases:
 
     def _pointed(self, alias: str) -> str | None:
         """Return what the pointer of an alias without moves says."""
-        found = self._says(alias)
-        if found is None:
+        content = self._says(alias)
+        if content is None:
             return None
-        pointer = read_pointer(found)
+        pointer = read_pointer(content)
         if pointer is None:
             path = self._pointer(alias)
             raise FormatError(
-                f"{path}: expected a version and the number of its move, such as '1.2.0 3', got {found[:80]!r}; "
+                f"{path}: expected a version and the number of its move, such as '1.2.0 3', got {content[:80]!r}; "
                 f"{self.folder / '@log' / alias} holds no moves. Remove the file, and set the alias again.",
                 subject=path,
             )
@@ -165,8 +165,8 @@ class Aliases:
         return self.folder / "@aliases" / alias
 
     def _says(self, alias: str) -> bytes | None:
-        found = durable.read(self._pointer(alias), self.root, limit=LIMIT)
-        return None if found is None else found[0]
+        opened = durable.read(self._pointer(alias), self.root, limit=LIMIT)
+        return None if opened is None else opened[0]
 
     def _point(self, alias: str, version: str | None, number: int) -> None:
         path, line = self._pointer(alias), _line(version, number)
@@ -211,7 +211,7 @@ def read_move(data: bytes, number: int) -> AliasEntry | None:
     if not isinstance(value, dict) or not {"from", "to", "time"} <= value.keys():
         return None
     ends = value["from"], value["to"]
-    if not isinstance(value["time"], str) or not all(one is None or _is_version(one) for one in ends):
+    if not isinstance(value["time"], str) or not all(end is None or _is_version(end) for end in ends):
         return None
     return AliasEntry(number, *ends, value["time"])
 

@@ -103,11 +103,11 @@ class Objects:
         Raises:
             EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
         """
-        size = sum(len(one) for one in pieces)
+        size = sum(len(piece) for piece in pieces)
         work = [] if size < JOINED else [digest_of] if examine is None else [digest_of, examine]
 
-        def keep(draft: Path, found: list[Any]) -> tuple[Edge, Any]:
-            digest, *seen = found or small
+        def keep(draft: Path, results: list[Any]) -> tuple[Edge, Any]:
+            digest, *seen = results or small
             self.place(draft, digest)
             return Edge(digest, size), seen[0] if seen else None
 
@@ -121,7 +121,7 @@ class Objects:
                         durable.sync_up(self.path(small[0]).parent, self.root)
                         return Edge(small[0], size), small[1]
             return durable.drafted(
-                self.root, pieces, keep, meanwhile=[partial(_on_file, one) for one in work]
+                self.root, pieces, keep, meanwhile=[partial(_on_file, piece) for piece in work]
             )
 
     def read(
@@ -144,15 +144,15 @@ class Objects:
         path = self.path(digest)
         if most is not None:
             _check_size(path, self.size(digest), most)
-        found = durable.read(path, self.root)
+        opened = durable.read(path, self.root)
         for _ in range(durable.TRIES):
             with environment("read", path):
-                if found is not None or not self._take_back(path):
+                if opened is not None or not self._take_back(path):
                     break
-                found = durable.read(path, self.root)
-        if found is None:
+                opened = durable.read(path, self.root)
+        if opened is None:
             raise self._missing(digest, path)
-        data, state = found
+        data, state = opened
         if verify == "never" or (verify == "auto" and self._known(digest, state)):
             return data
         self._compare(digest, digest_of(data), path, state, aside=aside)
@@ -224,20 +224,20 @@ class Objects:
         try:
             durable.touch(path)
         except PermissionError:
-            found = durable.read(path, self.root)
-            if found is None:
+            opened = durable.read(path, self.root)
+            if opened is None:
                 raise FileNotFoundError(path) from None
-            durable.drafted(self.root, [found[0]], lambda draft, _: durable.move(draft, path))
+            durable.drafted(self.root, [opened[0]], lambda draft, _: durable.move(draft, path))
 
     def _take_back(self, path: Path) -> bool:
         """Move a blob back from ``trash/``; False if it is not there, or the registry cannot be written."""
         for _ in range(durable.TRIES):
-            kept = self._copies("trash", path)
-            if not kept:
+            copies = self._copies("trash", path)
+            if not copies:
                 break
             try:
                 durable.make_folder(path.parent, self.root)
-                durable.move(kept[0], path)
+                durable.move(copies[0], path)
                 durable.sync_up(path.parent, self.root)
             except FileNotFoundError:
                 continue  # another process was faster, or removed the folder that was still empty
@@ -330,12 +330,12 @@ class Objects:
         return sorted((self.root / folder).glob(f"{path.name}-*"))
 
     def _missing(self, digest: str, path: Path) -> IntegrityError:
-        kept = {
+        copies = {
             "a damaged copy": self._copies("quarantine", path),
             "a copy that cannot be moved from here": self._copies("trash", path),
         }
-        there = [f"{what} is in {paths[-1]}" for what, paths in kept.items() if paths]
-        actual = " and ".join(there) or "there is no such file"
+        places = [f"{what} is in {paths[-1]}" for what, paths in copies.items() if paths]
+        actual = " and ".join(places) or "there is no such file"
         return IntegrityError(
             f"{path} is missing: expected {digest}, {actual}. {HINT}.",
             subject=BlobMismatch(digest, "missing", path, HINT),

@@ -183,9 +183,9 @@ def write(
             from concurrent.futures import ThreadPoolExecutor
 
             with ThreadPoolExecutor(len(meanwhile)) as beside:
-                results = [beside.submit(one, path) for one in meanwhile]
+                results = [beside.submit(work, path) for work in meanwhile]
                 _sync(descriptor, path)
-                return [one.result() for one in results]
+                return [work.result() for work in results]
         finally:
             os.close(descriptor)
     except BaseException:
@@ -245,14 +245,14 @@ def read_finished(path: Path, root: Path, *, limit: int) -> bytes | None:
         limit: Bytes to read at most.
     """
     for _ in range(PATIENCE):
-        found = read(path, root, limit=limit)
-        if found is None:
+        opened = read(path, root, limit=limit)
+        if opened is None:
             return None
-        if found[0].endswith(b"\n") or time.time() - found[1].st_mtime > 1:
-            return found[0]
+        if opened[0].endswith(b"\n") or time.time() - opened[1].st_mtime > 1:
+            return opened[0]
         time.sleep(0.01)
-    found = read(path, root, limit=limit)
-    return None if found is None else found[0]
+    opened = read(path, root, limit=limit)
+    return None if opened is None else opened[0]
 
 
 def open_plain(path: Path | str, root: Path | None) -> int | None:

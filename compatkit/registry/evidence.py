@@ -127,14 +127,14 @@ def from_bytes(data: bytes, extractor: str, head: str, key: str, what: str) -> t
         FormatError: It is no result, or one of another key.
     """
     try:
-        found: _Document = decode(_Document, data, what=what, max_bytes=MAX_BYTES)
+        document: _Document = decode(_Document, data, what=what, max_bytes=MAX_BYTES)
     except FormatError as error:
         raise FormatError(f"{error} So it does not say what it depends on; measure again.") from None
-    if (found.extractor, found.head, key_of(found.conditions)) != (extractor, head, key):
+    if (document.extractor, document.head, key_of(document.conditions)) != (extractor, head, key):
         raise FormatError(
             f"{what} lies under the key of another pair, or of other conditions, than it was measured with."
         )
-    return found.conditions, found.settings, found.figures
+    return document.conditions, document.settings, document.figures
 
 
 def key_of(conditions: Any) -> str:
@@ -184,7 +184,7 @@ class Evidence:
         document = to_bytes(extractor, head, conditions, settings, figures, measured_as=measured_as)
         return self.record(extractor, head, conditions, document)
 
-    def kept(self, extractors: Sequence[str], heads: Sequence[str]) -> list[StoredResult]:
+    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[StoredResult]:
         """Return the results of every extractor with every head, oldest first; damaged ones say so.
 
         The one door through which checks, matrices and policies read: a pair without results costs nothing. Where
@@ -198,23 +198,23 @@ class Evidence:
             IntegrityError: A folder below ``evidence`` is a symbolic link.
             EnvironmentFailure: The files cannot be read.
         """
-        found = self._trusted(self.find(extractors, heads))
-        return sorted(found, key=lambda one: (one.written, one.digest))
+        results = self._trusted(self.find(extractors, heads))
+        return sorted(results, key=lambda result: (result.written, result.digest))
 
-    def _trusted(self, found: list[StoredResult]) -> list[StoredResult]:
-        if self.trusted is None or not found:
-            return found
+    def _trusted(self, results: list[StoredResult]) -> list[StoredResult]:
+        if self.trusted is None or not results:
+            return results
         from compatkit.registry.signing.judging import judge
 
         signatures, trusted = Signatures(self.root), self.trusted
         signed = [
-            one
-            for one in found
-            if any(judge(data, one.digest, trusted).good for data in signatures.of(one.digest))
+            result
+            for result in results
+            if any(judge(data, result.digest, trusted).good for data in signatures.of(result.digest))
         ]
-        if left := len(found) - len(signed):
+        if left := len(results) - len(signed):
             warnings.warn(
-                f"{left:,} of {len(found):,} measured results are left out: no trusted key signed them. Whoever "
+                f"{left:,} of {len(results):,} measured results are left out: no trusted key signed them. Whoever "
                 "measured them can do so (`compatkit sign EXTRACTORS HEADS --evidence --key KEY`), or measure again.",
                 UnsignedEvidence,
                 stacklevel=4,
@@ -241,8 +241,8 @@ class Evidence:
             made = durable.create_once(
                 path, line, self.root, lambda: self.objects.hold(edge.blob) or self.objects.put(result)
             )
-            found = None if made else durable.read(path, self.root, limit=len(line) + 1)
-            if found is not None and found[0] != line:
+            opened = None if made else durable.read(path, self.root, limit=len(line) + 1)
+            if opened is not None and opened[0] != line:
                 durable.replace_file(path, line, root=self.root)  # its name says what it should hold
         return edge
 

@@ -72,10 +72,10 @@ def log(store: Store, name: str) -> list[HistoryEntry]:
     if name not in survey.names:
         store.versions(name)  # says which names are near
         raise NotFound(f"no component is named {name!r}.", subject=name)
-    found = [*_published(store, survey, name), *_withdrawn(survey, name), *_moved(survey, name)]
+    events = [*_published(store, survey, name), *_withdrawn(survey, name), *_moved(survey, name)]
     order = {"published": 0, "alias": 1, "withdrawn": 2}
-    found.sort(key=lambda one: (int(one[0]), order[one[1].what], one[2]), reverse=True)
-    return [entry for _, entry, _ in found]
+    events.sort(key=lambda event: (int(event[0]), order[event[1].what], event[2]), reverse=True)
+    return [entry for _, entry, _ in events]
 
 
 def change_between(store: Store, old: str, new: str) -> Difference:
@@ -131,18 +131,18 @@ def _published(store: Store, survey: Survey, name: str) -> Iterator[Dated]:
 def _step(
     before: tuple[Version, Manifest], after: tuple[Version, Manifest], admitted: bool
 ) -> tuple[Bump, str]:
-    found = published_change(before, after, admitted=admitted)
-    if found.bump == "none":
+    change = published_change(before, after, admitted=admitted)
+    if change.bump == "none":
         return "none", f"the same as {before[0]}"
     reasons = [
         reason
-        for grouped in found.told().values()
+        for grouped in change.by_level().values()
         for bump, reason in grouped
-        if bump == found.bump  # a smaller step explains nothing about the larger
+        if bump == change.bump  # a smaller step explains nothing about the larger
     ]
-    told = dict.fromkeys(reasons)
-    more = f"; and {len(told) - REASONS} more" if len(told) > REASONS else ""
-    return found.bump, f"{found.bump} from {before[0]}: {'; '.join(list(told)[:REASONS])}{more}"
+    unique = dict.fromkeys(reasons)
+    more = f"; and {len(unique) - REASONS} more" if len(unique) > REASONS else ""
+    return change.bump, f"{change.bump} from {before[0]}: {'; '.join(list(unique)[:REASONS])}{more}"
 
 
 def _withdrawn(survey: Survey, name: str) -> Iterator[Dated]:

@@ -57,17 +57,18 @@ class Holding:
                     "the blob, or publish the parent, first; then publish again.",
                     subject=edge,
                 )
-            held = self.objects.size(edge)
-            if size is not None and held is not None and size != held:
+            actual = self.objects.size(edge)
+            if size is not None and actual is not None and size != actual:
                 raise IntegrityError(
-                    f"{self.name}: the manifest gives {edge} {size} bytes, the blob has {held}.", subject=edge
+                    f"{self.name}: the manifest gives {edge} {size} bytes, the blob has {actual}.",
+                    subject=edge,
                 )
         for digest in sorted(self._kin() - {edge for edge, _ in self._needed}):
             self.objects.hold(digest)  # may be gone for good reasons; what is there stays
 
     def _kin(self) -> set[str]:
         """Return everything that the manifests of the parents, and of theirs, refer to."""
-        found: set[str] = set()
+        digests: set[str] = set()
 
         def parents(component: str) -> Iterator[str]:
             if self.objects.size(component) is None:
@@ -75,13 +76,13 @@ class Holding:
             for edge in edges(
                 loads(self.objects.read(component, most=MAX_BYTES), what=f"parent {component}")
             ):
-                found.add(edge.digest)
+                digests.add(edge.digest)
                 if edge.key == "component":
                     yield edge.digest
 
         for _ in walk([parent.component for parent in self.manifest.parents], parents):
             pass
-        return found
+        return digests
 
     def check_payload(self) -> None:
         """Check that the weights are those that the manifest promises."""

@@ -104,14 +104,14 @@ def inspect(root: Path) -> Layout:
         FormatError: The file is damaged.
     """
     path = root / MARKER
-    found = durable.read(path, root, limit=LIMIT)
-    if found is None:
+    opened = durable.read(path, root, limit=LIMIT)
+    if opened is None:
         raise LayoutError(
             f"{root} is no registry: it holds no {MARKER}. Make one with `compatkit init {root}`, or name "
             f"another folder (--registry, {VARIABLE}).",
             subject=root,
         )
-    return read(found[0], str(root), str(path))
+    return read(opened[0], str(root), str(path))
 
 
 def fresh() -> Layout:
@@ -161,8 +161,8 @@ def locate(start: str | os.PathLike[str] | None) -> Path:
     Raises:
         LayoutError: There is none.
     """
-    if named := os.environ.get(VARIABLE):
-        return Path(local(named, "a registry"))
+    if variable := os.environ.get(VARIABLE):
+        return Path(local(variable, "a registry"))
     here = Path(start) if start is not None else Path.cwd()
     for folder in (here.resolve(), *here.resolve().parents):
         if (folder / MARKER).is_file():

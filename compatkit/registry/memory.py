@@ -49,7 +49,7 @@ class Memory:
         row = self._ask(
             "SELECT device, inode, size, modified, changed FROM verified WHERE digest = ?", digest
         )
-        return tuple(int(one, 16) for one in row) if row else None  # type: ignore[return-value]
+        return tuple(int(number, 16) for number in row) if row else None  # type: ignore[return-value]
 
     def verified(self, digest: str, stamp: Stamp) -> None:
         """Remember that the file of a blob, in this state, holds what its digest promises.
@@ -62,7 +62,7 @@ class Memory:
         self._tell(
             "INSERT OR REPLACE INTO verified VALUES (?, ?, ?, ?, ?, ?)",
             digest,
-            *(f"{one:x}" for one in stamp),
+            *(f"{number:x}" for number in stamp),
         )
 
     def is_proved(self, fact: str) -> bool:
@@ -82,7 +82,7 @@ class Memory:
         row = self._ask("SELECT source FROM images WHERE digest = ?", digest)
         return json.loads(row[0]) if row else None
 
-    def found(self, digest: str, source: Mapping[str, Any]) -> None:
+    def remember_source(self, digest: str, source: Mapping[str, Any]) -> None:
         """Remember where images were loaded from. A manifest, which travels, says only what they are.
 
         Args:

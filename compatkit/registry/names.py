@@ -158,8 +158,8 @@ class Range:
             raise InvalidName(
                 f"version range {text!r:.100} is not one of '^1', '^1.2', '^1.2.0'.", subject=text
             )
-        given = [int(number) for number in match.groups() if number is not None]
-        return cls(Version(*given, *[0] * (3 - len(given))), len(given))
+        numbers = [int(number) for number in match.groups() if number is not None]
+        return cls(Version(*numbers, *[0] * (3 - len(numbers))), len(numbers))
 
     @property
     def high(self) -> Version:

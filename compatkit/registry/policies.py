@@ -75,9 +75,9 @@ def by_specificity(scopes: Iterable[str]) -> list[str]:
 
 
 def _rank(scope: str) -> tuple[int, int, int, int, str]:
-    literal = [one for one in scope if one not in WILDCARDS]
+    literal = [character for character in scope if character not in WILDCARDS]
     wild = len(scope) - len(literal)
-    first = next((at for at, one in enumerate(scope) if one in WILDCARDS), len(scope))
+    first = next((at for at, character in enumerate(scope) if character in WILDCARDS), len(scope))
     return (1 if wild else 0, -first, -len(literal), wild, scope)
 
 
@@ -203,11 +203,11 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON values that are stored."""
-        found = {key: getattr(self, name) for key, name in _names().items()}
+        values = {key: getattr(self, name) for key, name in _names().items()}
         if self.data is not None:
-            found["data"] = {"name": self.data.name, "digest": self.data.digest}
-        found["metric"] = {"name": self.metric, "version": found.pop("metric_version")}
-        return {"schema": SCHEMA, **found}
+            values["data"] = {"name": self.data.name, "digest": self.data.digest}
+        values["metric"] = {"name": self.metric, "version": values.pop("metric_version")}
+        return {"schema": SCHEMA, **values}
 
     def __str__(self) -> str:
         if self.data is None:
@@ -252,8 +252,8 @@ def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
     """
     value = loads(data, what=what)
     try:
-        given, time, admitted = value["policy"], value["time"], value.get("admitted", "")
-        policy = None if given is None else _policy(given)
+        stored, time, admitted = value["policy"], value["time"], value.get("admitted", "")
+        policy = None if stored is None else _policy(stored)
         if not isinstance(time, str) or not isinstance(admitted, str):
             raise TypeError("time and admitted are text")
     except (UsageError, InvalidName, LookupError, TypeError, AttributeError) as error:
@@ -266,7 +266,7 @@ def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
 
 def _policy(value: Mapping[str, Any]) -> Policy:
     names = _names()
-    given = {names.get(key, key): value[key] for key in value if key != "schema"}
-    metric, data = given.pop("metric"), given.pop("data")
-    given |= {"metric": metric["name"], "metric_version": metric["version"]}
-    return Policy(**given, data=None if data is None else Images(**data))
+    fields = {names.get(key, key): value[key] for key in value if key != "schema"}
+    metric, data = fields.pop("metric"), fields.pop("data")
+    fields |= {"metric": metric["name"], "metric_version": metric["version"]}
+    return Policy(**fields, data=None if data is None else Images(**data))

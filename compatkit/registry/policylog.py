@@ -59,8 +59,8 @@ class PolicyLog:
             FormatError: A policy is damaged.
         """
         scopes = self._scopes()
-        found = (self._last(scope, scopes[scope]) for scope in by_specificity(scopes))
-        return [one for one in found if one is not None and one.policy is not None]
+        revisions = (self._last(scope, scopes[scope]) for scope in by_specificity(scopes))
+        return [revision for revision in revisions if revision is not None and revision.policy is not None]
 
     def of(self, name: str) -> Revision | None:
         """Return the policy that binds a name, that of the most specific matching scope; None if no policy does.
@@ -69,10 +69,10 @@ class PolicyLog:
             FormatError: It is damaged; publishing must not go on as if no policy held.
         """
         scopes = self._scopes()
-        for scope in by_specificity(one for one in scopes if matches(one, name)):
-            found = self._last(scope, scopes[scope])
-            if found is not None and found.policy is not None:
-                return found
+        for scope in by_specificity(pattern for pattern in scopes if matches(pattern, name)):
+            revision = self._last(scope, scopes[scope])
+            if revision is not None and revision.policy is not None:
+                return revision
         return None
 
     def current(self, scope: str) -> Revision | None:
@@ -93,20 +93,20 @@ class PolicyLog:
             FormatError: One is damaged.
         """
         scope = check_scope(scope)
-        found = (self._read(scope, number) for number in self._log(scope).numbers())
-        return [one for one in found if one is not None]
+        revisions = (self._read(scope, number) for number in self._log(scope).numbers())
+        return [revision for revision in revisions if revision is not None]
 
     def admitted(self, name: str) -> set[str]:
         """Return the versions of a name, ``name@version``, that came in unmeasured; damaged entries are passed over."""
-        found: set[str] = set()
+        admitted: set[str] = set()
         for scope, numbers in self._scopes().items():
             for number in numbers if matches(scope, name) else ():
                 try:
-                    one = self._read(scope, number)
+                    revision = self._read(scope, number)
                 except FormatError:
                     continue
-                found |= {one.admitted} if one is not None and one.admitted else set()
-        return {one for one in found if one.rpartition("@")[0] == name}
+                admitted |= {revision.admitted} if revision is not None and revision.admitted else set()
+        return {version for version in admitted if version.rpartition("@")[0] == name}
 
     def set(
         self, scope: str, policy: Policy | None, *, expected: int | Policy | Anything | None = ANY
@@ -129,42 +129,42 @@ class PolicyLog:
         scope = check_scope(scope)
         if policy is not None and policy.scope != scope:
             raise InvalidName(f"the policy is for {policy.scope!r}, not for {scope!r}.", subject=scope)
-        held: Revision | None = None
+        current: Revision | None = None
         when = now()
 
         def change(numbers: Sequence[int]) -> bytes | None:
-            nonlocal held
+            nonlocal current
             damaged = False
             try:
-                held = self._last(scope, numbers)
+                current = self._last(scope, numbers)
             except FormatError:
-                held, damaged = None, True
+                current, damaged = None, True
             if expected is not ANY:
-                _compare(scope, held, expected)
-            same = not damaged and (held.policy if held is not None else None) == policy
+                _compare(scope, current, expected)
+            same = not damaged and (current.policy if current is not None else None) == policy
             return None if same else to_bytes(policy, when)
 
         number = self._log(scope).append(change)
-        return held if number is None else Revision(scope, number, policy, when)
+        return current if number is None else Revision(scope, number, policy, when)
 
-    def admit(self, scope: str, one: Reference) -> Revision:
+    def admit(self, scope: str, reference: Reference) -> Revision:
         """Record that a version comes in without the measurement that the policy of a scope asks for.
 
         Args:
             scope: Of the policy.
-            one: Name and version that come in.
+            reference: Name and version that come in.
 
         Raises:
             FormatError: The policy is damaged.
             EnvironmentFailure: Disk full, no right to write, ...; nothing is written.
         """
-        scope, admitted, when = check_scope(scope), f"{one.name}@{one.version}", now()
+        scope, admitted, when = check_scope(scope), f"{reference.name}@{reference.version}", now()
         policy: Policy | None = None
 
         def change(numbers: Sequence[int]) -> bytes:
             nonlocal policy
-            held = self._last(scope, numbers)
-            policy = held.policy if held is not None else None
+            current = self._last(scope, numbers)
+            policy = current.policy if current is not None else None
             return to_bytes(policy, when, admitted)
 
         number = self._log(scope).append(change)
@@ -175,15 +175,15 @@ class PolicyLog:
 
     def _scopes(self) -> dict[str, list[int]]:
         """Return the numbers of all changes, rising, by scope; foreign files are ignored."""
-        found: dict[str, list[int]] = {}
+        scopes: dict[str, list[int]] = {}
         for name in names_in(self.root / FOLDER, self.root):
             if (parsed := parse_file(name)) is not None:
-                found.setdefault(parsed[0], []).append(parsed[1])
-        return {scope: sorted(numbers) for scope, numbers in found.items()}
+                scopes.setdefault(parsed[0], []).append(parsed[1])
+        return {scope: sorted(numbers) for scope, numbers in scopes.items()}
 
     def _last(self, scope: str, numbers: Sequence[int]) -> Revision | None:
-        found = (self._read(scope, number) for number in reversed(numbers))
-        return next((one for one in found if one is not None), None)
+        revisions = (self._read(scope, number) for number in reversed(numbers))
+        return next((revision for revision in revisions if revision is not None), None)
 
     def _read(self, scope: str, number: int) -> Revision | None:
         """Return one change; None where its file is gone at this moment."""
@@ -205,12 +205,12 @@ class PolicyLog:
 
 def _compare(scope: str, current: Revision | None, expected: int | Policy | Anything | None) -> None:
     number = current.number if current is not None else 0
-    held = current.policy if current is not None else None
-    if (number if type(expected) is int else held) != expected:
+    policy = current.policy if current is not None else None
+    if (number if type(expected) is int else policy) != expected:
         wanted = f"revision {expected}" if type(expected) is int else (expected or "no policy")
-        came = f"revision {number}, {held}" if held is not None else "no policy"
+        actual = f"revision {number}, {policy}" if policy is not None else "no policy"
         raise PolicyMoved(
-            f"the policy of {scope!r} should be {wanted}, but is {came}: somebody changed it. Look again with "
+            f"the policy of {scope!r} should be {wanted}, but is {actual}: somebody changed it. Look again with "
             f"`compatkit policy show {scope}`, and state what you expect now.",
             subject=scope,
         )
@@ -257,14 +257,14 @@ def understood(content: bytes, scope: str, number: int) -> Revision:
 
 
 def _encoded(scope: str) -> str:
-    return "".join(_ESCAPES.get(one, one) for one in scope)
+    return "".join(_ESCAPES.get(character, character) for character in scope)
 
 
 def _decoded(text: str) -> str | None:
     """Return the scope in a file's name; None for a foreign file."""
     plain = text
-    for one, escaped in _ESCAPES.items():
-        plain = plain.replace(escaped, one)
+    for character, escaped in _ESCAPES.items():
+        plain = plain.replace(escaped, character)
     try:
         scope = check_scope(plain)
     except InvalidName:

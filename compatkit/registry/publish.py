@@ -95,48 +95,48 @@ class Publisher:
     def publish(self, version: str | None) -> Reference:
         """See ``Store.publish``."""
         check_name(self.name)
-        asked = None if version is None else Version.parse(version)
+        requested = None if version is None else Version.parse(version)
         self.holding.hold()
         self.holding.check_payload()
         vanished = 0
         while True:
             try:
-                found = self._attempt(asked)
+                reference = self._attempt(requested)
             except Vanished:
                 vanished += 1
                 if vanished == LOOKS:
                     raise
                 continue
-            if found is not None:
-                return found
+            if reference is not None:
+                return reference
 
-    def _attempt(self, asked: Version | None) -> Reference | None:
+    def _attempt(self, requested: Version | None) -> Reference | None:
         """Link the version; None if something changed in the meantime, so that the caller tries again.
 
         Args:
-            asked: The version number, or None for the least.
+            requested: The version number, or None for the least.
         """
-        there = self._already(asked)
-        if there is not None:
-            return Reference(self.name, there, digest=self.digest)
-        question = self._asks(asked)
+        existing = self._already(requested)
+        if existing is not None:
+            return Reference(self.name, existing, digest=self.digest)
+        question = self._asks(requested)
         if question.is_open and question != self._answered:
             self._decide(question)
             self._answered = question
             return None  # that may have taken long
         self._passed = question.is_open
-        target = asked if asked is not None else self.least(measured=self._passed)
+        target = requested if requested is not None else self.least(measured=self._passed)
         basis = self._basis(target)
         if basis.question.is_open and basis.question != self._answered:
             return None  # something was linked between the two looks
-        if asked is not None and self.references.digest(self.name, asked) is None:
+        if requested is not None and self.references.digest(self.name, requested) is None:
             self._check_step(basis)
         if self._link(basis):
             return Reference(self.name, target, digest=self.digest)
         return None  # another process was faster
 
-    def _asks(self, asked: Version | None) -> Question:
-        return self.asker.ask(self.name, self.manifest, self.digest, asked, major=self.major)
+    def _asks(self, requested: Version | None) -> Question:
+        return self.asker.ask(self.name, self.manifest, self.digest, requested, major=self.major)
 
     def least(self, *, measured: bool) -> Version:
         """Return the version number that a publish would choose now.
@@ -156,25 +156,25 @@ class Publisher:
             target = target.bumped(bump)
         return target
 
-    def _already(self, asked: Version | None) -> Version | None:
+    def _already(self, requested: Version | None) -> Version | None:
         """Return the version that already holds this manifest, if any; nothing needs publishing then.
 
         Raises:
             VersionExists: The number that was asked for belongs to another manifest.
         """
-        if asked is None:
+        if requested is None:
             latest = self.references.latest(self.name)
             same = latest is not None and self.references.digest(self.name, latest) == self.digest
             return latest if same else None
-        there = self.references.digest(self.name, asked)
-        if there is not None and there != self.digest:
+        existing = self.references.digest(self.name, requested)
+        if existing is not None and existing != self.digest:
             raise VersionExists(
-                f"{self.name}@{asked} exists with other content: it is {there}, this would be "
+                f"{self.name}@{requested} exists with other content: it is {existing}, this would be "
                 f"{self.digest}. A version is never rewritten; publish without a version to get the next "
                 "free number.",
-                subject=f"{self.name}@{asked}",
+                subject=f"{self.name}@{requested}",
             )
-        return asked if there is not None else None
+        return requested if existing is not None else None
 
     def _decide(self, question: Question) -> None:
         if self.decide is None:
@@ -183,8 +183,8 @@ class Publisher:
 
     def _basis(self, target: Version) -> Basis:
         below, above = self.references.neighbors(self.name, target)
-        held = None if below is None else (below, self.references.digest(self.name, below))
-        return Basis(target, held, above, self._asks(target))
+        compared = None if below is None else (below, self.references.digest(self.name, below))
+        return Basis(target, compared, above, self._asks(target))
 
     def _link(self, basis: Basis) -> bool:
         """Link the version if all is as it was when the number was chosen; False where it is not."""

@@ -84,7 +84,7 @@ class Question:
 
     def partner_names(self) -> str:
         """Return the partners for a message: the first few, and how many more there are."""
-        shown = [str(one.reference) for one in self.partners]
+        shown = [str(partner.reference) for partner in self.partners]
         more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
         return f"{', '.join(shown[:SHOWN])}{more}"
 
@@ -117,9 +117,9 @@ class Asker:
     _trained: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        for one in self.coming:
-            if one.version is not None:
-                self._coming[one.name][one.version] = str(one.digest)
+        for reference in self.coming:
+            if reference.version is not None:
+                self._coming[reference.name][reference.version] = str(reference.digest)
 
     def ask(
         self,
@@ -149,7 +149,7 @@ class Asker:
             return attrs.evolve(question, reason="no policy binds this name")
         if not policy.concerns(manifest.kind):
             return attrs.evolve(question, reason=policy.unconcerned(manifest.kind))
-        earlier = [one for one in self.alive(name) if version is None or one < version]
+        earlier = [number for number in self.alive(name) if version is None or number < version]
         if not earlier:
             return attrs.evolve(question, reason="it is the first version")
         previous = self._reference(name, earlier[-1])
@@ -159,7 +159,7 @@ class Asker:
                 return attrs.evolve(
                     question, reason="it begins a new MAJOR line, which the policy does not bind"
                 )
-            earlier = [one for one in earlier if one.major == earlier[-1].major]
+            earlier = [number for number in earlier if number.major == earlier[-1].major]
         if function_digest(self.manifest(str(previous.digest))) == function_digest(manifest):
             return attrs.evolve(
                 question, reason=f"it has the function of {previous.version}, which is released"
@@ -179,7 +179,7 @@ class Asker:
         self, name: str, earlier: list[Version], candidate: Manifest, policy: Policy
     ) -> Iterator[Partner]:
         """Yield the heads released against versions of an extractor, by name and version."""
-        wanted = {self._function(name, one) for one in earlier}
+        wanted = {self._function(name, released) for released in earlier}
         # of all versions, withdrawn and of other lines too: a PATCH of them may be the one that counts
         digests = {
             str(digest)
@@ -187,21 +187,21 @@ class Asker:
             if (digest := self.digest(name, version)) is not None
             and function_digest(self.manifest(digest)) in wanted
         }
-        found: dict[tuple[str, str, str], Partner] = {}
+        partners: dict[tuple[str, str, str], Partner] = {}
         for digest in sorted(digests):
             bound = function_digest(self.manifest(digest))
             for reference in self._released_heads(digest):
                 key = reference.name, function_digest(self.manifest(str(reference.digest))), bound
-                found[key] = _later(found.get(key), Partner(reference, digest))
-        yield from _sorted(found.values())
+                partners[key] = _later(partners.get(key), Partner(reference, digest))
+        yield from _sorted(partners.values())
 
     def _extractors(
         self, name: str, earlier: list[Version], candidate: Manifest, policy: Policy
     ) -> Iterator[Partner]:
         """Yield the released extractors of the lines that versions of a head were trained with."""
         own = next(trained_with(candidate), None)
-        lines = {line for one in earlier for line in self._lines(name, one, policy)}
-        found: dict[tuple[str, str], Partner] = {}
+        lines = {line for released in earlier for line in self._lines(name, released, policy)}
+        partners: dict[tuple[str, str], Partner] = {}
         for extractor, major in sorted(lines, key=str):
             for version in self.alive(extractor):
                 if major is None or version.major == major:
@@ -209,17 +209,17 @@ class Asker:
                     manifest = self.manifest(str(reference.digest))
                     if manifest.kind == "extractor":
                         key = extractor, function_digest(manifest)
-                        found[key] = _later(found.get(key), Partner(reference, own))
-        yield from _sorted(found.values())
+                        partners[key] = _later(partners.get(key), Partner(reference, own))
+        yield from _sorted(partners.values())
 
     def _lines(self, head: str, version: Version, policy: Policy) -> Iterator[tuple[str, int | None]]:
         """Yield name and MAJOR number of each line that a version of a head was trained with."""
         manifest = self.manifest(str(self._reference(head, version).digest))
         parents = set(trained_with(manifest))
         for name, digest in self._named(parents) if parents else ():
-            for one in self._versions(name):
-                if self.digest(name, one) == digest:
-                    yield name, None if policy.across_major else one.major
+            for number in self._versions(name):
+                if self.digest(name, number) == digest:
+                    yield name, None if policy.across_major else number.major
 
     def alive(self, name: str) -> list[Version]:
         """Return the versions of a name that were not withdrawn, rising."""
@@ -232,32 +232,32 @@ class Asker:
             name: Of the component.
             version: Of the component.
         """
-        there = self.references.digest(name, version)
-        return there if there is not None else self._coming[name].get(version)
+        existing = self.references.digest(name, version)
+        return existing if existing is not None else self._coming[name].get(version)
 
     def _versions(self, name: str) -> list[Version]:
         return sorted({*self.references.versions(name), *self._coming[name]})
 
     def _named(self, digests: set[str]) -> Iterator[tuple[str, str]]:
         """Yield name and digest of every manifest among ``digests`` that has, or gets, a name."""
-        coming = [(one.name, str(one.digest)) for one in self.coming]
-        yield from dict.fromkeys(one for one in (*self.index().roots(), *coming) if one[1] in digests)
+        coming = [(reference.name, str(reference.digest)) for reference in self.coming]
+        yield from dict.fromkeys(root for root in (*self.index().roots(), *coming) if root[1] in digests)
 
     def _released_heads(self, extractor: str) -> Iterator[Reference]:
         """Yield the heads that are not withdrawn and whose ``trained_with`` parent is a manifest."""
         if not self._trained:
-            for one in self.coming:
-                manifest = self.manifest(str(one.digest))
+            for head in self.coming:
+                manifest = self.manifest(str(head.digest))
                 for parent in trained_with(manifest) if manifest.kind == "head" else ():
-                    self._trained.setdefault(parent, []).append(one)
+                    self._trained.setdefault(parent, []).append(head)
         here = (
-            Reference(one.name, Version.parse(one.version), digest=one.digest)
-            for one in self.index().search(kind="head", parent=extractor)
-            if (TRAINED, extractor) in one.parents
+            Reference(head.name, Version.parse(head.version), digest=head.digest)
+            for head in self.index().search(kind="head", parent=extractor)
+            if (TRAINED, extractor) in head.parents
         )
         gone = {name: self.references.withdrawn(name) for name in self._coming}
-        coming = (one for one in self._trained.get(extractor, ()) if one.version not in gone[one.name])
-        yield from {str(one): one for one in (*here, *coming)}.values()
+        coming = (head for head in self._trained.get(extractor, ()) if head.version not in gone[head.name])
+        yield from {str(head): head for head in (*here, *coming)}.values()
 
     def _reference(self, name: str, version: Version) -> Reference:
         digest = self.digest(name, version)
@@ -274,7 +274,7 @@ class Asker:
 def _later(known: Partner | None, other: Partner) -> Partner:
     if known is None:
         return other
-    return max(known, other, key=lambda one: _order(one)[1])
+    return max(known, other, key=lambda partner: _order(partner)[1])
 
 
 def _sorted(partners: Iterable[Partner]) -> list[Partner]:

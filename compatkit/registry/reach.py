@@ -14,7 +14,7 @@ from compatkit.foundation.codec import is_digest, loads
 
 How = Literal["payload", "blob", "component", "named"]
 """How a document names a digest: as weights, which are never read; as another blob; as a component; anywhere else."""
-Found = tuple[str, How]
+NamedDigest = tuple[str, How]
 T = TypeVar("T")
 
 
@@ -37,7 +37,7 @@ _WEIGHTS = re.compile(rb'"payload":\{"count":\d+,"file":\{"blob":')
 _ORDER: tuple[How, ...] = ("named", "payload", "blob", "component")
 
 
-def names(data: bytes, digest: str, *, component: bool) -> tuple[Found, ...]:
+def names(data: bytes, digest: str, *, component: bool) -> tuple[NamedDigest, ...]:
     """Return the digests in a document, each once with the strongest way it is named; nothing if it is no document.
 
     Canonical JSON is searched for digests, which finds at least its edges in a tenth of the time; any other document is
@@ -54,7 +54,7 @@ def names(data: bytes, digest: str, *, component: bool) -> tuple[Found, ...]:
     if data.find(b"}\n") != len(data) - 2 or _is_unusual(data):
         return tuple(_walked(_value(data, digest, component)).items())
     weights = _WEIGHTS.search(data)
-    found: dict[str, How] = {}
+    digests: dict[str, How] = {}
     for match in _NAMED.finditer(data):
         start = match.start()
         how: How = "named"
@@ -62,10 +62,10 @@ def names(data: bytes, digest: str, *, component: bool) -> tuple[Found, ...]:
             how = "component"
         elif data.endswith(b'"blob":', 0, start):
             how = "payload" if weights is not None and weights.end() == start else "blob"
-        named = match[1].decode()
-        if found.setdefault(named, how) != how:
-            _keep(found, named, how)
-    return tuple(found.items())
+        target = match[1].decode()
+        if digests.setdefault(target, how) != how:
+            _keep(digests, target, how)
+    return tuple(digests.items())
 
 
 def _is_unusual(data: bytes) -> bool:
@@ -86,25 +86,25 @@ def _value(data: bytes, digest: str, component: bool) -> Any:
 
 def _walked(value: Any) -> dict[str, How]:
     """Return the digests in JSON values."""
-    found: dict[str, How] = {}
+    digests: dict[str, How] = {}
     ahead: list[tuple[Any, Any]] = [(None, value)]
     while ahead:
-        key, one = ahead.pop()
-        if isinstance(one, str):
-            if is_digest(one):
-                _keep(found, one, key if key in ("blob", "component") else "named")
-        elif isinstance(one, dict):
-            ahead.extend(one.items())
-            ahead.extend((None, name) for name in one)
-        elif isinstance(one, list):
-            ahead.extend((None, item) for item in one)
-    return found
+        key, node = ahead.pop()
+        if isinstance(node, str):
+            if is_digest(node):
+                _keep(digests, node, key if key in ("blob", "component") else "named")
+        elif isinstance(node, dict):
+            ahead.extend(node.items())
+            ahead.extend((None, name) for name in node)
+        elif isinstance(node, list):
+            ahead.extend((None, item) for item in node)
+    return digests
 
 
-def _keep(found: dict[str, How], digest: str, how: How) -> None:
-    before = found.setdefault(digest, how)
+def _keep(digests: dict[str, How], digest: str, how: How) -> None:
+    before = digests.setdefault(digest, how)
     if before != how and _ORDER.index(how) > _ORDER.index(before):
-        found[digest] = how
+        digests[digest] = how
 
 
 def edges(value: Any) -> Iterator[DocumentEdge]:
@@ -115,25 +115,25 @@ def edges(value: Any) -> Iterator[DocumentEdge]:
     """
     ahead: list[Any] = [value]
     while ahead:
-        one = ahead.pop()
-        if isinstance(one, dict):
+        node = ahead.pop()
+        if isinstance(node, dict):
             for key in ("blob", "component"):
-                edge = one.get(key)
+                edge = node.get(key)
                 if isinstance(edge, str) and is_digest(edge):
-                    size = one.get("bytes") if key == "blob" else None
+                    size = node.get("bytes") if key == "blob" else None
                     yield DocumentEdge(key, edge, size if type(size) is int else None)
-            one = one.values()
-        elif not isinstance(one, list):
+            node = node.values()
+        elif not isinstance(node, list):
             continue
-        ahead += [each for each in one if type(each) in (dict, list)]
+        ahead += [each for each in node if type(each) in (dict, list)]
 
 
 def walk(
     starts: Iterable[T],
     further: Callable[[T], Iterable[T]],
     *,
-    key: Callable[[T], Hashable] = lambda one: one,
-    rank: Callable[[T], Any] = lambda one: 0,
+    key: Callable[[T], Hashable] = lambda step: step,
+    rank: Callable[[T], Any] = lambda step: 0,
 ) -> Iterator[T]:
     """Yield everything that can be reached, depth first: each node once, and again when it is reached at a higher rank.
 

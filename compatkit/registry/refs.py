@@ -105,11 +105,15 @@ class References:
         place = attrs.astuple(version)
         at = bisect_left(listing.numbers, place)
         below = (
-            one for one in reversed(listing.numbers[:at]) if one not in gone and listing.is_finished(one)
+            number
+            for number in reversed(listing.numbers[:at])
+            if number not in gone and listing.is_finished(number)
         )
         first = next(below, None)
         above = tuple(
-            Version(*one) for one in listing.numbers[at:] if one > place and one[0] == version.major
+            Version(*number)
+            for number in listing.numbers[at:]
+            if number > place and number[0] == version.major
         )
         return None if first is None else Version(*first), above
 
@@ -172,10 +176,10 @@ class References:
             version: Of the component.
         """
         path = self.folder(name) / f"@tombstones/{version}"
-        found = durable.read(path, self.root, limit=LIMIT)
-        if found is None:
+        opened = durable.read(path, self.root, limit=LIMIT)
+        if opened is None:
             return None
-        value = loads(found[0], what=str(path))
+        value = loads(opened[0], what=str(path))
         if not isinstance(value, dict) or not isinstance(value.get("reason"), str):
             raise FormatError(
                 f"{path}: expected an object with reason and time, got {value!r:.100}.", subject=path
@@ -195,8 +199,8 @@ class References:
             reason: For people.
         """
         path = self.folder(name) / f"@tombstones/{version}"
-        there = durable.read(path, self.root, limit=LIMIT)
-        note = dumps({"reason": reason, "time": now()}) if there is None else there[0]
+        opened = durable.read(path, self.root, limit=LIMIT)
+        note = dumps({"reason": reason, "time": now()}) if opened is None else opened[0]
         self._create(self.root / withdrawal_path(f"{name}@{version}"), note)
         return self._create(path, note)
 
@@ -214,13 +218,13 @@ class References:
             except FileNotFoundError:
                 return _Listing(str(folder), (0, 0), [])
             stamp = state.st_ino, state.st_mtime_ns
-            kept = self._listings.get(str(folder))
-            if kept is not None and kept.stamp == stamp:
-                return kept
-            found = _Listing(str(folder), stamp, sorted(_numbers(folder)))
+            cached = self._listings.get(str(folder))
+            if cached is not None and cached.stamp == stamp:
+                return cached
+            listing = _Listing(str(folder), stamp, sorted(_numbers(folder)))
             if _age(state) > SETTLED:  # a folder may change twice within a tick of its clock
-                self._listings[str(folder)] = found
-            return found
+                self._listings[str(folder)] = listing
+            return listing
 
 
 @attrs.define
@@ -244,30 +248,30 @@ class _Listing:
 
     def finished(self) -> list[tuple[int, int, int]]:
         """Return the numbers of files that have content."""
-        found = [number for number in self.numbers if self.is_finished(number)]
-        self.all_finished = len(found) == len(self.numbers)  # no file that has content loses it
-        return found
+        numbers = [number for number in self.numbers if self.is_finished(number)]
+        self.all_finished = len(numbers) == len(self.numbers)  # no file that has content loses it
+        return numbers
 
 
-def version_line(one: str, digest: str) -> bytes:
-    """Return the content of the file of a version: the digest of its manifest, and ``one``, its ``name@version``.
+def version_line(label: str, digest: str) -> bytes:
+    """Return the content of the file of a version: the digest of its manifest, and ``label``, its ``name@version``.
 
     Args:
-        one: ``name@version``.
+        label: ``name@version``.
         digest: Of its manifest.
     """
-    return f"{digest} {one}\n".encode()
+    return f"{digest} {label}\n".encode()
 
 
-def pointed(data: bytes, one: str) -> str | None:
-    """Return the digest in the file of ``one``, a ``name@version``; None if it is damaged, or of another version.
+def pointed(data: bytes, label: str) -> str | None:
+    """Return the digest in the file of ``label``, a ``name@version``; None if it is damaged, or of another version.
 
     Args:
         data: Content of the file.
-        one: ``name@version``.
+        label: ``name@version``.
     """
     line = read_line(data)
-    return line[0] if line is not None and line[1] in ("", one) else None
+    return line[0] if line is not None and line[1] in ("", label) else None
 
 
 def read_line(data: bytes) -> tuple[str, str] | None:
@@ -281,9 +285,9 @@ def read_line(data: bytes) -> tuple[str, str] | None:
     return None if match is None else (match[1].decode(), (match[2] or b"").decode())
 
 
-def withdrawal_path(one: str) -> str:
-    """Return where the withdrawal of ``one``, a ``name@version``, is remembered, relative to the root."""
-    return f"{WITHDRAWALS}/{one.replace('/', '%2f')}"
+def withdrawal_path(label: str) -> str:
+    """Return where the withdrawal of ``label``, a ``name@version``, is remembered, relative to the root."""
+    return f"{WITHDRAWALS}/{label.replace('/', '%2f')}"
 
 
 def now() -> str:
@@ -294,7 +298,9 @@ def now() -> str:
 def _names(folder: str, prefix: str, depth: int) -> Iterator[str]:
     with _entries(folder) as entries:
         inside = [
-            one for one in entries if not one.name.startswith("@") and one.is_dir(follow_symlinks=False)
+            candidate
+            for candidate in entries
+            if not candidate.name.startswith("@") and candidate.is_dir(follow_symlinks=False)
         ]
     for entry in inside:
         try:
@@ -311,12 +317,12 @@ def _names(folder: str, prefix: str, depth: int) -> Iterator[str]:
 @contextmanager
 def _entries(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
     try:
-        found = os.scandir(folder)
+        entries = os.scandir(folder)
     except (FileNotFoundError, NotADirectoryError):
         yield iter(())
         return
-    with found:
-        yield found
+    with entries:
+        yield entries
 
 
 def _numbers(folder: Path) -> Iterator[tuple[int, int, int]]:

@@ -18,8 +18,8 @@ def names(references: References, pattern: str | None) -> list[str]:
         references: Names and versions.
         pattern: A glob; None for all.
     """
-    found = references.names()
-    return found if pattern is None else [name for name in found if fnmatchcase(name, pattern)]
+    known = references.names()
+    return known if pattern is None else [name for name in known if fnmatchcase(name, pattern)]
 
 
 def live(references: References, name: str) -> list[Version]:
@@ -32,11 +32,11 @@ def live(references: References, name: str) -> list[Version]:
     Raises:
         NotFound: No such name.
     """
-    found = references.versions(name)
-    if not found:
+    versions = references.versions(name)
+    if not versions:
         raise _no_name(references, name)
     gone = references.withdrawn(name)
-    return [version for version in found if version not in gone]
+    return [version for version in versions if version not in gone]
 
 
 def is_pattern(text: str) -> bool:
@@ -93,38 +93,38 @@ def select(
         return [resolve(references, Reference.parse(pattern))]
     wanted = Reference.parse(f"any{suffix}")  # a suffix that is not valid is an error, not an empty result
     known = names(references, glob) if matching is None else matching(glob)
-    found: list[Reference] = []
+    matches: list[Reference] = []
     for name in known:
         try:
-            found.append(
+            matches.append(
                 resolve(
                     references, Reference(name, wanted.version, wanted.range, wanted.alias, wanted.digest)
                 )
             )
         except NotFound:
             continue
-    if not found:
+    if not matches:
         reason = (
             f"none of the {len(known)} names has {suffix or 'a version'}"
             if known
             else _near(references, glob)
         )
         raise NotFound(f"{pattern!r} matches no component: {reason}.", subject=pattern)
-    return found
+    return matches
 
 
-def wrong_kind(reference: Reference, kind: str, expected: Sequence[str], asked: str) -> UsageError:
-    """Return the refusal of a component of an unexpected kind.
+def wrong_kind(reference: Reference, kind: str, expected: Sequence[str], pattern: str) -> UsageError:
+    """Return the error for a component of an unexpected kind.
 
     Args:
         reference: The component, resolved.
         kind: Its kind.
         expected: Kinds that are allowed.
-        asked: The reference or pattern that selected it; the ``subject`` of the error.
+        pattern: The reference or pattern that selected it; the ``subject`` of the error.
     """
-    hint = f"; narrow the pattern {asked!r}" if is_pattern(asked) else ""
+    hint = f"; narrow the pattern {pattern!r}" if is_pattern(pattern) else ""
     return UsageError(
-        f"{reference} is of kind {kind}; expected {' or '.join(expected)}{hint}.", subject=asked
+        f"{reference} is of kind {kind}; expected {' or '.join(expected)}{hint}.", subject=pattern
     )
 
 

@@ -1,6 +1,6 @@
-"""The walk through a registry's folders: every file as a typed place, told by its name alone.
+"""The walk through a registry's folders: every file as a typed entry, classified by its path alone.
 
-``Place`` is any of the kinds below. Each has ``path``, relative to the root, with slashes.
+``RegistryEntry`` is any of the kinds below. Each has ``path``, relative to the root, with slashes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SHARD = re.compile("[0-9a-f]{2}")
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
 List = Callable[[str], list[os.DirEntry[str]]]
 """Returns what is in a folder, given relative to the root; nothing where there is none."""
-Read = Callable[[str, "os.DirEntry[str]"], "Iterator[Place]"]
+Read = Callable[[str, "os.DirEntry[str]"], "Iterator[RegistryEntry]"]
 """Yields what an entry of a folder is, given its path, or what is in it."""
 
 
@@ -161,7 +161,7 @@ class EmptyFolder(NamedTuple):
     path: str
 
 
-Place: TypeAlias = (
+RegistryEntry: TypeAlias = (
     VersionFile
     | TombstoneFile
     | WithdrawalFile
@@ -185,8 +185,8 @@ def scan(
     names: Callable[[str], bool] | None = None,
     pairs: Callable[[str, str], bool] | None = None,
     signed: Callable[[str], bool] | None = None,
-) -> Iterator[Place]:
-    """Yield everything in a registry as places; no file is opened and no link followed.
+) -> Iterator[RegistryEntry]:
+    """Yield everything in a registry as typed entries; opens no file and follows no link.
 
     Each folder is listed when its turn comes: drafts first, because a draft becomes a reference and not the other way
     round, and references before blobs, because a publish makes them in the other order.
@@ -227,8 +227,8 @@ def listed(root: Path, folder: str) -> list[os.DirEntry[str]]:
         folder: Relative to the root.
     """
     try:
-        with os.scandir(root / folder) as found:
-            return sorted(found, key=attrgetter("name"))
+        with os.scandir(root / folder) as entries:
+            return sorted(entries, key=attrgetter("name"))
     except FileNotFoundError:
         return []
 
@@ -243,7 +243,7 @@ class _Scan:
     pairs: Callable[[str, str], bool]
     signed: Callable[[str], bool]
 
-    def top(self, folder: str) -> Iterator[Place]:
+    def top(self, folder: str) -> Iterator[RegistryEntry]:
         """Yield what is in a folder, or what stands in the way to it."""
         for at in (*reversed(PurePosixPath(folder).parents), PurePosixPath(folder)):
             try:
@@ -266,23 +266,25 @@ class _Scan:
         if kind in read:  # keys and locks are reserved, and not looked into
             yield from self._each(folder, read[kind], empty=bool(segments))
 
-    def _each(self, folder: str, read: Read, *, empty: bool = True) -> Iterator[Place]:
-        found = self.list(folder)
-        if empty and not found:
+    def _each(self, folder: str, read: Read, *, empty: bool = True) -> Iterator[RegistryEntry]:
+        entries = self.list(folder)
+        if empty and not entries:
             yield EmptyFolder(folder)
-        for entry in found:
+        for entry in entries:
             yield from read(f"{folder}/{entry.name}", entry)
 
-    def _into(self, path: str, entry: os.DirEntry[str], read: Read, *, empty: bool = True) -> Iterator[Place]:
+    def _into(
+        self, path: str, entry: os.DirEntry[str], read: Read, *, empty: bool = True
+    ) -> Iterator[RegistryEntry]:
         if entry.is_dir(follow_symlinks=False):
             yield from self._each(path, read, empty=empty)
         else:
             yield Obstacle(path)
 
-    def _aside(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _aside(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         yield Aside(path, path.partition("/")[0], entry.name)
 
-    def _name(self, segments: Sequence[str], path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _name(self, segments: Sequence[str], path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         name, short = "/".join(segments), len(segments) < 3
         if segments and entry.name in INSIDE:
             if self.names(name):
@@ -293,7 +295,7 @@ class _Scan:
             what = "no part of a name" if short else "a fourth part of a name; three are allowed"
             yield Unknown(path, what)
 
-    def _inside(self, name: str, kind: str, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _inside(self, name: str, kind: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if kind in ("@versions", "@tombstones"):
             if (match := VERSION.fullmatch(entry.name)) is None:
                 yield Unknown(path, f"no version of {name} (MAJOR.MINOR.PATCH)")
@@ -307,27 +309,27 @@ class _Scan:
         else:
             yield from self._into(path, entry, partial(self._move, name, entry.name))
 
-    def _move(self, name: str, alias: str, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _move(self, name: str, alias: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if _NUMBER.fullmatch(entry.name):
             yield AliasMove(path, name, alias, int(entry.name))
         else:
             yield Unknown(path, f"no number of a move of {name}:{alias}")
 
-    def _policy(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _policy(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         parsed = parse_policy_file(entry.name)
         if parsed is None:
             yield Unknown(path, "no change of a policy (SCOPE@NUMBER)")
         else:
             yield PolicyFile(path, *parsed)
 
-    def _withdrawal(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _withdrawal(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         name, _, number = entry.name.replace("%2f", "/").partition("@")
         if not _is(check_name, name) or not _is(Version.parse, number):
             yield Unknown(path, "no withdrawn version (NAME@VERSION)")
         elif self.names(name):
             yield WithdrawalFile(path, name, Version.parse(number))
 
-    def _result(self, keys: tuple[str, ...], path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _result(self, keys: tuple[str, ...], path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if not HEXADECIMAL.fullmatch(entry.name):
             what = "no result (64 hex digits)" if len(keys) == 3 else "no digest (64 hex digits)"
             yield Unknown(path, what)
@@ -336,31 +338,31 @@ class _Scan:
         elif len(keys) != 1 or self.pairs(keys[0], entry.name):
             yield from self._into(path, entry, partial(self._result, (*keys, entry.name)))
 
-    def _signed(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _signed(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if not HEXADECIMAL.fullmatch(entry.name):
             yield Unknown(path, "")
         elif self.signed(entry.name):
             yield from self._into(path, entry, partial(self._signature, entry.name), empty=False)
 
-    def _signature(self, signed: str, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _signature(self, signed: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if SIGNATURE.fullmatch(entry.name):
             yield SignatureFile(path, signed, entry.name)
         else:
             yield Unknown(path, "")
 
-    def _blobs(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _blobs(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if entry.name == "sha256":
             yield from self._into(path, entry, self._shard, empty=False)
         else:
             yield Unknown(path, "no folder of the layout")
 
-    def _shard(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _shard(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if SHARD.fullmatch(entry.name):
             yield from self._into(path, entry, partial(self._blob, entry.name))
         else:
             yield Unknown(path, "no digest (64 hex digits)")
 
-    def _blob(self, shard: str, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+    def _blob(self, shard: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if HEXADECIMAL.fullmatch(entry.name) and entry.name.startswith(shard):
             yield Blob(path, f"sha256:{entry.name}")
         else:

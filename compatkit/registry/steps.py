@@ -40,7 +40,7 @@ def check_step(name: str, before: Version, target: Version, change: Difference) 
     least = before.bumped(change.bump)
     if target >= least:
         return
-    stay = STAY if any(one.place == ("payload", "tensors") for one in change.changes) else ""
+    stay = STAY if any(difference.place == ("payload", "tensors") for difference in change.changes) else ""
     raise VersionTooSmall(
         f"{name}@{target} is too small a step from {before}: at least {least} is needed, because "
         f"{_reasons(before, target, change)}. "
@@ -89,16 +89,19 @@ def published_change(
     if after[0] < before[0].bumped(measured.bump):
         return change  # an untrue number proves nothing
     how = ADMITTED if admitted else PUBLISHED
-    told = [attrs.evolve(one, reason=one.reason.replace(MEASURED, how)) for one in measured.changes]
-    return Difference(tuple(told))
+    changes = [
+        attrs.evolve(difference, reason=difference.reason.replace(MEASURED, how))
+        for difference in measured.changes
+    ]
+    return Difference(tuple(changes))
 
 
 def _reasons(before: Version, target: Version, change: Difference) -> str:
-    told = [
+    listed = [
         f"({level}) {reason}"
-        for level, reasons in change.told().items()
+        for level, reasons in change.by_level().items()
         for bump, reason in reasons
         if target < before.bumped(bump)
     ]
-    more = f"; and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
-    return "; ".join(told[:SHOWN]) + more
+    more = f"; and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+    return "; ".join(listed[:SHOWN]) + more

@@ -89,20 +89,20 @@ def usage(index: Index, objects: Objects, pattern: str | None = None) -> Usage:
     pointers: dict[str, int] = {}  # by the digest of the result
     aside: dict[str, list[int]] = {folder: [] for folder in ASIDE}
     with environment("read", root):
-        for one in scan(root, "evidence", "blobs", *ASIDE):
-            if isinstance(one, Obstacle):
-                durable.check_folders(root / one.path, root)  # refuses a link
-            if not isinstance(one, Blob | ResultPointer | Aside):
+        for place in scan(root, "evidence", "blobs", *ASIDE):
+            if isinstance(place, Obstacle):
+                durable.check_folders(root / place.path, root)  # refuses a link
+            if not isinstance(place, Blob | ResultPointer | Aside):
                 continue
-            state = durable.file_state(root / one.path)
+            state = durable.file_state(root / place.path)
             if state is None:
                 continue  # taken out or finished at this moment
-            if isinstance(one, Blob):
-                blobs[one.digest] = state.st_size
-            elif isinstance(one, ResultPointer):
-                pointers[f"sha256:{one.result}"] = state.st_size
+            if isinstance(place, Blob):
+                blobs[place.digest] = state.st_size
+            elif isinstance(place, ResultPointer):
+                pointers[f"sha256:{place.result}"] = state.st_size
             else:
-                aside[one.folder].append(state.st_size)
+                aside[place.folder].append(state.st_size)
         edges: dict[str, list[str]] = defaultdict(list)
         for source, target in index.edges():
             edges[source].append(target)
@@ -113,19 +113,23 @@ def usage(index: Index, objects: Objects, pattern: str | None = None) -> Usage:
     def reached(starts: Iterable[str]) -> set[str]:
         return set(walk(starts, lambda digest: edges.get(digest, ())))
 
-    kept = {name: reached(digests) for name, digests in roots.items()}
-    owners = Counter(digest for digests in kept.values() for digest in digests)
+    reachable = {name: reached(digests) for name, digests in roots.items()}
+    owners = Counter(digest for digests in reachable.values() for digest in digests)
     results = reached(pointers)
 
     def amount(name: str, *, shared: bool) -> Amount:
-        return Amount.of(blobs[one] for one in kept[name] & blobs.keys() if (owners[one] > 1) == shared)
+        return Amount.of(
+            blobs[digest] for digest in reachable[name] & blobs.keys() if (owners[digest] > 1) == shared
+        )
 
-    asked = sorted(name for name in roots if pattern is None or fnmatchcase(name, pattern))
+    matching = sorted(name for name in roots if pattern is None or fnmatchcase(name, pattern))
     return Usage(
-        tuple(NameUsage(one, amount(one, shared=False), amount(one, shared=True)) for one in asked),
+        tuple(
+            NameUsage(place, amount(place, shared=False), amount(place, shared=True)) for place in matching
+        ),
         blobs=Amount.of(blobs.values()),
-        unreferenced=Amount.of(blobs[one] for one in blobs.keys() - owners.keys() - results),
-        evidence=Amount.of([*pointers.values(), *(blobs[one] for one in results & blobs.keys())]),
+        unreferenced=Amount.of(blobs[place] for place in blobs.keys() - owners.keys() - results),
+        evidence=Amount.of([*pointers.values(), *(blobs[place] for place in results & blobs.keys())]),
         trash=Amount.of(aside["trash"]),
         quarantine=Amount.of(aside["quarantine"]),
         drafts=Amount.of(aside["tmp"]),

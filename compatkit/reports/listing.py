@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compatkit.foundation.display import Shown, aligned, network_and_cut, visible
-from compatkit.registry.index.search import Found
+from compatkit.registry.index.search import SearchResult
 from compatkit.reports.wording import clip
 
 TITLE = 32
@@ -11,7 +11,7 @@ TITLE = 32
 HEADINGS = ("name", "version", "kind", "parameters", "network", "title")
 
 
-class Listing(Shown, list[Found]):
+class Listing(Shown, list[SearchResult]):
     """Versions of components, by name and ascending version."""
 
     __slots__ = ()
@@ -20,7 +20,7 @@ class Listing(Shown, list[Found]):
         return "\n".join(table(self)) if self else "no components"
 
 
-def table(components: list[Found]) -> list[str]:
+def table(components: list[SearchResult]) -> list[str]:
     """Return a heading and one line per version."""
     rows = [
         (

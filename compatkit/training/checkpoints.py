@@ -245,8 +245,8 @@ def _restore(path: Path, loop: Loop, stored: Mapping[str, Any]) -> None:
     state = {key: tensor for key, tensor in stored.items() if key.startswith(("module/", "average/"))}
     if mismatch := compare(state, weights):
         raise FormatError(
-            f"The checkpoint {path} does not hold the weights of this plan: {'; '.join(mismatch.told())}. Remove it to "
-            "start anew.",
+            f"The checkpoint {path} does not hold the weights of this plan: {'; '.join(mismatch.sentences())}. Remove "
+            "it to start anew.",
             subject=path,
         )
     best = {key: tensor for key, tensor in stored.items() if key.startswith("best/")}

@@ -468,8 +468,8 @@ def _pair(
     wanted = {name: value for name, value in whole.state_dict().items() if not name.startswith(anew)}
     if mismatch := compare(body, wanted):
         raise UsageError(
-            f"Task {task.name!r}: the weights given do not fit {task.model}: {'; '.join(mismatch.told())}. Give the "
-            "state dict of the same model for the same kind of images."
+            f"Task {task.name!r}: the weights given do not fit {task.model}: {'; '.join(mismatch.sentences())}. Give "
+            "the state dict of the same model for the same kind of images."
         )
     check_values(body, f"The weights given to task {task.name!r}", UNUSABLE, whole.state_dict())
     whole.load_state_dict(body, strict=False)

@@ -174,7 +174,7 @@ def test_text_from_manifests_cannot_drive_the_terminal(run: Run, hand: Hand) -> 
 def test_index_tells_where_it_is_and_what_it_holds(run: Run, hand: Hand) -> None:
     said = run(index_command, "--json").json
     path = Index.of(hand.root, Store.open(hand.root).id).path
-    assert said["path"] == str(path) and path.is_file() and said["kept"] == "file" and not said["rebuilt"]
+    assert said["path"] == str(path) and path.is_file() and said["storage"] == "file" and not said["rebuilt"]
     assert (said["names"], said["versions"], said["manifests"], said["damaged"]) == (3, 5, 5, 0)
     assert said["bytes"] == path.stat().st_size and said["changed"].endswith("+00:00")
     told = " ".join(run(index_command).out.split())
@@ -186,7 +186,7 @@ def test_index_rebuild_reads_everything_again(run: Run, hand: Hand) -> None:
     path = Path(run(index_command, "--json").json["path"])
     path.write_bytes(b"garbage" * 1000)
     said = run(index_command, "--rebuild", "--json").json
-    assert said["rebuilt"] and said["kept"] == "file" and said["versions"] == 5
+    assert said["rebuilt"] and said["storage"] == "file" and said["versions"] == 5
     assert path.read_bytes().startswith(b"SQLite format 3")
 
 

@@ -52,7 +52,7 @@ def test_faults_name_the_component_and_the_plan_changes_nothing(run: Any, parts:
     said = run("verify")
     assert said.code == 3
     assert f"error  blob-digest  {parts.path('weights')}" in said.out
-    assert re.search(rf"whose +{TOP}\n", said.out) and re.search(rf"whose +{OLD}\n", said.out)
+    assert re.search(rf"affected +{TOP}\n", said.out) and re.search(rf"affected +{OLD}\n", said.out)
     assert "--repair would:" in said.out and "left to you:" in said.out
     assert "2 errors: not sound" in said.out and "next: compatkit verify --repair" in said.out
     assert "info   stray" in said.out

@@ -144,7 +144,7 @@ def test_of_several_figures_the_one_that_says_least_for_it_counts(
     policy(there)
     there.policies.test(NEXT, data=[SPLIT])
     functions = [one.function for one in (loaded(there, NEXT), loaded(there, f"{HEAD}@1.0.0"))]
-    (true,) = there.store.evidence.kept(functions[:1], functions[1:])
+    (true,) = there.store.evidence.results(functions[:1], functions[1:])
     rosy = [1.0, 48, 48, 0.9, 1.0]
     figures = {**true.figures, "restricted": rosy, "grade": "compatible"}
     there.store.evidence.keep(*functions, conditions=true.conditions, settings=true.settings, figures=figures)

@@ -438,7 +438,7 @@ def test_versions_follow_what_changed(registry: ck.Registry) -> None:
     registry.publish(recombined(registry), "pairs/ab")
     assert registry.publish(recombined(registry, "batch"), "pairs/ab") == "pairs/ab@2.0.0"
     change = registry.diff("pairs/ab@1.0.0", "pairs/ab@2.0.0")
-    reasons = [reason for (_, reason) in change.told()["blueprint"]]
+    reasons = [reason for (_, reason) in change.by_level()["blueprint"]]
     assert reasons == [
         "other parts, adapters between them, or another policy of normalization, without a passed measurement"
     ]

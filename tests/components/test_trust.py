@@ -347,7 +347,7 @@ def forge(world: World) -> None:
     """Write another figure beside the measured ones, as anybody may who can write to the registry."""
     store = ck.Registry.open(world.root).store
     functions = [str(store.function_of(digest)) for digest in world.digests.values()]
-    (true,) = store.evidence.kept(functions[:1], functions[1:])
+    (true,) = store.evidence.results(functions[:1], functions[1:])
     figure = [0.01, 1, 100, 0.0, 0.03]
     store.evidence.keep(
         *functions,
@@ -376,7 +376,7 @@ def answered(registry: ck.Registry) -> str:
     functions = [
         str(registry.store.function_of(str(registry.store.resolve(one).digest))) for one in (EXTRACTOR, HEAD)
     ]
-    found = registry.store.evidence.kept(functions[:1], functions[1:])
+    found = registry.store.evidence.results(functions[:1], functions[1:])
     return found[-1].figures["grade"] if found else "none"
 
 

@@ -77,7 +77,7 @@ def test_what_is_in_use_is_not_planned_for(store: Store, publish: Publish):
     publish(store, "a/b", 1)
     age(store)
     found = plan(store)
-    assert found.is_empty and found.kept == 4  # two manifests, two payloads
+    assert found.is_empty and found.referenced == 4  # two manifests, two payloads
     assert sum(found.bytes.values()) == 0
 
 
@@ -813,7 +813,7 @@ def test_with_an_index_only_the_files_of_versions_are_not_opened(store: Store, p
     from_files, from_index = at_once(store), at_once(store, indexed=True)
     assert digests(from_index.blobs) == digests(from_files.blobs) == {lonely}
     assert from_index.folders == from_files.folders == ("refs/empty",)
-    assert from_index.kept == from_files.kept == len(referenced | {result})
+    assert from_index.referenced == from_files.referenced == len(referenced | {result})
 
 
 def test_an_index_that_missed_a_rewritten_version_deletes_nothing_that_is_in_use(

@@ -60,13 +60,13 @@ def test_a_damaged_pointer_and_a_damaged_result_say_so(store: Store) -> None:
     (pointer,) = pointers(store)
     pointer.chmod(0o644)
     pointer.write_text("sha256:" + "0" * 64 + "\n")
-    (found,) = store.evidence.kept([LEFT], [RIGHT])
+    (found,) = store.evidence.results([LEFT], [RIGHT])
     assert "should hold the digest that it is named by" in found.error
     pointer.write_text(f"{edge.blob}\n")
     blob = next(path for path in (store.root / "blobs").rglob(edge.blob.removeprefix("sha256:")))
     blob.chmod(0o644)
     blob.write_bytes(b'{"accuracy":0.9}\n')
-    (found,) = Store.open(store.root).evidence.kept([LEFT], [RIGHT])
+    (found,) = Store.open(store.root).evidence.results([LEFT], [RIGHT])
     assert "other bytes than its name promises" in found.error
 
 
@@ -75,7 +75,7 @@ def test_files_that_are_no_pointers_are_left_alone(store: Store) -> None:
     (pointer,) = pointers(store)
     (pointer.parent / ".DS_Store").write_text("x")
     (pointer.parent.parent / "stray").write_text("x")
-    assert len(store.evidence.kept([LEFT], [RIGHT])) == 1
+    assert len(store.evidence.results([LEFT], [RIGHT])) == 1
 
 
 def test_partners_are_all_heads_that_were_measured_with_an_extractor(store: Store) -> None:

@@ -534,4 +534,6 @@ def test_rows_are_written_in_several_goes(hand: Hand, monkeypatch: pytest.Monkey
     for number in range(7):
         hand.publish(f"n{number}", "1.0.0", hand.put(part(about=tagged(of=str(number), color="red"))))
     index = index_of(hand.root)
-    assert index.count(tags={"color": "red"}) == 7 == len(index.listing()) and index.status().kept == "file"
+    assert (
+        index.count(tags={"color": "red"}) == 7 == len(index.listing()) and index.status().storage == "file"
+    )

@@ -78,7 +78,7 @@ def test_a_damaged_file_is_replaced(index: Index, right: list[Any], damage: str)
     index.path.write_bytes(DAMAGE[damage](index.path.read_bytes()))
     assert answers(index) == right
     status = index.status()
-    assert status.kept == "file" and status.names == 3
+    assert status.storage == "file" and status.names == 3
     assert answers(Index.of(index.references.root, "id")) == right
 
 
@@ -90,7 +90,7 @@ def test_a_file_with_flipped_bytes_never_fails(index: Index, seed: int) -> None:
     index.path.write_bytes(data)
     answers(index)
     index.rebuild()
-    assert index.names() == ["a", "b", "c/d"] and index.status().kept == "file"
+    assert index.names() == ["a", "b", "c/d"] and index.status().storage == "file"
 
 
 def test_a_file_of_another_schema_is_filled_anew(index: Index, right: list[Any]) -> None:
@@ -100,14 +100,14 @@ def test_a_file_of_another_schema_is_filled_anew(index: Index, right: list[Any])
         "CREATE TABLE more AS SELECT * FROM folders; DELETE FROM folders"
     )
     connection.close()
-    assert answers(index) == right and index.status().kept == "file"
+    assert answers(index) == right and index.status().storage == "file"
 
 
 def test_a_file_that_lacks_a_table_is_filled_anew(index: Index, right: list[Any]) -> None:
     connection = sqlite3.connect(index.path)
     connection.executescript("DROP TABLE edges")
     connection.close()
-    assert answers(index) == right and index.status().kept == "file"
+    assert answers(index) == right and index.status().storage == "file"
 
 
 def test_the_file_of_another_registry_is_not_believed(hand: Hand, index: Index, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_the_file_of_another_registry_is_not_believed(hand: Hand, index: Index, 
     mistaken = Index.of(other.root, "another id")
     mistaken.path.parent.mkdir(parents=True)
     shutil.copy(index.path, mistaken.path)
-    assert mistaken.names() == ["x"] and mistaken.status().kept == "file"
+    assert mistaken.names() == ["x"] and mistaken.status().storage == "file"
 
 
 def test_a_file_that_vanishes_while_it_is_open_comes_back(hand: Hand, index: Index) -> None:
@@ -128,7 +128,7 @@ def test_a_file_that_vanishes_while_it_is_open_comes_back(hand: Hand, index: Ind
     assert Index.of(hand.root, "id").status().read == 0  # all of it is in the new file
     shutil.rmtree(index.path.parent)
     hand.publish("f", "1.0.0", hand.put(part()))
-    assert index.names() == ["a", "b", "c/d", "e", "f"] and index.status().kept == "file"
+    assert index.names() == ["a", "b", "c/d", "e", "f"] and index.status().storage == "file"
 
 
 @pytest.mark.parametrize("mode", ["EXCLUSIVE", "IMMEDIATE"])
@@ -137,13 +137,13 @@ def test_a_locked_file_is_left_alone(hand: Hand, index: Index, right: list[Any],
     holder = sqlite3.connect(index.path, isolation_level=None)
     holder.execute(f"BEGIN {mode}")
     assert answers(index) == right  # readers are not in the way of a writer that did not commit
-    assert index.status().kept == ("memory" if mode == "EXCLUSIVE" else "file")
+    assert index.status().storage == ("memory" if mode == "EXCLUSIVE" else "file")
     hand.publish("e", "1.0.0", hand.put(part()))
-    assert index.names() == ["a", "b", "c/d", "e"] and index.status().kept == "memory"
+    assert index.names() == ["a", "b", "c/d", "e"] and index.status().storage == "memory"
     assert "locked" in index.status().reason
     holder.execute("ROLLBACK")
     index.rebuild()
-    assert index.names() == ["a", "b", "c/d", "e"] and index.status().kept == "file"
+    assert index.names() == ["a", "b", "c/d", "e"] and index.status().storage == "file"
     holder.close()
 
 
@@ -157,9 +157,9 @@ def test_a_file_that_may_not_be_written_is_read(
         return connect(f"file:{target}?mode=ro" if plain else target, **(settings | {"uri": True}))
 
     monkeypatch.setattr(sqlite3, "connect", read_only)
-    assert index.names() == ["a", "b", "c/d"] and index.status().kept == "file"
+    assert index.names() == ["a", "b", "c/d"] and index.status().storage == "file"
     hand.publish("e", "1.0.0", hand.put(part()))
-    assert index.names() == ["a", "b", "c/d", "e"] and index.status().kept == "memory"
+    assert index.names() == ["a", "b", "c/d", "e"] and index.status().storage == "memory"
     assert "readonly" in index.status().reason and index.status().read > 0
 
 
@@ -189,7 +189,7 @@ def test_a_cache_folder_that_cannot_be_used(
     index = Index.of(hand.root, "id")
     assert answers(index) == right
     status = index.status()
-    assert status.kept == "memory" and status.reason and status.names == 3
+    assert status.storage == "memory" and status.reason and status.names == 3
 
 
 def test_a_full_disk_leaves_the_index_in_memory(
@@ -206,7 +206,7 @@ def test_a_full_disk_leaves_the_index_in_memory(
     monkeypatch.setattr(sqlite3, "connect", small)
     index = Index.of(hand.root, "full")
     assert answers(index) == right
-    assert index.status().kept == "memory" and "full" in index.status().reason
+    assert index.status().storage == "memory" and "full" in index.status().reason
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes and links")
@@ -224,7 +224,7 @@ def test_what_is_no_plain_file_is_never_opened(
     if kind == "link":
         outside.write_bytes(b"")
     index = Index.of(hand.root, "id")
-    assert answers(index) == right and index.status().kept == "memory"
+    assert answers(index) == right and index.status().storage == "memory"
     assert "no plain file" in index.status().reason and os.path.lexists(place)
     assert outside.exists() == (kind == "link") and (kind != "link" or outside.read_bytes() == b"")
 
@@ -235,7 +235,9 @@ def test_content_that_is_not_as_expected_is_made_anew_once(
     connection = sqlite3.connect(index.path)
     connection.executescript("UPDATE manifests SET more = '[1'")
     connection.close()
-    assert answers(index) == answers(index) and index.search() == right[1] and index.status().kept == "file"
+    assert (
+        answers(index) == answers(index) and index.search() == right[1] and index.status().storage == "file"
+    )
     monkeypatch.setattr("compatkit.registry.index.search.count", lambda *arguments: [][1])
     with pytest.raises(IndexError):
         index.count()
@@ -260,7 +262,7 @@ def test_a_forked_child_opens_a_connection_of_its_own(hand: Hand, index: Index) 
     if child == 0:
         hand.publish("e", "1.0.0", hand.put(part()))
         good = index.names() == ["a", "b", "c/d", "e"] and index._open() is not held
-        os._exit(0 if good and index.status().kept == "file" else 1)
+        os._exit(0 if good and index.status().storage == "file" else 1)
     index._lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert index._open() is held and index.names() == ["a", "b", "c/d", "e"]
@@ -286,7 +288,7 @@ def test_threads_share_an_index(hand: Hand, index: Index) -> None:
     for thread in threads:
         thread.join()
     assert not problems, problems
-    assert index.count() == 23 and index.status().kept == "file"
+    assert index.count() == 23 and index.status().storage == "file"
 
 
 @pytest.mark.case("D5", "D6")

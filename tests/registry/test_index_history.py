@@ -111,7 +111,7 @@ def agree(index: Index, root: Path) -> None:
     assert list(map(without_words, index.listing())) == list(map(without_words, files.listing()))
     assert index.referenced() == files.referenced() and set(index.roots()) == files.roots()
     assert set(index.edges()) >= files.edges()  # what a manifest keeps stays known
-    assert index.status().kept == "file"
+    assert index.status().storage == "file"
 
 
 def histories(actions: Any, examples: int, longest: int) -> Callable[[Callable[..., None]], Any]:

@@ -39,7 +39,7 @@ def steps(store: Store, *patterns: str) -> dict[str, str]:
     """Return what verify says of numbers, by version."""
     found = examine(store, patterns=patterns).faults
     assert {one.code for one in found} <= {"version-step"}
-    return {one.whose[0]: one.what for one in found}
+    return {one.affected[0]: one.what for one in found}
 
 
 def load(store: Store, number: str) -> None:

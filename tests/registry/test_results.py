@@ -75,16 +75,16 @@ def told(results: list[StoredResult]) -> list[Any]:
 
 def agree(store: Store, lefts: list[str] = LEFTS, rights: list[str] = RIGHTS) -> list[Any]:
     """Compare the index with the files; return what both say."""
-    found = store.evidence.kept(lefts, rights)
+    found = store.evidence.results(lefts, rights)
     assert told(found) == plain(store.root, lefts, rights)
-    assert store.index.status().kept == "file"
+    assert store.index.status().storage == "file"
     return told(found)
 
 
 def test_results_of_many_pairs_come_oldest_first_with_what_they_say(store: Store) -> None:
     for seed, right in ((1, RIGHTS[1]), (0, RIGHTS[0]), (2, RIGHTS[0])):
         keep(store, right=right, seed=seed)
-    found = store.evidence.kept(LEFTS, RIGHTS)
+    found = store.evidence.results(LEFTS, RIGHTS)
     assert [one.conditions["seed"] for one in found] == [1, 0, 2]
     assert found[0].head == RIGHTS[1] and found[0].settings == {"on": "cpu"} and found[0].figures == {"n": 1}
     assert len(agree(store)) == 3 and len(agree(store, LEFTS[:1], RIGHTS[:1])) == 2
@@ -102,24 +102,24 @@ def test_few_heads_and_many_are_found_alike(store: Store, monkeypatch: pytest.Mo
 
 def test_a_second_question_reads_no_document(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(store)
-    store.evidence.kept(LEFTS, RIGHTS)
+    store.evidence.results(LEFTS, RIGHTS)
     monkeypatch.setattr(ResultTable, "_document", lambda *given: pytest.fail("a document was read"))
-    assert len(store.evidence.kept(LEFTS, RIGHTS)) == 1
-    assert len(Store.open(store.root).evidence.kept(LEFTS, RIGHTS)) == 1  # nor does another process
+    assert len(store.evidence.results(LEFTS, RIGHTS)) == 1
+    assert len(Store.open(store.root).evidence.results(LEFTS, RIGHTS)) == 1  # nor does another process
 
 
 def test_folders_are_listed_again_only_if_a_writer_came_by(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep(store)
-    store.evidence.kept(LEFTS, RIGHTS)
+    store.evidence.results(LEFTS, RIGHTS)
     listed: list[str] = []
     places = ResultTable._places
     monkeypatch.setattr(ResultTable, "_places", lambda self, one: listed.append(one) or places(self, one))
-    store.evidence.kept(LEFTS[:1], RIGHTS)
-    assert len(Store.open(store.root).evidence.kept(LEFTS[:1], RIGHTS)) == 1 and not listed
+    store.evidence.results(LEFTS[:1], RIGHTS)
+    assert len(Store.open(store.root).evidence.results(LEFTS[:1], RIGHTS)) == 1 and not listed
     keep(store, seed=1)
-    assert len(store.evidence.kept(LEFTS[:1], RIGHTS)) == 2 and listed
+    assert len(store.evidence.results(LEFTS[:1], RIGHTS)) == 2 and listed
 
 
 def another_writer(store: Store, pointer: Path) -> None:
@@ -196,23 +196,23 @@ def test_damage_is_told_until_it_is_mended(store: Store) -> None:
     data = blob.read_bytes()
     blob.chmod(0o644)
     blob.write_bytes(data.replace(b"cpu", b"gpu"))
-    (found,) = store.evidence.kept(LEFTS, RIGHTS)
+    (found,) = store.evidence.results(LEFTS, RIGHTS)
     assert "holds other bytes than its name promises" in found.error
     blob.unlink()
-    assert "is missing" in store.evidence.kept(LEFTS, RIGHTS)[0].error
+    assert "is missing" in store.evidence.results(LEFTS, RIGHTS)[0].error
     blob.write_bytes(data)
-    assert store.evidence.kept(LEFTS, RIGHTS)[0].error == ""
+    assert store.evidence.results(LEFTS, RIGHTS)[0].error == ""
     blob.write_bytes(
         b"x" * len(data)
     )  # the figures that the digest promised stay known, and verify tells of the damage
-    assert store.evidence.kept(LEFTS, RIGHTS)[0].figures == {"n": 1}
+    assert store.evidence.results(LEFTS, RIGHTS)[0].figures == {"n": 1}
     store.index.rebuild()
-    assert store.evidence.kept(LEFTS, RIGHTS)[0].error
+    assert store.evidence.results(LEFTS, RIGHTS)[0].error
 
 
 def test_a_document_that_is_too_large_is_not_read(store: Store) -> None:
     store.evidence.keep(LEFTS[0], RIGHTS[0], conditions={}, settings={"x": "y" * 2**20}, figures={})
-    assert "at most 1048576 bytes" in store.evidence.kept(LEFTS, RIGHTS)[0].error
+    assert "at most 1048576 bytes" in store.evidence.results(LEFTS, RIGHTS)[0].error
 
 
 def test_no_link_is_followed(store: Store, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_no_link_is_followed(store: Store, tmp_path: Path) -> None:
     shutil.move(folder, tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(IntegrityError, match="is a symbolic link"):
-        store.evidence.kept(LEFTS, RIGHTS)
+        store.evidence.results(LEFTS, RIGHTS)
     folder.unlink()
     folder.mkdir()
     shutil.move(tmp_path / "elsewhere" / RIGHTS[0][13:], tmp_path / "pair")
@@ -246,7 +246,10 @@ def test_a_locked_index_says_the_same(store: Store, monkeypatch: pytest.MonkeyPa
     holder = index_tables.sqlite3.connect(store.index.path, isolation_level=None)
     holder.execute(f"BEGIN {mode}")
     held = Store.open(store.root)
-    assert len(held.evidence.kept(LEFTS, RIGHTS)) == len(right) + 1 and held.index.status().kept == "memory"
+    assert (
+        len(held.evidence.results(LEFTS, RIGHTS)) == len(right) + 1
+        and held.index.status().storage == "memory"
+    )
     holder.execute("ROLLBACK")
     holder.close()
     assert len(agree(Store.open(store.root))) == len(right) + 1
@@ -255,7 +258,7 @@ def test_a_locked_index_says_the_same(store: Store, monkeypatch: pytest.MonkeyPa
 def test_the_tables_hold_what_many_results_share_once(store: Store) -> None:
     for left, right, seed in itertools.product(LEFTS, RIGHTS, range(3)):
         keep(store, left, right, seed)
-    store.evidence.kept(LEFTS, RIGHTS)
+    store.evidence.results(LEFTS, RIGHTS)
     tables = index_tables.Tables.in_file(store.index.path, store.id)
     assert tables.connection.execute("SELECT count(*) FROM results").fetchone() == (18,)
     assert tables.connection.execute("SELECT count(*) FROM texts").fetchone() == (3 + 1,)
@@ -280,7 +283,7 @@ def test_after_any_history_a_new_process_says_what_the_files_say(
         elif action == "process":
             held = Store.open(held.root)
         elif action == "ask few":
-            held.evidence.kept([left], [right])
+            held.evidence.results([left], [right])
         elif action == "drop pair" and pair.exists():
             shutil.rmtree(pair)
             settle(pair)

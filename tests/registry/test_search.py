@@ -189,7 +189,7 @@ def test_a_hundred_tags_and_a_hundred_words_are_no_problem(tmp_path: Path) -> No
     hand.publish("busy", "1.0.0", hand.put(part(about=About(words, "", tags))))
     assert [one.name for one in index.search(tags=tags, text=words)] == [
         "busy"
-    ] and index.status().kept == "file"
+    ] and index.status().storage == "file"
 
 
 def slow(manifest: Manifest) -> dict[str, Any]:

@@ -430,7 +430,7 @@ def test_the_examination_looks_at_the_signatures_of_what_is_asked_for(
         store.signatures.folder(digest).mkdir()
         (store.signatures.folder(digest) / f"{'0' * 16}-{'0' * 64}.json").write_bytes(b"{}")
     (fault,) = examine(store, patterns=["digits/a.head"]).faults
-    assert fault.code == "signature-damaged" and fault.whose == ("digits/a.head@1.0.0",)
+    assert fault.code == "signature-damaged" and fault.affected == ("digits/a.head@1.0.0",)
     assert [item.code for item in examine(store).faults] == ["signature-damaged"] * 2
 
 

@@ -98,14 +98,14 @@ def test_a_damage_is_found_alone_and_names_whoever_it_concerns(
     where = parts.path(damage.elsewhere.format(path) if damage.elsewhere == "{}" else damage.elsewhere)
     assert Path(fault.path).match(where)
     users = damage.whose or USERS.get(place.partition("/")[0], "")
-    assert users in ("", "-") or users in fault.whose
+    assert users in ("", "-") or users in fault.affected
     assert loads(dumps(found.to_json()), what="JSON")["faults"]
 
 
 @pytest.mark.parametrize("place", ["weights", "parent weights", "run", "result", "parent"])
 def test_everything_else_stays_readable(parts: Parts, place: str) -> None:
     overwrite(parts.root / parts.path(place), b"x")
-    affected, store = set(only(examine(parts.store)).whose), parts.store
+    affected, store = set(only(examine(parts.store)).affected), parts.store
     for name in store.names():
         for version in store.versions(name):
             if (reference := f"{name}@{version}") not in affected:
@@ -120,7 +120,7 @@ def test_swapped_blobs_are_both_found(parts: Parts) -> None:
     (parts.root / "x").rename(second)
     found = examine(parts.store).faults
     assert [one.code for one in found] == ["blob-digest"] * 2
-    assert {(*one.whose,) for one in found} == {(TOP,), (NEW,)}
+    assert {(*one.affected,) for one in found} == {(TOP,), (NEW,)}
     assert all(
         parts.blobs["weights"] in one.what and parts.blobs["parent weights"] in one.what for one in found
     )
@@ -131,7 +131,7 @@ def test_one_blob_concerns_all_who_use_it(parts: Parts) -> None:
     payload = store.manifest(TOP).payload
     store.publish("other/twin", manifest_of(payload))
     (parts.root / parts.path("weights")).unlink()
-    assert set(only(examine(store)).whose) == {TOP, "other/twin@1.0.0"}
+    assert set(only(examine(store)).affected) == {TOP, "other/twin@1.0.0"}
 
 
 def test_a_quick_look_reads_no_weights_but_their_headers(parts: Parts) -> None:
@@ -218,7 +218,7 @@ def test_a_version_of_something_else_than_a_manifest(
 ) -> None:
     put_manifest(parts.store, "bad", content(parts))
     fault = only(examine(parts.store))
-    assert (fault.code, fault.whose) == (code, ("bad@1.0.0",)) and what in fault.what
+    assert (fault.code, fault.affected) == (code, ("bad@1.0.0",)) and what in fault.what
 
 
 def test_a_manifest_that_states_another_size(parts: Parts) -> None:
@@ -226,7 +226,7 @@ def test_a_manifest_that_states_another_size(parts: Parts) -> None:
     value["payload"]["file"]["bytes"] += 1
     put_manifest(parts.store, "bad", dumps(value))
     fault = only(examine(parts.store))
-    assert (fault.code, fault.path, fault.whose) == ("blob-size", parts.path("weights"), ("bad@1.0.0",))
+    assert (fault.code, fault.path, fault.affected) == ("blob-size", parts.path("weights"), ("bad@1.0.0",))
 
 
 @pytest.mark.parametrize("changes", [{"count": 2}, {"tensors": "tensors:sha256:" + "0" * 64}])
@@ -235,7 +235,11 @@ def test_a_manifest_that_promises_other_tensors(parts: Parts, changes: dict[str,
     value["payload"] |= changes
     put_manifest(parts.store, "bad", dumps(value))
     fault = only(examine(parts.store))
-    assert (fault.code, fault.path, fault.whose) == ("payload-tensors", parts.path("weights"), ("bad@1.0.0",))
+    assert (fault.code, fault.path, fault.affected) == (
+        "payload-tensors",
+        parts.path("weights"),
+        ("bad@1.0.0",),
+    )
     assert examine(parts.store, deep=False).sound == ("tensors" in changes)
 
 
@@ -246,7 +250,7 @@ def test_a_payload_whose_header_is_refused(parts: Parts) -> None:
     value["payload"]["file"] = {"blob": parts.store.put_blob(data).blob, "bytes": len(data)}
     put_manifest(parts.store, "bad", dumps(value))
     fault = only(examine(parts.store))
-    assert (fault.code, fault.whose) == ("payload-header", ("bad@1.0.0",))
+    assert (fault.code, fault.affected) == ("payload-header", ("bad@1.0.0",))
 
 
 def test_memory_does_not_grow_with_the_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +297,7 @@ def test_one_unreadable_file_is_a_fault_and_not_the_end(
     assert (fault.code, fault.path) == ("unreadable", parts.path(place)) and errno.errorcode[
         code
     ] in fault.what
-    assert USERS[place.partition("/")[0]] in fault.whose
+    assert USERS[place.partition("/")[0]] in fault.affected
 
 
 @pytest.mark.case("C2")
@@ -397,7 +401,7 @@ def test_what_only_an_ancestor_lost_is_a_warning(parts: Parts) -> None:
     (parts.root / parts.path("parent weights")).unlink()
     faults = told(examine(parts.store))
     assert {one.code for one in faults} == {"kin-missing"}
-    assert f"an ancestor of {TOP}" in faults[0].whose
+    assert f"an ancestor of {TOP}" in faults[0].affected
 
 
 def test_a_withdrawn_parent_keeps_its_weights_for_its_children(parts: Parts) -> None:
@@ -409,7 +413,7 @@ def test_a_withdrawn_parent_keeps_its_weights_for_its_children(parts: Parts) -> 
 def test_an_alias_of_a_withdrawn_version_is_a_warning(parts: Parts) -> None:
     parts.store.withdraw(HEAD, "1.0.0", "wrong")
     fault = only(examine(parts.store))
-    assert (fault.code, fault.whose) == ("alias-withdrawn", (f"{HEAD}:prod",))
+    assert (fault.code, fault.affected) == ("alias-withdrawn", (f"{HEAD}:prod",))
 
 
 def test_a_publish_that_is_being_written_is_waited_for(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,14 +480,14 @@ def test_a_result_that_is_no_object_and_a_parent_that_is_gone(parts: Parts) -> N
     left, right = ("value:sha256:" + digit * 64 for digit in "ab")
     store.evidence.record(left, right, {}, b"[]\n")
     fault = only(examine(store))
-    assert fault.code == "result-format" and fault.whose == (
+    assert fault.code == "result-format" and fault.affected == (
         "results of value:aaaaaaaaaaaa with value:bbbbbbbbbbbb",
     )
     for place in ("parent", "new", "old", "tombstone"):
         (parts.root / parts.path(place)).unlink()
     found = {one.code: one for one in examine(store).faults}
     assert found.keys() == {"result-format", "parent-missing"}
-    assert set(found["parent-missing"].whose) == {TOP, f"{HEAD}@2.0.0"}
+    assert set(found["parent-missing"].affected) == {TOP, f"{HEAD}@2.0.0"}
 
 
 def test_a_document_that_is_too_large_is_none(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:

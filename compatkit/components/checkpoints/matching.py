@@ -61,7 +61,7 @@ def refuse(owner: str, network: str, mismatch: WeightsMismatch, fitting: Sequenc
     hint = "Name the model that the weights were saved from"
     if fitting:
         hint = f"Names and shapes are those of {' and of '.join(fitting)}: name that"
-    listed = "".join(f"\n- {difference};" for difference in mismatch.told()).rstrip(";") + "."
+    listed = "".join(f"\n- {difference};" for difference in mismatch.sentences()).rstrip(";") + "."
     return CheckpointMismatch(
         f"{owner} does not hold the weights of {network}:{listed}\n{hint}, with the arguments that it was built with.",
         subject=mismatch,

@@ -152,7 +152,7 @@ def look(
         IntegrityError: A folder of the registry is a symbolic link.
     """
     rows: dict[str, dict[str, list[StoredResult]]] = {}
-    for result in store.evidence.kept(
+    for result in store.evidence.results(
         [part.function for part in extractors], [part.function for part in heads]
     ):
         rows.setdefault(result.extractor, {}).setdefault(result.head, []).append(result)

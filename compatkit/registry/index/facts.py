@@ -57,7 +57,7 @@ class ManifestFacts:
 
     @property
     def words(self) -> str:
-        """Title, description, model and tags, as words are looked for in them."""
+        """Title, description, model and tags, normalized for a search for words."""
         tags = (f"{key}={value}" for key, value in self.tags.items())
         return searched("\n".join((self.title, self.description, self.model, *tags)))
 
@@ -115,7 +115,7 @@ class Manifests:
     _shards: dict[str, str] = attrs.field(init=False, factory=dict)
 
     def read(self, digest: str, *, again: bool = False) -> int:
-        """Read a manifest, and those that it keeps; one that is damaged keeps the error until its file changes.
+        """Index a manifest and everything it refers to; a damaged one is stored with its error until its file changes.
 
         Args:
             digest: Of the manifest.
@@ -128,16 +128,16 @@ class Manifests:
             return self._known[digest]
         left: list[tuple[str, How]] = [(digest, "component")]
         while left:
-            one, how = left.pop()
+            blob, how = left.pop()
             if how == "component":
-                number = self._number(one)
-                if number is not None and not (again and one == digest):
+                number = self._number(blob)
+                if number is not None and not (again and blob == digest):
                     continue
-                number = self._known[one] = number or self.rows.number("manifests")
-                found = self._manifest(number, one)
+                number = self._known[blob] = number or self.rows.number("manifests")
+                edges = self._manifest(number, blob)
             else:
-                found = self._document(one)
-            left += [edge for edge in found.items() if edge[1] != "payload"]
+                edges = self._document(blob)
+            left += [edge for edge in edges.items() if edge[1] != "payload"]
         return self._known[digest]
 
     def _number(self, digest: str) -> int | None:
@@ -172,7 +172,7 @@ class Manifests:
         return about.edges
 
     def _document(self, digest: str) -> Mapping[str, How]:
-        """Return what a blob other than a manifest names, such as the record of a run; most name nothing."""
+        """Return the digests in a blob that is no manifest, such as the record of a run; most hold none."""
         if digest in self._looked or digest in self._known:
             return {}
         self._looked.add(digest)
@@ -232,5 +232,7 @@ class Manifests:
         key = sha256(repr(classes).encode()).hexdigest()[:32]
         if key not in self._lists:
             self._lists.add(key)
-            self.rows.add("classes", *((name, key) for name in {one for names in classes for one in names}))
+            self.rows.add(
+                "classes", *((name, key) for name in {label for names in classes for label in names})
+            )
         return key

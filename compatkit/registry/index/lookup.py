@@ -25,9 +25,9 @@ from compatkit.registry.blobs import Objects
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.index import search
 from compatkit.registry.index.results import ResultTable
-from compatkit.registry.index.search import Found, Query
+from compatkit.registry.index.search import Query, SearchResult
 from compatkit.registry.index.sync import Sync
-from compatkit.registry.index.tables import FAILURES, FILE, Kept, Tables, inode_of, is_broken, remove
+from compatkit.registry.index.tables import FAILURES, FILE, Storage, Tables, inode_of, is_broken, remove
 from compatkit.registry.names import Reference
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import References
@@ -64,7 +64,7 @@ _forked: list[object] = []
 
 @attrs.frozen
 class ListedName:
-    """A name that has versions which are not withdrawn, with facts about the latest of them.
+    """A name with versions that are not withdrawn, and facts about the latest of them.
 
     Attributes:
         version: The latest version.
@@ -98,7 +98,7 @@ class Status:
 
     Attributes:
         path: The file.
-        kept: ``"file"``, or ``"memory"`` of this process.
+        storage: ``"file"``, or ``"memory"`` of this process.
         reason: Why it is not kept in the file; ``""`` if it is.
         bytes: Size of the file.
         changed: When the file was last written (UTC, ISO 8601), None if there is none.
@@ -106,7 +106,7 @@ class Status:
     """
 
     path: Path
-    kept: Kept
+    storage: Storage
     reason: str
     bytes: int
     changed: str | None
@@ -148,7 +148,7 @@ class Index:
     identity: str
     references: References
     objects: Objects
-    _kept: Kept = attrs.field(init=False, default="file")
+    _storage: Storage = attrs.field(init=False, default="file")
     _reason: str = attrs.field(init=False, default="")
     _renewed: bool = attrs.field(init=False, default=False)
     _inode: int = attrs.field(init=False, default=0)
@@ -183,7 +183,7 @@ class Index:
         sql = f"SELECT name FROM folders WHERE versions > 0{fits} ORDER BY name"
         return [name for (name,) in self._rows(sql, values)]
 
-    def search(self, query: Query | None = None, **filters: Any) -> list[Found]:
+    def search(self, query: Query | None = None, **filters: Any) -> list[SearchResult]:
         """Return the versions that fit, by name and rising version; damaged ones are passed over.
 
         Args:
@@ -221,15 +221,15 @@ class Index:
         )
 
     def roots(self) -> list[tuple[str, str]]:
-        """Return every name with the digest of each manifest that a version of it points at, withdrawn or not."""
+        """Return name and manifest digest of every version, withdrawn ones included."""
         return self._rows(_ROOTS)
 
     def edges(self) -> list[tuple[str, str]]:
-        """Return pairs of a manifest's digest and a digest that must be kept with it."""
+        """Return pairs: digest of a manifest, and a digest that it refers to."""
         return self._rows(_EDGES)
 
     def referenced(self) -> set[str]:
-        """Return the digests of everything that any version keeps: its manifest, and what follows along edges."""
+        """Return the digests reachable from any version: its manifest, and what follows along edges."""
         return {digest for (digest,) in self._rows(_REFERENCED)}
 
     def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[StoredResult]:
@@ -274,7 +274,7 @@ class Index:
             state = self.path.stat()
             size, changed = state.st_size, datetime.fromtimestamp(int(state.st_mtime), UTC).isoformat()
         names, versions, manifests, damaged = counts
-        where = self.path, self._kept, self._reason, size, changed
+        where = self.path, self._storage, self._reason, size, changed
         return Status(*where, names, versions, manifests, damaged, self._read)
 
     def close(self) -> None:
@@ -282,7 +282,7 @@ class Index:
         self._enter()
         with self._lock:
             self._drop()
-            self._kept, self._reason, self._renewed = "file", "", False
+            self._storage, self._reason, self._renewed = "file", "", False
 
     def _ready(self, query: Query | None, filters: dict[str, Any]) -> Query:
         known = attrs.fields_dict(Query)
@@ -312,13 +312,13 @@ class Index:
         return self._ask(lambda opened: opened.tables.connection.execute(sql, values).fetchall())
 
     def _enter(self) -> None:
-        """Leave what the parent process opened alone, if this process was forked."""
+        """In a forked process, leave the connections of the parent alone."""
         if self._process != os.getpid():
             _forked.append(self._opened)
             self._process, self._lock, self._opened = os.getpid(), threading.RLock(), None
 
     def _ask(self, work: Callable[[Opened], Answer], *, fresh: bool = True) -> Answer:
-        """Return an answer from the tables, which are replaced as long as they fail."""
+        """Answer from the tables; replace them as long as they fail."""
         self._enter()
         with self._lock:
             while True:
@@ -328,13 +328,13 @@ class Index:
                         self._sync(opened, False, None)
                     return work(self._open())
                 except (*FAILURES, *_ODD) as error:
-                    if self._kept == "memory" or (isinstance(error, _ODD) and self._renewed):
+                    if self._storage == "memory" or (isinstance(error, _ODD) and self._renewed):
                         raise  # a defect of this program: what was just made anew cannot be damaged
                     self._replace(error)
 
     def _open(self) -> Opened:
         if self._opened is None:
-            if self._kept == "file":
+            if self._storage == "file":
                 self._inode = inode_of(self.path)
                 tables = Tables.in_file(self.path, self.identity)
             else:
@@ -367,4 +367,4 @@ class Index:
             remove(self.path, inode)
             self._renewed = True
         else:
-            self._kept, self._reason = "memory", str(error)
+            self._storage, self._reason = "memory", str(error)

@@ -28,7 +28,7 @@ FEW = 16
 """Heads of an extractor that are asked for one by one; above, all its rows are read."""
 SPELL = 1.0
 """Seconds of reading after which others are let in: what was read by then is kept."""
-Place = tuple[str, str, str]
+ResultKey = tuple[str, str, str]
 """Head, key and digest of a result of an extractor, as its folders are named."""
 _POINTER_BYTES = 128
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
@@ -62,15 +62,15 @@ class ResultTable:
             sqlite3.Error: The tables cannot be used; they are as before.
             OSError: The files cannot be read.
         """
-        wanted = list(dict.fromkeys(one.removeprefix(FUNCTION) for one in heads))
+        wanted = list(dict.fromkeys(function.removeprefix(FUNCTION) for function in heads))
         now, before = pulse(self.root), self._data_version()
-        found: list[StoredResult] = []
+        results: list[StoredResult] = []
         looked: list[tuple[int | None, int]] = []
         try:
-            for extractor in dict.fromkeys(one.removeprefix(FUNCTION) for one in extractors):
+            for extractor in dict.fromkeys(function.removeprefix(FUNCTION) for function in extractors):
                 number, known = self._look(extractor, now)
                 if number is not None:
-                    found += self._stored(number, extractor, wanted)
+                    results += self._stored(number, extractor, wanted)
                     if known != now:
                         looked.append((now, number))
                 if self._begun and time.monotonic() - self._begun > SPELL:
@@ -87,7 +87,7 @@ class ResultTable:
             with suppress(sqlite3.Error):  # the first error is the one to report
                 self._end("ROLLBACK")
             raise
-        return found
+        return results
 
     def _look(self, extractor: str, now: int | None) -> tuple[int | None, int | None]:
         """Read the new and the damaged results of an extractor.
@@ -121,8 +121,8 @@ class ResultTable:
         sql = "SELECT id, pulse FROM measured WHERE extractor = ?"
         return self.connection.execute(sql, (extractor,)).fetchone() or (None, None)
 
-    def _news(self, number: int | None, extractor: str, quiet: bool) -> tuple[set[Place], set[Place]]:
-        """Return the results that are not there any more, and those that have to be read.
+    def _news(self, number: int | None, extractor: str, quiet: bool) -> tuple[set[ResultKey], set[ResultKey]]:
+        """Return the results whose files are gone, and those that must be read.
 
         Args:
             number: Of the extractor.
@@ -133,23 +133,23 @@ class ResultTable:
         rows = self.connection.execute(f"{sql} AND error <> ''" if quiet else sql, (number,)).fetchall()
         known = {row[:3] for row in rows}
         sound = {row[:3] for row in rows if not row[4] or row[3] == mark(self._files(extractor, row[:3]))}
-        there = known if quiet else set(self._places(extractor))
-        return known - there, there - sound
+        present = known if quiet else set(self._places(extractor))
+        return known - present, present - sound
 
-    def _places(self, extractor: str) -> Iterator[Place]:
+    def _places(self, extractor: str) -> Iterator[ResultKey]:
         folder = f"{self.root}/{FOLDER}/{extractor}"
         for head in _entries(folder, folders=True):
             for key in _entries(f"{folder}/{head}", folders=True):
                 for digest in _entries(f"{folder}/{head}/{key}", folders=False):
                     yield head, key, digest
 
-    def _files(self, extractor: str, place: Place) -> list[str]:
+    def _files(self, extractor: str, place: ResultKey) -> list[str]:
         """Return the file that points at a result, and its document."""
         head, key, digest = place
         pointer = f"{self.root}/{FOLDER}/{extractor}/{head}/{key}/{digest}"
         return [pointer, f"{self.root}/blobs/sha256/{digest[:2]}/{digest}"]
 
-    def _read(self, number: int | None, extractor: str, place: Place) -> None:
+    def _read(self, number: int | None, extractor: str, place: ResultKey) -> None:
         """Read a result; one that is damaged keeps the error until one of its files changes.
 
         Raises:
@@ -161,8 +161,8 @@ class ResultTable:
         try:
             data = self._document(files, digest)
             both = FUNCTION + extractor, FUNCTION + head
-            found = from_bytes(data, *both, key, f"the result {digest}")
-            texts = [json.dumps(one, sort_keys=True, separators=(",", ":")) for one in found]
+            document = from_bytes(data, *both, key, f"the result {digest}")
+            texts = [json.dumps(part, sort_keys=True, separators=(",", ":")) for part in document]
         except (CompatkitError, OSError) as problem:
             stamp, error = mark(files, now), str(problem)
         conditions, settings = map(self._text, texts[:2])
@@ -235,9 +235,11 @@ def _entries(folder: str, *, folders: bool) -> Iterator[str]:
     """
     try:
         with os.scandir(folder) as entries:
-            for one in entries:
-                fits = one.is_dir(follow_symlinks=False) if folders else one.is_file(follow_symlinks=False)
-                if fits and _HEXADECIMAL.fullmatch(one.name):
-                    yield one.name
+            for entry in entries:
+                fits = (
+                    entry.is_dir(follow_symlinks=False) if folders else entry.is_file(follow_symlinks=False)
+                )
+                if fits and _HEXADECIMAL.fullmatch(entry.name):
+                    yield entry.name
     except (FileNotFoundError, NotADirectoryError):
         return

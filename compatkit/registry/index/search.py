@@ -39,7 +39,7 @@ Sql = tuple[str, tuple[Any, ...]]
 _decode = json.JSONDecoder().raw_decode  # what json.loads does, without its preparations
 
 
-class Found(NamedTuple):  # made in a third of the time of an attrs class, hundreds at once
+class SearchResult(NamedTuple):  # made in a third of the time of an attrs class, hundreds at once
     """One version of one component, as far as it is searched for.
 
     Attributes:
@@ -74,8 +74,8 @@ class Found(NamedTuple):  # made in a third of the time of an attrs class, hundr
         return f"{self.name}@{self.version}"
 
     def __repr__(self) -> str:
-        said = f"{self.kind.replace('_', ' ')}, {network_and_cut(self.model, self.cut)}"
-        return f"Found({visible(str(self))!r}: {visible(said)}{', withdrawn' if self.withdrawn else ''})"
+        described = f"{self.kind.replace('_', ' ')}, {network_and_cut(self.model, self.cut)}"
+        return f"SearchResult({visible(str(self))!r}: {visible(described)}{', withdrawn' if self.withdrawn else ''})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -98,7 +98,7 @@ def _text(instance: object, field: attrs.Attribute[str | None], value: str | Non
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and not any("\ud800" <= one <= "\udfff" for one in value)
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _pattern(instance: object, field: attrs.Attribute[str | None], value: str | None) -> None:
@@ -159,7 +159,7 @@ def _anchor(value: str | None) -> str | None:
 
 @attrs.frozen(kw_only=True)
 class Query:
-    """What is searched for: every filter that is given must fit.
+    """Filters of a search; a version must match all that are set.
 
     Attributes:
         pattern: Glob over whole names; ``*`` also matches ``/``.
@@ -201,7 +201,7 @@ class Query:
         return searched(self.text or "").split()
 
 
-def search(connection: sqlite3.Connection, query: Query) -> list[Found]:
+def search(connection: sqlite3.Connection, query: Query) -> list[SearchResult]:
     """Return the versions that fit, by name and rising version.
 
     Args:
@@ -209,7 +209,7 @@ def search(connection: sqlite3.Connection, query: Query) -> list[Found]:
         query: What to look for.
     """
     of_names, names = _named(query)
-    facts, given = _facts(query)
+    facts, fact_values = _facts(query)
     few = _few(connection, query)
     if few is None:
         along = "folders f CROSS JOIN versions v ON v.folder = f.id"
@@ -222,7 +222,9 @@ def search(connection: sqlite3.Connection, query: Query) -> list[Found]:
         " ORDER BY f.name, v.major, v.minor, v.patch LIMIT ? OFFSET ?"
     )
     window = -1 if query.limit is None else query.limit, query.offset
-    return [_found(row) for row in connection.execute(sql, (*names, *values, *given, *window)).fetchall()]
+    return [
+        _found(row) for row in connection.execute(sql, (*names, *values, *fact_values, *window)).fetchall()
+    ]
 
 
 def count(connection: sqlite3.Connection, query: Query) -> int:
@@ -241,7 +243,7 @@ def count(connection: sqlite3.Connection, query: Query) -> int:
 
 
 def glob(column: str, pattern: str | None) -> Sql:
-    """Return the condition that a glob matches: SQLite's own, which is faster, if it means the same.
+    """Return the SQL condition for a glob: SQLite's own GLOB, which is faster, where it means the same.
 
     Args:
         column: Of the table.
@@ -262,7 +264,7 @@ def spelled(name: str) -> str:
 
 
 def searched(text: str) -> str:
-    """Return text as words are looked for in it."""
+    """Normalize text for a search for words."""
     return " ".join(folded(text).split())
 
 
@@ -287,8 +289,8 @@ def _few(connection: sqlite3.Connection, query: Query) -> list[int] | None:
         hits, values = _hits(query)
     if not hits:
         return None
-    found = connection.execute(f"{hits} LIMIT {MANY}", values).fetchall()
-    return [number for (number,) in found] if len(found) < MANY else None
+    rows = connection.execute(f"{hits} LIMIT {MANY}", values).fetchall()
+    return [number for (number,) in rows] if len(rows) < MANY else None
 
 
 def _these(manifests: list[int]) -> str:
@@ -298,42 +300,46 @@ def _these(manifests: list[int]) -> str:
 
 def _hits(query: Query) -> Sql:
     """Return the statement that selects the manifests that fit; empty if nothing restricts them."""
-    (within, values), (facts, given) = _with_terms(query), _facts(query)
+    (within, values), (facts, fact_values) = _with_terms(query), _facts(query)
     if not facts:
         return within, values
     of_terms = f" AND m.id IN ({within})" if within else ""
     # of damaged manifests no kind is known
-    return f"SELECT m.id FROM manifests m WHERE m.kind NOT NULL{of_terms}{facts}", values + given
+    return f"SELECT m.id FROM manifests m WHERE m.kind NOT NULL{of_terms}{facts}", values + fact_values
 
 
 def _with_terms(query: Query) -> Sql:
     """Return the statement that selects the manifests that have every term; empty if no term is asked for."""
     terms = _terms(query)
-    within = " INTERSECT ".join(f"SELECT manifest FROM terms WHERE {one}" for one, _ in terms)
+    within = " INTERSECT ".join(f"SELECT manifest FROM terms WHERE {condition}" for condition, _ in terms)
     return within, tuple(value for _, values in terms for value in values)
 
 
 def _each_term(query: Query) -> Sql:
     """Return the condition that a manifest ``m`` has every term, for a walk along all versions that may end early."""
     terms = _terms(query)
-    each = (f" AND EXISTS (SELECT 1 FROM terms WHERE {one} AND manifest = m.id)" for one, _ in terms)
+    each = (
+        f" AND EXISTS (SELECT 1 FROM terms WHERE {condition} AND manifest = m.id)" for condition, _ in terms
+    )
     return "".join(each), tuple(value for _, values in terms for value in values)
 
 
 def _terms(query: Query) -> list[Sql]:
     """Return conditions on a row of ``terms`` that belongs to a manifest; each must hold of one of its rows."""
     equal = "field = ? AND value = ?"
-    found: list[Sql] = [(equal, (f"tag:{key}", value)) for key, value in query.tags.items()]
+    conditions: list[Sql] = [(equal, (f"tag:{key}", value)) for key, value in query.tags.items()]
     if query.channels is not None:
-        found.append((equal, ("channels", str(query.channels))))
+        conditions.append((equal, ("channels", str(query.channels))))
     if query.parent is not None:
-        found.append((equal, ("parent", query.parent)))
+        conditions.append((equal, ("parent", query.parent)))
     if query.anchor is not None:  # 'g' comes after every hexadecimal digit
-        found.append(("field = ? AND value >= ? AND value < ?", ("anchor", query.anchor, f"{query.anchor}g")))
+        conditions.append(
+            ("field = ? AND value >= ? AND value < ?", ("anchor", query.anchor, f"{query.anchor}g"))
+        )
     if query.label is not None:
         within = "field = ? AND value IN (SELECT list FROM classes WHERE name = ?)"
-        found.append((within, ("classes", spelled(query.label))))
-    return found
+        conditions.append((within, ("classes", spelled(query.label))))
+    return conditions
 
 
 def _facts(query: Query) -> Sql:
@@ -345,11 +351,11 @@ def _facts(query: Query) -> Sql:
     return sql + " AND instr(m.words, ?) > 0" * len(query.words), (*values, *query.words)
 
 
-def _found(row: tuple[Any, ...]) -> Found:
+def _found(row: tuple[Any, ...]) -> SearchResult:
     name, major, minor, patch, state, digest = row[:6]
     try:
         tags, channels, anchors, parents = _decode(row[15])[0]
     except (TypeError, ValueError) as problem:
         raise Unusable(f"{name} is not written as expected: {problem}", broken=True) from problem
     lists = tags, tuple(channels), tuple(anchors), tuple(map(tuple, parents))
-    return Found._make((name, f"{major}.{minor}.{patch}", digest, *row[6:15], *lists, state > 0))
+    return SearchResult._make((name, f"{major}.{minor}.{patch}", digest, *row[6:15], *lists, state > 0))

@@ -23,13 +23,17 @@ def pulse(root: Path) -> int | None:
     now = time.time_ns()
     try:
         states = [os.lstat(f"{root}/tmp"), os.lstat(f"{root}/refs")]
-        if not all(stat.S_ISDIR(one.st_mode) for one in states):
+        if not all(stat.S_ISDIR(state.st_mode) for state in states):
             return None
         with os.scandir(f"{root}/tmp") as entries:
-            drafts = [one.stat(follow_symlinks=False) for one in sorted(entries, key=lambda one: one.name)]
+            drafts = [
+                state.stat(follow_symlinks=False) for state in sorted(entries, key=lambda state: state.name)
+            ]
     except OSError:  # no right to look: the state is unknown
         return None
-    if not all(settled(one, now) for one in states) or any(_age(one, now) < ABANDONED_NS for one in drafts):
+    if not all(settled(state, now) for state in states) or any(
+        _age(state, now) < ABANDONED_NS for state in drafts
+    ):
         return None
     return hash(tuple(map(stamp, (*states, *drafts))))
 
@@ -61,17 +65,17 @@ def mark(paths: list[str], now: int | None = None) -> int | None:
         now: Time in ns before they were read. If one changed shortly before, so that a further change might not show,
             None is returned.
     """
-    found: list[int] = []
+    stamps: list[int] = []
     for path in paths:
         try:
             known = os.lstat(path)
         except OSError:
-            found.append(0)
+            stamps.append(0)
             continue
         if now is not None and not settled(known, now):
             return None
-        found.append(stamp(known))
-    return hash(tuple(found))
+        stamps.append(stamp(known))
+    return hash(tuple(stamps))
 
 
 def read_plain(path: str, limit: int) -> tuple[os.stat_result, bytes]:

@@ -191,9 +191,9 @@ class Folders:
                 progress(len(done), len(done) + len(left) + 1, name)
             children = self._folder(name)
             known = set[str]() if self.rows.fresh else self._children(name)
-            for one in known - children if children is not None else {*known, name}:
-                gone.add(one)
-                self._remove(one)
+            for removed in known - children if children is not None else {*known, name}:
+                gone.add(removed)
+                self._remove(removed)
             if children is not None:
                 done.add(name)
                 left += sorted(children - known)
@@ -207,7 +207,7 @@ class Folders:
             ("name > ?1 || '/' AND name < ?1 || '0'", name.count("/") + 1) if name else ("name <> ?1", 0)
         )
         rows = self.rows.connection.execute(f"SELECT name FROM folders WHERE {within}", (name,))
-        return {one for (one,) in rows.fetchall() if one.count("/") == depth}
+        return {child for (child,) in rows.fetchall() if child.count("/") == depth}
 
     def _remove(self, name: str) -> None:
         """Delete a folder and everything inside it from the tables."""
@@ -228,17 +228,19 @@ class Folders:
             number = self.rows.number("folders")
         gone = set(_numbers(f"{path}/@tombstones")) if "@tombstones" in kinds else set[Number]()
         lines = dict(self._lines(name, before, gone)) if "@versions" in kinds else {}
-        for one in before.keys() - lines.keys():
+        for version in before.keys() - lines.keys():
             self.rows.connection.execute(
                 "DELETE FROM versions WHERE folder = ? AND major = ? AND minor = ? AND patch = ?",
-                (number, *one),
+                (number, *version),
             )
-        live = sorted(one for one, line in lines.items() if line.state == LIVE)
+        live = sorted(version for version, line in lines.items() if line.state == LIVE)
         latest = live[-1] if live else None
-        for one, line in lines.items():
-            if before.get(one) != (line, one == latest):
+        for version, line in lines.items():
+            if before.get(version) != (line, version == latest):
                 manifest, known, status, error = line
-                self.rows.add("versions", (number, *one, manifest, known, status, one == latest, error))
+                self.rows.add(
+                    "versions", (number, *version, manifest, known, status, version == latest, error)
+                )
         last = lines[latest] if latest is not None else Line(None, 0, LIVE, None)
         sure = state if all(line.error is None for line in lines.values()) else None
         finished = sum(line.state != UNFINISHED for line in lines.values())
@@ -246,16 +248,20 @@ class Folders:
         aliased = not inside.isdisjoint(("@aliases", "@log"))
         self.rows.add("folders", (number, name, sure, finished, aliased, words, last.manifest, last.error))
         prefix = f"{name}/" if name else ""
-        return {prefix + one for one in inside if _is_segment(one)} if prefix.count("/") < DEPTH else set()
+        return (
+            {prefix + version for version in inside if _is_segment(version)}
+            if prefix.count("/") < DEPTH
+            else set()
+        )
 
     def _before(self, name: str) -> tuple[int | None, dict[Number, tuple[Line, bool]]]:
         execute = self.rows.connection.execute
-        found = execute("SELECT id FROM folders WHERE name = ?", (name,)).fetchone()
+        row_id = execute("SELECT id FROM folders WHERE name = ?", (name,)).fetchone()
         sql = (
             "SELECT major, minor, patch, manifest, stamp, state, error, latest FROM versions WHERE folder = ?"
         )
-        rows = execute(sql, found).fetchall() if found is not None else []
-        return found and found[0], {row[:3]: (Line(*row[3:7]), bool(row[7])) for row in rows}
+        rows = execute(sql, row_id).fetchall() if row_id is not None else []
+        return row_id and row_id[0], {row[:3]: (Line(*row[3:7]), bool(row[7])) for row in rows}
 
     def _lines(
         self, name: str, before: Mapping[Number, tuple[Line, bool]], gone: set[Number]
@@ -317,22 +323,22 @@ def _look(refs: str, name: str, now: int | None = None) -> tuple[int | None, lis
     sure = True
     for kind in ("", "@versions", "@tombstones") if name else ("",):
         try:
-            one = os.lstat(f"{folder}/{kind}" if kind else folder)
+            file_state = os.lstat(f"{folder}/{kind}" if kind else folder)
         except OSError:
             states.append(0)
             continue
-        states.append(stamp(one))
-        if stat.S_ISDIR(one.st_mode):
+        states.append(stamp(file_state))
+        if stat.S_ISDIR(file_state.st_mode):
             kinds.append(kind)
         elif not kind:
             return None, []
-        sure = sure and (now is None or settled(one, now))
+        sure = sure and (now is None or settled(file_state, now))
     return hash(tuple(states)) if sure else None, kinds if "" in kinds else []
 
 
 def _folders_in(path: str) -> set[str]:
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
-        return {one.name for one in entries if one.is_dir(follow_symlinks=False)}
+        return {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
     return set()
 
 

@@ -25,7 +25,7 @@ PATIENCE = 2.0
 """Seconds to wait for a process that is writing; then this one fills tables of its own in memory."""
 SYNCHRONOUS = "NORMAL"
 """Waits for the disk where a power failure could otherwise leave a file that is wrong and looks right."""
-Kept = Literal["file", "memory"]
+Storage = Literal["file", "memory"]
 Row = tuple[Any, ...]
 ROWS = 10_000
 """Written in one go."""
@@ -103,13 +103,13 @@ class Tables:
     """An open connection to the tables.
 
     Attributes:
-        kept: Where they are.
+        storage: Where they are.
         path: Of the file.
         inode: Of the file when it was opened.
     """
 
     connection: sqlite3.Connection = attrs.field(repr=False)
-    kept: Kept
+    storage: Storage
     path: Path
     inode: int = 0
 
@@ -154,7 +154,7 @@ class Tables:
 
     def is_there(self) -> bool:
         """Return whether the file still has its name: what is written into an unlinked file is lost."""
-        return self.kept == "memory" or inode_of(self.path) == self.inode
+        return self.storage == "memory" or inode_of(self.path) == self.inode
 
     def __attrs_post_init__(self) -> None:
         """Close the connection when this is garbage-collected, at the latest when the interpreter exits."""
@@ -246,9 +246,9 @@ def remove(path: Path, inode: int) -> None:
     """
     if inode and inode_of(path) != inode:
         return
-    for one in (path.with_name(f"{path.name}-journal"), path):
+    for file in (path.with_name(f"{path.name}-journal"), path):
         with suppress(OSError):
-            one.unlink()
+            file.unlink()
 
 
 def inode_of(path: Path) -> int:
@@ -267,17 +267,17 @@ def _is_plain(path: Path) -> bool:
     Raises:
         Unusable: The file or its journal is something else than a plain file.
     """
-    found = False
-    for one in (path.with_name(f"{path.name}-journal"), path.with_name(f"{path.name}-wal"), path):
+    exists = False
+    for file in (path.with_name(f"{path.name}-journal"), path.with_name(f"{path.name}-wal"), path):
         try:
-            mode = os.lstat(one).st_mode
+            mode = os.lstat(file).st_mode
         except OSError:
-            found = False
+            exists = False
             continue
         if not stat.S_ISREG(mode):
-            raise Unusable(f"{one} is no plain file", broken=False)
-        found = True
-    return found
+            raise Unusable(f"{file} is no plain file", broken=False)
+        exists = True
+    return exists
 
 
 def _connected(target: str) -> sqlite3.Connection:
@@ -326,5 +326,5 @@ def about(connection: sqlite3.Connection, key: str) -> Any:
         connection: To the index.
         key: Name of the value.
     """
-    found = connection.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
-    return None if found is None else found[0]
+    row = connection.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
+    return None if row is None else row[0]

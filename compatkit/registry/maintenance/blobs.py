@@ -60,24 +60,24 @@ class BlobChecks:
         if state is None or state.st_size > MAX_BYTES:
             return None
         try:
-            found = self.survey.content(blob(digest).path)
+            content = self.survey.content(blob(digest).path)
         except (EnvironmentFailure, IntegrityError) as error:
             self._failed[digest] = answer(error)
             return None
-        if found is None:
+        if content is None:
             return None
-        self._count(len(found), digest)
-        self._seen[digest] = digest_of(found)
-        return found if self._seen[digest] == digest else None
+        self._count(len(content), digest)
+        self._seen[digest] = digest_of(content)
+        return content if self._seen[digest] == digest else None
 
     def manifest(self, digest: str) -> Manifest | None:
         """Return a manifest, read again unless it was read just now; None unless intact."""
         if digest in self.uses.recent or not digest or self._seen.get(digest, digest) != digest:
             return self.uses.recent.get(digest)
         with suppress(EnvironmentFailure, IntegrityError):  # reported by the check of its users
-            found = self.survey.content(blob(digest).path, MAX_BYTES + 1)
-            if found is not None and (digest in self._seen or digest_of(found) == digest):
-                return from_bytes(found)
+            content = self.survey.content(blob(digest).path, MAX_BYTES + 1)
+            if content is not None and (digest in self._seen or digest_of(content) == digest):
+                return from_bytes(content)
         return None
 
     def check_all(self, digests: Iterable[str]) -> None:
@@ -93,13 +93,13 @@ class BlobChecks:
     def _report_document(self, code: str, digest: str, what: str) -> None:
         roles = {"result"} if code == "result-format" else {"version", "parent"}
         uses = [use for use in self.uses.of[digest] if use.role in roles]
-        version = next((use.whose for use in uses if use.role == "version"), None)
+        version = next((use.user for use in uses if use.role == "version"), None)
         place = blob(digest)
         if code == "version-target" and version is not None:
             name, _, number = version.partition("@")
             place = self.survey.names[name].versions[Version.parse(number)]
             what = f"it points at {digest}: {what}"
-        self.survey.findings.add(code, place, what, [use.whose for use in uses])
+        self.survey.findings.add(code, place, what, [use.user for use in uses])
 
     def _state(self, digest: str) -> os.stat_result | None:
         known = self.survey.blobs.get(digest)
@@ -169,9 +169,9 @@ class BlobChecks:
             what = f"expected {digest}, got {actual} ({state.st_size:,} bytes)"
             findings.add("blob-digest", place, what, self.uses.users(digest))
         elif wrong:
-            whose = [use.whose for use in uses if use.size in wrong]
+            affected = [use.user for use in uses if use.size in wrong]
             stated = ", ".join(f"{size:,}" for size in sorted(size for size in wrong if size is not None))
-            findings.add("blob-size", place, f"expected {stated} bytes, got {state.st_size:,}", whose)
+            findings.add("blob-size", place, f"expected {stated} bytes, got {state.st_size:,}", affected)
         elif isinstance(header, str):
             findings.add("payload-header", place, header, self.uses.users(digest))
         elif header is not None:
@@ -179,7 +179,7 @@ class BlobChecks:
         if (
             actual == digest
             and state.st_size > MAX_BYTES
-            and (roles := DOCUMENTS & {one.role for one in uses})
+            and (roles := DOCUMENTS & {use.role for use in uses})
         ):
             code = "result-format" if roles == {"result"} else "version-target"
             self.uses.faults.append((code, digest, f"{state.st_size:,} bytes are more than a document has"))
@@ -192,8 +192,8 @@ class BlobChecks:
             tensors = content.tensors if content is not None else promise.tensors
             if (promise.count, promise.tensors) != (len(header.tensors), tensors):
                 what = f"expected {promise.count} tensors {promise.tensors}, got {len(header.tensors)}, {tensors}"
-                whose = [use.whose for use in uses if use.payload == promise]
-                findings.add("payload-tensors", place, what, whose)
+                affected = [use.user for use in uses if use.payload == promise]
+                findings.add("payload-tensors", place, what, affected)
 
     def _report_missing(self, place: Blob) -> bool:
         """Report a missing blob; return False if it has come back."""
@@ -201,12 +201,12 @@ class BlobChecks:
         users = self.uses.users(digest)
         if not users:
             return True  # gc moved it out meanwhile
-        above = (str(one) for one in Path(place.path).parents)
-        if blocked := next((one for one in above if one in self.survey.blocked), None):
+        above = (str(path) for path in Path(place.path).parents)
+        if blocked := next((path for path in above if path in self.survey.blocked), None):
             self._behind[blocked].extend(users)
             return True
         trash, quarantine = (self._copies(folder, digest) for folder in ("trash", "quarantine"))
-        copy = next((one for one in (*trash, *quarantine) if self._is_good(one, digest)), None)
+        copy = next((path for path in (*trash, *quarantine) if self._is_good(path, digest)), None)
         if os.path.lexists(self.survey.root / place.path):
             return False
         code = missing_code(self.uses.of[digest])
@@ -227,9 +227,9 @@ class BlobChecks:
         if folder in self.survey.blocked:
             return []
         return [
-            one.path
-            for one in scan(self.survey.root, folder)
-            if isinstance(one, Aside) and one.file.startswith(digest[7:])
+            place.path
+            for place in scan(self.survey.root, folder)
+            if isinstance(place, Aside) and place.file.startswith(digest[7:])
         ]
 
     def _is_good(self, path: str, digest: str) -> bool:

@@ -76,17 +76,20 @@ class Soundness(Shown):
         read = ", ".join(f"{getattr(self, name):,} {name}" for name in _COUNTED)
         lines = [f"{'sound' if self.sound else 'not sound'}; read {read}", f"registry {self.root}"]
         return "\n".join(
-            [*lines, *(f"{one.severity:<7}  {one.code}  {one.path}: {one.what}" for one in self.faults)]
+            [
+                *lines,
+                *(f"{fault.severity:<7}  {fault.code}  {fault.path}: {fault.what}" for fault in self.faults),
+            ]
         )
 
     @property
     def sound(self) -> bool:
         """Whether there are no errors; warnings and infos are ignored."""
-        return not any(one.severity == "error" for one in self.faults)
+        return not any(fault.severity == "error" for fault in self.faults)
 
     def count(self, severity: str) -> int:
         """Return the number of faults of a severity."""
-        return sum(one.severity == severity for one in self.faults)
+        return sum(fault.severity == severity for fault in self.faults)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -98,8 +101,8 @@ class Soundness(Shown):
             "deep": self.deep,
             "sound": self.sound,
             "read": {name: getattr(self, name) for name in _COUNTED},
-            "counts": {f"{one}s": self.count(one) for one in ("error", "warning", "info")},
-            "faults": [one.to_json() for one in self.faults],
+            "counts": {f"{severity}s": self.count(severity) for severity in ("error", "warning", "info")},
+            "faults": [fault.to_json() for fault in self.faults],
         }
 
 
@@ -141,12 +144,12 @@ def examine(
     uses = blobs.uses
     uses.naming = bool(survey.results or wanted.patterns)
     versions = read_versions(survey, wanted.version)
-    withdrawn = {one for one in versions if one.version in survey.names[one.name].tombstones}
+    withdrawn = {version for version in versions if version.version in survey.names[version.name].tombstones}
     uses.follow_versions(versions, withdrawn, then=Numbers(survey, versions, blobs.manifest).check)
     check_tombstones(survey, wanted.version)
     check_aliases(survey, wanted.whole_name)
     if wanted.patterns:
-        known, signed = uses.functions, {one.digest[7:] for one in versions}
+        known, signed = uses.functions, {version.digest[7:] for version in versions}
         survey.look("evidence", pairs=lambda extractor, head: extractor in known or head in known)
         survey.look("signatures", signed=signed.__contains__)
     results = check_results(survey, uses.label)
@@ -155,7 +158,7 @@ def examine(
     blobs.check_all({*uses.of, *survey.blobs, *survey.odd})
     survey.report_rights()
     _report_leftovers(survey)
-    found = Soundness(
+    report = Soundness(
         store.root,
         survey.findings.sorted(),
         wanted.patterns,
@@ -166,10 +169,10 @@ def examine(
         len(survey.blobs),
         blobs.amount,
     )
-    if not found.sound and store.index.path.exists():
+    if not report.sound and store.index.path.exists():
         with suppress(IntegrityError, EnvironmentFailure):
             store.index.rebuild()  # it may contain damaged data
-    return found
+    return report
 
 
 @attrs.frozen
@@ -179,36 +182,44 @@ class _Wanted:
     patterns: tuple[str, ...]
 
     def __attrs_post_init__(self) -> None:
-        for one in self.patterns:
-            if ":" in one or "@^" in one:
+        for pattern in self.patterns:
+            if ":" in pattern or "@^" in pattern:
                 raise InvalidName(
-                    f"{one!r:.100}: expected a name or NAME@VERSION, optionally with *, ? and [...], not an alias, "
+                    f"{pattern!r:.100}: expected a name or NAME@VERSION, optionally with *, ? and [...], not an alias, "
                     "digest or range.",
-                    subject=one,
+                    subject=pattern,
                 )
 
     def name(self, name: str) -> bool:
         """Return whether any version of a name is checked."""
-        return not self.patterns or any(fnmatchcase(name, one.partition("@")[0]) for one in self.patterns)
+        return not self.patterns or any(
+            fnmatchcase(name, pattern.partition("@")[0]) for pattern in self.patterns
+        )
 
     def whole_name(self, name: str) -> bool:
         """Return whether all versions of a name are checked, and so its aliases."""
-        return not self.patterns or any(fnmatchcase(name, one) for one in self.patterns if "@" not in one)
+        return not self.patterns or any(
+            fnmatchcase(name, pattern) for pattern in self.patterns if "@" not in pattern
+        )
 
     def version(self, name: str, version: Version) -> bool:
         """Return whether a version is checked."""
-        return self.whole_name(name) or any(fnmatchcase(f"{name}@{version}", one) for one in self.patterns)
+        return self.whole_name(name) or any(
+            fnmatchcase(f"{name}@{version}", pattern) for pattern in self.patterns
+        )
 
     def check(self, survey: Survey) -> None:
         """Raise for a pattern that matches nothing."""
-        for one in self.patterns:
-            name, at, version = one.partition("@")
-            found = [held for each, held in survey.names.items() if fnmatchcase(each, name)]
-            if not found or (
-                at and not any(fnmatchcase(str(each), version) for held in found for each in held.versions)
+        for pattern in self.patterns:
+            name, at, version = pattern.partition("@")
+            matches = [files for each, files in survey.names.items() if fnmatchcase(each, name)]
+            if not matches or (
+                at
+                and not any(fnmatchcase(str(each), version) for files in matches for each in files.versions)
             ):
                 raise NotFound(
-                    f"{one!r:.100} matches no component of {survey.root}; see `compatkit ls`.", subject=one
+                    f"{pattern!r:.100} matches no component of {survey.root}; see `compatkit ls`.",
+                    subject=pattern,
                 )
 
 
@@ -226,7 +237,9 @@ def open_damaged(root: str | os.PathLike[str]) -> Store:
     except LayoutTooNew:
         raise
     except (IntegrityError, EnvironmentFailure):
-        if not os.path.lexists(path / MARKER) and not all((path / one).is_dir() for one in ("blobs", "refs")):
+        if not os.path.lexists(path / MARKER) and not all(
+            (path / folder).is_dir() for folder in ("blobs", "refs")
+        ):
             raise
         return Store(path, _STAND_IN)
 
@@ -244,7 +257,7 @@ def _check_marker(findings: Findings, root: Path) -> None:
 
 def _report_leftovers(survey: Survey) -> None:
     for folder, code in (("tmp", "drafts"), ("trash", "trash"), ("quarantine", "quarantine")):
-        if there := survey.aside[folder].values():
-            files = "1 file" if len(there) == 1 else f"{len(there):,} files"
-            what = f"{files} of {sum(one.st_size for one in there):,} bytes"
+        if states := survey.aside[folder].values():
+            files = "1 file" if len(states) == 1 else f"{len(states):,} files"
+            what = f"{files} of {sum(state.st_size for state in states):,} bytes"
             survey.findings.add(code, folder, what)

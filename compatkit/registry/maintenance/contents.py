@@ -84,14 +84,14 @@ class _Reading:
     def read(self, header: Header | None) -> Content:
         parts: list[tuple[str, str, tuple[int, ...], bytes]] = []
         at = 0
-        for one in header.tensors if header is not None else ():
-            for _ in self._pieces(one.start - at):
+        for entry in header.tensors if header is not None else ():
+            for _ in self._pieces(entry.start - at):
                 pass
             tensor = hashlib.sha256()
-            for piece in self._pieces(one.stop - one.start):
+            for piece in self._pieces(entry.stop - entry.start):
                 tensor.update(piece)
-            parts.append((one.name, one.dtype, one.shape, tensor.digest()))
-            at = one.stop
+            parts.append((entry.name, entry.dtype, entry.shape, tensor.digest()))
+            at = entry.stop
         for _ in self._pieces(None):
             pass
         tensors = combine(iter(parts)) if header is not None else None

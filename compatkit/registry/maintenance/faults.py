@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.registry.scan import Place
+from compatkit.registry.scan import RegistryEntry
 
 Severity = Literal["error", "warning", "info"]
 
@@ -32,7 +32,7 @@ class FaultCode:
     remedy: str
 
 
-_error, _warning, _info = (partial(FaultCode, one) for one in ("error", "warning", "info"))
+_error, _warning, _info = (partial(FaultCode, severity) for severity in ("error", "warning", "info"))
 _COPY = (
     "restore the file from another copy of the registry (--from ROOT), or publish the same component again"
 )
@@ -143,7 +143,7 @@ class Fault:
         severity: ``error``, ``warning`` or ``info``.
         path: Relative to the registry's root.
         what: Expected and actual state.
-        whose: Affected references, ``name@version``; empty if nothing uses it.
+        affected: Affected references, ``name@version``; empty if nothing uses it.
         remedy: What to do.
         place: What belongs at the path, if known.
     """
@@ -152,9 +152,9 @@ class Fault:
     severity: Severity
     path: str
     what: str
-    whose: tuple[str, ...] = ()
+    affected: tuple[str, ...] = ()
     remedy: str = ""
-    place: Place | None = attrs.field(default=None, eq=False, repr=False)
+    place: RegistryEntry | None = attrs.field(default=None, eq=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -168,7 +168,12 @@ class Findings:
     faults: list[Fault] = attrs.field(factory=list)
 
     def add(
-        self, code: str, at: str | Place, what: str, whose: Iterable[str] = (), remedy: str | None = None
+        self,
+        code: str,
+        at: str | RegistryEntry,
+        what: str,
+        affected: Iterable[str] = (),
+        remedy: str | None = None,
     ) -> None:
         """Add a fault with the severity of its code.
 
@@ -176,18 +181,20 @@ class Findings:
             code: One of ``CODES``.
             at: Path relative to the root, or the place there.
             what: Expected and actual state.
-            whose: References that it concerns.
+            affected: References that it concerns.
             remedy: What to do; None for the remedy of the code.
         """
         kind = CODES[code]
         path, place = (at, None) if isinstance(at, str) else (at.path, at)
         remedy = kind.remedy if remedy is None else remedy
-        self.faults.append(Fault(code, kind.severity, path, what, tuple(dict.fromkeys(whose)), remedy, place))
+        self.faults.append(
+            Fault(code, kind.severity, path, what, tuple(dict.fromkeys(affected)), remedy, place)
+        )
 
     def sorted(self) -> tuple[Fault, ...]:
         """Return the faults, errors first, then by path."""
         order = {"error": 0, "warning": 1, "info": 2}
-        return tuple(sorted(self.faults, key=lambda one: (order[one.severity], one.path, one.code)))
+        return tuple(sorted(self.faults, key=lambda fault: (order[fault.severity], fault.path, fault.code)))
 
 
 def shown(data: bytes, most: int = 40) -> str:

@@ -18,8 +18,8 @@ from compatkit.registry.refs import pointed, read_line
 from compatkit.registry.scan import (
     AliasMove,
     AliasPointer,
-    Place,
     PolicyFile,
+    RegistryEntry,
     ResultPointer,
     SignatureFile,
     TombstoneFile,
@@ -35,7 +35,7 @@ _CUT_OFF = re.compile(
 """Matches the beginning of the line of a version whose writing was interrupted."""
 
 
-def fault_of(place: Place, content: bytes) -> tuple[str, str] | None:
+def fault_of(place: RegistryEntry, content: bytes) -> tuple[str, str] | None:
     """Return fault code and description of a small file's content; None if it is sound.
 
     Args:

@@ -83,7 +83,7 @@ class CollectionPlan(Shown):
         folders: Empty folders, to be removed.
         young: Unreferenced blobs within the grace.
         waiting: Blobs in ``trash`` within the grace.
-        kept: Number of referenced digests.
+        referenced: Number of referenced digests.
     """
 
     grace: timedelta
@@ -96,7 +96,7 @@ class CollectionPlan(Shown):
     folders: tuple[str, ...]
     young: tuple[Leftover, ...]
     waiting: tuple[Leftover, ...]
-    kept: int
+    referenced: int
     store: Store = attrs.field(repr=False, eq=False)
     spares: bool = attrs.field(default=False, repr=False)
     lost: frozenset[str] = attrs.field(default=frozenset(), repr=False)
@@ -106,16 +106,19 @@ class CollectionPlan(Shown):
             (name, f"{len(getattr(self, name)):,} files", f"{size:,} bytes")
             for name, size in self.bytes.items()
         ]
-        found = [one for one in rows if getattr(self, one[0])]
+        filled = [row for row in rows if getattr(self, row[0])]
         first = "nothing to collect" if self.is_empty else "what apply() would collect"
         return "\n".join(
-            [f"{first}; {self.kept:,} digests are referred to and stay", *(aligned(found) if found else [])]
+            [
+                f"{first}; {self.referenced:,} digests are referred to and stay",
+                *(aligned(filled) if filled else []),
+            ]
         )
 
     @property
     def bytes(self) -> dict[str, int]:
         """Bytes of each file list by name."""
-        return {name: sum(one.bytes for one in getattr(self, name)) for name in KINDS}
+        return {name: sum(file.bytes for file in getattr(self, name)) for name in KINDS}
 
     @property
     def is_empty(self) -> bool:
@@ -124,10 +127,10 @@ class CollectionPlan(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values: all files, and totals."""
-        lists = {name: [attrs.asdict(one) for one in getattr(self, name)] for name in KINDS}
+        lists = {name: [attrs.asdict(file) for file in getattr(self, name)] for name in KINDS}
         return {
             "grace_seconds": self.grace.total_seconds(),
-            "kept": self.kept,
+            "kept": self.referenced,
             "totals": {name: {"files": len(lists[name]), "bytes": size} for name, size in self.bytes.items()},
             **lists,
             "folders": list(self.folders),
@@ -185,7 +188,7 @@ def plan(
     missing = frozenset(map(check_digest, lost))
     referenced = known(store, progress) if indexed and not withdrawn and not missing else None
     marks = Marker(root, ages, withdrawn, missing).mark(progress, referenced)
-    found: dict[str, list[Leftover]] = {kind: [] for kind in KINDS}
+    leftovers: dict[str, list[Leftover]] = {kind: [] for kind in KINDS}
     with environment("read", root):
         for blob in marks.blobs:
             if blob.digest in marks.alive:
@@ -193,22 +196,24 @@ def plan(
             if (state := durable.file_state(root / blob.path)) is not None:
                 dead = "withdrawn" if blob.digest in marks.spared else "blobs"
                 kind = dead if ages.old(state) else "young"
-                found[kind].append(Leftover(blob.path, blob.digest, state.st_size, ages.of(state)))
-        found["drafts"], trash, found["quarantine"] = aside(root, ages)
+                leftovers[kind].append(Leftover(blob.path, blob.digest, state.st_size, ages.of(state)))
+        leftovers["drafts"], trash, leftovers["quarantine"] = aside(root, ages)
         back = {
-            one.digest: one
-            for one in trash
-            if one.digest is not None and one.digest in marks.alive and store.objects.size(one.digest) is None
+            blob.digest: blob
+            for blob in trash
+            if blob.digest is not None
+            and blob.digest in marks.alive
+            and store.objects.size(blob.digest) is None
         }
-        for one in trash:
-            kind = "trash" if one.age >= ages.grace else "waiting"
-            found["back" if back.get(one.digest or "") is one else kind].append(one)
-        empty = tuple(one for one in marks.empty if is_empty(root / one, ages))
-    files = {kind: tuple(those) for kind, those in found.items()}
+        for leftover in trash:
+            kind = "trash" if leftover.age >= ages.grace else "waiting"
+            leftovers["back" if back.get(leftover.digest or "") is leftover else kind].append(leftover)
+        empty = tuple(folder for folder in marks.empty if is_empty(root / folder, ages))
+    files = {kind: tuple(those) for kind, those in leftovers.items()}
     return CollectionPlan(
         grace=grace,
         folders=empty,
-        kept=len(marks.alive),
+        referenced=len(marks.alive),
         store=store,
         spares=withdrawn,
         lost=missing,
@@ -272,8 +277,8 @@ class _Sweep:
         return self.done
 
     def _delete_drafts(self, ages: Ages) -> None:
-        for one in self.plan.drafts:
-            path = self.root / one.path
+        for draft in self.plan.drafts:
+            path = self.root / draft.path
             with suppress(FileNotFoundError):  # its process or another collection was faster
                 if ages.given_up(path.name, os.lstat(path)):
                     self._delete(path)
@@ -284,12 +289,12 @@ class _Sweep:
         planned = [*self.plan.blobs, *self.plan.withdrawn]
         if planned:
             durable.make_folder(self.root / "trash", self.root)
-        for count, one in enumerate(planned):
+        for count, leftover in enumerate(planned):
             if progress is not None:
                 progress(count, len(planned), "taking out")
-            if one.digest is not None and one.digest not in marks.alive:
+            if leftover.digest is not None and leftover.digest not in marks.alive:
                 with suppress(FileNotFoundError):  # another collection was faster
-                    self._take(one.digest, ages)
+                    self._take(leftover.digest, ages)
 
     def _take(self, digest: str, ages: Ages) -> None:
         path = self.objects.path(digest)
@@ -310,22 +315,26 @@ class _Sweep:
 
     def _empty_trash(self, listed: list[Leftover], marks: Marks, progress: Progress | None) -> None:
         """Restore blobs that are referred to and exist only in ``trash``; delete what is planned and old enough."""
-        for digest in sorted({one.digest for one in listed if one.digest is not None} & marks.alive):
+        for digest in sorted(
+            {leftover.digest for leftover in listed if leftover.digest is not None} & marks.alive
+        ):
             if self.objects.size(digest) is None and self.objects.hold(digest):
                 self.done.back.append(digest)
             if digest in self.done.moved:
                 self.done.moved.remove(digest)
-                self.done.moved_bytes -= next(one.bytes for one in listed if one.digest == digest)
-        planned = {one.path for one in self.plan.trash} | self._taken
+                self.done.moved_bytes -= next(
+                    leftover.bytes for leftover in listed if leftover.digest == digest
+                )
+        planned = {leftover.path for leftover in self.plan.trash} | self._taken
         ages = self._now()
-        for count, one in enumerate(listed):
+        for count, leftover in enumerate(listed):
             if progress is not None:
                 progress(count, len(listed), "deleting")
-            if one.path not in planned or one.digest is None:
+            if leftover.path not in planned or leftover.digest is None:
                 continue
-            if one.digest in marks.alive and self.objects.size(one.digest) is None:
+            if leftover.digest in marks.alive and self.objects.size(leftover.digest) is None:
                 continue  # restoring failed; this is the only copy
-            path = self.root / one.path
+            path = self.root / leftover.path
             with suppress(FileNotFoundError):  # restored, or deleted by another collection
                 if ages.long_out(os.lstat(path)):
                     self._delete(path)

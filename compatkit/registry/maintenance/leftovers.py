@@ -107,19 +107,19 @@ def aside(root: Path, ages: Ages) -> tuple[list[Leftover], list[Leftover], list[
     drafts: list[Leftover] = []
     trash: list[Leftover] = []
     quarantine: list[Leftover] = []
-    for one in scan(root, "tmp", "trash", "quarantine"):
-        if not isinstance(one, Aside):
-            durable.check_folders(root / one.path, root)
+    for place in scan(root, "tmp", "trash", "quarantine"):
+        if not isinstance(place, Aside):
+            durable.check_folders(root / place.path, root)
             continue
-        state = durable.file_state(root / one.path)
+        state = durable.file_state(root / place.path)
         if state is None:
             continue
-        if one.folder == "quarantine":
-            quarantine.append(Leftover(one.path, None, state.st_size, ages.of(state)))
-        elif one.folder == "trash" and (match := _TRASHED.fullmatch(one.file)):
-            trash.append(Leftover(one.path, f"sha256:{match[1]}", state.st_size, ages.out(state)))
-        elif one.folder == "tmp" and ages.given_up(one.file, state):
-            drafts.append(Leftover(one.path, None, state.st_size, ages.of(state)))
+        if place.folder == "quarantine":
+            quarantine.append(Leftover(place.path, None, state.st_size, ages.of(state)))
+        elif place.folder == "trash" and (match := _TRASHED.fullmatch(place.file)):
+            trash.append(Leftover(place.path, f"sha256:{match[1]}", state.st_size, ages.out(state)))
+        elif place.folder == "tmp" and ages.given_up(place.file, state):
+            drafts.append(Leftover(place.path, None, state.st_size, ages.of(state)))
     return drafts, trash, quarantine
 
 

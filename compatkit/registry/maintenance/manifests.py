@@ -37,14 +37,14 @@ def read_canonical(data: bytes) -> SoundManifest | None:
         return None
     try:
         sections = _sections(Manifest, data[:-1])
-        contract, found = _contract(sections["contract"])
+        contract, edges = _contract(sections["contract"])
         _check(sections["contract"], sections["blueprint"])
         values: dict[str, Any] = {"contract": contract}
         for name, raw in sections.items():
             if name != "contract":
                 values[name], inside = _section(Manifest, name, raw)
-                found += inside
-        return SoundManifest(Manifest(**values), found)
+                edges += inside
+        return SoundManifest(Manifest(**values), edges)
     except FormatError:
         return None
 
@@ -54,13 +54,13 @@ def _sections(kind: Any, data: bytes) -> dict[str, bytes]:
     import msgspec
 
     try:
-        found = {name: bytes(raw) for name, raw in _splitter().decode(data).items()}
+        sections = {name: bytes(raw) for name, raw in _splitter().decode(data).items()}
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(str(error)) from None
-    written = b",".join([b'"%b":%b' % (name.encode(), raw) for name, raw in found.items()])
-    if list(found) != list(_kinds(kind)) or b"{%b}" % written != data:
+    written = b",".join([b'"%b":%b' % (name.encode(), raw) for name, raw in sections.items()])
+    if list(sections) != list(_kinds(kind)) or b"{%b}" % written != data:
         raise FormatError("other fields, or not canonical")
-    return found
+    return sections
 
 
 @cache
@@ -80,7 +80,7 @@ def _kinds(kind: Any) -> dict[str, Any]:
 def _contract(data: bytes) -> tuple[Contract, tuple[DocumentEdge, ...]]:
     read = {name: _section(Contract, name, raw) for name, raw in _sections(Contract, data).items()}
     return Contract(**{name: value for name, (value, _) in read.items()}), sum(
-        (one for _, one in read.values()), ()
+        (edges for _, edges in read.values()), ()
     )
 
 

@@ -25,7 +25,7 @@ from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.leftovers import Ages
 from compatkit.registry.os_errors import environment
-from compatkit.registry.reach import Found, How, names, walk
+from compatkit.registry.reach import How, NamedDigest, names, walk
 from compatkit.registry.refs import LIMIT, LINE_LIMIT, References, pointed, read_line
 from compatkit.registry.scan import (
     Aside,
@@ -76,7 +76,7 @@ class _Step(NamedTuple):
 
     Attributes:
         how: ``component`` and ``blob`` are read; ``named`` only if it is a document.
-        whose: What refers to it, for messages.
+        referrer: What refers to it, for messages.
         firm: Whether it must exist.
         living: False if it is reached only from versions whose weights may be collected.
         spare: Whether it is weights that may be collected.
@@ -84,7 +84,7 @@ class _Step(NamedTuple):
 
     digest: str
     how: How
-    whose: str
+    referrer: str
     firm: bool
     living: bool = True
     spare: bool = False
@@ -113,7 +113,7 @@ class Marker:
     withdrawn: bool = False
     lost: frozenset[str] = frozenset()
     every_draft: bool = False
-    _documents: dict[str, tuple[Found, ...]] = attrs.field(factory=dict, init=False)
+    _documents: dict[str, tuple[NamedDigest, ...]] = attrs.field(factory=dict, init=False)
     _trash: dict[str, list[str]] = attrs.field(factory=dict, init=False)
 
     def mark(self, progress: Progress | None = None, known: Collection[str] | None = None) -> Marks:
@@ -143,39 +143,39 @@ class Marker:
         empty: list[str] = []
         blobs: list[Blob] = []
         try:
-            for one in scan(self.root):
-                match one:
+            for place in scan(self.root):
+                match place:
                     case VersionFile():
-                        if known is None and (digest := self._pointed(one)) is not None:
-                            versions.append((one, digest))
+                        if known is None and (digest := self._pointed(place)) is not None:
+                            versions.append((place, digest))
                     case TombstoneFile():
-                        if self.withdrawn and self.ages.old(os.lstat(self.root / one.path)):
-                            buried.add((one.name, one.version))
+                        if self.withdrawn and self.ages.old(os.lstat(self.root / place.path)):
+                            buried.add((place.name, place.version))
                     case ResultPointer():
-                        starts += self._result(one)
+                        starts += self._result(place)
                     case Aside(folder="tmp"):
-                        starts += self._draft(one)
+                        starts += self._draft(place)
                     case Aside(folder="quarantine") | PolicyFile():
-                        starts += self._mentioned(one)
+                        starts += self._mentioned(place)
                     case Blob():
-                        blobs.append(one)
+                        blobs.append(place)
                     case EmptyFolder():
-                        empty.append(one.path)
+                        empty.append(place.path)
                     case Obstacle():  # an error, as it may hide references
-                        durable.check_folders(self.root / one.path, self.root)
+                        durable.check_folders(self.root / place.path, self.root)
                     case _:
                         pass
         except OSError as error:
             with environment("read", error.filename or self.root):
                 raise
-        gone = {digest for one, digest in versions if (one.name, one.version) in buried}
-        gone -= {digest for one, digest in versions if (one.name, one.version) not in buried}
+        gone = {digest for place, digest in versions if (place.name, place.version) in buried}
+        gone -= {digest for place, digest in versions if (place.name, place.version) not in buried}
         starts += [
-            _Step(digest, "component", f"{one.name}@{one.version}", True, digest not in gone)
-            for one, digest in versions
+            _Step(digest, "component", f"{place.name}@{place.version}", True, digest not in gone)
+            for place, digest in versions
         ]
         starts.sort(
-            key=lambda one: not one.living
+            key=lambda step: not step.living
         )  # living ones first, so that few digests are visited twice
         alive, spared = set(known or ()), set[str]()
         for step in walk(
@@ -187,18 +187,18 @@ class Marker:
             (spared if step.spare else alive).add(step.digest)
         return Marks(frozenset(alive), frozenset(spared - alive), tuple(empty), tuple(blobs))
 
-    def _pointed(self, one: VersionFile) -> str | None:
-        data = _head(f"{self.root}/{one.path}")
+    def _pointed(self, file: VersionFile) -> str | None:
+        data = _head(f"{self.root}/{file.path}")
         if not data:
             return None  # an interrupted publish without hard links
-        if digest := pointed(data, f"{one.name}@{one.version}"):
+        if digest := pointed(data, f"{file.name}@{file.version}"):
             return digest
-        return References(self.root).digest(one.name, one.version)  # waits for a writer, then raises
+        return References(self.root).digest(file.name, file.version)  # waits for a writer, then raises
 
-    def _result(self, one: ResultPointer) -> Iterator[_Step]:
-        path = self.root / one.path
+    def _result(self, pointer: ResultPointer) -> Iterator[_Step]:
+        path = self.root / pointer.path
         data = _head(str(path))
-        if data and data != f"sha256:{one.result}\n".encode():
+        if data and data != f"sha256:{pointer.result}\n".encode():
             raise IntegrityError(
                 f"{path} should hold the digest in its name, got {data[:80]!r}: its references are unknown, so nothing "
                 "is collected. Move it to quarantine with `compatkit verify --repair`, or restore it from another copy "
@@ -206,24 +206,24 @@ class Marker:
                 subject=path,
             )
         if data is not None:
-            yield _Step(f"sha256:{one.result}", "blob", f"the result {path}", bool(data))
+            yield _Step(f"sha256:{pointer.result}", "blob", f"the result {path}", bool(data))
 
-    def _draft(self, one: Aside) -> Iterator[_Step]:
+    def _draft(self, draft: Aside) -> Iterator[_Step]:
         """Yield the target of a drafted reference."""
-        path = self.root / one.path
+        path = self.root / draft.path
         state = durable.file_state(path)
-        if state is None or (not self.every_draft and self.ages.given_up(one.file, state)):
+        if state is None or (not self.every_draft and self.ages.given_up(draft.file, state)):
             return
         if state.st_size <= LINE_LIMIT and (line := read_line(_head(str(path)) or b"")):
             yield _Step(line[0], "component", f"the draft {path}", False)
 
-    def _mentioned(self, one: Aside | PolicyFile) -> Iterator[_Step]:
+    def _mentioned(self, file: Aside | PolicyFile) -> Iterator[_Step]:
         """Yield the digests named in a policy, or in what was a reference before it was damaged."""
-        path = self.root / one.path
+        path = self.root / file.path
         state = durable.file_state(path)
         if state is not None and state.st_size <= LIMIT:  # larger files are damaged weights
-            for found in sorted(set(_LOOSE.findall((durable.read(path, None) or (b"",))[0]))):
-                yield _Step(f"sha256:{found.decode()}", "named", str(path), False)
+            for mentioned in sorted(set(_LOOSE.findall((durable.read(path, None) or (b"",))[0]))):
+                yield _Step(f"sha256:{mentioned.decode()}", "named", str(path), False)
 
     def _further(self, gone: Collection[str], step: _Step) -> Iterator[_Step]:
         if step.how == "payload":
@@ -234,28 +234,28 @@ class Marker:
             spare = not step.living and how == "payload" and step.digest in gone
             yield _Step(digest, how, step.digest, firm and how != "named", step.living, spare)
 
-    def _document(self, step: _Step) -> tuple[Found, ...]:
+    def _document(self, step: _Step) -> tuple[NamedDigest, ...]:
         """Return the references of a blob; empty if it is not a document."""
-        digest, how, whose, firm = step[:4]
+        digest, how, referrer, firm = step[:4]
         known = self._documents.get(digest)
         if known is not None:
             return known
-        found = self._content(digest, peek=how == "named", patient=firm)
-        if found is None and firm and digest not in self.lost:
-            raise self._refusal(digest, whose, "is missing, from trash/ too", _Missing)
-        if found is None or digest in self.lost or (how == "named" and not found[0].startswith(b"{")):
+        content = self._content(digest, peek=how == "named", patient=firm)
+        if content is None and firm and digest not in self.lost:
+            raise self._refusal(digest, referrer, "is missing, from trash/ too", _Missing)
+        if content is None or digest in self.lost or (how == "named" and not content[0].startswith(b"{")):
             return ()
-        data, size = found
+        data, size = content
         if size > MAX_BYTES:
             if how == "component":
-                raise self._refusal(digest, whose, f"has {size} bytes, more than any document")
+                raise self._refusal(digest, referrer, f"has {size} bytes, more than any document")
             return ()
         if (actual := digest_of(data)) != digest:
-            raise self._refusal(digest, whose, f"holds other bytes than its name promises, {actual}")
+            raise self._refusal(digest, referrer, f"holds other bytes than its name promises, {actual}")
         try:
             self._documents[digest] = names(data, digest, component=firm and how == "component")
         except FormatError as error:
-            raise self._refusal(digest, whose, f"cannot be read ({error})") from error
+            raise self._refusal(digest, referrer, f"cannot be read ({error})") from error
         return self._documents[digest]
 
     def _content(self, digest: str, *, peek: bool, patient: bool) -> tuple[bytes, int] | None:
@@ -270,20 +270,20 @@ class Marker:
         """
         name = digest[7:]
         path = f"{self.root}/blobs/sha256/{name[:2]}/{name}"
-        found = _read(path, peek)
+        content = _read(path, peek)
         for _ in range(3 if patient else 1):
-            for place in () if found is not None else (*self._trash.get(name, ()), path):
-                found = _read(place, peek) if found is None else found
-            if found is None:
+            for place in () if content is not None else (*self._trash.get(name, ()), path):
+                content = _read(place, peek) if content is None else content
+            if content is None:
                 self._trash = _trashed(self.root)
-        return found
+        return content
 
     def _refusal(
-        self, digest: str, whose: str, what: str, kind: type[IntegrityError] = IntegrityError
+        self, digest: str, referrer: str, what: str, kind: type[IntegrityError] = IntegrityError
     ) -> IntegrityError:
         name = digest.removeprefix("sha256:")
         return kind(
-            f"{self.root}/blobs/sha256/{name[:2]}/{name} {what}, and {whose} refers to it: its own references are "
+            f"{self.root}/blobs/sha256/{name[:2]}/{name} {what}, and {referrer} refers to it: its own references are "
             "unknown, so nothing is collected. `compatkit verify` shows the damage and the remedy. If it is lost for "
             f"good, `compatkit gc --lost {digest}` collects without it.",
             subject=digest,
@@ -298,12 +298,12 @@ def _counted(starts: list[_Step], progress: Progress | None) -> Iterator[_Step]:
 
 
 def _read(path: str, peek: bool) -> tuple[bytes, int] | None:
-    found = durable.read(path, None, limit=_PEEK)
-    if found is None:
+    opened = durable.read(path, None, limit=_PEEK)
+    if opened is None:
         return None
-    data, size = found[0], found[1].st_size
+    data, size = opened[0], opened[1].st_size
     if 0 < len(data) < size <= MAX_BYTES and (data.startswith(b"{") or not peek):
-        data = (durable.read(path, None) or found)[0]
+        data = (durable.read(path, None) or opened)[0]
     return data, size
 
 
@@ -320,10 +320,10 @@ def _head(path: str) -> bytes | None:
 
 def _trashed(root: Path) -> dict[str, list[str]]:
     """Return the paths of the blobs in ``trash``, by the hex digits of their digests."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for one in scan(root, "trash"):
-        if isinstance(one, Aside):
-            found[one.file[:64]].append(f"{root}/{one.path}")
+    paths: dict[str, list[str]] = defaultdict(list)
+    for place in scan(root, "trash"):
+        if isinstance(place, Aside):
+            paths[place.file[:64]].append(f"{root}/{place.path}")
         else:
-            durable.check_folders(root / one.path, root)
-    return found
+            durable.check_folders(root / place.path, root)
+    return paths

@@ -28,7 +28,7 @@ from compatkit.registry.maintenance.contents import PIECE, read_content
 from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LIMIT
-from compatkit.registry.scan import Place, listed, scan
+from compatkit.registry.scan import RegistryEntry, listed, scan
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
@@ -48,7 +48,7 @@ class Action:
         code: Code of the fault.
         path: Changed path, relative to the root.
         words: Description beginning with a verb: ``"move blobs/... to quarantine/"``.
-        whose: Affected references.
+        affected: Affected references.
         stage: Its stage.
         work: Carries it out; returns False if it is no longer needed.
     """
@@ -56,13 +56,13 @@ class Action:
     code: str
     path: str
     words: str
-    whose: tuple[str, ...]
+    affected: tuple[str, ...]
     stage: int = attrs.field(repr=False)
     work: Callable[[], bool] = attrs.field(repr=False, eq=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        return {"code": self.code, "path": self.path, "words": self.words, "whose": list(self.whose)}
+        return {"code": self.code, "path": self.path, "words": self.words, "affected": list(self.affected)}
 
 
 @attrs.frozen
@@ -125,7 +125,7 @@ class RepairPlan:
 
     def _check_writer(self) -> None:
         root = self.soundness.root
-        if any(one.code == "marker-damaged" for one in self.left):
+        if any(fault.code == "marker-damaged" for fault in self.left):
             raise LayoutError(
                 f"{root / MARKER} is damaged and may be of a newer layout, so nothing is changed. Upgrade compatkit.",
                 subject=root,
@@ -142,8 +142,8 @@ class RepairPlan:
             "schema": SCHEMA,
             "kind": "repair-plan",
             "root": str(self.soundness.root),
-            "actions": [one.to_json() for one in self.actions],
-            "left": [one.to_json() for one in self.left],
+            "actions": [action.to_json() for action in self.actions],
+            "left": [fault.to_json() for fault in self.left],
         }
 
 
@@ -168,7 +168,7 @@ class Planned:
 
     def finished(self) -> RepairPlan:
         """Return the plan, its actions sorted by stage."""
-        actions = sorted(self._actions.values(), key=lambda one: one.stage)
+        actions = sorted(self._actions.values(), key=lambda action: action.stage)
         return RepairPlan(self.soundness, tuple(actions), tuple(self.left))
 
     def act(
@@ -184,7 +184,9 @@ class Planned:
             path: That changes; None for that of the fault.
         """
         place = fault.path if path is None else path
-        self._actions.setdefault((place, words), Action(fault.code, place, words, fault.whose, stage, work))
+        self._actions.setdefault(
+            (place, words), Action(fault.code, place, words, fault.affected, stage, work)
+        )
         return True
 
     def leave(self, fault: Fault, remedy: str | None = None) -> bool:
@@ -253,11 +255,11 @@ class Planned:
         if stat.S_ISDIR(mode):
             durable.move(path, away)
         elif not durable.link(path, away):
-            found = durable.read(path, self.root) if stat.S_ISREG(mode) else None
-            if found is None:
+            opened = durable.read(path, self.root) if stat.S_ISREG(mode) else None
+            if opened is None:
                 durable.move(path, away)
             else:
-                durable.write(away, [found[0]], root=self.root)
+                durable.write(away, [opened[0]], root=self.root)
         durable.sync_folder(away.parent)
 
     def put_back(self, fault: Fault, path: str, digest: str, origin: str) -> bool:
@@ -300,8 +302,8 @@ class Planned:
             if os.path.lexists(full):
                 return False
 
-            def place(draft: Path, found: list[str]) -> None:
-                _check(source, digest, found[0])
+            def place(draft: Path, digests: list[str]) -> None:
+                _check(source, digest, digests[0])
                 durable.make_folder(full.parent, self.root)
                 if not durable.link(draft, full):
                     durable.move(draft, full)
@@ -366,12 +368,12 @@ class Planned:
     def content(self, path: str | Path) -> bytes | None:
         """Return the beginning of a regular file; None if it is missing or unreadable."""
         try:
-            found = durable.read(self.root / path, self.root, limit=LIMIT + 1)
+            opened = durable.read(self.root / path, self.root, limit=LIMIT + 1)
         except CompatkitError:
             return None
-        return None if found is None else found[0]
+        return None if opened is None else opened[0]
 
-    def scan(self, *folders: str, **only: Any) -> Iterator[Place]:
+    def scan(self, *folders: str, **only: Any) -> Iterator[RegistryEntry]:
         """Yield the places in folders, as ``scan``; folders that cannot be listed are reported elsewhere.
 
         Args:

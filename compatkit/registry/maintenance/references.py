@@ -34,14 +34,14 @@ def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> lis
         survey: The files that were found.
         wanted: Whether a version of a name is to be read.
     """
-    found: list[Published] = []
-    for name, held in sorted(survey.names.items()):
-        for version, place in sorted(held.versions.items()):
+    versions: list[Published] = []
+    for name, files in sorted(survey.names.items()):
+        for version, place in sorted(files.versions.items()):
             if wanted(name, version):
                 label = f"{name}@{version}"
                 if line := read_line(survey.read(place, (label,)) or b""):
-                    found.append(Published(name, version, line[0], label))
-    return found
+                    versions.append(Published(name, version, line[0], label))
+    return versions
 
 
 class Numbers:
@@ -58,34 +58,36 @@ class Numbers:
             read: Returns a manifest; None if missing or damaged, which is reported elsewhere.
         """
         self._survey, self._read = survey, read
-        self._digests = {(one.name, one.version): one.digest for one in versions}
+        self._digests = {(published.name, published.version): published.digest for published in versions}
         self._below: dict[tuple[str, Version], Version] = {}
-        for name in dict.fromkeys(one.name for one in versions):
-            held = survey.names[name]
-            rising = sorted(held.versions.keys() - held.tombstones.keys())
+        for name in dict.fromkeys(published.name for published in versions):
+            files = survey.names[name]
+            rising = sorted(files.versions.keys() - files.tombstones.keys())
             self._below.update(((name, version), below) for below, version in pairwise(rising))
 
-    def check(self, one: Published) -> None:
+    def check(self, published: Published) -> None:
         """Report the number of a version if it understates the change."""
-        below = self._below.get((one.name, one.version))
-        if below is None or one.version.major > below.major:  # no change needs more
+        below = self._below.get((published.name, published.version))
+        if below is None or published.version.major > below.major:  # no change needs more
             return
-        held = self._survey.names[one.name]
-        before = self._digests.get((one.name, below)) or _pointed(self._survey, held.versions[below])
-        if before == one.digest:
+        files = self._survey.names[published.name]
+        before = self._digests.get((published.name, below)) or _pointed(self._survey, files.versions[below])
+        if before == published.digest:
             return
-        old, new = self._read(before), self._read(one.digest)
-        if old and new and (why := untrue((below, old), (one.version, new))):
-            self._survey.findings.add("version-step", held.versions[one.version], why, (one.label,))
+        old, new = self._read(before), self._read(published.digest)
+        if old and new and (why := untrue((below, old), (published.version, new))):
+            self._survey.findings.add(
+                "version-step", files.versions[published.version], why, (published.label,)
+            )
 
 
 def _pointed(survey: Survey, place: VersionFile) -> str:
     """Return the digest of a version that is not itself checked; empty if its file is damaged."""
     try:
-        found = survey.content(place.path, LIMIT)
+        content = survey.content(place.path, LIMIT)
     except (EnvironmentFailure, IntegrityError):
         return ""
-    return (pointed(found, f"{place.name}@{place.version}") if found is not None else None) or ""
+    return (pointed(content, f"{place.name}@{place.version}") if content is not None else None) or ""
 
 
 def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> None:
@@ -95,26 +97,26 @@ def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> 
         survey: The files that were found; gets the faults.
         wanted: Whether a version of a name is to be checked.
     """
-    for name, held in sorted(survey.names.items()):
-        for version, place in sorted(held.tombstones.items()):
+    for name, files in sorted(survey.names.items()):
+        for version, place in sorted(files.tombstones.items()):
             if not wanted(name, version):
                 continue
-            whose = (f"{name}@{version}",)
-            survey.read(place, whose)
-            if version not in held.versions and not survey.is_hidden(f"refs/{name}/@versions"):
+            affected = (f"{name}@{version}",)
+            survey.read(place, affected)
+            if version not in files.versions and not survey.is_hidden(f"refs/{name}/@versions"):
                 what = f"{name} has no version {version}; one that is published under this number is withdrawn at once"
-                survey.findings.add("tombstone-orphan", place, what, whose)
+                survey.findings.add("tombstone-orphan", place, what, affected)
 
     for (name, version), place in sorted(survey.withdrawals.items()):
-        whose = (f"{name}@{version}",)
+        affected = (f"{name}@{version}",)
         if not wanted(name, version) or name not in survey.names:
             continue
-        survey.read(place, whose)
-        held, path = survey.names[name], f"refs/{name}/@tombstones/{version}"
-        is_lost = version in held.versions and version not in held.tombstones
+        survey.read(place, affected)
+        files, path = survey.names[name], f"refs/{name}/@tombstones/{version}"
+        is_lost = version in files.versions and version not in files.tombstones
         if is_lost and not survey.is_hidden(f"refs/{name}/@tombstones") and not survey.is_there(path):
             what = f"{place.path} records that {name}@{version} was withdrawn"
-            survey.findings.add("tombstone-missing", TombstoneFile(path, name, version), what, whose)
+            survey.findings.add("tombstone-missing", TombstoneFile(path, name, version), what, affected)
 
 
 def check_aliases(survey: Survey, wanted: Callable[[str], bool]) -> None:
@@ -124,53 +126,53 @@ def check_aliases(survey: Survey, wanted: Callable[[str], bool]) -> None:
         survey: The files that were found; gets the faults.
         wanted: Whether a name is to be checked.
     """
-    for name, held in sorted(survey.names.items()):
+    for name, files in sorted(survey.names.items()):
         if wanted(name):
-            for alias in sorted({*held.aliases, *held.moves}):
-                _check_alias(survey, held, AliasPointer(f"refs/{name}/@aliases/{alias}", name, alias))
+            for alias in sorted({*files.aliases, *files.moves}):
+                _check_alias(survey, files, AliasPointer(f"refs/{name}/@aliases/{alias}", name, alias))
 
 
-def _check_alias(survey: Survey, held: NameFiles, place: AliasPointer) -> None:
+def _check_alias(survey: Survey, of_name: NameFiles, place: AliasPointer) -> None:
     name, alias, add = place.name, place.alias, survey.findings.add
-    whose = (f"{name}:{alias}",)
-    files, log = held.moves.get(alias, {}), f"refs/{name}/@log/{alias}"
+    affected = (f"{name}:{alias}",)
+    files, log = of_name.moves.get(alias, {}), f"refs/{name}/@log/{alias}"
     numbers = sorted(files)
     for first, reached, missing in _gaps(survey, numbers, f"{log}/{{}}".format):
         what = f"move {missing} is not there, move {reached} is: its history is lost"
-        add("alias-log-gap", AliasMove(f"{log}/{first}", name, alias, first), what, whose)
-    contents = {number: survey.read(files[number], whose) for number in numbers}
+        add("alias-log-gap", AliasMove(f"{log}/{first}", name, alias, first), what, affected)
+    contents = {number: survey.read(files[number], affected) for number in numbers}
     moves = {
         number: move
-        for number, one in contents.items()
-        if one and (move := read_move(one, number)) is not None
+        for number, content in contents.items()
+        if content and (move := read_move(content, number)) is not None
     }
     last = numbers[-1] if numbers else 0
     version, number = None, 0
-    if alias in held.aliases:
-        content = survey.read(place, whose)
+    if alias in of_name.aliases:
+        content = survey.read(place, affected)
         pointer = read_pointer(content) if content is not None else None
         if pointer is None:
             return
         version, number = pointer
     if number in moves and moves[number].after != version:
         what = f"the pointer says {version}, move {number} of its log says {moves[number].after or 'nothing'}"
-        add("alias-damaged", place, what, whose)
+        add("alias-damaged", place, what, affected)
         return
     if survey.is_hidden(log) or survey.is_hidden(f"refs/{name}/@aliases"):
         return
     if number > last and not survey.is_there(
         f"{log}/{number}"
     ):  # else it was moved after the folder was listed
-        add("alias-damaged", place, f"the pointer names move {number}, the log ends with {last}", whose)
+        add("alias-damaged", place, f"the pointer names move {number}, the log ends with {last}", affected)
         return
     if moves:
         version = moves[max(moves)].after  # the log takes precedence over the pointer
     if version is not None and not survey.is_hidden(f"refs/{name}/@versions"):
         target = Version.parse(version)
-        if target not in held.versions and not survey.is_there(f"refs/{name}/@versions/{version}"):
-            add("alias-dangling", place, f"it points at {version}, which {name} does not have", whose)
-        elif target in held.tombstones:
-            add("alias-withdrawn", place, f"it points at {version}, which was withdrawn", whose)
+        if target not in of_name.versions and not survey.is_there(f"refs/{name}/@versions/{version}"):
+            add("alias-dangling", place, f"it points at {version}, which {name} does not have", affected)
+        elif target in of_name.tombstones:
+            add("alias-withdrawn", place, f"it points at {version}, which was withdrawn", affected)
 
 
 def _gaps(
@@ -193,7 +195,7 @@ def check_policies(survey: Survey) -> None:
     """Report changes of policies that are unreadable or missing."""
     for scope, files in sorted(survey.policies.items()):
         for first, reached, missing in _gaps(
-            survey, sorted(files), lambda one, scope=scope: policy_file(scope, one).path
+            survey, sorted(files), lambda number, scope=scope: policy_file(scope, number).path
         ):
             what = f"change {missing} is not there, change {reached} is: its history is lost"
             survey.findings.add("policy-gap", policy_file(scope, first), what, (scope,))
@@ -218,9 +220,11 @@ def check_results(survey: Survey, label: Callable[[str, str], str]) -> list[tupl
         survey: The files.
         label: Describes the pair of two function digests.
     """
-    labeled = [(label(one.extractor, one.head), one) for one in survey.results]
+    labeled = [(label(pointer.extractor, pointer.head), pointer) for pointer in survey.results]
     return [
-        (whose, f"sha256:{one.result}") for whose, one in labeled if survey.read(one, (whose,)) is not None
+        (affected, f"sha256:{pointer.result}")
+        for affected, pointer in labeled
+        if survey.read(pointer, (affected,)) is not None
     ]
 
 
@@ -235,11 +239,16 @@ def check_signatures(
         here: All blobs; None if not all were surveyed.
     """
     orphans = Counter[str]()
-    for one in survey.signatures:
-        digest = f"sha256:{one.signed}"
-        whose = users(digest)
-        if survey.read(one, whose) is not None and here is not None and digest not in here and not whose:
-            orphans[one.signed] += 1
+    for signature in survey.signatures:
+        digest = f"sha256:{signature.signed}"
+        affected = users(digest)
+        if (
+            survey.read(signature, affected) is not None
+            and here is not None
+            and digest not in here
+            and not affected
+        ):
+            orphans[signature.signed] += 1
     for signed, count in orphans.items():
         what = f"{count} of a manifest that is not here; good again if it comes"
         survey.findings.add("signature-orphan", f"signatures/{signed}", what)

@@ -41,8 +41,8 @@ from compatkit.registry.scan import (
     AliasPointer,
     Aside,
     Blob,
-    Place,
     PolicyFile,
+    RegistryEntry,
     ResultPointer,
     TombstoneFile,
     VersionFile,
@@ -75,7 +75,7 @@ def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
             f"{source.root} is the registry itself; name another copy of it.", subject=source.root
         )
     repair = _Repair(
-        Planned(soundness, source), {one.path for one in soundness.faults if one.severity == "error"}
+        Planned(soundness, source), {fault.path for fault in soundness.faults if fault.severity == "error"}
     )
     for fault in soundness.faults:
         if fault.severity != "info" and not repair.mend(fault):
@@ -90,12 +90,12 @@ class _Repair:
     Attributes:
         planned: The plan so far.
         faulty: Paths of errors.
-        brought: Whether a missing blob will be restored, by digest.
+        restored: Whether a missing blob will be restored, by digest.
     """
 
     planned: Planned
     faulty: set[str]
-    brought: dict[str, bool] = attrs.field(factory=dict, init=False)
+    restored: dict[str, bool] = attrs.field(factory=dict, init=False)
 
     def mend(self, fault: Fault) -> bool:
         """Plan the repair of a fault."""
@@ -106,7 +106,7 @@ class _Repair:
     def folder(self, fault: Fault, place: None) -> bool:
         return self.planned.make_folder(fault)
 
-    def rights(self, fault: Fault, place: Place | None) -> bool:
+    def rights(self, fault: Fault, place: RegistryEntry | None) -> bool:
         mode = stat.S_IMODE(os.lstat(self.planned.root / fault.path).st_mode)
         if isinstance(place, Blob):
             return self.planned.give_rights(fault, mode & ~0o222)
@@ -182,16 +182,16 @@ class _Repair:
 
     def _mention(self, name: str, version: Version) -> str | None:
         """Return the path of a tombstone, alias or move which proves that a version was published."""
-        for one in self.planned.scan(f"refs/{name}", names=name.__eq__):
-            content, shown = self.planned.content(one.path) or b"", False
-            if isinstance(one, TombstoneFile):
-                shown = one.version == version
-            elif isinstance(one, AliasPointer):
+        for mention in self.planned.scan(f"refs/{name}", names=name.__eq__):
+            content, shown = self.planned.content(mention.path) or b"", False
+            if isinstance(mention, TombstoneFile):
+                shown = mention.version == version
+            elif isinstance(mention, AliasPointer):
                 shown = (read_pointer(content) or ("",))[0] == str(version)
-            elif isinstance(one, AliasMove) and (move := read_move(content, one.number)) is not None:
+            elif isinstance(mention, AliasMove) and (move := read_move(content, mention.number)) is not None:
                 shown = str(version) in (move.before, move.after)
             if shown:
-                return one.path
+                return mention.path
         return None
 
     def tombstone(self, fault: Fault, place: TombstoneFile | WithdrawalFile) -> bool:
@@ -223,7 +223,7 @@ class _Repair:
     def alias(self, fault: Fault, place: AliasPointer) -> bool:
         """Rewrite the pointer from the last move of its log, unless it names the one after, which was lost."""
         moves = self._moves(place)
-        last = max((one.number for one in moves), default=0)
+        last = max((entry.number for entry in moves), default=0)
         pointer = read_pointer(self.planned.content(place.path) or b"")
         if pointer is not None and pointer[1] == last + 1 and (not moves or pointer[0] != moves[-1].after):
             move = AliasMove(
@@ -241,10 +241,10 @@ class _Repair:
 
     def _moves(self, place: AliasPointer | AliasMove) -> list[AliasEntry]:
         """Return the readable moves of an alias, ascending."""
-        found = self.planned.scan(f"refs/{place.name}", names=place.name.__eq__)
-        files = [one for one in found if isinstance(one, AliasMove) and one.alias == place.alias]
-        read = (read_move(self.planned.content(one.path) or b"", one.number) for one in files)
-        return sorted((one for one in read if one is not None), key=lambda one: one.number)
+        places = self.planned.scan(f"refs/{place.name}", names=place.name.__eq__)
+        files = [entry for entry in places if isinstance(entry, AliasMove) and entry.alias == place.alias]
+        read = (read_move(self.planned.content(entry.path) or b"", entry.number) for entry in files)
+        return sorted((entry for entry in read if entry is not None), key=lambda entry: entry.number)
 
     def move(self, fault: Fault, place: AliasMove) -> bool:
         """Restore a move from a copy of the registry; otherwise it remains a gap in the log."""
@@ -259,10 +259,10 @@ class _Repair:
         done = False
         for number in range(place.number, place.number + MOST_GONE):
             if isinstance(place, PolicyFile):
-                one: AliasMove | PolicyFile = policy_file(place.scope, number)
+                missing: AliasMove | PolicyFile = policy_file(place.scope, number)
             else:
-                one = place._replace(path=f"{os.path.dirname(place.path)}/{number}", number=number)
-            if os.path.lexists(self.planned.root / one.path) or not self._copied(fault, one):
+                missing = place._replace(path=f"{os.path.dirname(place.path)}/{number}", number=number)
+            if os.path.lexists(self.planned.root / missing.path) or not self._copied(fault, missing):
                 break
             done = True
         return done
@@ -277,25 +277,25 @@ class _Repair:
         line = f"sha256:{place.result}\n".encode()
         return self.planned.rewrite(fault, place.path, words, line, self._damaged(place))
 
-    def signature(self, fault: Fault, place: Place) -> bool:
+    def signature(self, fault: Fault, place: RegistryEntry) -> bool:
         words = "; whoever signed it can do so again"
         return self._copied(fault, place) or self.planned.set_aside(fault, ASIDE, words, self._damaged(place))
 
-    def _copied(self, fault: Fault, place: Place) -> bool:
+    def _copied(self, fault: Fault, place: RegistryEntry) -> bool:
         """Plan to restore a small file from a copy of the registry, if that is sound."""
         source = self.planned.source
         if source is None or not self.planned.is_copy():
             return False
         try:
-            found = durable.read(source.root / place.path, source.root, limit=LIMIT + 1)
+            opened = durable.read(source.root / place.path, source.root, limit=LIMIT + 1)
         except CompatkitError:
             return False
-        if found is None or fault_of(place, found[0]):
+        if opened is None or fault_of(place, opened[0]):
             return False
         words = f"write {place.path} as it is in {source.root}"
-        return self.planned.rewrite(fault, place.path, words, found[0], self._damaged(place))
+        return self.planned.rewrite(fault, place.path, words, opened[0], self._damaged(place))
 
-    def _damaged(self, place: Place) -> Doubt:
+    def _damaged(self, place: RegistryEntry) -> Doubt:
         """Return a predicate for whether a file is still damaged; an unreadable one is."""
 
         def doubt(path: Path) -> bool:
@@ -320,7 +320,7 @@ class _Repair:
         if fault.code == "blob-size" and self._holds(place.path, place.digest):
             return False
         self.planned.set_aside(fault, ASIDE, "", partial(self._differs, place.digest))
-        if not self.missing(fault, place) and fault.whose:
+        if not self.missing(fault, place) and fault.affected:
             self.planned.leave(fault, CODES["blob-missing"].remedy)
         return True
 
@@ -328,28 +328,28 @@ class _Repair:
         """Plan to restore a blob and what it refers to; False if no intact copy is known."""
         for _ in walk([digest], partial(self._bring_one, fault)):
             pass
-        return self.brought[digest]
+        return self.restored[digest]
 
     def _bring_one(self, fault: Fault, digest: str) -> list[str]:
         """Plan to restore a blob; return the missing digests that it refers to."""
-        if digest in self.brought:
+        if digest in self.restored:
             return []
         path, source = blob(digest).path, self.planned.source
-        copy = next((one for one in self._copies[digest] if self._holds(one, digest)), None)
+        copy = next((path for path in self._copies[digest] if self._holds(path, digest)), None)
         if copy is not None:
-            self.brought[digest] = self.planned.put_back(fault, path, digest, copy)
+            self.restored[digest] = self.planned.put_back(fault, path, digest, copy)
             return self._lacking(self.planned.root, copy)
         if source is not None and _is_file(source.root / path):
-            self.brought[digest] = self.planned.copy_in(fault, path, digest, source.root)
+            self.restored[digest] = self.planned.copy_in(fault, path, digest, source.root)
             return self._lacking(source.root, path)
-        self.brought[digest] = False
+        self.restored[digest] = False
         return []
 
     def _is_there(self, digest: str) -> bool:
         """Return whether a blob is intact in its place, or will be."""
         path = blob(digest).path
-        there = path not in self.faulty and _is_file(self.planned.root / path)
-        return there or self.brought.get(digest, False)
+        present = path not in self.faulty and _is_file(self.planned.root / path)
+        return present or self.restored.get(digest, False)
 
     def _complete(self, fault: Fault, digest: str) -> bool:
         """Plan to restore what a manifest refers to; False if the manifest cannot be restored."""
@@ -363,8 +363,8 @@ class _Repair:
         """Return the missing digests that a document refers to, which the verification did not know of."""
         try:
             state = os.lstat(root / path)
-            found = durable.read(root / path, root) if state.st_size <= MAX_BYTES else None
-            value = loads(found[0], what=path) if found is not None and found[0][:1] == b"{" else None
+            opened = durable.read(root / path, root) if state.st_size <= MAX_BYTES else None
+            value = loads(opened[0], what=path) if opened is not None and opened[0][:1] == b"{" else None
         except (CompatkitError, OSError):
             return []  # not a document; or unreadable, which its own action reports
         return [edge.digest for edge in edges(value) if not self._is_there(edge.digest)]
@@ -375,25 +375,25 @@ class _Repair:
         for path in pointers:
             words = ": its result is lost; measure again"
             self.planned.set_aside(fault, REFER, words, lambda path: True, path)
-        return bool(pointers) and all(user.startswith(RESULTS) for user in fault.whose)
+        return bool(pointers) and all(user.startswith(RESULTS) for user in fault.affected)
 
     @cached_property
     def _pointers(self) -> dict[str, list[str]]:
         """Return the paths of the pointers to each result."""
-        found: dict[str, list[str]] = defaultdict(list)
-        for one in self.planned.scan("evidence"):
-            if isinstance(one, ResultPointer):
-                found[f"sha256:{one.result}"].append(one.path)
-        return found
+        paths: dict[str, list[str]] = defaultdict(list)
+        for pointer in self.planned.scan("evidence"):
+            if isinstance(pointer, ResultPointer):
+                paths[f"sha256:{pointer.result}"].append(pointer.path)
+        return paths
 
     @cached_property
     def _copies(self) -> dict[str, list[str]]:
         """Return the paths of former blobs in ``trash`` and ``quarantine``."""
-        found: dict[str, list[str]] = defaultdict(list)
-        for one in self.planned.scan("trash", "quarantine"):
-            if isinstance(one, Aside) and HEXADECIMAL.fullmatch(one.file[:64]):
-                found[f"sha256:{one.file[:64]}"].append(one.path)
-        return found
+        paths: dict[str, list[str]] = defaultdict(list)
+        for copy in self.planned.scan("trash", "quarantine"):
+            if isinstance(copy, Aside) and HEXADECIMAL.fullmatch(copy.file[:64]):
+                paths[f"sha256:{copy.file[:64]}"].append(copy.path)
+        return paths
 
     def _holds(self, path: str, digest: str) -> bool:
         try:

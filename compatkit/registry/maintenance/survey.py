@@ -27,8 +27,8 @@ from compatkit.registry.scan import (
     Aside,
     Blob,
     Obstacle,
-    Place,
     PolicyFile,
+    RegistryEntry,
     ResultPointer,
     SignatureFile,
     TombstoneFile,
@@ -85,7 +85,9 @@ class Survey:
     results: list[ResultPointer] = attrs.field(factory=list)
     signatures: list[SignatureFile] = attrs.field(factory=list)
     withdrawals: dict[tuple[str, Version], WithdrawalFile] = attrs.field(factory=dict)
-    aside: dict[str, dict[str, os.stat_result]] = attrs.field(factory=lambda: {one: {} for one in ASIDE})
+    aside: dict[str, dict[str, os.stat_result]] = attrs.field(
+        factory=lambda: {folder: {} for folder in ASIDE}
+    )
     blocked: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     _narrow: list[str] = attrs.field(factory=list)
     _plain: set[str] = attrs.field(factory=set)
@@ -101,79 +103,81 @@ class Survey:
             folders: Relative to the root.
             only: As for ``scan``.
         """
-        for one in scan(self.root, *folders, entries=self._entries, **only):
-            self._take(one)
+        for place in scan(self.root, *folders, entries=self._entries, **only):
+            self._take(place)
 
-    def _take(self, one: Place) -> None:
-        match one:
+    def _take(self, place: RegistryEntry) -> None:
+        match place:
             case VersionFile():
-                self.names[one.name].versions[one.version] = one
+                self.names[place.name].versions[place.version] = place
             case TombstoneFile():
-                self.names[one.name].tombstones[one.version] = one
+                self.names[place.name].tombstones[place.version] = place
             case AliasPointer():
-                self.names[one.name].aliases[one.alias] = one
+                self.names[place.name].aliases[place.alias] = place
             case AliasMove():
-                self.names[one.name].moves[one.alias][one.number] = one
+                self.names[place.name].moves[place.alias][place.number] = place
             case WithdrawalFile():
-                self.withdrawals[one.name, one.version] = one
+                self.withdrawals[place.name, place.version] = place
             case PolicyFile():
-                self.policies[one.scope][one.number] = one
+                self.policies[place.scope][place.number] = place
             case ResultPointer():
-                self.results.append(one)
+                self.results.append(place)
             case SignatureFile():
-                self.signatures.append(one)
+                self.signatures.append(place)
             case Blob() | Aside() | Obstacle() | Unknown():
                 try:
                     with suppress(FileNotFoundError):  # removed concurrently
-                        self._take_state(one, os.lstat(self._prefix + one.path))
+                        self._take_state(place, os.lstat(self._prefix + place.path))
                 except OSError as error:
-                    self.blocked[one.path] = "unreadable", answer(error)
+                    self.blocked[place.path] = "unreadable", answer(error)
 
-    def _take_state(self, one: Place, state: os.stat_result) -> None:
-        expected = {Blob: "file", Obstacle: "folder"}.get(type(one), "file or folder")
-        odd = None if isinstance(one, Aside) else odd_kind(self._prefix + one.path, state.st_mode, expected)
-        match one:
+    def _take_state(self, place: RegistryEntry, state: os.stat_result) -> None:
+        expected = {Blob: "file", Obstacle: "folder"}.get(type(place), "file or folder")
+        odd = (
+            None if isinstance(place, Aside) else odd_kind(self._prefix + place.path, state.st_mode, expected)
+        )
+        match place:
             case Aside():
-                self.aside[one.folder][one.file] = state
+                self.aside[place.folder][place.file] = state
             case Blob() if odd is not None:
-                self.odd[one.digest] = odd
+                self.odd[place.digest] = odd
             case Blob():
-                self.blobs[one.digest] = state
+                self.blobs[place.digest] = state
             case Obstacle() if odd is not None:
-                self.blocked[one.path] = odd
+                self.blocked[place.path] = odd
             case Unknown() if odd is not None:
-                self.findings.add(odd[0], one, odd[1])
-            case Unknown() if _FOREIGN.fullmatch(os.path.basename(one.path)) or not one.what:
-                self.findings.add("stray", one, "no part of the layout; it is kept, and not looked into")
+                self.findings.add(odd[0], place, odd[1])
+            case Unknown() if _FOREIGN.fullmatch(os.path.basename(place.path)) or not place.what:
+                self.findings.add("stray", place, "no part of the layout; it is kept, and not looked into")
             case Unknown():
-                self.findings.add("misnamed", one, f"{os.path.basename(one.path)!r:.100} is {one.what}")
+                self.findings.add("misnamed", place, f"{os.path.basename(place.path)!r:.100} is {place.what}")
 
-    def read(self, place: Place, whose: tuple[str, ...] = ()) -> bytes | None:
+    def read(self, place: RegistryEntry, affected: tuple[str, ...] = ()) -> bytes | None:
         """Return the content of a small file if it is sound; otherwise report a fault and return None.
 
         Args:
             place: Of the file.
-            whose: References that a fault would concern.
+            affected: References that a fault would concern.
         """
-        content = self._content(place, whose)
-        found = None if content is None else fault_of(place, content)
-        if found is not None and found[0] == "version-torn":
+        content = self._content(place, affected)
+        fault = None if content is None else fault_of(place, content)
+        if fault is not None and fault[0] == "version-torn":
             time.sleep(max(0.0, PATIENCE - age(self.root / place.path)))
-            content = self._content(place, whose)
-            found = None if content is None else fault_of(place, content)
-        if found is not None:
-            self.findings.add(found[0], place, found[1], whose)
+            content = self._content(place, affected)
+            fault = None if content is None else fault_of(place, content)
+        if fault is not None:
+            self.findings.add(fault[0], place, fault[1], affected)
             return None
         return content
 
-    def _content(self, place: Place, whose: tuple[str, ...]) -> bytes | None:
+    def _content(self, place: RegistryEntry, affected: tuple[str, ...]) -> bytes | None:
         try:
             return self.content(place.path, LIMIT + 1)
         except IntegrityError as error:  # something else than a file, or a folder became a link
             odd = odd_kind(self.root / place.path, os.lstat(self.root / place.path).st_mode, "file")
-            self.findings.add(*(odd[0], place, odd[1]) if odd else ("symlink", place, str(error)), whose)
+            self.findings.add(*(odd[0], place, odd[1]) if odd else ("symlink", place, str(error)), affected)
         except EnvironmentFailure as error:
-            self.findings.add("unreadable", place, answer(error), whose)
+            self.findings.add("unreadable", place, answer(error), affected)
         return None
 
     def content(self, path: str, limit: int | None = None) -> bytes | None:
@@ -191,8 +195,8 @@ class Survey:
         if folder not in self._plain:
             durable.check_folders(self.root / folder, self.root)
             self._plain.add(folder)
-        found = durable.read(f"{self._prefix}{path}", None, limit=limit)
-        return None if found is None else found[0]
+        opened = durable.read(f"{self._prefix}{path}", None, limit=limit)
+        return None if opened is None else opened[0]
 
     def is_there(self, path: str) -> bool:
         """Return whether a path exists now, whatever the listing of its folder said."""
@@ -200,11 +204,11 @@ class Survey:
 
     def is_hidden(self, folder: str) -> bool:
         """Return whether a folder, or one above it, could not be listed."""
-        return any(folder == one or folder.startswith(f"{one}/") for one in self.blocked)
+        return any(folder == blocked or folder.startswith(f"{blocked}/") for blocked in self.blocked)
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
         try:
-            found = listed(self.root, folder)
+            entries = listed(self.root, folder)
             if self._lacks_rights(folder):
                 self._narrow.append(folder)
         except FileNotFoundError:
@@ -212,7 +216,7 @@ class Survey:
         except OSError as error:
             self.blocked[folder] = "unreadable", answer(error)
             return []
-        return found
+        return entries
 
     def _lacks_rights(self, folder: str) -> bool:
         """Return whether a folder of a shared registry grants fewer permissions than the root."""

@@ -29,7 +29,7 @@ class BlobUse:
 
     Attributes:
         role: Role of the blob.
-        whose: The user: ``name@version``, an ancestor, or the results of a pair.
+        user: What refers to it: ``name@version``, an ancestor, or the results of a pair.
         living: False if only withdrawn versions need it.
         kin: True if it belongs to a component that is there only as an ancestor of another, and not as a part of a
             recombination.
@@ -38,7 +38,7 @@ class BlobUse:
     """
 
     role: Role
-    whose: str
+    user: str
     living: bool = True
     kin: bool = False
     size: int | None = None
@@ -46,7 +46,7 @@ class BlobUse:
 
 
 @attrs.frozen
-class _Named:
+class _ManifestUse:
     """A manifest to follow, and the labels of its users."""
 
     digest: str
@@ -80,7 +80,7 @@ class Uses:
 
     def users(self, digest: str) -> tuple[str, ...]:
         """Return the users of a blob."""
-        return tuple(dict.fromkeys(use.whose for use in self.of.get(digest, ())))
+        return tuple(dict.fromkeys(use.user for use in self.of.get(digest, ())))
 
     def label(self, extractor: str, head: str) -> str:
         """Describe the pair of two function digests (hex).
@@ -89,14 +89,16 @@ class Uses:
             extractor: Its function digest.
             head: Its function digest.
         """
-        sides = (self.functions.get(one, [f"value:{one[:12]}"])[0] for one in (extractor, head))
+        sides = (
+            self.functions.get(function, [f"value:{function[:12]}"])[0] for function in (extractor, head)
+        )
         return "{}{} with {}".format(RESULTS, *sides)
 
     def follow_versions(
         self,
         versions: Iterable[Published],
         withdrawn: Container[Published],
-        then: Callable[[Published], object] = lambda one: None,
+        then: Callable[[Published], object] = lambda version: None,
     ) -> None:
         """Follow versions to their manifests, the blobs these name, and their parents.
 
@@ -105,60 +107,62 @@ class Uses:
             withdrawn: Those that are withdrawn.
             then: Called with each version after its manifest was read, those that are not withdrawn first.
         """
-        named: dict[str, list[Published]] = defaultdict(list)
+        by_digest: dict[str, list[Published]] = defaultdict(list)
         living: set[str] = set()
-        ordered = sorted(versions, key=lambda one: one in withdrawn)
-        for one in ordered:
-            lives = one not in withdrawn
-            named[one.digest].append(one)
-            self.of[one.digest].append(BlobUse("version", one.label, lives))
+        ordered = sorted(versions, key=lambda version: version in withdrawn)
+        for version in ordered:
+            lives = version not in withdrawn
+            by_digest[version.digest].append(version)
+            self.of[version.digest].append(BlobUse("version", version.label, lives))
             if lives:
-                living.add(one.digest)
+                living.add(version.digest)
 
-        def starts() -> Iterator[_Named]:
-            for one in ordered:
-                those = named[one.digest]
-                if those[0] is one:
-                    yield _Named(one.digest, tuple(each.label for each in those), one.digest in living)
-                then(one)  # the walk has followed the start when it asks for the next
+        def starts() -> Iterator[_ManifestUse]:
+            for version in ordered:
+                same = by_digest[version.digest]
+                if same[0] is version:
+                    yield _ManifestUse(
+                        version.digest, tuple(each.label for each in same), version.digest in living
+                    )
+                then(version)  # the walk has followed the start when it asks for the next
 
-        def parents(one: _Named) -> Iterator[_Named]:
-            for parent, needed in self._follow(one):
-                if parent not in named:
-                    label = f"an ancestor of {one.labels[0].removeprefix('an ancestor of ')}"
-                    yield _Named(parent, (label,), one.living, one.kin or not needed)
-                elif one.living:
-                    yield _Named(parent, tuple(each.label for each in named[parent]), True)
+        def parents(manifest: _ManifestUse) -> Iterator[_ManifestUse]:
+            for parent, needed in self._follow(manifest):
+                if parent not in by_digest:
+                    label = f"an ancestor of {manifest.labels[0].removeprefix('an ancestor of ')}"
+                    yield _ManifestUse(parent, (label,), manifest.living, manifest.kin or not needed)
+                elif manifest.living:
+                    yield _ManifestUse(parent, tuple(each.label for each in by_digest[parent]), True)
 
-        for _ in walk(starts(), parents, key=lambda one: one.digest, rank=lambda one: not one.kin):
+        for _ in walk(starts(), parents, key=lambda step: step.digest, rank=lambda step: not step.kin):
             pass
 
-    def _follow(self, one: _Named) -> list[tuple[str, bool]]:
+    def _follow(self, use: _ManifestUse) -> list[tuple[str, bool]]:
         """Record the blobs of a manifest; return the digests of its parents, and whether they are parts of it."""
-        data = self.read(one.digest)
+        data = self.read(use.digest)
         if data is None:
             return []
-        manifest, named = read_canonical(data) or self._odd(one.digest, data)
+        manifest, edges = read_canonical(data) or self._odd(use.digest, data)
         payload = manifest.payload if manifest is not None else None
         parts = set[str]()
         if manifest is not None and manifest.kind == "recombination":
             parts = {parent.component for parent in manifest.parents}
         parents: list[tuple[str, bool]] = []
-        for key, edge, size in named:
+        for key, edge, size in edges:
             own = payload if payload is not None and edge == payload.file.blob else None
             role: Role = "parent" if key == "component" else "payload" if own is not None else "kept"
-            for label in one.labels:
-                self.of[edge].append(BlobUse(role, label, one.living, one.kin, size, own))
+            for label in use.labels:
+                self.of[edge].append(BlobUse(role, label, use.living, use.kin, size, own))
             if role == "parent":
                 parents.append((edge, edge in parts))
-        if manifest is not None and one.digest not in self._entered:
-            self._entered.add(one.digest)
+        if manifest is not None and use.digest not in self._entered:
+            self._entered.add(use.digest)
             self.manifests += 1
-            self.recent[one.digest] = manifest
+            self.recent[use.digest] = manifest
             if len(self.recent) > RECENT:
                 del self.recent[next(iter(self.recent))]
             if self.naming:
-                self.functions[function_digest(manifest).rpartition(":")[2]].extend(one.labels)
+                self.functions[function_digest(manifest).rpartition(":")[2]].extend(use.labels)
         return parents
 
     def _odd(self, digest: str, data: bytes) -> tuple[Manifest | None, Iterable[DocumentEdge]]:

@@ -249,7 +249,7 @@ def sign_evidence(
         [function_digest(store.manifest(reference)) for reference in store.select(side)]
         for side in (extractors, heads)
     ]
-    results = attrs.evolve(store.evidence, trusted=None).kept(*sides)
+    results = attrs.evolve(store.evidence, trusted=None).results(*sides)
     chosen = [SignedPart(result.digest) for result in results if not result.error]
     return _signed(store, chosen, key, expires=expires, with_name=False, now=None)
 

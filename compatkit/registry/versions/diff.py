@@ -15,7 +15,7 @@ from compatkit.contracts.manifest import Manifest
 from compatkit.foundation.codec import LONGEST_KEY, unstructure
 from compatkit.foundation.display import Shown
 from compatkit.registry.names import Bump
-from compatkit.registry.versions.partners import Place
+from compatkit.registry.versions.partners import Location
 from compatkit.registry.versions.rules import ORDER, Rules
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Change:
     """
 
     level: Level
-    place: Place
+    place: Location
     before: Any
     after: Any
     bump: Bump
@@ -101,7 +101,7 @@ class Change:
         return {
             "level": self.level,
             "path": self.path,
-            "pointer": "".join(f"/{str(one).replace('~', '~0').replace('/', '~1')}" for one in self.place),
+            "pointer": "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in self.place),
             **{name: value for name, value in sides.items() if value is not ABSENT},
             "bump": self.bump,
             "reason": self.reason,
@@ -123,46 +123,46 @@ class Difference(Shown):
     @property
     def bump(self) -> Bump:
         """Smallest step from the old to the new version: the largest that any change requires."""
-        return ORDER[max((ORDER.index(one.bump) for one in self.changes), default=0)]
+        return ORDER[max((ORDER.index(change.bump) for change in self.changes), default=0)]
 
     @property
     def equal_shapes(self) -> bool:
         """True for new weights with the same ports, which look compatible but may not be."""
-        new_weights = any(one.place == ("payload", "tensors") for one in self.changes)
-        return new_weights and not any(one.level == "structural" for one in self.changes)
+        new_weights = any(change.place == ("payload", "tensors") for change in self.changes)
+        return new_weights and not any(change.level == "structural" for change in self.changes)
 
-    def told(self) -> Mapping[Level, Mapping[tuple[Bump, str], list[tuple[str, str]]]]:
+    def by_level(self) -> Mapping[Level, Mapping[tuple[Bump, str], list[tuple[str, str]]]]:
         """Return paths and values by level, then by step and reason, the largest step first."""
-        found: dict[Level, dict[tuple[Bump, str], list[tuple[str, str]]]] = {}
+        levels: dict[Level, dict[tuple[Bump, str], list[tuple[str, str]]]] = {}
         for level in LEVELS:
-            changes = [one for one in self.changes if one.level == level]
-            changes.sort(key=lambda one: -ORDER.index(one.bump))
+            changes = [change for change in self.changes if change.level == level]
+            changes.sort(key=lambda change: -ORDER.index(change.bump))
             grouped: dict[tuple[Bump, str], list[Change]] = {}
-            for one in changes:
-                grouped.setdefault((one.bump, one.reason), []).append(one)
+            for change in changes:
+                grouped.setdefault((change.bump, change.reason), []).append(change)
             if grouped:
-                found[level] = {key: list(_condensed(group)) for key, group in grouped.items()}
-        return found
+                levels[level] = {key: list(_condensed(group)) for key, group in grouped.items()}
+        return levels
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values: the step, all changes, and the tensors if compared."""
         return {
             "bump": self.bump,
             "equal_shapes": self.equal_shapes,
-            "changes": [one.to_json() for one in self.changes],
-            "tensors": None if self.tensors is None else [one.to_json() for one in self.tensors],
+            "changes": [change.to_json() for change in self.changes],
+            "tensors": None if self.tensors is None else [change.to_json() for change in self.tensors],
         }
 
     def __str__(self) -> str:
         if not self.changes:
             return "no difference"
         lines = [f"least step: {self.bump}"]
-        for level, reasons in self.told().items():
+        for level, reasons in self.by_level().items():
             lines.append(level)
             for (bump, reason), rows in reasons.items():
                 lines.append(f"  {bump}: {reason}")
                 lines += [f"    {path}: {values}" for path, values in rows]
-        return "\n".join([*lines, *(f"  {one}" for one in self.tensors or ())])
+        return "\n".join([*lines, *(f"  {tensor}" for tensor in self.tensors or ())])
 
 
 def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
@@ -177,25 +177,25 @@ def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
         FormatError: A manifest contains a value that canonical JSON cannot express.
     """
     rules = Rules(old, new, measured)
-    found: list[Change] = []
+    changes: list[Change] = []
     for place, left, right in _apart(old, new, ()):
         level = _level(place)
-        found.append(Change(level, place, left, right, *rules.of(level, place)))
-    return Difference(tuple(sorted(found, key=lambda one: LEVELS.index(one.level))))
+        changes.append(Change(level, place, left, right, *rules.of(level, place)))
+    return Difference(tuple(sorted(changes, key=lambda change: LEVELS.index(change.level))))
 
 
-def differing(one: Any, other: Any, place: Place = ()) -> list[str]:
+def differing(value: Any, other: Any, place: Location = ()) -> list[str]:
     """Return the paths at which two values differ: ``["contract.data.size[0]"]``.
 
     Args:
-        one: Attrs instance, or JSON value.
+        value: Attrs instance, or JSON value.
         other: The same.
-        place: Place of both in a larger value.
+        place: Location of both in a larger value.
 
     Raises:
         FormatError: A value contains something that canonical JSON cannot express.
     """
-    return [written(found) for found, _, _ in _leaves(unstructure(one), unstructure(other), place)]
+    return [written(path) for path, _, _ in _leaves(unstructure(value), unstructure(other), place)]
 
 
 def shown(value: Any) -> str:
@@ -208,11 +208,11 @@ def shown(value: Any) -> str:
 def written(place: Sequence[str | int]) -> str:
     """Return ``outputs[0].shape[1]``; keys that are not words are quoted, ``tags["a.b"]``, long paths shortened."""
     text = ""
-    for one in place:
-        if isinstance(one, int):
-            text += f"[{one}]"
+    for step in place:
+        if isinstance(step, int):
+            text += f"[{step}]"
             continue
-        key = one if len(one) <= LONGEST_KEY else f"{one[:LONGEST_KEY]}..."
+        key = step if len(step) <= LONGEST_KEY else f"{step[:LONGEST_KEY]}..."
         if _PLAIN_KEY.fullmatch(key):
             text += f".{key}" if text else key
         else:
@@ -221,23 +221,23 @@ def written(place: Sequence[str | int]) -> str:
     return text if len(text) <= LONGEST_PATH else text[:half] + GAP + text[-half:]
 
 
-def _depth(place: Place) -> int:
+def _depth(place: Location) -> int:
     """Return the number of leading keys that the level covers."""
     if place[0] in ("kind", "schema") or place[:2] == ("contract", "adapters"):
         return 0 if place[0] != "contract" else 1
     return 2 if place[0] == "contract" else 1
 
 
-def _level(place: Place) -> Level:
+def _level(place: Location) -> Level:
     top = place[1] if place[0] == "contract" else place[0]
     elsewhere: dict[str | int, Level] = {"payload": "weights", "schema": "kind", "adapters": "blueprint"}
-    return elsewhere[top] if top in elsewhere else next(one for one in LEVELS if one == top)
+    return elsewhere[top] if top in elsewhere else next(level for level in LEVELS if level == top)
 
 
 def _apart(
-    old: Manifest | Contract, new: Manifest | Contract, place: Place
-) -> Iterator[tuple[Place, Any, Any]]:
-    """Yield the deepest places at which two manifests differ, without a look at the sections that they share."""
+    old: Manifest | Contract, new: Manifest | Contract, place: Location
+) -> Iterator[tuple[Location, Any, Any]]:
+    """Yield the deepest places at which two manifests differ; sections that are the same object are skipped."""
     for name in sorted(attrs.fields_dict(type(old))):
         left, right = getattr(old, name), getattr(new, name)
         if left is not right:
@@ -247,14 +247,14 @@ def _apart(
                 yield from _leaves(unstructure(left), unstructure(right), (*place, name))
 
 
-def _leaves(old: Any, new: Any, place: Place) -> Iterator[tuple[Place, Any, Any]]:
+def _leaves(old: Any, new: Any, place: Location) -> Iterator[tuple[Location, Any, Any]]:
     """Yield the deepest places at which two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             yield from _leaves(old.get(key, ABSENT), new.get(key, ABSENT), (*place, key))
     elif isinstance(old, list) and isinstance(new, list):
         for index in range(max(len(old), len(new))):
-            left, right = (one[index] if index < len(one) else ABSENT for one in (old, new))
+            left, right = (value[index] if index < len(value) else ABSENT for value in (old, new))
             yield from _leaves(left, right, (*place, index))
     elif old is ABSENT or new is ABSENT or repr(old) != repr(new):  # 1, 1.0 and true differ
         yield place, old, new
@@ -262,12 +262,12 @@ def _leaves(old: Any, new: Any, place: Place) -> Iterator[tuple[Place, Any, Any]
 
 def _condensed(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
     """Yield paths and values; for a long list of numbers only the number of changes."""
-    lists: dict[Place, list[Change]] = {}
-    for one in changes:
-        number = isinstance(one.place[-1], int) and not isinstance(one.before, (dict, list, str))
-        lists.setdefault(one.place[:-1] if number else one.place, []).append(one)
+    lists: dict[Location, list[Change]] = {}
+    for change in changes:
+        number = isinstance(change.place[-1], int) and not isinstance(change.before, (dict, list, str))
+        lists.setdefault(change.place[:-1] if number else change.place, []).append(change)
     for together in lists.values():
         if len(together) <= TOGETHER:
-            yield from ((one.path, one.values) for one in together)
+            yield from ((change.path, change.values) for change in together)
             continue
         yield written(together[0].place[_depth(together[0].place) : -1]), f"{len(together)} values changed"

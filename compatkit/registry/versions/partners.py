@@ -15,14 +15,14 @@ import attrs
 from compatkit.contracts.contract import Contract, Dimension, Port
 from compatkit.contracts.ports import agree, by, channel_axis, resolved, shown, spatial_at
 
-Place = tuple[str | int, ...]
+Location = tuple[str | int, ...]
 """Keys and indices from the top of a manifest's JSON, such as ``("contract", "data", "size", 0)``."""
 Side = Literal["inputs", "outputs"]
 
 _RANK = {"NCHW": 4, "NHWC": 4, "NLC": 3, "NC": 2}
 
 
-def lost(old: Contract, new: Contract) -> Mapping[Place, str]:
+def lost(old: Contract, new: Contract) -> Mapping[Location, str]:
     """Return the reasons why partners are lost, by the place in the manifest; empty if none are.
 
     A partner that is only warned of after the change (signed features for a head trained on nonnegative ones) counts
@@ -32,19 +32,19 @@ def lost(old: Contract, new: Contract) -> Mapping[Place, str]:
         old: Contract of the version before.
         new: Contract of the candidate.
     """
-    found: dict[Place, str] = {}
+    reasons: dict[Location, str] = {}
     if (old.structural, old.data) == (new.structural, new.data):
-        return found
+        return reasons
     for side in ("inputs", "outputs"):
         for place, reason in _of_side(side, old, new):
-            found.setdefault(place, reason)
-    return found
+            reasons.setdefault(place, reason)
+    return reasons
 
 
-def _of_side(side: Side, old: Contract, new: Contract) -> Iterator[tuple[Place, str]]:
+def _of_side(side: Side, old: Contract, new: Contract) -> Iterator[tuple[Location, str]]:
     before: Sequence[Port] = getattr(old.structural, side)
     after: Sequence[Port] = getattr(new.structural, side)
-    top: Place = ("contract", "structural", side)
+    top: Location = ("contract", "structural", side)
     for index in range(min(len(before), len(after)), max(len(before), len(after))):
         yield (*top, index), f"parts wired to {_tensors(len(before))} do not fit {_tensors(len(after))}"
     for index, (left, right) in enumerate(zip(before, after, strict=False)):
@@ -72,7 +72,7 @@ class _PortChange:
         does = ("take", "from") if self.side == "outputs" else ("give", "to")
         return f"parts that {does[0]} {what} {does[1]} {self.before.name!r} no longer fit as they did"
 
-    def losses(self) -> Iterator[tuple[list[Place], str]]:
+    def losses(self) -> Iterator[tuple[list[Location], str]]:
         """Yield places, relative to the port unless they begin with ``contract``, and what partners relied on."""
         before, after = self.before, self.after
         if before.dtype != after.dtype:
@@ -93,7 +93,7 @@ class _PortChange:
         narrow = "signed" if self.side == "outputs" else "nonnegative"
         return self.after.range == narrow != self.before.range
 
-    def _raw_axes(self) -> Iterator[tuple[list[Place], str]]:
+    def _raw_axes(self) -> Iterator[tuple[list[Location], str]]:
         """Compare shapes if the layout is unknown: each axis must still fit everything it fitted."""
         if len(self.before.shape) != len(self.after.shape):
             yield [("shape",)], f"{len(self.before.shape)} axes"
@@ -104,7 +104,7 @@ class _PortChange:
                 what = f"the size {shown(left)} of axis {axis}"
                 yield [("shape", axis), ("contract", "data", "size")], what
 
-    def _named_axes(self) -> Iterator[tuple[list[Place], str]]:
+    def _named_axes(self) -> Iterator[tuple[list[Location], str]]:
         before, after = self.before, self.after
         if before.pooled != after.pooled:
             yield [("pooled",)], "pooled features" if before.pooled else "features that are not pooled"
@@ -116,13 +116,13 @@ class _PortChange:
             yield [("shape", channel_axis(before))], what
         was, now = self._positions(before, self.old), self._positions(after, self.new)
         if now is not None and now != was:
-            places: list[Place] = [("shape", axis) for axis in before.spatial_axes]
+            places: list[Location] = [("shape", axis) for axis in before.spatial_axes]
             places += [("measured",), ("contract", "data", "size")]
             yield places, f"{by(was) if was is not None else 'any number of'} positions"
 
     def _positions(self, port: Port, contract: Contract) -> tuple[int, ...] | None:
         """Return the sizes that partners must match: of an output if known, of an input if fixed; else None."""
-        if self.side == "inputs" and not all(isinstance(one, int) for one in port.spatial):
+        if self.side == "inputs" and not all(isinstance(size, int) for size in port.spatial):
             return None
         return spatial_at(port, contract.data.size) if port.spatial_axes else None
 
@@ -130,7 +130,8 @@ class _PortChange:
         """Whether the channels are the classes, before and after."""
         counts = [(self.before, self.old), (self.after, self.new)]
         return self.side == "outputs" and all(
-            one.data.labels is not None and port.channels == len(one.data.labels) for port, one in counts
+            contract.data.labels is not None and port.channels == len(contract.data.labels)
+            for port, contract in counts
         )
 
 

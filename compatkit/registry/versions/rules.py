@@ -10,7 +10,7 @@ import attrs
 from compatkit.contracts.contract import Anchor, Label
 from compatkit.contracts.manifest import Manifest
 from compatkit.registry.names import Bump
-from compatkit.registry.versions.partners import Place, lost
+from compatkit.registry.versions.partners import Location, lost
 
 ORDER: tuple[Bump, ...] = ("none", "patch", "minor", "major")
 """Steps in ascending order."""
@@ -37,7 +37,7 @@ class Rules:
     old: Manifest
     new: Manifest
     measured: bool = False
-    _lost: Mapping[Place, str] = attrs.field(init=False)
+    _lost: Mapping[Location, str] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Compare ports."""
@@ -46,18 +46,18 @@ class Rules:
     @cached_property
     def _answering(self) -> Mapping[str, Sequence[Label]]:
         """The new labels by name, because a search for each old one is too slow."""
-        found: dict[str, list[Label]] = {}
+        labels: dict[str, list[Label]] = {}
         for label in self.new.contract.data.labels or ():
             for name in label.names:
-                found.setdefault(name, []).append(label)
-        return found
+                labels.setdefault(name, []).append(label)
+        return labels
 
-    def of(self, level: str, place: Place) -> Demand:
+    def of(self, level: str, place: Location) -> Demand:
         """Return the smallest step for the change at ``place``, and the reason.
 
         Args:
             level: One of ``diff.LEVELS``.
-            place: Place of the change in the manifest.
+            place: Location of the change in the manifest.
         """
         for length in range(len(place), 0, -1):
             if reason := self._lost.get(place[:length]):
@@ -80,7 +80,7 @@ class Rules:
             return "minor", f"{what}{MEASURED}"
         return "major", f"{what}, without a passed measurement"
 
-    def _weights(self, place: Place) -> Demand:
+    def _weights(self, place: Location) -> Demand:
         if not self._new_weights:
             return "patch", "the same tensors, written anew"
         if place[1:] != ("tensors",):
@@ -94,11 +94,11 @@ class Rules:
         """Return an auxiliary head that is an anchor of both and was frozen while the new one was trained."""
         frozen = self.new.training.get("frozen")
         stated = frozen if isinstance(frozen, (list, tuple)) else ()
-        both = {one for one in stated if isinstance(one, str)} & _heads(self.old)
-        found = (one for one in self.new.contract.protocol.anchors if one.kind == "auxiliary_head")
-        return next((one for one in found if one.digest in both), None)
+        both = {anchor for anchor in stated if isinstance(anchor, str)} & _heads(self.old)
+        heads = (anchor for anchor in self.new.contract.protocol.anchors if anchor.kind == "auxiliary_head")
+        return next((anchor for anchor in heads if anchor.digest in both), None)
 
-    def _blueprint(self, place: Place) -> Demand:
+    def _blueprint(self, place: Location) -> Demand:
         if place == ("blueprint", "library"):
             return "minor", "built by another version of the library; evidence is not carried over"
         if self.new.kind == "recombination":
@@ -109,17 +109,17 @@ class Rules:
             else self._function("the same weights in another network")
         )
 
-    def _structural(self, place: Place) -> Demand:
+    def _structural(self, place: Location) -> Demand:
         seen = "sizes seen at a port; " if "measured" in place else ""
         return "minor", f"{seen}no part that was wired is lost by it"
 
-    def _data(self, place: Place) -> Demand:
+    def _data(self, place: Location) -> Demand:
         if place[2] == "labels":
             labels = self.old.contract.data.labels, self.new.contract.data.labels
             return _label(*labels, self._answering, place[3:])
         return ("minor", _CONSEQUENCE) if self._new_weights else self._function(_PREPROCESSING)
 
-    def _protocol(self, place: Place) -> Demand:
+    def _protocol(self, place: Location) -> Demand:
         if place[2] == "normalisation":
             asks = self.new.contract.protocol.norm == "batch"
             return (
@@ -130,7 +130,7 @@ class Rules:
         before, after = _at(self.old, place[3]), _at(self.new, place[3])
         if before is not None and before.kind == "auxiliary_head" and before.digest not in _heads(self.new):
             return "major", f"{_named(before)}, which parts shared, was dropped"
-        known = {one.digest for one in self.old.contract.protocol.anchors}
+        known = {anchor.digest for anchor in self.old.contract.protocol.anchors}
         if after is not None and after.digest not in known:
             return "minor", f"anchor added: {_named(after)}"
         return "minor", "the anchors are other or described otherwise; no shared head is dropped"
@@ -150,7 +150,7 @@ def _label(
     old: Sequence[Label] | None,
     new: Sequence[Label] | None,
     answering: Mapping[str, Sequence[Label]],
-    place: Place,
+    place: Location,
 ) -> Demand:
     """Return the step for a change of the labels, or of the one at ``place``."""
     if not place:
@@ -174,7 +174,7 @@ def _at(manifest: Manifest, index: str | int) -> Anchor | None:
 
 
 def _heads(manifest: Manifest) -> set[str]:
-    return {one.digest for one in manifest.contract.protocol.anchors if one.kind == "auxiliary_head"}
+    return {anchor.digest for anchor in manifest.contract.protocol.anchors if anchor.kind == "auxiliary_head"}
 
 
 def _named(anchor: Anchor) -> str:

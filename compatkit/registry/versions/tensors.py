@@ -75,18 +75,18 @@ def tensor_changes(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> tupl
     Returns:
         The differing tensors, sorted by name.
     """
-    found: list[TensorChange] = []
+    changes: list[TensorChange] = []
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)
         if before is None or after is None:
-            found.append(TensorChange(name, _form(before), _form(after)))
+            changes.append(TensorChange(name, _form(before), _form(after)))
         elif before.shape != after.shape:
-            found.append(TensorChange(name, _form(before), _form(after)))
+            changes.append(TensorChange(name, _form(before), _form(after)))
         else:
             values, largest = _compare(before, after)
             if values or before.dtype != after.dtype:
-                found.append(TensorChange(name, _form(before), _form(after), values, largest))
-    return tuple(found)
+                changes.append(TensorChange(name, _form(before), _form(after), values, largest))
+    return tuple(changes)
 
 
 def _form(tensor: Tensor | None) -> TensorForm | None:
@@ -105,7 +105,7 @@ def _compare(before: Tensor, after: Tensor) -> tuple[int, float | None]:
         return 0, 0.0
     if left.dtype == right.dtype:
         size = left.element_size()
-        bits = (one.view(torch.uint8).reshape(-1, size) for one in (left, right))
+        bits = (side.view(torch.uint8).reshape(-1, size) for side in (left, right))
         differ = torch.ne(*bits).any(1)
         left, right = left[differ], right[differ]
         distance = (left.to(wide) - right.to(wide)).abs()

@@ -264,8 +264,8 @@ def _parsed(raw: memoryview, total: int) -> Header:
             f"safetensors: expected at most {MAX_TENSORS} tensors, the header lists {len(content)}."
         )
     base = 8 + len(raw)
-    entries = [_entry(name, one, base) for name, one in content.items()]
-    entries.sort(key=lambda one: (one.start, one.stop))
+    entries = [_entry(name, entry, base) for name, entry in content.items()]
+    entries.sort(key=lambda entry: (entry.start, entry.stop))
     _check_cover(entries, base, total)
     return Header(tuple(entries), metadata, base, total)
 
@@ -286,7 +286,7 @@ def check_tensor_name(name: str) -> None:
         return
     elif not unicodedata.is_normalized("NFC", name):
         fault = "is not in Unicode's composed form (NFC), so that twins could hide"
-    elif any(unicodedata.category(one) in _UNSEEN for one in name):
+    elif any(unicodedata.category(character) in _UNSEEN for character in name):
         fault = "contains a character that is invisible or changes the text direction"
     else:
         return
@@ -331,8 +331,10 @@ def _stated(name: str, value: Any) -> tuple[str, Sequence[int], int, int]:
         if len(value) == 3 and type(code) is str and type(shape) is list:
             if {type(begin), type(end), *map(type, shape)} == {int}:
                 return code, shape, begin, end
-    found: _Stated = structure(_Stated, value, f"safetensors.{name:.80}")  # raises with the path of the fault
-    return found.dtype, found.shape, *found.data_offsets
+    stated: _Stated = structure(
+        _Stated, value, f"safetensors.{name:.80}"
+    )  # raises with the path of the fault
+    return stated.dtype, stated.shape, *stated.data_offsets
 
 
 def _check_cover(entries: Sequence[TensorEntry], base: int, total: int) -> None:
@@ -342,13 +344,13 @@ def _check_cover(entries: Sequence[TensorEntry], base: int, total: int) -> None:
         FormatError: Overlap, gap, truncated file, or trailing bytes.
     """
     reached, before = base, "the header"
-    for one in entries:
-        if one.start != reached:
-            fault = "overlaps" if one.start < reached else "leaves a hole after"
+    for entry in entries:
+        if entry.start != reached:
+            fault = "overlaps" if entry.start < reached else "leaves a hole after"
             raise FormatError(
-                f"safetensors: {one.name!r} {fault} {before}: begins at {one.start}, expected {reached}."
+                f"safetensors: {entry.name!r} {fault} {before}: begins at {entry.start}, expected {reached}."
             )
-        reached, before = one.stop, repr(one.name)
+        reached, before = entry.stop, repr(entry.name)
     if reached != total:
         fault = "is truncated" if total < reached else "has trailing bytes"
         raise FormatError(

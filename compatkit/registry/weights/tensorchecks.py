@@ -48,27 +48,29 @@ class WeightsMismatch:
     def __bool__(self) -> bool:
         return bool(self.missing or self.unknown or self.shapes or self.kinds)
 
-    def told(self) -> Iterator[str]:
+    def sentences(self) -> Iterator[str]:
         """Yield one sentence per kind of difference, with similar names for missing ones."""
         few = len(self.missing) + len(self.unknown) <= COMPARED
         if self.missing:
-            close = (near(one, self.unknown, 1, 0.8) if few else [] for one in self.missing)
-            named = [
-                f"{one} (there is {found[0]})" if found else one
-                for one, found in zip(self.missing, close, strict=True)
+            close = (near(name, self.unknown, 1, 0.8) if few else [] for name in self.missing)
+            listed = [
+                f"{name} (there is {similar[0]})" if similar else name
+                for name, similar in zip(self.missing, close, strict=True)
             ]
-            yield f"{_count(self.missing, 'tensor is', 'tensors are')} missing: {_some(named)}"
+            yield f"{_count(self.missing, 'tensor is', 'tensors are')} missing: {_some(listed)}"
         if self.unknown:
             yield f"{_count(self.unknown, 'is', 'are')} not known to it: {_some(self.unknown)}"
         if self.shapes:
-            named = [
-                f"{name} is {_by(came)} where {_by(expected)} is expected"
-                for name, came, expected in self.shapes
+            listed = [
+                f"{name} is {_by(actual)} where {_by(expected)} is expected"
+                for name, actual, expected in self.shapes
             ]
-            yield f"{_count(self.shapes, 'has', 'have')} another shape: {_some(named)}"
+            yield f"{_count(self.shapes, 'has', 'have')} another shape: {_some(listed)}"
         if self.kinds:
-            named = [f"{name} is {came} where {expected} is expected" for name, came, expected in self.kinds]
-            yield f"{_count(self.kinds, 'is', 'are')} of another kind: {_some(named)}"
+            listed = [
+                f"{name} is {actual} where {expected} is expected" for name, actual, expected in self.kinds
+            ]
+            yield f"{_count(self.kinds, 'is', 'are')} of another kind: {_some(listed)}"
 
 
 def compare(tensors: Mapping[str, Any], own: Mapping[str, Tensor]) -> WeightsMismatch:
@@ -80,13 +82,13 @@ def compare(tensors: Mapping[str, Any], own: Mapping[str, Tensor]) -> WeightsMis
     """
     shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
     kinds: list[tuple[str, str, str]] = []
-    for name in (one for one in own if one in tensors):
-        came, wanted = _kind(tensors[name]), _kind(own[name])
-        empty = came[0] != "none" and tensors[name].is_meta and not own[name].is_meta
+    for name in (name for name in own if name in tensors):
+        actual, wanted = _kind(tensors[name]), _kind(own[name])
+        empty = actual[0] != "none" and tensors[name].is_meta and not own[name].is_meta
         if empty:
-            kinds.append((name, f"{came[1]} without data (meta)", wanted[1]))
-        elif came[0] != wanted[0]:
-            kinds.append((name, came[1], wanted[1]))
+            kinds.append((name, f"{actual[1]} without data (meta)", wanted[1]))
+        elif actual[0] != wanted[0]:
+            kinds.append((name, actual[1], wanted[1]))
         elif tuple(tensors[name].shape) != tuple(own[name].shape):
             shapes.append((name, tuple(tensors[name].shape), tuple(own[name].shape)))
     missing = tuple(name for name in own if name not in tensors)
@@ -154,8 +156,8 @@ def _fault(name: str, tensor: Tensor, taken: torch.dtype) -> str | None:
     if last == COUNT and tensor.numel() and not tensor.is_complex() and float(tensor.min()) < 0:
         return f"the negative count of batches {float(tensor.min()):g}"
     if not (tensor.is_floating_point() or tensor.is_complex()):
-        kept = tensor.dtype == taken or bool(torch.equal(tensor.to(taken).to(tensor.dtype), tensor))
-        return None if kept else f"whole numbers that {str(taken).removeprefix('torch.')} cannot hold"
+        is_exact = tensor.dtype == taken or bool(torch.equal(tensor.to(taken).to(tensor.dtype), tensor))
+        return None if is_exact else f"whole numbers that {str(taken).removeprefix('torch.')} cannot hold"
     if not _finite(tensor):
         return "values that are not finite"
     if tensor.dtype != taken and not _finite(tensor.to(taken)):
@@ -177,8 +179,8 @@ def _finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor.to(torch.float32) if narrow else tensor).all())
 
 
-def _count(names: Sequence[Any], one: str, several: str) -> str:
-    return f"{len(names):,} {one if len(names) == 1 else several}"
+def _count(names: Sequence[Any], singular: str, plural: str) -> str:
+    return f"{len(names):,} {singular if len(names) == 1 else plural}"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -74,28 +74,28 @@ def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[byt
     Raises:
         FormatError: A name, a dtype or a layout (sparse) cannot be stored.
     """
-    found: list[tuple[bool, int, bytes, str, Tensor]] = []
+    entries: list[tuple[bool, int, bytes, str, Tensor]] = []
     for name, tensor in state.items():
         check_tensor_name(name)
-        one = _dense(name, tensor)
-        code = _code(name, one)
-        odd = one.numel() * one.element_size() % ALIGNED != 0
-        found.append((odd, _ORDER[code], name.encode(), code, one))
-    if len(found) > MAX_TENSORS:
-        raise FormatError(f"safetensors: expected at most {MAX_TENSORS} tensors, got {len(found)}.")
-    found.sort(key=lambda one: one[:3])
+        dense = _dense(name, tensor)
+        code = _code(name, dense)
+        odd = dense.numel() * dense.element_size() % ALIGNED != 0
+        entries.append((odd, _ORDER[code], name.encode(), code, dense))
+    if len(entries) > MAX_TENSORS:
+        raise FormatError(f"safetensors: expected at most {MAX_TENSORS} tensors, got {len(entries)}.")
+    entries.sort(key=lambda dense: dense[:3])
     header: dict[str, object] = {} if metadata is None else {"__metadata__": {METADATA_KEY: metadata}}
     views: list[bytes | memoryview] = []
     reached = 0
-    for _, _, name, code, one in found:
-        size = one.numel() * one.element_size()
+    for _, _, name, code, dense in entries:
+        size = dense.numel() * dense.element_size()
         header[name.decode()] = {
             "dtype": code,
-            "shape": list(one.shape),
+            "shape": list(dense.shape),
             "data_offsets": [reached, reached + size],
         }
         reached += size
-        views.append(_bytes(one))
+        views.append(_bytes(dense))
     written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     written += b" " * (-(8 + len(written)) % ALIGNED)
     return [len(written).to_bytes(8, "little") + written, *views]
@@ -116,10 +116,10 @@ def deserialize(data: Buffer | mmap.mmap) -> dict[str, Tensor]:
     """
     header = check_header(memoryview(data))
     if isinstance(data, mmap.mmap):
-        return {one.name: _placed(_shared(data, one)) for one in header.tensors}
+        return {tensor.name: _placed(_shared(data, tensor)) for tensor in header.tensors}
     import safetensors.torch
 
-    return {name: _placed(one) for name, one in safetensors.torch.load(bytes(data)).items()}
+    return {name: _placed(tensor) for name, tensor in safetensors.torch.load(bytes(data)).items()}
 
 
 def _placed(tensor: Tensor) -> Tensor:
@@ -127,18 +127,18 @@ def _placed(tensor: Tensor) -> Tensor:
     return tensor if tensor.ndim < 2 or tensor.data_ptr() % ALIGNED == 0 else tensor.clone()
 
 
-def _shared(mapped: mmap.mmap, one: TensorEntry) -> Tensor:
+def _shared(mapped: mmap.mmap, entry: TensorEntry) -> Tensor:
     import torch
 
-    name, size = DTYPES[one.dtype]
+    name, size = DTYPES[entry.dtype]
     dtype: torch.dtype = getattr(torch, name)
-    count = (one.stop - one.start) // size
+    count = (entry.stop - entry.start) // size
     if not count:
-        return torch.empty(one.shape, dtype=dtype)
-    if one.start % size == 0:
-        return torch.frombuffer(mapped, dtype=dtype, count=count, offset=one.start).view(one.shape)
-    flat = torch.frombuffer(mapped, dtype=torch.uint8, count=count * size, offset=one.start)
-    return flat.clone().view(dtype).view(one.shape)  # unaligned, from another writer
+        return torch.empty(entry.shape, dtype=dtype)
+    if entry.start % size == 0:
+        return torch.frombuffer(mapped, dtype=dtype, count=count, offset=entry.start).view(entry.shape)
+    flat = torch.frombuffer(mapped, dtype=torch.uint8, count=count * size, offset=entry.start)
+    return flat.clone().view(dtype).view(entry.shape)  # unaligned, from another writer
 
 
 def metadata(data: Buffer) -> str | None:
@@ -168,10 +168,10 @@ def tensor_digest(data: Buffer, header: Header | None = None) -> str:
         FormatError: See ``check_header``.
     """
     view = memoryview(data).cast("B")
-    found = check_header(view) if header is None else header
+    checked = check_header(view) if header is None else header
     return combine(
-        (one.name, one.dtype, one.shape, hashlib.sha256(view[one.start : one.stop]).digest())
-        for one in found.tensors
+        (entry.name, entry.dtype, entry.shape, hashlib.sha256(view[entry.start : entry.stop]).digest())
+        for entry in checked.tensors
     )
 
 
@@ -187,14 +187,14 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
 def _hashed(state: Mapping[str, Tensor]) -> Iterator[tuple[str, str, tuple[int, ...], bytes]]:
     for name, tensor in state.items():
         check_tensor_name(name)
-        one = _dense(name, tensor)
-        yield name, _code(name, one), tuple(one.shape), hashlib.sha256(_bytes(one)).digest()
+        dense = _dense(name, tensor)
+        yield name, _code(name, dense), tuple(dense.shape), hashlib.sha256(_bytes(dense)).digest()
 
 
 def combine(parts: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> str:
     """Return the tensor digest of names, dtype codes, shapes and SHA-256 sums of the bytes."""
     whole = hashlib.sha256()
-    for name, dtype, shape, content in sorted((one[0].encode(), *one[1:]) for one in parts):
+    for name, dtype, shape, content in sorted((part[0].encode(), *part[1:]) for part in parts):
         for field in (name, dtype.encode(), ",".join(map(str, shape)).encode(), content):
             whole.update(len(field).to_bytes(8, "little") + field)
     return f"tensors:sha256:{whole.hexdigest()}"

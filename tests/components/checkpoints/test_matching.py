@@ -27,7 +27,7 @@ def test_every_way_to_differ_is_told_with_names_and_shapes() -> None:
         "fc.weight": torch.zeros(7, 4),
     }
     found = compare(came, OWN)
-    assert list(found.told()) == [
+    assert list(found.sentences()) == [
         "1 tensor is missing: layer1.conv.weight (there is layers1.conv.weight)",
         "1 is not known to it: layers1.conv.weight",
         "1 has another shape: fc.weight is 7x4 where 10x4 is expected",
@@ -40,7 +40,7 @@ def test_every_way_to_differ_is_told_with_names_and_shapes() -> None:
 
 def test_a_long_list_is_cut_short() -> None:
     own = {f"layer{i}.weight": torch.zeros(1) for i in range(5000)}
-    (told,) = compare({}, own).told()
+    (told,) = compare({}, own).sentences()
     assert told == "5,000 tensors are missing: layer0.weight, layer1.weight, layer2.weight and 4,997 more"
 
 

@@ -164,7 +164,7 @@ def reader(root: Path, number: int, rounds: int) -> Any:
                 manifest = store.manifest(f"{name}@{version}")
                 store.read_blob(manifest.payload.file.blob)
                 read += 1
-        store.evidence.kept([EXTRACTOR], [HEAD])
+        store.evidence.results([EXTRACTOR], [HEAD])
         if read:
             begun(root, number)
     return {"read": read}
