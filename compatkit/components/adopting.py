@@ -125,7 +125,7 @@ def adopt(
         labels=labels,
         data=data,
         weights=state,
-        images=options.preprocessing,
+        preprocessing=options.preprocessing,
     )
     notes = image_notes(
         parts["extractor"].contract.data, options.sources, _assumed(builder, model, arguments)

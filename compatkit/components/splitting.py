@@ -91,7 +91,7 @@ def split(
     data: Split | None = None,
     samples: int = SAMPLES,
     weights: Mapping[str, Tensor] | None = None,
-    images: Mapping[str, Any] | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
 ) -> Parts:
     """Cut ``model`` after the module ``cut``, verify that the parts reproduce it bitwise, and derive their contracts.
 
@@ -108,8 +108,8 @@ def split(
             None omits them.
         samples: Most images for that.
         weights: All tensors of the network, instead of random ones.
-        images: Facts that override the model's configuration: ``mean`` and ``std`` on the scale 0 to 1, one number per
-            channel or one for all, ``interpolation``, ``crop_pct``, ``crop_mode``.
+        preprocessing: Facts that override the model's configuration: ``mean`` and ``std`` on the scale 0 to 1, one
+            number per channel or one for all, ``interpolation``, ``crop_pct``, ``crop_mode``.
 
     Returns:
         The parts, which run, can be published and give a task its initial weights.
@@ -126,7 +126,7 @@ def split(
     if pretrained and weights is not None:
         raise UsageError("weights= and pretrained=True exclude each other; give one of them.")
     planned = plan(model, cut, kwargs=dict(kwargs or {}), size=size, builder=builder)
-    taken = _data(model, _corrected(planned.input, images or {}))
+    taken = _data(model, _corrected(planned.input, preprocessing or {}))
     chosen = "pretrained" if pretrained else weights
     whole, extractor, head = build_pair(planned.extractor, planned.head, seed=seed, weights=chosen)
     prove(whole, extractor, head, planned.input.size, planned.input.channels)
@@ -210,16 +210,16 @@ def _check_rebuilt(parts: Mapping[str, Draft]) -> None:
         check_rebuilt(owner, part.module, part.blueprint, part.contract)
 
 
-def _corrected(spec: InputSpec, images: Mapping[str, Any]) -> InputSpec:
+def _corrected(spec: InputSpec, preprocessing: Mapping[str, Any]) -> InputSpec:
     """Return the model's input specification with the caller's corrections.
 
     Raises:
         UsageError: A fact is unknown or invalid.
     """
     known = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
-    if unknown := images.keys() - set(known):
+    if unknown := preprocessing.keys() - set(known):
         raise UsageError(f"{min(unknown)!r} is not a known fact about images; known are {', '.join(known)}.")
-    values = dict(images)
+    values = dict(preprocessing)
     for name in ("mean", "std"):
         if name in values:
             numbers = tuple(map(float, values[name]))
