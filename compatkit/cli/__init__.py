@@ -102,7 +102,7 @@ HEAD_START = 3.0
 """Seconds by which the first process reports its error before the others; torchrun then ends them."""
 
 
-class Lazy(click.Group):
+class LazyGroup(click.Group):
     """A group that imports a command's module when the command runs, not for ``--help``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -133,7 +133,7 @@ class Lazy(click.Group):
 
 
 @click.group(
-    cls=Lazy,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=FIRST_STEPS,
     params=[registry_option, json_option, quiet_option, plugin_option],

@@ -99,7 +99,7 @@ class MatrixOptions(MeasuringOptions):
 )
 def matrix_command(context: click.Context, options: MatrixOptions) -> None:
     """Report and measure, each cell on its extractor's own test set."""
-    from compatkit.components.loading import Parts
+    from compatkit.components.loading import PartLoader
     from compatkit.components.matrices.filling import chosen
     from compatkit.components.matrices.where import parse
 
@@ -108,7 +108,7 @@ def matrix_command(context: click.Context, options: MatrixOptions) -> None:
     registry = open_registry(context)
     data, between = None, None
     if options.fill != "none" or options.names or options.recipe:
-        parts, where = Parts(registry.store), parse(options.where)
+        parts, where = PartLoader(registry.store), parse(options.where)
         lefts = [component.reference for component in chosen(parts, options.extractors, "extractor", where)]
         rights: Sequence[Component] = []
         if options.rung is not None:  # resolve and check heads before images are read

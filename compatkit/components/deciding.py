@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from compatkit.components.images import PolicyData, policy_images
-from compatkit.components.loading import Parts
+from compatkit.components.loading import PartLoader
 from compatkit.components.outcomes import Answer, Outcome, refusal
 from compatkit.contracts.check import Report, check
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell
@@ -82,8 +82,8 @@ class Decider:
     measures: bool = attrs.field(default=True, kw_only=True)
     _cells: dict[tuple[str, str], Cell] = attrs.field(init=False, factory=dict)
     _kept: Cells = attrs.field(init=False, factory=Cells)
-    _parts: Parts = attrs.field(
-        init=False, default=attrs.Factory(lambda self: Parts(self.store, self.recalls), takes_self=True)
+    _parts: PartLoader = attrs.field(
+        init=False, default=attrs.Factory(lambda self: PartLoader(self.store, self.recalls), takes_self=True)
     )
 
     def __call__(self, question: Question) -> Outcome:
@@ -303,7 +303,7 @@ def deciding(*, measure: bool = False, data: PolicyData = (), progress: Progress
                 PolicyDataMissing: The policy's images are needed but not available.
             """
             place = Reference(question.name, digest=question.candidate)
-            candidate = Parts(store, admitted=True).component(place, f"{question.name}@{CANDIDATE}")
+            candidate = PartLoader(store, admitted=True).component(place, f"{question.name}@{CANDIDATE}")
             outcome = Decider(
                 store, candidate, data, progress=progress, recalls=True, measures=measure
             ).answer(question)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(eq=False)
-class Parts:
+class PartLoader:
     """The components of a registry, each read once: manifest on request, module on first use.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import attrs
 
-from compatkit.components.loading import Parts
+from compatkit.components.loading import PartLoader
 from compatkit.components.matrices.bounds import OwnHead, bounds_of
 from compatkit.contracts import evidence
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
@@ -75,7 +75,7 @@ def check_pairs(
     bn_policy: str = DEFAULT,
 ) -> Verdicts:
     """Compare every extractor with every head; see ``Registry.check_all``. Reads each manifest once."""
-    parts = Parts(store)
+    parts = PartLoader(store)
     # a named component of another kind is rejected by the check
     lefts, rights = parts.choose(extractors, EXTRACTORS, ANY_KIND), parts.choose(heads, HEADS, ANY_KIND)
     return check_all(
@@ -107,7 +107,7 @@ def measured(
     """
     lefts, rights = _by_function(extractors), _by_function(heads)
     cells_of_pairs: dict[Pair, list[Cell]] = {}
-    cells, parts = Cells(), Parts(store)
+    cells, parts = Cells(), PartLoader(store)
     owns: dict[str, OwnHead | None] = {}
     for result in store.evidence.results(list(lefts), list(rights)):
         pairs = list(product(lefts[result.extractor], rights[result.head]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.components.loading import Parts
+from compatkit.components.loading import PartLoader
 from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION
 from compatkit.errors import UnknownName, UsageError, type_of
@@ -175,7 +175,7 @@ class Policies(Mapping[str, Policy]):
         own = name is None or name == resolved.name
         return test(
             self.store,
-            Parts(self.store).component(resolved),
+            PartLoader(self.store).component(resolved),
             resolved.name if name is None else check_name(name),
             version=str(resolved.version) if own else None,
             against=None if against is None else self.store.select(against),

@@ -15,7 +15,7 @@ import torch
 
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.composition import ADAPTER, EXTRACTOR, HEAD, AdapterOrigin, Composition, Pin
-from compatkit.components.loading import Parts, check_signature, check_version, load
+from compatkit.components.loading import PartLoader, check_signature, check_version, load
 from compatkit.components.pairs import check_pair
 from compatkit.components.stitching import adapter_of
 from compatkit.components.verification import probe_of, remember_proof, verify_contract, verify_once
@@ -267,7 +267,7 @@ def _part(store: Store, owner: str, pin: Pin, verify: Verify) -> Component:
     """
     reference = _reference(store, owner, pin)
     try:
-        component = Parts(store).component(reference)
+        component = PartLoader(store).component(reference)
         wrong = ""
         if component.kind not in KINDS[pin.relation]:
             wrong = f"of kind {component.kind}; expected {' or '.join(KINDS[pin.relation])}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import attrs
 
 from compatkit.components.bridges.published import Bridges
-from compatkit.components.loading import Parts, load
+from compatkit.components.loading import PartLoader, load
 from compatkit.components.pairs import check_pair, check_pairs
 from compatkit.components.policies import Policies
 from compatkit.contracts.batchnorm import DEFAULT
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from compatkit.components.bridges.ladder import Bridge
     from compatkit.components.domains import Adapted
-    from compatkit.components.exports.writing import Written
+    from compatkit.components.exports.writing import ExportedFile
     from compatkit.components.images import PolicyData
     from compatkit.components.outcomes import Outcome
     from compatkit.components.ranking import Ranking
@@ -307,7 +307,7 @@ class Registry(Shown):
             NotFound: A reference does not resolve.
             UsageError: The first is not an extractor, the second not a head, or the policy is unknown.
         """
-        parts = Parts(self.store)
+        parts = PartLoader(self.store)
         left, right = (parts.component(self.store.resolve(reference)) for reference in (extractor, head))
         return check_pair(self.store, left, right, data=data, bn_policy=bn_policy)
 
@@ -848,7 +848,7 @@ class Registry(Shown):
         format: str = "safetensors",
         settings: Mapping[str, Any] | None = None,
         verify: Verify = "auto",
-    ) -> Written:
+    ) -> ExportedFile:
         """Write a component as one file; ``load_exported`` runs a safetensors file without a registry.
 
         Args:

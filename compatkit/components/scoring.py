@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from compatkit.components.images import OR_SET, images_again
-from compatkit.components.loading import Parts
+from compatkit.components.loading import PartLoader
 from compatkit.components.matrices.bounds import bounds_of
 from compatkit.components.ranking import RANDOM, Ranking, Scored, agreements_of
 from compatkit.data.dataset import DataSet, Split
@@ -70,7 +70,7 @@ def rank(
     offers = {name: _offer(name) for name in chosen}
     split = data.train if isinstance(data, DataSet) else data
     sample = split if len(split) <= examples else split.subset(examples, seed)
-    parts = Parts(store)
+    parts = PartLoader(store)
     lefts = [parts.component(place) for place in store.select(extractors, "extractor")]
     heads = bounds_of(parts, lefts, [])
     rows, passes, origins = list[Scored](), dict[str, float](), Origins(store, sources, seed)
@@ -284,7 +284,7 @@ class Origins:
         return images, torch.from_numpy(sample.labels).long(), sample.classes
 
 
-def _measured(store: Store, parts: Parts, part: Component, tests: Split) -> tuple[float, str] | None:
+def _measured(store: Store, parts: PartLoader, part: Component, tests: Split) -> tuple[float, str] | None:
     """Return the best accuracy on the target's test images, of the extractor or of one that started from it."""
     accuracies = list[tuple[float, str]]()
     started = {

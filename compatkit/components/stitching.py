@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.drafts import Draft
 from compatkit.components.images import OR_SET, fitting_images, images_again
-from compatkit.components.loading import Parts, load
+from compatkit.components.loading import PartLoader, load
 from compatkit.components.pairs import check_pair
 from compatkit.components.projecting import AdapterSlot, adapter_at, fit_projection, own_extractor
 from compatkit.contracts.batchnorm import estimates
@@ -41,7 +41,7 @@ def recombine(
         raise UsageError(
             f"data= expects a Split of images, got {type_of(data)}. Pass data.train of a data set."
         )
-    parts = Parts(store)
+    parts = PartLoader(store)
     left, right = (parts.component(store.resolve(reference)) for reference in (extractor, head))
     policy = policy_for(left, right, policy, None if insert_adapters else data)
     report = check_pair(store, left, right, bn_policy=policy)

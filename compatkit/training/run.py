@@ -42,7 +42,7 @@ def run(prepared: PreparedRun) -> Fit:
         CompatkitError: See ``Trainer.fit``.
     """
     state, loop, settings, setup = (
-        Run.of(prepared),
+        TrainingRun.of(prepared),
         prepared.loop,
         prepared.loop.settings,
         prepared.loop.setup,
@@ -79,7 +79,7 @@ def run(prepared: PreparedRun) -> Fit:
 
 
 @attrs.define(eq=False)
-class Run:
+class TrainingRun:
     """The state of a run between its steps, with its checkpoints, evaluations and early stopping.
 
     Attributes:
@@ -108,7 +108,7 @@ class Run:
     _saving_seconds: float = 0.0
 
     @classmethod
-    def of(cls, prepared: PreparedRun) -> Run:
+    def of(cls, prepared: PreparedRun) -> TrainingRun:
         """Return a prepared run before its first step."""
         loop, settings = prepared.loop, prepared.loop.settings
         path = Path(settings.checkpoint) if settings.checkpoint is not None else None

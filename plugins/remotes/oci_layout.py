@@ -27,14 +27,14 @@ from compatkit.errors import (
 )
 from compatkit.hooks import Register
 from compatkit.registry.remotes.packages import (
-    Folder,
     Package,
     PackageFile,
+    PackageFolder,
     PackageStore,
     Read,
     Refuse,
     Role,
-    Written,
+    WrittenPackage,
     dumps,
     is_digest,
     loads,
@@ -87,7 +87,7 @@ def open_layout(address: str) -> ImageLayout:
     Args:
         address: ``oci-layout://FOLDER``.
     """
-    return ImageLayout(Folder(Path(address.partition("://")[2]).expanduser().absolute()))
+    return ImageLayout(PackageFolder(Path(address.partition("://")[2]).expanduser().absolute()))
 
 
 @attrs.frozen
@@ -141,7 +141,7 @@ class ImageLayout(PackageStore):
     """
 
     advice = "Copy it from the container registry again, or export it again."
-    folder: Folder
+    folder: PackageFolder
     _entries: list[dict[str, Any]] = attrs.field(init=False, factory=list)
     _known: set[str] = attrs.field(init=False, factory=set)
 
@@ -195,7 +195,7 @@ class ImageLayout(PackageStore):
         for number, entry in enumerate(self._entries):
             Descriptor.read(entry, f"{root / INDEX}: manifests[{number}]")
 
-    def write(self, package: Package, read: Read) -> Written:
+    def write(self, package: Package, read: Read) -> WrittenPackage:
         """Write the blobs of a version and its image manifest, and add it to the index.
 
         Raises:
@@ -220,7 +220,7 @@ class ImageLayout(PackageStore):
             "size": len(image),
             "annotations": {REF_NAME: self.label(package.name, package.version), **own},
         }
-        return Written(self._enter(entry, package), blobs)
+        return WrittenPackage(self._enter(entry, package), blobs)
 
     def finish(self) -> None:
         """Write the empty config and the index."""

@@ -12,7 +12,7 @@ from small import data_set
 import compatkit as ck
 from compatkit.components import images
 from compatkit.components.images import held_out, images_again
-from compatkit.components.loading import Parts
+from compatkit.components.loading import PartLoader
 from compatkit.contracts.manifest import About
 from compatkit.data.dataset import DataSet
 
@@ -46,7 +46,8 @@ def test_a_mapping_may_name_a_version(versions: tuple[ck.Registry, dict[str, Dat
     registry, sets = versions
     tests = [one.test for one in sets.values()]
     old, new = (
-        Parts(registry.store).component(registry.store.resolve(f"{NAME}@1.0.{number}")) for number in (0, 1)
+        PartLoader(registry.store).component(registry.store.resolve(f"{NAME}@1.0.{number}"))
+        for number in (0, 1)
     )
     given = {"digits/*": tests[0], new.reference: tests[1]}
     assert held_out(old, given) is tests[0] and held_out(new, given) is tests[1]

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import compatkit as ck
-from compatkit.components.loading import Parts
+from compatkit.components.loading import PartLoader
 from compatkit.contracts import evidence as cells
 from compatkit.contracts.contract import Label
 from compatkit.contracts.evidence import Cell, Figure
@@ -347,7 +347,7 @@ def world(**patches: Any) -> Iterator[World]:
             patch.setattr(stamps, name, value)
         made = World(Path(folder) / "parts")
         patch.setattr(matrix, "measure", made.measure)
-        patch.setattr(Parts, "load", lambda parts, reference: None)
+        patch.setattr(PartLoader, "load", lambda parts, reference: None)
         yield made
 
 

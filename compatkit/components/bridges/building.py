@@ -44,7 +44,7 @@ from compatkit.components.bridges.ladder import (
 )
 from compatkit.components.bridges.publishing import HEAD, assemble, outcome
 from compatkit.components.bridges.training import Labeled
-from compatkit.components.loading import Parts, load
+from compatkit.components.loading import PartLoader, load
 from compatkit.components.pairs import check_pair
 from compatkit.components.projecting import own_extractor
 from compatkit.contracts.check import check
@@ -60,7 +60,7 @@ from compatkit.registry.store import Store
 
 def bridge(store: Store, extractor: str, head: str, request: BridgeRequest) -> Bridge:
     """Bridge a head to an extractor; see ``Registry.bridge``."""
-    parts = Parts(store)
+    parts = PartLoader(store)
     left, right = (parts.component(store.resolve(reference)) for reference in (extractor, head))
     report = check_pair(store, left, right)
     if report.wiring == "refused":

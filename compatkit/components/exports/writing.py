@@ -41,7 +41,7 @@ SAFETENSORS = "safetensors"
 
 
 @attrs.frozen
-class Written:
+class ExportedFile:
     """An exported file.
 
     Attributes:
@@ -56,7 +56,7 @@ class Written:
 
     def __repr__(self) -> str:
         label = self.description.reference or self.description.about.title
-        return f"Written({str(self.path)!r}: {self.bytes:,} bytes, {self.description.kind} {label!r})"
+        return f"ExportedFile({str(self.path)!r}: {self.bytes:,} bytes, {self.description.kind} {label!r})"
 
 
 def write(
@@ -67,7 +67,7 @@ def write(
     reference: str = "",
     digest: str | None = None,
     names: str = "auto",
-) -> Written:
+) -> ExportedFile:
     """Write a loaded component to a file, replacing it if it exists.
 
     Args:
@@ -87,7 +87,7 @@ def write(
     state, description = _described(module, manifest, reference, digest, names)
     content = pieces(state, to_text(description))
     durable.replace_file(file, content)
-    return Written(file, sum(map(len, content)), description)
+    return ExportedFile(file, sum(map(len, content)), description)
 
 
 def write_as(
@@ -99,7 +99,7 @@ def write_as(
     *,
     reference: str = "",
     digest: str | None = None,
-) -> Written:
+) -> ExportedFile:
     """Write a loaded component in the format of a plugin, replacing the file if it exists.
 
     Args:
@@ -132,7 +132,7 @@ def write_as(
             offer.factory(draft, module, inputs, to_text(description), **settings)
         if not draft.is_file():
             raise offer.owner.error(f"it wrote no file {draft.name}. Write to the path that is passed first.")
-        written = Written(file, draft.stat().st_size, description)
+        written = ExportedFile(file, draft.stat().st_size, description)
         os.replace(draft, file)
     return written
 

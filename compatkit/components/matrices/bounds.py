@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from compatkit.components.loading import Parts
+from compatkit.components.loading import PartLoader
 from compatkit.contracts.evidence import Cell, without_bound
 from compatkit.contracts.manifest import TRAINED
 from compatkit.errors import IntegrityError, NotFound
@@ -17,7 +17,7 @@ from compatkit.registry.names import Version
 
 
 def bounds_of(
-    parts: Parts, extractors: Sequence[Component], heads: Sequence[Component]
+    parts: PartLoader, extractors: Sequence[Component], heads: Sequence[Component]
 ) -> dict[str, Component]:
     """Return the head that gives the upper bound of each extractor, by reference of the extractor.
 
@@ -39,7 +39,7 @@ def bounds_of(
     return bounds
 
 
-def _registered_head(parts: Parts, extractor: Component) -> Component | None:
+def _registered_head(parts: PartLoader, extractor: Component) -> Component | None:
     references = parts.store.references
     released = (references.digest(extractor.name, version) for version in references.versions(extractor.name))
     same = (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import attrs
 
 from compatkit.components.images import OR_SET, check_tests, held_out, images_again
-from compatkit.components.loading import Parts
+from compatkit.components.loading import PartLoader
 from compatkit.components.matrices.bounds import bounds_of
 from compatkit.components.matrices.known import Known, Pair, PairQuery, look
 from compatkit.components.matrices.where import Where, parse
@@ -61,7 +61,7 @@ def matrix(
     if data is not None:
         check_tests(data)
     where_filters, fill_mode, between = parse(where), check_fill(fill), adapters or {}
-    parts = Parts(store)
+    parts = PartLoader(store)
     lefts = chosen(parts, extractors, "extractor", where_filters)
     rights = chosen(parts, heads, "head", where_filters)
     bounds = bounds_of(parts, lefts, rights)
@@ -82,7 +82,7 @@ def matrix(
     return pairs.matrix(conditions, fill_mode)
 
 
-def chosen(parts: Parts, wanted: str | Sequence[str], kind: str, where: Where) -> list[Component]:
+def chosen(parts: PartLoader, wanted: str | Sequence[str], kind: str, where: Where) -> list[Component]:
     """Return the components that match patterns and filters, each once.
 
     Args:

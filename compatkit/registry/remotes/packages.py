@@ -16,7 +16,16 @@ from compatkit.foundation.codec import dumps, is_digest, loads
 from compatkit.registry import disk
 from compatkit.registry.os_errors import environment
 
-__all__ = ["Folder", "Package", "PackageFile", "PackageStore", "Written", "dumps", "is_digest", "loads"]
+__all__ = [
+    "Package",
+    "PackageFile",
+    "PackageFolder",
+    "PackageStore",
+    "WrittenPackage",
+    "dumps",
+    "is_digest",
+    "loads",
+]
 
 Role = Literal["manifest", "weights", "blob", "signature"]
 Refuse = Callable[[str, CompatkitError], None]
@@ -64,7 +73,7 @@ class Package:
 
 
 @attrs.frozen
-class Written:
+class WrittenPackage:
     """What writing a package changed.
 
     Attributes:
@@ -116,7 +125,7 @@ class PackageStore(ABC):
         """
 
     @abstractmethod
-    def write(self, package: Package, read: Read) -> Written:
+    def write(self, package: Package, read: Read) -> WrittenPackage:
         """Write a package, files first.
 
         Args:
@@ -142,7 +151,7 @@ class PackageStore(ABC):
 
 
 @attrs.frozen
-class Folder:
+class PackageFolder:
     """Files of a folder that may be hostile: no link below it is followed, and files are replaced atomically.
 
     Attributes:

@@ -20,7 +20,7 @@ from small import data_set, quick, write_packs
 
 import compatkit as ck
 from compatkit.adapters.stitching.layers import build_adapter
-from compatkit.components.loading import Parts
+from compatkit.components.loading import PartLoader
 from compatkit.components.matrices import filling
 from compatkit.contracts import evidence as cells
 from compatkit.contracts.evidence import Cell
@@ -83,7 +83,7 @@ def test_what_was_measured_is_taken_and_no_weight_is_read(
 ) -> None:
     first = registry.matrix(*BOTH, tests, batch_size=16)
     assert counts(first) == {"taken": 0, "measured": 4}
-    monkeypatch.setattr(Parts, "load", lambda *given: pytest.fail("a part was loaded"))
+    monkeypatch.setattr(PartLoader, "load", lambda *given: pytest.fail("a part was loaded"))
     again = registry.matrix(*BOTH, tests, batch_size=16)
     assert counts(again) == {"taken": 4, "measured": 0}
     assert again.cells == first.cells  # to the last finding and setting
