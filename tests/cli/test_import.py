@@ -21,7 +21,7 @@ def test_everything_comes_into_a_new_registry(run: Any, parts: Path, untouched: 
     assert f"{HEAD}@1.0.0" in said.out and "new" in said.out and "copied" in said.out
     assert f"next: compatkit --registry {tmp_path / 'copy'} show digits/" in said.out
     source, copy = Store.open(parts), Store.open(tmp_path / "copy")
-    assert copy.store.names() == source.names() and copy.id != source.id
+    assert copy.names() == source.names() and copy.id != source.id
     assert list(blobs_in(copy)) == list(blobs_in(source))
     assert run("--registry", tmp_path / "copy", "verify").code == 0
     again = run("--registry", tmp_path / "copy", "import", parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import shutil
@@ -123,6 +124,7 @@ def test_no_symbolic_link_is_ever_made(store: Store, monkeypatch: pytest.MonkeyP
 def test_too_many_open_files_are_told_and_nothing_is_left_open(store: Store):
     import resource
 
+    gc.collect()  # closes what earlier tests left behind
     opened = sorted(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []

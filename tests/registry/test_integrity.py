@@ -166,10 +166,11 @@ def test_a_damaged_manifest_and_payload_are_found(store: Store, publish: Callabl
     with pytest.raises(IntegrityError):
         store.load_state(manifest)
     overwrite(path_of(store, str(reference.digest)), b"{}")
+    assert store.manifest("a") == manifest, "a store reads a manifest once"
     with pytest.raises(IntegrityError):
-        store.manifest("a")
+        Store.open(store.root).manifest("a")
     assert publish(store, "b") and publish(store, "a") == reference  # the same bytes again heal both
-    assert store.manifest("a") == manifest
+    assert Store.open(store.root).manifest("a") == manifest
 
 
 @pytest.mark.parametrize(
