@@ -58,7 +58,7 @@ def test_the_same_recipe_again_is_the_same_version_and_another_seed_a_new_one(
     told = run("train", recipe(), "--registry", root, "--seed", 1, "--json")
     other = told.json
     assert other["parts"]["left.head"] == "digits/left.head@2.0.0" and other["plan"] != first["plan"]
-    assert "digits/right.head@1.0.0 are there already." in told.err and "next MAJOR number" in told.err
+    assert "digits/right.head@1.0.0 are published already." in told.err and "next MAJOR number" in told.err
 
 
 def test_an_error_of_a_late_check_stands_before_what_is_said_of_versions(

@@ -253,7 +253,7 @@ def test_recombining_what_cannot_be_wired_raises_with_the_report(
 ) -> None:
     task = ck.Task("narrow", tasks[0].data, "resnet8_cifar", "layer1", size=(16, 16))
     registry.publish(quick(steps=1).fit([task]), prefix="other")
-    with pytest.raises(IncompatibleError, match="expected 32 channels; came 16 channels") as caught:
+    with pytest.raises(IncompatibleError, match="expected 32 channels; actual 16 channels") as caught:
         registry.recombine("other/narrow.extractor", RIGHT)
     assert isinstance(caught.value.subject, ck.Report) and caught.value.subject.wiring == "needs-adapter"
     with pytest.raises(UsageError, match="Pass the extractor first"):
