@@ -13,6 +13,7 @@ from compatkit.contracts.evidence import Part
 from compatkit.contracts.manifest import About, Manifest, function_digest
 from compatkit.contracts.manifest import trained_with as extractors_of
 from compatkit.contracts.rules import protocol_of
+from compatkit.errors import UsageError
 from compatkit.foundation.display import Shown, labeled
 from compatkit.registry.names import Reference
 from compatkit.reports.contracts import facts, summary
@@ -87,8 +88,17 @@ class Component(Shown):
 
     @property
     def versions(self) -> list[str]:
-        """Versions of its name in its registry, ascending, without withdrawn ones."""
-        return self.registry.versions(self.name)
+        """Versions of its name in its registry, ascending, without withdrawn ones.
+
+        Raises:
+            UsageError: It was loaded without its registry.
+        """
+        if self.registry is None:
+            raise UsageError(
+                f"{self.reference} was loaded without its registry; ask registry[...] for it.",
+                subject=self.reference,
+            )
+        return [str(version) for version in self.registry.store.versions(self.name)]
 
     @property
     def labels(self) -> tuple[Label, ...]:

@@ -119,13 +119,21 @@ def test_no_symbolic_link_is_ever_made(store: Store, monkeypatch: pytest.MonkeyP
     assert not any(path.is_symlink() for path in store.root.rglob("*"))
 
 
+def open_files() -> list[str]:
+    """Return what this process has open, without the index that a store keeps open."""
+    folder = Path("/proc/self/fd")
+    links = list(folder.iterdir()) if folder.is_dir() else []
+    files = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return sorted(file for file in files if not file.endswith("index.sqlite"))
+
+
 @pytest.mark.case("C3")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit to set")
 def test_too_many_open_files_are_told_and_nothing_is_left_open(store: Store):
     import resource
 
     gc.collect()  # closes what earlier tests left behind
-    opened = sorted(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else []
+    opened = open_files()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
@@ -145,7 +153,7 @@ def test_too_many_open_files_are_told_and_nothing_is_left_open(store: Store):
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert read_everything(store.root) == [] and publish(store, "team/two") == "team/two@1.0.0"
-    assert not opened or sorted(os.listdir("/proc/self/fd")) == opened
+    assert open_files() == opened
 
 
 @pytest.mark.case("D8")

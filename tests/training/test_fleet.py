@@ -31,9 +31,14 @@ def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool
 
 
 def test_three_architectures_share_one_head_and_have_no_other(kept: ck.Registry) -> None:
-    assert kept.names("fleet/*.extractor") == [f"fleet/{name}.extractor" for name in sorted(NETWORKS)]
-    assert kept.names("fleet/shared.*") == ["fleet/shared.dcc", "fleet/shared.rotation"]
-    assert kept.names("fleet/*.head") == ["fleet/ten.head"]
+    assert [component.name for component in kept.search(pattern="fleet/*.extractor")] == [
+        f"fleet/{name}.extractor" for name in sorted(NETWORKS)
+    ]
+    assert [component.name for component in kept.search(pattern="fleet/shared.*")] == [
+        "fleet/shared.dcc",
+        "fleet/shared.rotation",
+    ]
+    assert [component.name for component in kept.search(pattern="fleet/*.head")] == ["fleet/ten.head"]
     head = kept.store.manifest("fleet/shared.dcc")
     assert (head.blueprint.model, head.blueprint.cut) == (REST["model"], REST["cut"])
     assert "from_width.weight" not in kept.load("fleet/shared.dcc").state_dict()

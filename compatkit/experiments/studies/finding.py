@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -156,10 +157,8 @@ def read_changes(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    try:
+    with suppress(tomllib.TOMLDecodeError):
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        pass
     try:
         return json.loads(text)
     except ValueError:
