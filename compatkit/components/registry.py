@@ -88,13 +88,17 @@ class Registry(Shown):
             EnvironmentFailure: The folder cannot be written.
             UsageError: ``create`` without a folder.
         """
-        if create and not isinstance(root, str | os.PathLike):
+        if isinstance(root, str | os.PathLike):
+            store = Store.init(root, exist_ok=True) if create else Store.open(root)
+        elif create:
             raise UsageError("create=True needs the folder of the registry as root.", subject=root)
-        if create:
-            root = Store.init(root, exist_ok=True)
-        elif not isinstance(root, Store):
-            root = Store.find() if root is None else Store.open(root)
-        self.__attrs_init__(root)
+        elif root is None or isinstance(root, Store):
+            store = root or Store.find()
+        else:
+            raise UsageError(
+                f"Registry(...) expects a folder or an open store, got {root!r:.80}.", subject=root
+            )
+        object.__setattr__(self, "store", store)  # of a frozen class
 
     @classmethod
     def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Registry:

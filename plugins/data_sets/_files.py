@@ -34,8 +34,8 @@ def find_files(name: str, patterns: Sequence[str], root: Root) -> list[Path]:
         DataError: No file matches (``subject`` is the name).
     """
     folder = folder_of(root)
-    for pattern in patterns if folder else ():
-        if files := sorted(folder.glob(pattern)):
+    for pattern in patterns:
+        if folder is not None and (files := sorted(folder.glob(pattern))):
             return files
     raise missing(name, " or ".join(patterns), root)
 

@@ -52,5 +52,7 @@ def cifar101(name: str, root: Root = None, download: bool = False) -> DataSet:
             ) from error
         except (ValueError, EOFError) as error:
             raise DataError(f"{file} is damaged, or no plain array: {error}", subject=file) from error
+    images, labels = arrays
     plain = ck.data.load("cifar10", root=root, download=download)
-    return DataSet(name, plain.train.renamed(f"{name}/train"), Split(*arrays, plain.classes, f"{name}/test"))
+    test = Split(images, labels, plain.classes, f"{name}/test")
+    return DataSet(name, plain.train.renamed(f"{name}/train"), test)
