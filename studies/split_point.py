@@ -66,7 +66,7 @@ def run(run: Run) -> Outcome:
     """Train both networks, cut at the arm's split point, exchange heads, measure."""
     cut = split_of(run.arm, run.settings["model"])
     tasks = tasks_of(run, cut)
-    return outcome(run, [trainer_of(run).fit(tasks, uses_of(run, METHODS))], tasks, cut=cut)
+    return outcome(run, [trainer_of(run).fit(tasks, uses_of(run, METHODS))], tasks, split=cut)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

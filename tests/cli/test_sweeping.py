@@ -91,7 +91,7 @@ def test_an_interrupted_sweep_says_how_it_goes_on(run: Any, tmp_path: Path, monk
         ('regularizers = [["dccc"]]', "Did you mean 'dcc'?"),
         ("regularizers.dcc.weight = [1]", "a run uses no 'dcc' (no regularizers)"),
         ("regularizers.dcc = [1]", "name a setting of one, such as"),
-        ('"tasks.split" = ["a"]\n"tasks.left.split" = ["b"]', "set the same value"),
+        ('"tasks.cut" = ["a"]\n"tasks.left.cut" = ["b"]', "set the same value"),
         ('"trainer.seed" = [0]\ntrainer.seed = [1]', "is written twice"),
         ("frozen.head = [1]", "has the unknown key 'head'. Did you mean 'heads'?"),
     ],

@@ -14,6 +14,7 @@ import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
+from compatkit.experiments.studies.records import read
 from compatkit.experiments.studies.runs import Shelf
 from compatkit_studies import _pairs, recombination
 from compatkit_studies._pairs import COMBINATIONS, ORDERS, measure, ordered, tasks_of, uses_of, values_of
@@ -100,13 +101,13 @@ def test_the_upper_bound_is_two_runs_with_rotation_heads_of_their_own(
 )
 def test_runs_that_are_shown_are_runs_of_the_study_as_it_is(folder: str, size: str, classes: str) -> None:
     """So that the same command goes on from them."""
-    lines = (RESULTS / folder / "runs.jsonl").read_text().splitlines()
+    records = read(RESULTS / folder)
     found = find("3.1")
     settings = settings_of(found, size, {"classes": classes})
-    assert lines
-    for line in map(json.loads, lines):
-        assert (line["study"], line["size"], line["settings"]) == ("3.1", size, settings)
-        assert line["arm"] in found.study.arms
+    assert records
+    for record in records:
+        assert (record.study, record.size, record.settings) == ("3.1", size, settings)
+        assert record.arm in found.study.arms
 
 
 def test_values_are_means_of_both_directions() -> None:

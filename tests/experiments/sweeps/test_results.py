@@ -71,10 +71,10 @@ def test_the_seed_is_a_column_where_it_does_not_vary(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(ck.Trainer, "fit", fail)
     change = ((TASK, ""), ("steps = 3", "steps = 3\nseed = 5"))
-    file = write_recipe(tmp_path / "recipes", ('"tasks.split" = ["layer1", "layer2"]',), change)
+    file = write_recipe(tmp_path / "recipes", ('"tasks.cut" = ["layer1", "layer2"]',), change)
     outcome = ck.Sweep.read(file).run(tmp_path / "parts", launcher="sequential")
     rows = list(csv.DictReader(io.StringIO(outcome.to_csv())))
-    assert [(row["seed"], row["tasks.split"], row["state"]) for row in rows] == [
+    assert [(row["seed"], row["tasks.cut"], row["state"]) for row in rows] == [
         ("5", "layer1", "failed"),
         ("5", "layer2", "failed"),
     ]

@@ -134,14 +134,14 @@ def test_a_run_that_fails_is_told_of_and_the_others_finish(
 
 
 def test_nothing_is_trained_where_one_run_cannot_be(recipe: Any, tmp_path: Path) -> None:
-    file = recipe('"tasks.left.split" = ["layer2", "layer9"]')
+    file = recipe('"tasks.left.cut" = ["layer2", "layer9"]')
     with pytest.raises(UsageError, match=r"Run layer9: .*layer9.* Nothing was trained"):
         ck.Sweep.read(file).run(tmp_path / "parts")
     file = recipe('"trainer.batch_size" = [8, 64]')
     with pytest.raises(UsageError, match=r"Run batch_size64: .*fewer than a batch of 64"):
         ck.Sweep.read(file).run(tmp_path / "parts")
     file = recipe(
-        '"tasks.left.split" = ["layer2", "layer1"]', change=(("prefix", 'regularizers = ["dcc"]\nprefix'),)
+        '"tasks.left.cut" = ["layer2", "layer1"]', change=(("prefix", 'regularizers = ["dcc"]\nprefix'),)
     )
     with pytest.raises(ck.errors.CompatkitError, match=r"Run layer1: .*features of one width from all tasks"):
         ck.Sweep.read(file).run(tmp_path / "parts")
