@@ -49,7 +49,9 @@ def test_there_is_an_example_of_every_key() -> None:
 @pytest.mark.parametrize("key", OTHER)
 def test_a_task_that_differs_in_one_key_is_another(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compatkit.training.task.require", lambda *given: None)  # the plugin of the loader
-    monkeypatch.setattr("compatkit.training.task.check_model", lambda *arguments: None)  # of the other builder
+    monkeypatch.setattr(
+        "compatkit.training.task.check_model", lambda *arguments: None
+    )  # of the other builder
     assert dumps(_task(attrs.evolve(PLAIN, **{key: OTHER[key]}))) != dumps(_task(PLAIN))
 
 
