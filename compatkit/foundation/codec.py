@@ -261,18 +261,19 @@ def _members(value: Any) -> dict[str, Any]:
     return members
 
 
-def _key(field: attrs.Attribute[Any]) -> str:
+def key_of(field: attrs.Attribute[Any]) -> str:
+    """Return the key that a field has in documents: its ``metadata["key"]``, else its name."""
     return field.metadata.get("key", field.name)
 
 
 @cache
 def _written(kind: Any) -> tuple[list[str], Callable[[Any], Any], dict[str, Any]]:
     """Return the keys of all fields, a getter of their values, and the defaults of those that may be omitted."""
-    fields = sorted(attrs.fields(kind), key=_key)
-    optional = {_key(field): field.default for field in fields if "absent_where_default" in field.metadata}
+    fields = sorted(attrs.fields(kind), key=key_of)
+    optional = {key_of(field): field.default for field in fields if "absent_where_default" in field.metadata}
     # attrgetter of a single name returns no tuple, so a second name is added
     return (
-        [_key(field) for field in fields],
+        [key_of(field) for field in fields],
         attrgetter(*(field.name for field in fields), "__class__"),
         optional,
     )
@@ -282,7 +283,7 @@ def _written(kind: Any) -> tuple[list[str], Callable[[Any], Any], dict[str, Any]
 def _hints(kind: Any) -> dict[str, Any]:
     """Return the annotations of all fields of an attrs class, by key."""
     hints = typing.get_type_hints(kind)
-    return {_key(field): hints[field.name] for field in attrs.fields(kind)}
+    return {key_of(field): hints[field.name] for field in attrs.fields(kind)}
 
 
 @cache
@@ -315,10 +316,10 @@ def _readable(kind: Any) -> Any:
             value.__attrs_post_init__()
 
     members = {
-        **{_key(field): getattr(kind, field.name) for field in fields},
+        **{key_of(field): getattr(kind, field.name) for field in fields},
         "__slots__": (),
         "__annotations__": hints,
-        "__attrs_attrs__": tuple(field.evolve(name=_key(field)) for field in fields),
+        "__attrs_attrs__": tuple(field.evolve(name=key_of(field)) for field in fields),
         "__attrs_post_init__": finish,
     }
     return type(kind.__name__, (kind,), members)

@@ -14,7 +14,7 @@ import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, is_policy
 from compatkit.errors import FormatError, InvalidName, UsageError
-from compatkit.foundation.codec import dumps, loads
+from compatkit.foundation.codec import dumps, key_of, loads
 from compatkit.registry.names import check_name
 
 Mode = Literal[
@@ -222,7 +222,7 @@ class Policy:
 
 def _names() -> dict[str, str]:
     """Return the names of a policy's fields by their keys on disk."""
-    return {field.metadata.get("key", field.name): field.name for field in attrs.fields(Policy)}
+    return {key_of(field): field.name for field in attrs.fields(Policy)}
 
 
 def to_bytes(policy: Policy | None, time: str, admitted: str = "") -> bytes:

@@ -11,7 +11,7 @@ import attrs
 
 from compatkit.errors import FormatError, UsageError
 from compatkit.foundation.addresses import local
-from compatkit.foundation.codec import dumps, loads
+from compatkit.foundation.codec import dumps, key_of, loads
 from compatkit.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
 from compatkit.plugins.discovery import require
 from compatkit.training.batches.decoded import Cache
@@ -97,7 +97,7 @@ class Settings:
     steps: int = attrs.field(validator=WHOLE)
     seed: int = attrs.field(default=0, validator=SEED)
     batch_size: int = attrs.field(default=64, validator=Number(least=2, whole=True))
-    optimizer: str = attrs.field(default="adam", validator=_optimizer)
+    optimizer: str = attrs.field(default="adam", validator=_optimizer, metadata={"key": "optimiser"})
     lr: float = attrs.field(default=0.01, validator=Number(above=0))
     weight_decay: float = attrs.field(default=1e-7, validator=Number(least=0))
     schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
@@ -105,7 +105,7 @@ class Settings:
     validation: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
     checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, validator=_local, metadata=_BESIDE)
     optimizer_options: Mapping[str, Any] | None = attrs.field(
-        default=None, converter=_plain, metadata=_WHERE_ON
+        default=None, converter=_plain, metadata={**_WHERE_ON, "key": "optimiser_options"}
     )
     layer_decay: float | None = attrs.field(
         default=None, validator=Number(above=0, most=1, optional=True), metadata=_WHERE_ON
@@ -189,7 +189,7 @@ class Settings:
 
 def plan_key(name: str) -> str:
     """Return the key of a setting in plans and manifests, whose digests must not change with our spelling."""
-    return name.replace("optimizer", "optimiser")
+    return key_of(attrs.fields_dict(Settings)[name])
 
 
 def _is_stated(field: attrs.Attribute[Any], value: Any) -> bool:

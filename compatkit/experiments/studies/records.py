@@ -12,6 +12,7 @@ import attrs
 
 from compatkit.errors import FormatError
 from compatkit.experiments.folders import structured
+from compatkit.foundation.codec import key_of
 from compatkit.registry.os_errors import environment
 from compatkit.reports.writing import write
 
@@ -114,7 +115,7 @@ def replace(folder: Path, records: Sequence[StudyRecord]) -> None:
 
 def _line(record: StudyRecord) -> str:
     fields = attrs.fields(StudyRecord)
-    values = {field.metadata.get("key", field.name): getattr(record, field.name) for field in fields}
+    values = {key_of(field): getattr(record, field.name) for field in fields}
     return json.dumps(values, allow_nan=False) + "\n"
 
 

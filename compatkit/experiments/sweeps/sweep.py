@@ -25,7 +25,7 @@ from compatkit.experiments.sweeps.launchers import Launcher, choose
 from compatkit.experiments.sweeps.records import SCHEMA, RunPlan, SweepNote
 from compatkit.experiments.sweeps.results import SweepResult, opened
 from compatkit.foundation.addresses import local
-from compatkit.foundation.codec import digest, dumps
+from compatkit.foundation.codec import digest, dumps, key_of
 from compatkit.plugins import RunPlugins
 from compatkit.registry.disk import read as read_file
 from compatkit.registry.layout import MARKER
@@ -335,9 +335,7 @@ def _task(task: Task) -> dict[str, Any]:
         "kwargs": dict(task.kwargs),
         "weights": weights,
         **{
-            field.metadata.get("key", field.name): _by_key(value, attrs.fields(Rest))
-            if isinstance(value, Rest)
-            else value
+            key_of(field): _by_key(value, attrs.fields(Rest)) if isinstance(value, Rest) else value
             for field in others
             if (value := getattr(task, field.name)) != field.default
         },
@@ -348,5 +346,5 @@ def _task(task: Task) -> dict[str, Any]:
 
 def _by_key(instance: Task | Rest, fields: Iterable[attrs.Attribute[Any]]) -> dict[str, Any]:
     """Return values by the keys that plans have for them."""
-    values = {field.metadata.get("key", field.name): getattr(instance, field.name) for field in fields}
+    values = {key_of(field): getattr(instance, field.name) for field in fields}
     return {**values, "builder": planned_builder(instance.builder, instance.model)}
