@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compatkit.contracts import codec
 from compatkit.errors import FormatError
+from compatkit.foundation import codec
 from compatkit.foundation.codec import MAX_VALUES, digest, dumps, loads
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
