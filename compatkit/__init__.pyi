@@ -3,7 +3,6 @@
 from compatkit import data as data
 from compatkit import errors as errors
 from compatkit import hooks as hooks
-from compatkit import limits as limits
 from compatkit import metrics as metrics
 from compatkit import plugins as plugins
 from compatkit.adapters.cutting.planning import cuts as cuts
@@ -35,6 +34,7 @@ from compatkit.evaluation.probes import probe as probe
 from compatkit.evaluation.recombination import Recombination as Recombination
 from compatkit.experiments import studies as studies
 from compatkit.experiments.sweeps.sweep import Sweep as Sweep
+from compatkit.foundation import limits as limits
 from compatkit.hooks import HOOK_API as HOOK_API
 from compatkit.hooks import Batch as Batch
 from compatkit.hooks import autocast as autocast

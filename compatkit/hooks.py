@@ -17,7 +17,7 @@ import attrs
 import pluggy
 
 from compatkit.errors import UsageError
-from compatkit.limits import WHOLE, Number, OneOf
+from compatkit.foundation.limits import WHOLE, Number, OneOf
 
 if TYPE_CHECKING:
     import torch

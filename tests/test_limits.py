@@ -14,7 +14,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
-from compatkit.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OneOf
+from compatkit.foundation.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OneOf
 from compatkit.plugins.discovery import find, names
 
 

@@ -20,7 +20,7 @@ from torchvision.models import get_model_builder, get_model_weights, list_models
 from compatkit.adapters.fetching import OFFLINE
 from compatkit.adapters.weights import load_whole
 from compatkit.errors import EnvironmentFailure, UsageError
-from compatkit.limits import COUNT
+from compatkit.foundation.limits import COUNT
 
 BARRED = frozenset({"progress"})
 """Keyword arguments of torchvision that describe no network; those for weights are refused for every builder."""

@@ -17,7 +17,7 @@ from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.records import read_figures
 from compatkit.foundation.arguments import texts_of
-from compatkit.limits import COUNT, SEED, Number
+from compatkit.foundation.limits import COUNT, SEED, Number
 from compatkit.metrics import (
     Cell,
     Metric,

@@ -20,7 +20,7 @@ from compatkit.errors import FormatError, UsageError
 from compatkit.evaluation.component import pinned
 from compatkit.evaluation.statistics import SAMPLES, feature_moments
 from compatkit.foundation.arguments import checks_arguments
-from compatkit.limits import OneOf
+from compatkit.foundation.limits import OneOf
 from compatkit.registry.names import check_name
 from compatkit.registry.store import Store
 

@@ -34,7 +34,7 @@ from compatkit.errors import (
 )
 from compatkit.foundation.addresses import is_url, local, normalized
 from compatkit.foundation.arguments import checks_arguments
-from compatkit.limits import Number
+from compatkit.foundation.limits import Number
 from compatkit.plugins.discovery import providers
 
 DIGESTS = ("bytes", "unverified")

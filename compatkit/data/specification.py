@@ -13,7 +13,7 @@ from compatkit.data.dataset import DataSet
 from compatkit.data.loading import is_path, is_there, load
 from compatkit.data.transforms import Shift
 from compatkit.errors import DataError, suggest
-from compatkit.limits import Number
+from compatkit.foundation.limits import Number
 
 KEYS = (
     "name",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.errors import DataError
-from compatkit.limits import Number
+from compatkit.foundation.limits import Number
 
 Images = NDArray[np.uint8]
 Floats = NDArray[np.float32]

@@ -1,1 +1,1 @@
-"""Plain values that every room needs: canonical JSON, display, arguments, addresses, file systems, the cache."""
+"""Plain values that every room needs: canonical JSON, display, limits, arguments, addresses, the cache."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from compatkit.errors import DataError, EnvironmentFailure, FormatError, UnknownName, suggest
 from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
-from compatkit.limits import OneOf
+from compatkit.foundation.limits import OneOf
 from compatkit.measuring.measure import measure
 from compatkit.metrics import FLATTENINGS, Result, flattened
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
-from compatkit.limits import COUNT
+from compatkit.foundation.limits import COUNT
 from compatkit.measuring.activations import unreadable
 from compatkit.measuring.measure import metrics_of
 from compatkit.measuring.measurement import Measurement

@@ -21,7 +21,7 @@ from compatkit.evaluation.normalization import batches, evaluation_mode
 from compatkit.evaluation.passes import numerics, placed
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.foundation.arguments import checks_arguments, texts_of
-from compatkit.limits import COUNT, SEED
+from compatkit.foundation.limits import COUNT, SEED
 from compatkit.measuring.measurement import Measurement
 from compatkit.metrics import (
     OBSERVED,

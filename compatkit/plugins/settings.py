@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import attrs
 
-from compatkit.limits import native
+from compatkit.foundation.limits import native
 from compatkit.plugins.implementations import signature_of
 from compatkit.plugins.isolation import Owner, suggestion
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compatkit.errors import MissingDependency
 from compatkit.foundation.display import visible
-from compatkit.limits import Number, native
+from compatkit.foundation.limits import Number, native
 from compatkit.reports.writing import written
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from compatkit.errors import TrainingError
 from compatkit.evaluation.normalization import evaluation_mode
 from compatkit.evaluation.preprocessing import Prepared, normalize, prepare
 from compatkit.foundation.arguments import checks_arguments
-from compatkit.limits import COUNT, FLAG, Number, OneOf
+from compatkit.foundation.limits import COUNT, FLAG, Number, OneOf
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.optim import Averages
 from compatkit.training.precision import Precision

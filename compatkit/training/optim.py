@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from compatkit.errors import UsageError
 from compatkit.foundation.arguments import checks_arguments
-from compatkit.limits import WHOLE, Number, OneOf
+from compatkit.foundation.limits import WHOLE, Number, OneOf
 
 Decay = Literal["step", "cosine", "constant"]
 DECAYS: tuple[Decay, ...] = get_args(Decay)

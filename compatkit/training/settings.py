@@ -12,7 +12,7 @@ import attrs
 from compatkit.errors import FormatError, UsageError
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import dumps, key_of, loads
-from compatkit.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
+from compatkit.foundation.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
 from compatkit.plugins.discovery import require
 from compatkit.training.batches.decoded import Cache
 from compatkit.training.batches.sources import IMAGE_STORAGE, ImagePlacement, ImageStorage

@@ -20,7 +20,7 @@ from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError, suggest
 from compatkit.evaluation.component import Component
 from compatkit.foundation.arguments import checks_arguments
-from compatkit.limits import FLAG, TEXT, WHOLE, Number, OfType
+from compatkit.foundation.limits import FLAG, TEXT, WHOLE, Number, OfType
 from compatkit.plugins.discovery import require
 from compatkit.registry.names import check_segment
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from compatkit import DataSet, hookimpl
 from compatkit.errors import DataError
+from compatkit.foundation.limits import COUNT, WHOLE, Number
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, WHOLE, Number
 
 from ._fluid import Flow, simulate
 from ._forecasts import CLASSES, samples, stack

@@ -16,8 +16,8 @@ from scipy.ndimage import gaussian_filter
 
 from compatkit import DataSet, hookimpl
 from compatkit.errors import DataError
+from compatkit.foundation.limits import WHOLE, Number
 from compatkit.hooks import Register
-from compatkit.limits import WHOLE, Number
 
 from ._fluid import Field, Flow, simulate
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
-from compatkit.limits import Number
+from compatkit.foundation.limits import Number
 
 from ..patch_covariance import PatchMoments, patches_of, unsuitable
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compatkit.errors import DataError
-from compatkit.limits import COUNT, SEED, OneOf
+from compatkit.foundation.limits import COUNT, SEED, OneOf
 from compatkit.metrics import Cell, Table
 
 from ._moments import drawn_keys

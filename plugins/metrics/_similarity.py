@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from compatkit.errors import DataError
-from compatkit.limits import OneOf
+from compatkit.foundation.limits import OneOf
 from compatkit.metrics import FLATTENINGS, Cell, Status, Table, flattened
 
 from ._rows import Rows, alike, different

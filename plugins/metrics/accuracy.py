@@ -15,8 +15,8 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.foundation.limits import COUNT
 from compatkit.hooks import Register
-from compatkit.limits import COUNT
 from compatkit.metrics import Result
 
 compatkit_api = 1

@@ -22,8 +22,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from compatkit import hookimpl
+from compatkit.foundation.limits import SEED, WHOLE
 from compatkit.hooks import Register
-from compatkit.limits import SEED, WHOLE
 from compatkit.metrics import Cell, Table
 
 from ._moments import NEGLIGIBLE, Pair, best_pairs, drawn_keys, real, rows_of, within_range

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, Number
 from compatkit.metrics import Cell, Table
 
 from ..patch_covariance import ONE_DIRECTION, Eigenspaces, filter_covariance

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.foundation.limits import COUNT
 from compatkit.hooks import Register
-from compatkit.limits import COUNT
 from compatkit.metrics import Cell, Table
 
 from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, weighted

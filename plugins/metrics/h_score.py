@@ -22,8 +22,8 @@ import numpy as np
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.foundation.limits import OneOf
 from compatkit.hooks import Register
-from compatkit.limits import OneOf
 
 from ._scores import FeatureScore, Floats, Labels
 

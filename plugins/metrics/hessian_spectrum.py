@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import COUNT, WHOLE, Number
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, WHOLE, Number
 from compatkit.metrics import Cell, Table
 
 from ._lanczos import Ritz, block_lanczos, quadrature, residuals

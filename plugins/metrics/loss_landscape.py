@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
+from compatkit.foundation.limits import Number
 from compatkit.hooks import Register
-from compatkit.limits import Number
 from compatkit.metrics import Cell, Table
 
 from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, differentiable

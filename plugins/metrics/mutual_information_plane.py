@@ -26,8 +26,8 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
+from compatkit.foundation.limits import Number, OneOf
 from compatkit.hooks import Register
-from compatkit.limits import Number, OneOf
 from compatkit.metrics import Cell, Table
 
 from ._moments import real

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.foundation.limits import COUNT, OneOf
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, OneOf
 from compatkit.metrics import Cell
 
 from ._rows import Rows

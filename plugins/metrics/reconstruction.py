@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl, pictures
 from compatkit.errors import DataError
+from compatkit.foundation.limits import OneOf
 from compatkit.hooks import Register
-from compatkit.limits import OneOf
 from compatkit.metrics import Cell, Table
 
 from ..regularizers.reverse_pass.chain import chain_of

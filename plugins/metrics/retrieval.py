@@ -25,8 +25,8 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.foundation.limits import COUNT, OneOf
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, OneOf
 from compatkit.metrics import Cell, Table
 
 from ._moments import NEGLIGIBLE, real

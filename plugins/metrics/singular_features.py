@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, Number
 from compatkit.metrics import Cell, Table
 
 from ._matching import WINDOW, ImageMatch, pearson

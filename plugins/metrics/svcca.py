@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from compatkit import hookimpl
+from compatkit.foundation.limits import Number
 from compatkit.hooks import Register
-from compatkit.limits import Number
 from compatkit.metrics import Cell
 
 from ._rows import Rows

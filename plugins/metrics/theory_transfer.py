@@ -30,8 +30,8 @@ from torch import Tensor
 
 from compatkit import hookimpl, match_classes
 from compatkit.errors import DataError
+from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, Number
 from compatkit.metrics import Cell, Table
 
 from ._loss import Kept, LossMetric

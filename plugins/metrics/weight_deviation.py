@@ -20,8 +20,8 @@ from torch import nn
 
 from compatkit import hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import COUNT, SEED
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, SEED
 from compatkit.metrics import Cell, Table, equal_norm_weights
 
 from ._loss import PAPER, weighted

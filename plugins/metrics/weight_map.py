@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
+from compatkit.foundation.limits import SEED
 from compatkit.hooks import Register
-from compatkit.limits import SEED
 from compatkit.metrics import Cell, Table
 
 from ._loss import PAPER, weighted

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
-from compatkit.limits import COUNT, OneOf
+from compatkit.foundation.limits import COUNT, OneOf
 
 from .classifier import Classifier, square, stage
 from .layers import LayerStyle, activation, planned

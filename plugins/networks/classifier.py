@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
-from compatkit.limits import COUNT, WHOLE, OneOf
+from compatkit.foundation.limits import COUNT, WHOLE, OneOf
 
 
 class Classifier(nn.Module):

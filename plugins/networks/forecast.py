@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
-from compatkit.limits import COUNT
+from compatkit.foundation.limits import COUNT
 
 from .classifier import (
     WithoutClassLayer,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
-from compatkit.limits import COUNT, WHOLE
+from compatkit.foundation.limits import COUNT, WHOLE
 
 from .chains import ConvChain
 from .classifier import (

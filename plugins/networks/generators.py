@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
-from compatkit.limits import COUNT, WHOLE, OneOf
+from compatkit.foundation.limits import COUNT, WHOLE, OneOf
 
 from .classifier import divided, draw_initial_weights
 from .layers import Layer, LayerStyle, activation, planned

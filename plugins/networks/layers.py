@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.limits import OneOf
+from compatkit.foundation.limits import OneOf
 
 ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
     "none": nn.Identity,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
-from compatkit.limits import COUNT
+from compatkit.foundation.limits import COUNT
 
 from .classifier import Classifier, stage
 from .layers import UnitLength, norm_layer

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from compatkit.limits import COUNT
+from compatkit.foundation.limits import COUNT
 
 from .classifier import (
     Classifier,

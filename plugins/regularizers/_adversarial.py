@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from compatkit import LayerCall, SetUp, Step, TaskState, autocast, effect, hookimpl
 from compatkit.errors import UsageError
-from compatkit.limits import WHOLE, Number
+from compatkit.foundation.limits import WHOLE, Number
 
 from ._generated import ImageObjective
 from .reverse_pass._chains import residual

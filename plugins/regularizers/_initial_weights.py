@@ -11,7 +11,7 @@ from torch import nn
 
 from compatkit import SetUp, TaskState
 from compatkit.errors import UsageError
-from compatkit.limits import Number, OneOf
+from compatkit.foundation.limits import Number, OneOf
 
 from ._called_layers import Called, called_layers
 

@@ -16,8 +16,8 @@ import attrs
 from torch import Tensor
 
 from compatkit import Step, autocast, hookimpl
+from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, Number
 
 from ._variational import VariationalObjective, learning
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from compatkit import AuxiliaryHead, SetUp, Step, autocast, effect, hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import Number
 from compatkit.hooks import Register
-from compatkit.limits import Number
 
 from ._classes import common_class_loss, names, outputs_of
 

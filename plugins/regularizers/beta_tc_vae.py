@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from compatkit import SetUp, Step, autocast, effect, hookimpl
+from compatkit.foundation.limits import Number, OneOf
 from compatkit.hooks import Register
-from compatkit.limits import Number, OneOf
 
 from ._variational import VariationalObjective, learning
 

@@ -14,8 +14,8 @@ import attrs
 from torch import Tensor
 
 from compatkit import Step, autocast, effect, hookimpl
+from compatkit.foundation.limits import Number
 from compatkit.hooks import Register
-from compatkit.limits import Number
 
 from ._variational import VariationalObjective, learning
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from compatkit import Step, effect, hookimpl
+from compatkit.foundation.limits import COUNT
 from compatkit.hooks import Register
-from compatkit.limits import COUNT
 
 compatkit_api = 1
 

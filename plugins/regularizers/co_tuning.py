@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from compatkit import Pretraining, SetUp, Step, TaskState, autocast, effect, hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, Number
 
 compatkit_api = 1
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from compatkit import AuxiliaryHead, Label, SetUp, Step, TaskState, autocast, effect, hookimpl
 from compatkit.errors import CompatkitError, UsageError
+from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, Number
 
 from ._lab import Lookup, bins, lightness_and_chroma, without_colors
 

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from compatkit import AuxiliaryHead, SetUp, Step, autocast, effect, hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import FLAG, Number
 from compatkit.hooks import Register
-from compatkit.limits import FLAG, Number
 
 compatkit_api = 1
 LONGEST = 4 / 3

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from compatkit import Pretraining, SetUp, TaskState, hookimpl
 from compatkit.errors import DataError, UsageError
+from compatkit.foundation.limits import Number, OneOf
 from compatkit.hooks import Register
-from compatkit.limits import Number, OneOf
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
 from ._called_layers import batching, called_layers, chosen_layers, given_by, given_to

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from compatkit import Pretraining, SetUp, Step, TaskState, autocast, effect, hookimpl
 from compatkit.errors import UsageError, suggest
+from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Batch, Register
-from compatkit.limits import COUNT, Number
 
 compatkit_api = 1
 

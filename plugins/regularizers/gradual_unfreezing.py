@@ -21,8 +21,8 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 
 from compatkit import SetUp, Step, TaskState, hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Batch, Register
-from compatkit.limits import COUNT, Number
 
 compatkit_api = 1
 

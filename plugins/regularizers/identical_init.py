@@ -13,8 +13,8 @@ import attrs
 
 from compatkit import SetUp, hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import SEED, OneOf
 from compatkit.hooks import Register
-from compatkit.limits import SEED, OneOf
 
 compatkit_api = 1
 

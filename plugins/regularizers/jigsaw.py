@@ -27,8 +27,8 @@ from torch import Tensor
 
 from compatkit import AuxiliaryHead, Label, SetUp, Step, autocast, effect, hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import Number
 from compatkit.hooks import Register
-from compatkit.limits import Number
 
 compatkit_api = 1
 MOST = {2: 24, 3: 1000}

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from compatkit import SetUp, Step, TaskState, effect, hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import Number
 from compatkit.hooks import Register
-from compatkit.limits import Number
 
 compatkit_api = 1
 

@@ -32,8 +32,8 @@ from torch import Tensor, nn
 
 from compatkit import SetUp, Step, effect, hookimpl
 from compatkit.errors import UnknownName, UsageError
+from compatkit.foundation.limits import COUNT, OneOf
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, OneOf
 
 compatkit_api = 1
 Kind = Literal["srip", "so", "dso", "mc"]

@@ -16,8 +16,8 @@ import numpy as np
 
 from compatkit import DataSet, Split, Task, hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import SEED, Number
 from compatkit.hooks import Register
-from compatkit.limits import SEED, Number
 
 compatkit_api = 1
 

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from compatkit import AuxiliaryHead, Label, SetUp, Step, autocast, effect, hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import OneOf
 from compatkit.hooks import Register
-from compatkit.limits import OneOf
 
 compatkit_api = 1
 VIEWS = 4

@@ -23,8 +23,8 @@ from torch.utils.hooks import RemovableHandle
 
 from compatkit import SetUp, Step, hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import Number
 from compatkit.hooks import Batch, Register
-from compatkit.limits import Number
 
 compatkit_api = 1
 

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from compatkit import SetUp, TaskState, hookimpl
 from compatkit.errors import UnknownName, UsageError
+from compatkit.foundation.limits import Number, OneOf
 from compatkit.hooks import Register
-from compatkit.limits import Number, OneOf
 
 from ._called_layers import Called, check_globs
 from ._initial_weights import STREAM, check_scheme, draw, layers_of, norm_of

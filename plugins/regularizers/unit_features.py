@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from compatkit import Step, effect, hookimpl
+from compatkit.foundation.limits import OneOf
 from compatkit.hooks import Register
-from compatkit.limits import OneOf
 
 compatkit_api = 1
 OVER = ("position", "image")

@@ -19,7 +19,7 @@ from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.weights import load_part
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import UnknownName, UsageError, suggest, type_of
-from compatkit.limits import COUNT, WHOLE, Number, OneOf
+from compatkit.foundation.limits import COUNT, WHOLE, Number, OneOf
 
 DTYPES = {
     "float16": torch.float16,

@@ -26,7 +26,7 @@ from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Progress
 from compatkit.evaluation.normalization import evaluation_mode, reestimate
 from compatkit.evaluation.preprocessing import covering
-from compatkit.limits import SEED, Number
+from compatkit.foundation.limits import SEED, Number
 
 T = TypeVar("T")
 LIMIT = 2**30

@@ -28,7 +28,7 @@ from compatkit.errors import CompatkitError, UsageError
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.recombination import Recombination
 from compatkit.foundation.addresses import local
-from compatkit.limits import OneOf
+from compatkit.foundation.limits import OneOf
 from compatkit.plugins.discovery import find
 from compatkit.registry import disk as durable
 from compatkit.registry.os_errors import environment

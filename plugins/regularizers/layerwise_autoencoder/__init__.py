@@ -21,8 +21,8 @@ from torch import Tensor
 
 from compatkit import Pretraining, SetUp, TaskState, hookimpl
 from compatkit.errors import TrainingError, UsageError
+from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, Number
 
 from ..reverse_pass._chains import Stage, Walk, chain_of
 from .single import Single

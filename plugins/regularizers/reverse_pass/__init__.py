@@ -20,8 +20,8 @@ from torch import Tensor
 
 from compatkit import SetUp, Step, TaskState, autocast, effect, hookimpl
 from compatkit.errors import UsageError
+from compatkit.foundation.limits import Number, OneOf
 from compatkit.hooks import Register
-from compatkit.limits import Number, OneOf
 
 from .local import Records, local_loss
 from .sampling import drawn_layers, first_images

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compatkit import LayerCall, TaskState
-from compatkit.limits import OneOf
+from compatkit.foundation.limits import OneOf
 
 from .chain import chain_of
 from .local import Records, wide

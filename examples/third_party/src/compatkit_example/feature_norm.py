@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit import effect, hookimpl
-from compatkit.limits import Number
+from compatkit.foundation.limits import Number
 
 if TYPE_CHECKING:
     from torch import Tensor
