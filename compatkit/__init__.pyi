@@ -3,7 +3,6 @@
 from compatkit import data as data
 from compatkit import errors as errors
 from compatkit import hooks as hooks
-from compatkit import metrics as metrics
 from compatkit import plugins as plugins
 from compatkit.adapters.cutting.planning import cuts as cuts
 from compatkit.components import domains as domains
@@ -25,6 +24,7 @@ from compatkit.contracts.labels import label as label
 from compatkit.contracts.manifest import About as About
 from compatkit.data.dataset import DataSet as DataSet
 from compatkit.data.dataset import Split as Split
+from compatkit.evaluation import metrics as metrics
 from compatkit.evaluation.component import Component as Component
 from compatkit.evaluation.predictions import Prediction as Prediction
 from compatkit.evaluation.predictions import Predictions as Predictions

@@ -18,7 +18,7 @@ import numpy as np
 
 import compatkit as ck
 from compatkit import pictures
-from compatkit.metrics import make_metric
+from compatkit.evaluation.metrics import make_metric
 
 NETWORK = {"model": "resnet8_cifar", "cut": "layer3", "size": 16}
 POINTS, STEP = 15, 0.05

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import compatkit as ck
-from compatkit.metrics import make_metric
+from compatkit.evaluation.metrics import make_metric
 from compatkit.reports.pictures import beside
 
 Picture = Sequence[Sequence[int]]

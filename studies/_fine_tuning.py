@@ -14,8 +14,8 @@ from scipy import stats
 from torch import Tensor
 
 import compatkit as ck
+from compatkit.evaluation.metrics import Table, equal_norm_weights, make_metric
 from compatkit.experiments.studies import Run
-from compatkit.metrics import Table, equal_norm_weights, make_metric
 
 REFERENCE = "Towards Understanding the Transferability of Deep Representations (under review, ICLR 2020)"
 TASK = "net"

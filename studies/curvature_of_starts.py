@@ -20,9 +20,9 @@ import attrs
 import numpy as np
 
 import compatkit as ck
+from compatkit.evaluation.metrics import Metric, make_metric
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.metrics import Metric, make_metric
 from compatkit.reports.pictures import COLORS, landscapes, png
 
 from ._fine_tuning import (

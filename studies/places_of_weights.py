@@ -25,9 +25,9 @@ import attrs
 import numpy as np
 
 import compatkit as ck
+from compatkit.evaluation.metrics import make_metric
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.metrics import make_metric
 from compatkit.reports.pictures import COLORS, MARKS, png
 
 from ._fine_tuning import LENET, PAPER, REFERENCE, TASK, few, pretrain, source, tune

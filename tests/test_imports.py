@@ -54,7 +54,7 @@ PUBLIC_MODULES = {
     "compatkit.errors",
     "compatkit.hooks",
     "compatkit.foundation.limits",
-    "compatkit.metrics",
+    "compatkit.evaluation.metrics",
     "compatkit.registry.remotes.objectstore",
     "compatkit.registry.remotes.packages",
     "compatkit.reports.pictures",

@@ -18,7 +18,7 @@ from distributions import Install, install
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.metrics import KNOWN, OBSERVED
+from compatkit.evaluation.metrics import KNOWN, OBSERVED
 from compatkit.training.testing import assert_builder, assert_metric, assert_regularizer
 
 __all__ = ["install"]

@@ -30,7 +30,7 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 USE = """
 import json, sys
 from compatkit.plugins import RunPlugins, find, listing, use
-from compatkit.metrics import make_metric
+from compatkit.evaluation.metrics import make_metric
 
 imported = "compatkit_example.feature_norm" in sys.modules
 offer = find("regularizers", "feature_norm")

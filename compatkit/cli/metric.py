@@ -23,7 +23,7 @@ from compatkit.cli.roots import open_registry
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from compatkit.metrics import Measured
+    from compatkit.evaluation.metrics import Measured
 
 FILES = (".npy", ".npz")
 PRINTED = 40
@@ -72,8 +72,8 @@ class MetricOptions(NamedDataOptions, SignatureOptions):
 )
 def metric_command(context: click.Context, options: MetricOptions) -> None:
     """Combine the parts with their stored statistics, and measure."""
+    from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.measure import measure
-    from compatkit.metrics import make_metric
 
     if options.arrays:
         _measure_arrays(options)
@@ -121,8 +121,8 @@ def _measure_arrays(options: MetricOptions) -> None:
     Raises:
         UsageError: There is not one metric, or not the arrays that it takes, or an option is of networks.
     """
+    from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.arrays import measure_arrays, read_array, roles_of
-    from compatkit.metrics import make_metric
 
     of_networks = {
         "--layer": options.layers,
@@ -181,7 +181,7 @@ def settings_of(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[
 
 def _print(result: Measured) -> None:
     """Print one result: a line, or a table."""
-    from compatkit.metrics import Cell, Result
+    from compatkit.evaluation.metrics import Result, TableCell
 
     click.echo()
     better = {"higher": ", higher is better", "lower": ", lower is better", "none": ""}[result.direction]
@@ -190,7 +190,7 @@ def _print(result: Measured) -> None:
         f"{result.name}{unit}{better}; {result.estimator}; of {result.count:,}; {result.paper}, {result.equation}"
     )
     if isinstance(result, Result):
-        cells, axes = [((), Cell(result.value, result.status, result.reason))], []
+        cells, axes = [((), TableCell(result.value, result.status, result.reason))], []
     else:
         cells, axes = list(result), list(result.axes)
     shown = [

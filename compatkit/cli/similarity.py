@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from compatkit.components.registry import Registry
     from compatkit.evaluation.assembly import Assembly
+    from compatkit.evaluation.metrics import Table
     from compatkit.measuring.activations import Activations
     from compatkit.measuring.measurement import Measurement
-    from compatkit.metrics import Table
 
 PRINTED = 14
 """Most layers of the other network in a printed table; ``--json`` and files have all."""
@@ -89,9 +89,9 @@ class SimilarityOptions(NamedDataOptions, SignatureOptions):
 )
 def similarity_command(context: click.Context, options: SimilarityOptions) -> None:
     """Record both networks, compare, and write."""
+    from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.activations import activations
     from compatkit.measuring.similarity import similarity, smaller
-    from compatkit.metrics import make_metric
     from compatkit.reports.layer_maps import LayerMaps
     from compatkit.reports.writing import write
 

@@ -11,8 +11,8 @@ import attrs
 import numpy as np
 
 from compatkit.errors import DataError, UsageError
+from compatkit.evaluation.metrics import Direction, TableCell
 from compatkit.foundation.display import Shown, aligned
-from compatkit.metrics import Cell, Direction
 from compatkit.reports.tabular import Tabular
 
 FEW = 6
@@ -47,8 +47,8 @@ class Scored:
 
     score: str
     extractor: str
-    cell: Cell
-    beside: Mapping[str, Cell]
+    cell: TableCell
+    beside: Mapping[str, TableCell]
     direction: Direction
     seconds: float
 
@@ -255,7 +255,7 @@ def _by_scores(firsts: Mapping[str, tuple[str, str]], extractors: int) -> str:
     return f"Take {best}: {which} put it first, above their controls."
 
 
-def _shown(cell: Cell) -> str:
+def _shown(cell: TableCell) -> str:
     return "-" if cell.value is None else f"{cell.value:.4g}"
 
 

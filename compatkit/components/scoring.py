@@ -15,15 +15,12 @@ from compatkit.components.ranking import RANDOM, Ranking, Scored, agreements_of
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.records import read_figures
-from compatkit.foundation.arguments import texts_of
-from compatkit.foundation.limits import COUNT, SEED, Number
-from compatkit.metrics import (
-    Cell,
+from compatkit.evaluation.metrics import (
     Metric,
     Observation,
     Result,
     Subject,
+    TableCell,
     advance,
     check_metric,
     conclude,
@@ -31,6 +28,9 @@ from compatkit.metrics import (
     finalized,
     observed,
 )
+from compatkit.evaluation.records import read_figures
+from compatkit.foundation.arguments import texts_of
+from compatkit.foundation.limits import COUNT, SEED, Number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -143,7 +143,7 @@ def _score(
     subject = Subject(network=part.module, layers={"features": part.module}, classes=sample.classes)
     for name, offer in offers.items():
         start = time.perf_counter()
-        beside, direction = dict[str, Cell](), "none"
+        beside, direction = dict[str, TableCell](), "none"
         try:
             if "source" in inspect.signature(offer.factory).parameters:
                 metric, figures = origins.figures(name, offer, part, seen, subject)
@@ -158,7 +158,7 @@ def _score(
             if controls and {"outputs", "logits"} & set(observed(metric)):
                 beside[RANDOM] = _figures(metric, random, subject)[0]
         except DataError as error:
-            cell = Cell(None, "undefined", str(error))
+            cell = TableCell(None, "undefined", str(error))
         rows.append(
             Scored(
                 score=name,
@@ -172,7 +172,7 @@ def _score(
     return rows, took
 
 
-Figures = tuple[Cell, dict[str, Cell], str]
+Figures = tuple[TableCell, dict[str, TableCell], str]
 
 
 def _figures(metric: Any, seen: Iterable[Observation], subject: Subject) -> Figures:
@@ -182,7 +182,7 @@ def _figures(metric: Any, seen: Iterable[Observation], subject: Subject) -> Figu
         state = advance(metric, state, observation, subject)
     result = conclude(metric, state, subject)[0]
     if isinstance(result, Result):
-        return Cell(result.value, result.status, result.reason), {}, result.direction
+        return TableCell(result.value, result.status, result.reason), {}, result.direction
     if not result.cells:
         raise DataError("it gives no figure for a single network; a score such as logme does")
     (_, first), *others = list(result)

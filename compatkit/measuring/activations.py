@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.errors import DataError, EnvironmentFailure, FormatError, UnknownName, suggest
+from compatkit.evaluation.metrics import FLATTENINGS, Result, flattened
 from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.limits import OneOf
 from compatkit.measuring.measure import measure
-from compatkit.metrics import FLATTENINGS, Result, flattened
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from compatkit.errors import DataError, UsageError, type_of
-from compatkit.foundation.addresses import local
-from compatkit.foundation.arguments import checks_arguments
-from compatkit.foundation.limits import COUNT
-from compatkit.measuring.activations import unreadable
-from compatkit.measuring.measure import metrics_of
-from compatkit.measuring.measurement import Measurement
-from compatkit.metrics import (
+from compatkit.evaluation.metrics import (
     Measured,
     Metric,
     Observation,
@@ -30,6 +24,12 @@ from compatkit.metrics import (
     make_metric,
     observed,
 )
+from compatkit.foundation.addresses import local
+from compatkit.foundation.arguments import checks_arguments
+from compatkit.foundation.limits import COUNT
+from compatkit.measuring.activations import unreadable
+from compatkit.measuring.measure import metrics_of
+from compatkit.measuring.measurement import Measurement
 
 ROLES = ("outputs", "other_outputs", "inputs", "weights", "other_weights", "logits", "labels", "images")
 """Roles of arrays for a metric, in the order of arguments."""

@@ -17,13 +17,7 @@ from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.layers import LayerRecord, choose, layers_of, listed, recording
-from compatkit.evaluation.normalization import batches, evaluation_mode
-from compatkit.evaluation.passes import numerics, placed
-from compatkit.evaluation.preprocessing import normalize, prepare
-from compatkit.foundation.arguments import checks_arguments, texts_of
-from compatkit.foundation.limits import COUNT, SEED
-from compatkit.measuring.measurement import Measurement
-from compatkit.metrics import (
+from compatkit.evaluation.metrics import (
     OBSERVED,
     Metric,
     Observation,
@@ -33,6 +27,12 @@ from compatkit.metrics import (
     make_metric,
     observed,
 )
+from compatkit.evaluation.normalization import batches, evaluation_mode
+from compatkit.evaluation.passes import numerics, placed
+from compatkit.evaluation.preprocessing import normalize, prepare
+from compatkit.foundation.arguments import checks_arguments, texts_of
+from compatkit.foundation.limits import COUNT, SEED
+from compatkit.measuring.measurement import Measurement
 from compatkit.training.state import TaskState
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def measure(
         network: A module; a task of a fit, ``fit.tasks["digits"]``; what ``Registry.recombine`` gives.
         data: Images with labels; of a data set the test split; or two tensors, normalized images ``(n, channels,
             height, width)`` and class indices ``(n,)``. None where every metric needs weights alone.
-        metrics: Names of installed metrics, or metrics: ``compatkit.metrics.make_metric("accuracy", top=5)``.
+        metrics: Names of installed metrics, or metrics: ``ck.metrics.make_metric("accuracy", top=5)``.
         layers: Names or globs of the layers that metrics need: paths in the whole network.
         other: Another network, for metrics that compare two; it sees the same images, with its own preprocessing if it
             states one, and has the same layers.

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from compatkit.errors import UnknownName, suggest
+from compatkit.evaluation.metrics import Measured, Result, Table, TableCell, printed
 from compatkit.foundation.display import Shown, aligned
-from compatkit.metrics import Cell, Measured, Result, Table, printed
 from compatkit.reports.tabular import Tabular
 
 FEW = 8
@@ -105,7 +105,7 @@ def _of_table(name: str, table: Table) -> list[tuple[str, ...]]:
     ]
 
 
-def _figure(cell: Result | Cell, of: Measured) -> tuple[str, ...]:
+def _figure(cell: Result | TableCell, of: Measured) -> tuple[str, ...]:
     """Return value, unit, count and status as printed."""
     value = "" if cell.value is None else f"{cell.value:.4g}"
     return value, of.unit, f"{of.count:,}", f"{cell.status} {cell.reason}".strip()

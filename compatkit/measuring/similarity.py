@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.errors import DataError, UsageError, type_of
+from compatkit.evaluation.metrics import Measured, Metric, Table, TableCell
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.measuring.activations import Activations
 from compatkit.measuring.arrays import Layers, on_arrays
 from compatkit.measuring.measure import metrics_of
 from compatkit.measuring.measurement import Measurement
-from compatkit.metrics import Cell, Measured, Metric, Table
 
 
 @checks_arguments
@@ -219,14 +219,14 @@ def _spread(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
-def _summary(cells: Sequence[Cell], figure: Any) -> Cell:
+def _summary(cells: Sequence[TableCell], figure: Any) -> TableCell:
     """Return a figure over pairs of runs, with the reason of the first that has one."""
     values = [cell.value for cell in cells if cell.value is not None]
     reasons = [cell for cell in cells if cell.status != "ok"]
     value = figure(values)
     if math.isnan(value):
-        return Cell(None, "undefined", reasons[0].reason if reasons else f"{len(values)} pairs of runs")
+        return TableCell(None, "undefined", reasons[0].reason if reasons else f"{len(values)} pairs of runs")
     if not reasons:
-        return Cell(value)
+        return TableCell(value)
     status = "approximate" if all(cell.status == "approximate" for cell in reasons) else "degenerate"
-    return Cell(value, status, f"{len(reasons)} of {len(cells)} pairs: {reasons[0].reason}")
+    return TableCell(value, status, f"{len(reasons)} of {len(cells)} pairs: {reasons[0].reason}")

@@ -22,13 +22,13 @@ import numpy as np
 
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import PluginError
-from compatkit.metrics import (
-    Cell,
+from compatkit.evaluation.metrics import (
     Measured,
     Metric,
     Observation,
     Result,
     Subject,
+    TableCell,
     advance,
     check_metric,
     conclude,
@@ -108,8 +108,8 @@ def assert_metric(
 
     Args:
         factory: As given to the registration hook.
-        batches: Logits ``(batch, classes)`` and labels ``(batch,)``, or ``compatkit.metrics.Observation`` where the
-            metric needs more; at least two. Random ones by default, of 3 x 8 x 8 pixels through two small networks.
+        batches: Logits ``(batch, classes)`` and labels ``(batch,)``, or ``ck.metrics.Observation`` where the metric
+            needs more; at least two. Random ones by default, of 3 x 8 x 8 pixels through two small networks.
         subject: The network that those batches belong to; by default the first of the two networks, its layers
             ``hidden``, ``act`` and ``fc``, and the second as the other one.
         **settings: Keyword arguments for the factory.
@@ -255,8 +255,12 @@ def _pass(metric: Metric, parts: Sequence[Observation], about: Subject) -> Any:
     return state
 
 
-def _cells(result: Measured) -> tuple[Cell, ...]:
-    return (Cell(result.value, result.status, result.reason),) if isinstance(result, Result) else result.cells
+def _cells(result: Measured) -> tuple[TableCell, ...]:
+    return (
+        (TableCell(result.value, result.status, result.reason),)
+        if isinstance(result, Result)
+        else result.cells
+    )
 
 
 def _same(expected: Sequence[Measured], actual: Sequence[Measured], change: str) -> None:

@@ -14,8 +14,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from compatkit.errors import DataError, UsageError
+from compatkit.evaluation.metrics import equal_norm_weights
 from compatkit.foundation.limits import COUNT, SEED, OneOf
-from compatkit.metrics import equal_norm_weights
 
 from ._moments import drawn_keys
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT, SEED, OneOf
-from compatkit.metrics import Cell, Table
 
 from ._moments import drawn_keys
 
@@ -69,7 +69,7 @@ class Score:
     def finalize(self, state: Seen) -> Table:
         """Return a table by layer, with labels as given and permuted."""
         names = [name for name in state if name != LABELED] or ["features"]
-        cells = [Cell(None, "undefined", "no examples")] * (len(names) * len(LABELS))
+        cells = [TableCell(None, "undefined", "no examples")] * (len(names) * len(LABELS))
         count = 0
         if state:
             keys, labels = (torch.cat([pairs[:, at] for pairs in state[LABELED]]) for at in (0, 1))
@@ -93,7 +93,7 @@ class Score:
             equation=self.equation,
         )
 
-    def _cells(self, values: Floats, labels: Labels) -> list[Cell]:
+    def _cells(self, values: Floats, labels: Labels) -> list[TableCell]:
         try:
             check(values, labels)
             labels = np.unique(labels, return_inverse=True)[1]  # only those that occur, from 0 up
@@ -105,9 +105,9 @@ class Score:
             draw = np.random.default_rng(self.seed)
             shuffled = [score(labels[draw.permutation(len(labels))]) for _ in range(self.permuted)]
             status = "degenerate" if doubt else "ok"
-            return [Cell(value, status, doubt) for value in (score(labels), float(np.mean(shuffled)))]
+            return [TableCell(value, status, doubt) for value in (score(labels), float(np.mean(shuffled)))]
         except DataError as error:
-            return [Cell(None, "undefined", str(error))] * len(LABELS)
+            return [TableCell(None, "undefined", str(error))] * len(LABELS)
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import FLATTENINGS, Status, Table, TableCell, flattened
 from compatkit.foundation.limits import OneOf
-from compatkit.metrics import FLATTENINGS, Cell, Status, Table, flattened
 
 from ._rows import Rows, alike, different
 
@@ -23,7 +23,7 @@ Prepared = TypeVar("Prepared")
 PAPER = "Bonheme and Grzes (2023), How Good Are Variational Autoencoders at Transfer Learning?"
 
 
-Grid = Sequence[Sequence[Cell]]
+Grid = Sequence[Sequence[TableCell]]
 """Cells of layers of this network by layers of the other."""
 
 
@@ -46,9 +46,9 @@ def at_most_one(values: Tensor) -> Tensor:
     return torch.where((values > 1) & (values <= 1 + ROUNDING), 1.0, values)
 
 
-def judged(value: Tensor, reason: str = "", status: Status = "degenerate") -> Cell:
+def judged(value: Tensor, reason: str = "", status: Status = "degenerate") -> TableCell:
     """Return a cell; with a reason it has the status."""
-    return Cell(float(at_most_one(value)), status if reason else "ok", reason)
+    return TableCell(float(at_most_one(value)), status if reason else "ok", reason)
 
 
 def forced(left: Rows, right: Rows, directions: tuple[int, int]) -> str:
@@ -73,7 +73,7 @@ ALIKE = 0.9
 """Share of the most directions that samples can span from which on they count as equally far from each other."""
 
 
-def repeated(cell: Cell, count: int, rows: int) -> Cell:
+def repeated(cell: TableCell, count: int, rows: int) -> TableCell:
     """Return a cell, degenerate where so many samples repeat that they are not independent.
 
     Args:
@@ -83,12 +83,12 @@ def repeated(cell: Cell, count: int, rows: int) -> Cell:
     """
     if cell.status not in ("ok", "approximate") or count >= REPEATED * rows:
         return cell
-    return Cell(
+    return TableCell(
         cell.value, "degenerate", f"{count} of {rows} samples differ; the estimate takes all as independent"
     )
 
 
-def doubted(cell: Cell, count: int, rows: int) -> Cell:
+def doubted(cell: TableCell, count: int, rows: int) -> TableCell:
     """Return a cell, degenerate where its samples are two points or repeat; see ``repeated``."""
     return two_points(cell) if count <= 2 else repeated(cell, count, rows)
 
@@ -131,9 +131,9 @@ def grid(values: Tensor, left: Sequence[str] = (), right: Sequence[str] = ()) ->
     """
     return [
         [
-            Cell(value)
+            TableCell(value)
             if value == value
-            else Cell(None, "undefined", "; ".join(filter(None, (left[i], right[j]))))
+            else TableCell(None, "undefined", "; ".join(filter(None, (left[i], right[j]))))
             for j, value in enumerate(row)
         ]
         for i, row in enumerate(values.tolist())
@@ -144,7 +144,7 @@ def pairwise(
     left: Sequence[Rows],
     right: Sequence[Rows],
     prepare: Callable[[Rows], Prepared],
-    measure: Callable[[Prepared, Prepared], Cell],
+    measure: Callable[[Prepared, Prepared], TableCell],
     *,
     symmetric: bool = True,
 ) -> Grid:
@@ -161,7 +161,7 @@ def pairwise(
     rights = lefts if same else [prepare(layer) for layer in right]
     if not same or not symmetric:
         return [[measure(layer, other) for other in rights] for layer in lefts]
-    cells: list[list[Cell]] = []
+    cells: list[list[TableCell]] = []
     for i, layer in enumerate(lefts):
         cells.append([cells[j][i] for j in range(i)] + [measure(layer, other) for other in lefts[i:]])
     return cells
@@ -293,14 +293,14 @@ class RowsMetric(FlatteningMetric):
         """
         axes = tuple(state.this) or tuple(layers), tuple(state.other) or tuple(other_layers)
         if not state.examples:
-            nothing = [[Cell(None, "undefined", "no examples")] * len(axes[1])] * len(axes[0])
+            nothing = [[TableCell(None, "undefined", "no examples")] * len(axes[1])] * len(axes[0])
             return tuple(
                 table(name, axes, nothing, count=0, **facts) for name, facts in self.facts_of((), ()).items()
             )
         left, right = (
             [Rows.of(name, pieces) for name, pieces in side.items()] for side in (state.this, state.other)
         )
-        cells: dict[str, list[list[Cell]]] = {}
+        cells: dict[str, list[list[TableCell]]] = {}
         tables = self.facts_of(left, right)
         for name in tables:
             cells[name] = [[_apart(layer, other) for other in right] for layer in left]
@@ -343,23 +343,23 @@ class RowsMetric(FlatteningMetric):
         raise NotImplementedError
 
 
-def _doubted(cell: Cell, this: Rows, other: Rows) -> Cell:
+def _doubted(cell: TableCell, this: Rows, other: Rows) -> TableCell:
     """Return a cell, degenerate where its samples are two points, which any two layers show alike."""
     if cell.status == "undefined" or max(this.different, other.different) > 2 or different(this, other) > 2:
         return cell
     return two_points(cell)
 
 
-def two_points(cell: Cell) -> Cell:
+def two_points(cell: TableCell) -> TableCell:
     """Return a cell that has a value as degenerate: its samples are two points."""
     reason = "only two samples differ: layers of two points are alike whatever they hold"
     reasons = "; ".join(filter(None, (cell.reason, reason)))
-    return cell if cell.value is None else Cell(cell.value, "degenerate", reasons)
+    return cell if cell.value is None else TableCell(cell.value, "degenerate", reasons)
 
 
-def _apart(this: Rows, other: Rows) -> Cell:
+def _apart(this: Rows, other: Rows) -> TableCell:
     """Return the cell of a pair that cannot be compared."""
     reason = "; ".join(dict.fromkeys(filter(None, (this.reason, other.reason))))
-    return Cell(
+    return TableCell(
         None, "undefined", reason or f"{len(this.values):,} rows cannot be paired with {len(other.values):,}"
     )

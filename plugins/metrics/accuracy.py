@@ -15,9 +15,9 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Result
 from compatkit.foundation.limits import COUNT
 from compatkit.hooks import Register
-from compatkit.metrics import Result
 
 compatkit_api = 1
 

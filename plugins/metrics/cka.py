@@ -20,8 +20,8 @@ from typing import Any
 import attrs
 
 from compatkit import hookimpl
+from compatkit.evaluation.metrics import TableCell
 from compatkit.hooks import Register
-from compatkit.metrics import Cell
 
 from ._rows import Rows, different, fair_products
 from ._similarity import Grid, RowsMetric, at_most_one, equally_far, few, grid, not_above_0, repeated, spread
@@ -82,7 +82,7 @@ class CKA(RowsMetric):
         }
 
 
-def _repeated(cell: Cell, left: Rows, other: Rows) -> Cell:
+def _repeated(cell: TableCell, left: Rows, other: Rows) -> TableCell:
     """Return a cell, degenerate where so many samples repeat that they are not independent."""
     rows = len(left.values)
     if repeated(cell, max(left.different, other.different), rows) is cell:
@@ -90,9 +90,9 @@ def _repeated(cell: Cell, left: Rows, other: Rows) -> Cell:
     return repeated(cell, different(left, other), rows)
 
 
-def _forced(cell: Cell, left: Rows, other: Rows, spreads: tuple[float, float]) -> Cell:
+def _forced(cell: TableCell, left: Rows, other: Rows, spreads: tuple[float, float]) -> TableCell:
     """Return a cell of biased CKA, degenerate where its samples are equally far from each other."""
     if cell.status != "ok" or not equally_far(spreads, max(left.different, other.different)):
         return cell
     reason = equally_far(spreads, different(left, other))
-    return Cell(cell.value, "degenerate", reason) if reason else cell
+    return TableCell(cell.value, "degenerate", reason) if reason else cell

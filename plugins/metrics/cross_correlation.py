@@ -22,9 +22,9 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from compatkit import hookimpl
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import SEED, WHOLE
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._moments import NEGLIGIBLE, Pair, best_pairs, drawn_keys, real, rows_of, within_range
 from ._partners import partner
@@ -151,35 +151,37 @@ class CrossCorrelation:
     def _most(self) -> int:
         return self.shuffled_images if self.shuffles else 0
 
-    def _means(self, pair: Pair | None) -> list[Cell]:
+    def _means(self, pair: Pair | None) -> list[TableCell]:
         """Return the cells of a layer: each pairing, signed and absolute."""
         reason = _lacking(pair)
         if reason or pair is None:
-            return [Cell(None, "undefined", reason)] * (len(PAIRINGS) * len(SIGNS))
+            return [TableCell(None, "undefined", reason)] * (len(PAIRINGS) * len(SIGNS))
         correlations = pair.correlations()
         a, b = correlations.shape
         if a == b:
-            direct = [Cell(float(matrix.diagonal().mean())) for matrix in (correlations, correlations.abs())]
+            direct = [
+                TableCell(float(matrix.diagonal().mean())) for matrix in (correlations, correlations.abs())
+            ]
             matched = [
-                Cell(float(best_pairs(matrix).mean())) for matrix in (correlations, correlations.abs())
+                TableCell(float(best_pairs(matrix).mean())) for matrix in (correlations, correlations.abs())
             ]
         else:
             why = f"the networks give {a} and {b} channels, so that none stands at the place of another"
             partial = f"{min(a, b)} of {max(a, b)} channels have a partner"
-            direct = [Cell(None, "undefined", why)] * 2
+            direct = [TableCell(None, "undefined", why)] * 2
             matched = [
-                Cell(float(best_pairs(matrix).mean()), "approximate", partial)
+                TableCell(float(best_pairs(matrix).mean()), "approximate", partial)
                 for matrix in (correlations, correlations.abs())
             ]
         return [*direct, *matched, *self._shuffled(pair)]
 
-    def _shuffled(self, pair: Pair) -> list[Cell]:
+    def _shuffled(self, pair: Pair) -> list[TableCell]:
         count = len(pair.keys)
         if count < 2 or not self.shuffles:
             why = (
                 "no pairing was drawn" if not self.shuffles else f"{count} images are kept; shuffling needs 2"
             )
-            return [Cell(None, "undefined", why)] * 2
+            return [TableCell(None, "undefined", why)] * 2
         draw = torch.Generator().manual_seed(self.seed)
         shuffled = [pair.shuffled(torch.randperm(count, generator=draw)) for _ in range(self.shuffles)]
         means = [
@@ -191,9 +193,9 @@ class CrossCorrelation:
             for sign in SIGNS
         ]
         if count == pair.images:
-            return [Cell(mean) for mean in means]
+            return [TableCell(mean) for mean in means]
         reason = f"of {count:,} of {pair.images:,} images; of all it would be nearer to 0"
-        return [Cell(mean, "approximate", reason) for mean in means]
+        return [TableCell(mean, "approximate", reason) for mean in means]
 
 
 def _lacking(pair: Pair | None) -> str:
@@ -218,30 +220,30 @@ def _lost(pair: Pair) -> str:
     )
 
 
-def _doubted(pair: Pair | None, cells: list[Cell]) -> list[Cell]:
+def _doubted(pair: Pair | None, cells: list[TableCell]) -> list[TableCell]:
     """Return cells, degenerate where channels that vary count as constant."""
     if pair is None or not (reason := _lost(pair)):
         return cells
-    return [cell if cell.value is None else Cell(cell.value, "degenerate", reason) for cell in cells]
+    return [cell if cell.value is None else TableCell(cell.value, "degenerate", reason) for cell in cells]
 
 
-def _channels(pair: Pair | None, widest: int) -> list[Cell]:
+def _channels(pair: Pair | None, widest: int) -> list[TableCell]:
     """Return the correlation of each channel with its partner, direct and matched."""
     reason = _lacking(pair)
     if reason or pair is None:
-        return [Cell(None, "undefined", reason)] * (2 * widest)
+        return [TableCell(None, "undefined", reason)] * (2 * widest)
     correlations = pair.correlations().cpu()
-    nobody = Cell(None, "undefined", "no partner")
+    nobody = TableCell(None, "undefined", "no partner")
     rows, columns = linear_sum_assignment(correlations.numpy(), maximize=True)
     direct, matched = [nobody] * widest, [nobody] * widest
     for row, column in zip(rows, columns, strict=True):
-        matched[row] = Cell(float(correlations[row, column]))
+        matched[row] = TableCell(float(correlations[row, column]))
     if correlations.shape[0] == correlations.shape[1]:
-        direct[: len(correlations)] = [Cell(float(value)) for value in correlations.diagonal()]
+        direct[: len(correlations)] = [TableCell(float(value)) for value in correlations.diagonal()]
     return [*direct, *matched]
 
 
-def _constant(pair: Pair | None) -> list[Cell]:
+def _constant(pair: Pair | None) -> list[TableCell]:
     if pair is None:
-        return [Cell(None, "undefined", "no examples")] * 2
-    return [Cell(float((~varies).sum())) for varies in pair.varies()]
+        return [TableCell(None, "undefined", "no examples")] * 2
+    return [TableCell(float((~varies).sum())) for varies in pair.varies()]

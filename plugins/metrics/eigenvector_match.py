@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import UsageError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ..patch_covariance import ONE_DIRECTION, Eigenspaces, filter_covariance
 from ._alignment import PAPER, PatchMetric, SeenPatches
@@ -173,7 +173,7 @@ class EigenvectorMatch(PatchMetric):
             seen.covariance, weights.to(seen.products.device), self.top, self.threshold
         )
 
-    def _cosines(self, matched: MatchedDirections | str) -> Iterator[Cell]:
+    def _cosines(self, matched: MatchedDirections | str) -> Iterator[TableCell]:
         if not isinstance(matched, str):
             chance = expected_best(matched.vectors.shape[1])
             for best, combined, note in zip(
@@ -181,10 +181,10 @@ class EigenvectorMatch(PatchMetric):
             ):
                 yield _noted(min(1.0, float(best)), note)
                 yield _noted(min(1.0, float(combined.norm())), note)
-                yield Cell(chance, "approximate", f"mean of {DRAWS} random directions")
+                yield TableCell(chance, "approximate", f"mean of {DRAWS} random directions")
         yield from self._missing(matched, len(COSINES))
 
-    def _places(self, matched: MatchedDirections | str) -> Iterator[Cell]:
+    def _places(self, matched: MatchedDirections | str) -> Iterator[TableCell]:
         if not isinstance(matched, str):
             for cosines, matching, note in zip(
                 matched.cosines.abs(), matched.matching, matched.notes, strict=True
@@ -193,19 +193,19 @@ class EigenvectorMatch(PatchMetric):
                 yield _noted(float(matching.sum()), note)
         yield from self._missing(matched, len(PLACES))
 
-    def _values(self, matched: MatchedDirections | str) -> Iterator[Cell]:
+    def _values(self, matched: MatchedDirections | str) -> Iterator[TableCell]:
         if not isinstance(matched, str):
-            yield from (Cell(value) for value in matched.values.tolist())
+            yield from (TableCell(value) for value in matched.values.tolist())
         yield from self._missing(matched, 1)
 
-    def _missing(self, matched: MatchedDirections | str, each: int) -> Iterator[Cell]:
+    def _missing(self, matched: MatchedDirections | str, each: int) -> Iterator[TableCell]:
         count = 0 if isinstance(matched, str) else len(matched.values)
         reason = matched if isinstance(matched, str) else f"the layer has {count} directions"
-        yield from [Cell(None, "undefined", reason)] * ((self.top - count) * each)
+        yield from [TableCell(None, "undefined", reason)] * ((self.top - count) * each)
 
 
-def _noted(value: float, note: str) -> Cell:
-    return Cell(value, "degenerate" if note else "ok", note)
+def _noted(value: float, note: str) -> TableCell:
+    return TableCell(value, "degenerate" if note else "ok", note)
 
 
 def expected_best(width: int) -> float:

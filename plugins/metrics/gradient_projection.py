@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, weighted
 from ._singular import usual_tolerance
@@ -53,7 +53,7 @@ class GradientProjection(LossMetric):
         cases = CASES if self.controls else CASES[:1]
         names = tuple(weighted(layers or {"": network}))
         if state is None:
-            cells = [Cell(None, "undefined", "no examples")] * (
+            cells = [TableCell(None, "undefined", "no examples")] * (
                 len(cases) * len(names) * len(QUANTITIES) * self.top
             )
         else:
@@ -79,7 +79,7 @@ class GradientProjection(LossMetric):
             equation="Sec. 4, Fig. 7(c)",
         )
 
-    def _rows(self, surface: LossSurface) -> dict[str, list[Cell]]:
+    def _rows(self, surface: LossSurface) -> dict[str, list[TableCell]]:
         moments: dict[str, Tensor] = {}
         for piece in surface.output_gradients():
             for name, output in piece.items():
@@ -99,10 +99,10 @@ class GradientProjection(LossMetric):
             rows[name] = self._of(weight, moment, slope)
         return rows
 
-    def _of(self, weight: Tensor, moment: Tensor, slope: Tensor) -> list[Cell]:
+    def _of(self, weight: Tensor, moment: Tensor, slope: Tensor) -> list[TableCell]:
         norm = weight.norm()
         if not norm or not moment.any():
-            return [Cell(None, "undefined", "the weight or its gradient is zero")] * (
+            return [TableCell(None, "undefined", "the weight or its gradient is zero")] * (
                 len(QUANTITIES) * self.top
             )
         squares, along = (values.flip(-1) for values in torch.linalg.eigh(moment))
@@ -118,12 +118,12 @@ class GradientProjection(LossMetric):
         for row, strength in rows:
             least = usual_tolerance(*weight.shape) * strength.max()
             cells += [
-                Cell(float(share))
+                TableCell(float(share))
                 if size > least
-                else Cell(float(share), "degenerate", "a direction of rounding")
+                else TableCell(float(share), "degenerate", "a direction of rounding")
                 for share, size in zip(row[: self.top], strength, strict=False)
             ]
-            cells += [Cell(None, "undefined", f"the gradient has {len(row)} directions")] * (
+            cells += [TableCell(None, "undefined", f"the gradient has {len(row)} directions")] * (
                 self.top - len(row)
             )
         return cells

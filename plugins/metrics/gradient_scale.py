@@ -20,8 +20,8 @@ import numpy as np
 from torch import nn
 
 from compatkit import hookimpl
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, weighted
 
@@ -45,11 +45,11 @@ class GradientScale(LossMetric):
         """Return the tables."""
         cases = CASES if self.controls else CASES[:1]
         names = tuple(weighted(layers or {"": network}))
-        rows: dict[str, dict[str, list[Cell]]] = {}
+        rows: dict[str, dict[str, list[TableCell]]] = {}
         if state is not None:
             rows = {case: _rows(surface) for case, surface in self.surfaces(state, network, layers).items()}
             names = tuple(next(iter(rows.values())))
-        none = [Cell(None, "undefined", "no examples")] * len(QUANTITIES)
+        none = [TableCell(None, "undefined", "no examples")] * len(QUANTITIES)
         facts: dict[str, Any] = {
             "unit": "1",
             "direction": "none",
@@ -79,7 +79,7 @@ class GradientScale(LossMetric):
         return scales, growth
 
 
-def _rows(surface: LossSurface) -> dict[str, list[Cell]]:
+def _rows(surface: LossSurface) -> dict[str, list[TableCell]]:
     """Return the figures of each layer in the order of calls."""
     squares: dict[str, float] = {}
     for piece in surface.output_gradients():
@@ -92,23 +92,27 @@ def _rows(surface: LossSurface) -> dict[str, list[Cell]]:
     rows = {}
     for name, scale in scales.items():
         path = paths.get(id(surface.layers[name.split("#")[0]].weight))
-        to_last = Cell(scale / last) if last else Cell(None, "undefined", "the last layer has no gradient")
-        of_weight = [Cell(None, "undefined", "the weight is no parameter")] * 2
+        to_last = (
+            TableCell(scale / last)
+            if last
+            else TableCell(None, "undefined", "the last layer has no gradient")
+        )
+        of_weight = [TableCell(None, "undefined", "the weight is no parameter")] * 2
         if path is not None:
             slope, norm = (
                 float(tensor.double().square().sum().sqrt())
                 for tensor in (gradient[path], surface.parameters[path])
             )
             of_weight = [
-                Cell(slope),
-                Cell(slope / norm) if norm else Cell(None, "undefined", "the weight is zero"),
+                TableCell(slope),
+                TableCell(slope / norm) if norm else TableCell(None, "undefined", "the weight is zero"),
             ]
-        rows[name] = [Cell(scale), to_last, *of_weight]
+        rows[name] = [TableCell(scale), to_last, *of_weight]
     return rows
 
 
-def _growth(scales: list[float | None]) -> Cell:
+def _growth(scales: list[float | None]) -> TableCell:
     if len(scales) < 2 or not all(scales):
-        return Cell(None, "undefined", "fewer than two layers, or one without a gradient")
+        return TableCell(None, "undefined", "fewer than two layers, or one without a gradient")
     slope = np.polyfit(np.arange(len(scales)), np.log(np.array(scales, dtype=np.float64)), 1)[0]
-    return Cell(float(np.exp(-slope)))
+    return TableCell(float(np.exp(-slope)))

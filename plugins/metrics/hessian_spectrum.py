@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import UsageError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT, WHOLE, Number
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._lanczos import Ritz, block_lanczos, quadrature, residuals
 from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface
@@ -88,9 +88,9 @@ class HessianSpectrum(LossMetric):
             "count": 0 if state is None else len(state.labels),
             "paper": PAPER,
         }
-        values, apart, density = list[Cell](), list[Cell](), list[Cell]()
+        values, apart, density = list[TableCell](), list[TableCell](), list[TableCell]()
         if state is None:
-            none = Cell(None, "undefined", "no examples")
+            none = TableCell(None, "undefined", "no examples")
             values = apart = [none] * (len(cases) * len(self.ends) * self.count)
             density = [none] * (len(cases) * self.points * 2)
         else:
@@ -146,7 +146,7 @@ class HessianSpectrum(LossMetric):
         }
         return {end: ends[end] for end in self.ends}
 
-    def _eigenvalues(self, surface: LossSurface) -> tuple[list[Cell], list[Cell], Ritz]:
+    def _eigenvalues(self, surface: LossSurface) -> tuple[list[TableCell], list[TableCell], Ritz]:
         like = next(iter(surface.parameters.values()))
         ritz = block_lanczos(
             surface.products,
@@ -169,24 +169,24 @@ class HessianSpectrum(LossMetric):
             )
         )
         limit = self.tolerance * float(ritz.values.abs().max())
-        values, apart = list[Cell](), list[Cell]()
+        values, apart = list[TableCell](), list[TableCell]()
         for places in chosen.values():
             for place in places.tolist():
                 error = certified[place]
                 value = float(ritz.values[place])
                 if error <= limit:
-                    values.append(Cell(value))
+                    values.append(TableCell(value))
                 else:
                     values.append(
-                        Cell(value, "approximate", f"residual {error:.3g} above {limit:.3g}; raise most")
+                        TableCell(value, "approximate", f"residual {error:.3g} above {limit:.3g}; raise most")
                     )
-                apart.append(Cell(error))
+                apart.append(TableCell(error))
             reason = f"the Hessian has {len(ritz.values)} known eigenvalues of {surface.size}"
-            missing = [Cell(None, "undefined", reason)] * (self.count - len(places))
+            missing = [TableCell(None, "undefined", reason)] * (self.count - len(places))
             values, apart = values + missing, apart + missing
         return values, apart, ritz
 
-    def _density(self, surface: LossSurface, ritz: Ritz) -> list[Cell]:
+    def _density(self, surface: LossSurface, ritz: Ritz) -> list[TableCell]:
         nodes, weights = quadrature(
             surface.products,
             surface.size,
@@ -203,5 +203,7 @@ class HessianSpectrum(LossMetric):
         curves = torch.exp(-(((grid[:, None] - nodes.flatten()) / deviation) ** 2) / 2)
         density = curves @ weights.flatten() / (self.probes * deviation * math.sqrt(2 * math.pi))
         return [
-            Cell(float(value)) for pair in zip(grid.tolist(), density.tolist(), strict=True) for value in pair
+            TableCell(float(value))
+            for pair in zip(grid.tolist(), density.tolist(), strict=True)
+            for value in pair
         ]

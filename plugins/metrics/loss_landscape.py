@@ -27,9 +27,9 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import Number
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, differentiable
 
@@ -111,13 +111,13 @@ class LossLandscape(LossMetric):
         """Return the tables."""
         cases = CASES if self.controls else CASES[:1]
         names = tuple(f"{place:.6g}" for place in self.places)
-        grid = [Cell(None, "undefined", "no examples")] * (len(cases) * self.points**self.dimensions)
+        grid = [TableCell(None, "undefined", "no examples")] * (len(cases) * self.points**self.dimensions)
         shape = grid[:1] * (len(cases) * len(SHAPE))
         if state is not None:
             surfaces = self.surfaces(state, network, layers)
             losses = np.stack([self.losses(surface, case) for case, surface in surfaces.items()])
-            lost = Cell(None, "undefined", "the loss is not finite here")
-            grid = [Cell(loss) if np.isfinite(loss) else lost for loss in losses.flatten().tolist()]
+            lost = TableCell(None, "undefined", "the loss is not finite here")
+            grid = [TableCell(loss) if np.isfinite(loss) else lost for loss in losses.flatten().tolist()]
             shape = [cell for values in losses for cell in self._shape(values)]
         facts: dict[str, Any] = {
             "unit": "loss",
@@ -192,11 +192,11 @@ class LossLandscape(LossMetric):
         blank = {path: torch.zeros_like(surface.parameters[path]) for path in paths}
         return paths, [[way.get(path, blank[path]).to(blank[path]) for path in paths] for way in self.along]
 
-    def _shape(self, losses: NDArray[np.float64]) -> list[Cell]:
+    def _shape(self, losses: NDArray[np.float64]) -> list[TableCell]:
         if not np.isfinite(losses).all():
-            return [Cell(None, "undefined", "some losses are not finite")] * len(SHAPE)
+            return [TableCell(None, "undefined", "some losses are not finite")] * len(SHAPE)
         center = losses[(self.points // 2,) * self.dimensions]
-        return [Cell(float(loss)) for loss in (center, losses.min(), losses.max(), losses.std())]
+        return [TableCell(float(loss)) for loss in (center, losses.min(), losses.max(), losses.std())]
 
     def _key(
         self, surface: LossSurface, paths: Sequence[str], case: str, ways: Sequence[Sequence[Tensor]]

@@ -17,9 +17,9 @@ import attrs
 from torch import nn
 
 from compatkit import hookimpl
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface
 
@@ -52,7 +52,7 @@ class LossVariation(LossMetric):
         """Return the table."""
         cases = CASES if self.controls else CASES[:1]
         if state is None:
-            none = Cell(None, "undefined", "no examples")
+            none = TableCell(None, "undefined", "no examples")
             cells = [none] * (len(cases) * len(PROTOCOLS) * len(QUANTITIES))
         else:
             cells = [
@@ -72,7 +72,7 @@ class LossVariation(LossMetric):
             equation="Sec. 4, App. A",
         )
 
-    def _cells(self, surface: LossSurface) -> list[Cell]:
+    def _cells(self, surface: LossSurface) -> list[TableCell]:
         gradient, start = surface.gradient(), surface.value(surface.parameters)
         norm = sum(float(slope.double().square().sum()) for slope in gradient.values()) ** 0.5
         cells = []
@@ -87,9 +87,9 @@ class LossVariation(LossMetric):
                 for at in range(1, self.points + 1)
             ]
             if not max(losses, key=abs) < float("inf") or any(loss != loss for loss in losses):
-                lost = Cell(None, "undefined", "the loss on the ray is not finite; take a smaller step")
-                cells += [Cell(start), lost, lost, Cell(norm)]
+                lost = TableCell(None, "undefined", "the loss on the ray is not finite; take a smaller step")
+                cells += [TableCell(start), lost, lost, TableCell(norm)]
                 continue
             values = (start, max(abs(loss - start) for loss in losses), max(losses) - min(losses), norm)
-            cells += map(Cell, values)
+            cells += map(TableCell, values)
         return cells

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from compatkit import hookimpl
+from compatkit.evaluation.metrics import TableCell
 from compatkit.hooks import Register
-from compatkit.metrics import Cell
 
 from ._moments import NEGLIGIBLE, best_pairs
 from ._rows import Rows
@@ -58,11 +58,11 @@ class MatchedCorrelation(RowsMetric):
         """Return the cells of the table."""
         return {"matched_correlation": pairwise(left, right, _standardized, self._matched)}
 
-    def _matched(self, this: tuple[Tensor | None, str], other: tuple[Tensor | None, str]) -> Cell:
+    def _matched(self, this: tuple[Tensor | None, str], other: tuple[Tensor | None, str]) -> TableCell:
         (left, why), (right, too) = this, other
         reason = "; ".join(dict.fromkeys(filter(None, (why, too))))
         if left is None or right is None:
-            return Cell(None, "undefined", reason)
+            return TableCell(None, "undefined", reason)
         correlations = (left.T @ right).clamp(-1, 1)
         mean = best_pairs(correlations.abs() if self.absolute else correlations).mean()
         if reason:

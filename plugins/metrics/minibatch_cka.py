@@ -22,8 +22,8 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._moments import digests_of
 from ._rows import Products, Rows, fair_products
@@ -144,7 +144,9 @@ class MinibatchCKA(FlatteningMetric):
         axes = state.axes if state.products is not None else (tuple(layers), tuple(other_layers))
         batches = ", ".join(f"{count} of {size}" for size, count in state.sizes.items())
         if state.products is None:
-            cells = [[Cell(None, "undefined", "no batch of four rows or more")] * len(axes[1])] * len(axes[0])
+            cells = [[TableCell(None, "undefined", "no batch of four rows or more")] * len(axes[1])] * len(
+                axes[0]
+            )
         else:
             owns = (state.products.left, state.products.right)
             reasons = [

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT, SEED, Number
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ..patch_covariance import ONE_DIRECTION, TOLERANCE, Eigenspaces, PatchMoments, filter_covariance
 from ._alignment import PAPER, PatchMetric, SeenPatches
@@ -143,7 +143,7 @@ class Misalignment(PatchMetric):
 
     def _cells(
         self, state: SeenPatches, name: str, layers: Mapping[str, nn.Module], *, pooled: bool
-    ) -> Iterator[Cell]:
+    ) -> Iterator[TableCell]:
         """Yield the figures of one network in each basis."""
         layer, seen = layers.get(name.split("#")[0]), state.layers.get(name)
         reason = "no examples" if seen is None else "the other network has no such layer"
@@ -154,7 +154,7 @@ class Misalignment(PatchMetric):
             if not reason:
                 yield from self._figures(seen.covariance, filters, name in state.sampled)
                 return
-        yield from [Cell(None, "undefined", reason)] * len(BASES)
+        yield from [TableCell(None, "undefined", reason)] * len(BASES)
 
     def _refused(self, filters: int, values: int, seen: PatchMoments) -> str:
         width = len(seen.mean)
@@ -171,7 +171,7 @@ class Misalignment(PatchMetric):
             )
         return ""
 
-    def _figures(self, data: Tensor, filters: Tensor, sampled: bool) -> Iterator[Cell]:
+    def _figures(self, data: Tensor, filters: Tensor, sampled: bool) -> Iterator[TableCell]:
         spaces = Eigenspaces.of(data, self.tolerance)
         weights = filter_covariance(filters).to(data.device)
         if self.shrinkage is not None:
@@ -181,18 +181,20 @@ class Misalignment(PatchMetric):
             own = misalignment(spaces, weights)
             drawn = [misalignment(random_basis(spaces, draw), weights) for _ in range(self.draws)]
         except DataError as error:
-            yield from [Cell(None, "undefined", str(error))] * len(BASES)
+            yield from [TableCell(None, "undefined", str(error))] * len(BASES)
             return
         for value in (own, sum(drawn) / len(drawn), min(drawn)):
-            yield Cell(value, "approximate", "a sample of the positions") if sampled else Cell(value)
+            yield (
+                TableCell(value, "approximate", "a sample of the positions") if sampled else TableCell(value)
+            )
 
-    def _counts(self, state: SeenPatches, name: str, layers: Mapping[str, nn.Module]) -> Iterator[Cell]:
+    def _counts(self, state: SeenPatches, name: str, layers: Mapping[str, nn.Module]) -> Iterator[TableCell]:
         seen = state.layers.get(name)
         if seen is None:
-            yield from [Cell(None, "undefined", "no examples")] * len(COUNTS)
+            yield from [TableCell(None, "undefined", "no examples")] * len(COUNTS)
             return
         filters = self.filters(name, layers[name.split("#")[0]])
-        yield Cell(float(len(filters)))
-        yield Cell(float(filters.shape[1]))
-        yield Cell(float(Eigenspaces.of(seen.covariance, self.tolerance).count))
-        yield Cell(float(seen.count))
+        yield TableCell(float(len(filters)))
+        yield TableCell(float(filters.shape[1]))
+        yield TableCell(float(Eigenspaces.of(seen.covariance, self.tolerance).count))
+        yield TableCell(float(seen.count))

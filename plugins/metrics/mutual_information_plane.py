@@ -26,9 +26,9 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import Number, OneOf
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._moments import real
 
@@ -161,7 +161,7 @@ class MutualInformationPlane:
         """
         count = sum(len(labels) for _, labels, _ in state.batches)
         if not count:
-            names, nothing = tuple(layers), Cell(None, "undefined", "no examples")
+            names, nothing = tuple(layers), TableCell(None, "undefined", "no examples")
             cells = [[nothing] * 2 for _ in names]
             return self._tables(names, cells, [nothing] * len(names), 0, "")
         positions = np.concatenate([part.cpu().numpy() for part, _, _ in state.batches])
@@ -187,11 +187,11 @@ class MutualInformationPlane:
             doubts = [reason] * 2 if full else doubts
             cells.append(
                 [
-                    Cell(bits, "degenerate" if doubt else "ok", doubt)
+                    TableCell(bits, "degenerate" if doubt else "ok", doubt)
                     for bits, doubt in zip((about_x, about_y), doubts, strict=True)
                 ]
             )
-            numbers.append(Cell(float(occupied)))
+            numbers.append(TableCell(float(occupied)))
         return self._tables(names, cells, numbers, count, ", ".join(ranges))
 
     def _range(self, name: str, values: NDArray[np.float64]) -> tuple[float, float]:
@@ -205,8 +205,8 @@ class MutualInformationPlane:
     def _tables(
         self,
         names: tuple[str, ...],
-        cells: Sequence[Sequence[Cell]],
-        numbers: Sequence[Cell],
+        cells: Sequence[Sequence[TableCell]],
+        numbers: Sequence[TableCell],
         count: int,
         ranges: str,
     ) -> tuple[Table, ...]:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import TableCell
 from compatkit.foundation.limits import COUNT, OneOf
 from compatkit.hooks import Register
-from compatkit.metrics import Cell
 
 from ._rows import Rows
 from ._similarity import Grid, RowsMetric, judged, pairwise
@@ -92,7 +92,7 @@ class MutualNeighbors(RowsMetric):
             neighbors[first : first + step] = most.indices[:, :-1]
         return neighbors, f"{rows.name}: {tied:,} of {n:,} samples have equally near ones" if tied else ""
 
-    def _shared(self, this: tuple[Tensor, str], other: tuple[Tensor, str]) -> Cell:
+    def _shared(self, this: tuple[Tensor, str], other: tuple[Tensor, str]) -> TableCell:
         n = len(this[0])
         near = torch.zeros(n, n, dtype=torch.bool, device=this[0].device).scatter_(1, this[0], True)
         share = near.gather(1, other[0]).sum(dtype=torch.float64) / (n * self.neighbors)

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Result, Table, TableCell
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Result, Table
 
 compatkit_api = 1
 ACTIVE = 0.01
@@ -129,7 +129,7 @@ class PosteriorCollapse:
         table = Table(
             name="units",
             axes={"unit": tuple(map(str, range(len(rows)))), "quantity": QUANTITIES},
-            cells=tuple(map(Cell, rows.flatten().tolist())),
+            cells=tuple(map(TableCell, rows.flatten().tolist())),
             unit="1",
             equation="Var[mu], mean s^2, KL in nats, share of images with s^2 > .9",
             **facts,

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from compatkit import hookimpl
+from compatkit.evaluation.metrics import TableCell
 from compatkit.hooks import Register
-from compatkit.metrics import Cell
 
 from ._rows import Rows, different
 from ._similarity import Grid, RowsMetric, equally_far, few, judged, pairwise, spread
@@ -53,7 +53,7 @@ class Unit:
         return cls(rows, factor, spread(float((factor.T @ factor).square().sum()), 1.0))
 
 
-def _nuclear(this: Unit, other: Unit) -> Cell:
+def _nuclear(this: Unit, other: Unit) -> TableCell:
     spreads, least = (this.spread, other.spread), max(this.rows.different, other.rows.different)
     reason = equally_far(spreads, least) and equally_far(spreads, different(this.rows, other.rows))
     return judged(torch.linalg.svdvals(other.factor.T @ this.factor).sum(), reason)

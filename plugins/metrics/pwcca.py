@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from compatkit import hookimpl
+from compatkit.evaluation.metrics import TableCell
 from compatkit.hooks import Register
-from compatkit.metrics import Cell
 
 from ._rows import Rows
 from ._similarity import Grid, RowsMetric, forced, judged, pairwise
@@ -60,7 +60,7 @@ def _spanned(rows: Rows) -> tuple[Rows, Tensor, Tensor]:
     return rows, basis, torch.cat([basis.T @ rows.double(columns) for columns in rows.columns()], dim=1)
 
 
-def _weighted(this: tuple[Rows, Tensor, Tensor], other: tuple[Rows, Tensor, Tensor]) -> Cell:
+def _weighted(this: tuple[Rows, Tensor, Tensor], other: tuple[Rows, Tensor, Tensor]) -> TableCell:
     directions = this[1].shape[1], other[1].shape[1]
     (_, basis, columns), (_, against, _) = (this, other) if directions[0] <= directions[1] else (other, this)
     turned, correlations, _ = torch.linalg.svd(basis.T @ against, full_matrices=False)

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl, pictures
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import OneOf
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ..regularizers.reverse_pass.chain import chain_of
 from ..regularizers.reverse_pass.full import OUTPUTS, reconstruct
@@ -153,12 +153,12 @@ class Reconstruction:
     def finalize(self, state: Errors) -> tuple[Table, ...]:
         """Return the tables."""
         if not state.positions:
-            nothing = [Cell(None, "undefined", "no examples")]
+            nothing = [TableCell(None, "undefined", "no examples")]
             return self._tables(nothing * (len(SCORES) * len(SUMMARIES)), nothing * len(SCORES), ("0",), 0)
         order = torch.cat(state.positions).argsort()
         names = tuple(str(position) for position in torch.cat(state.positions)[order].tolist())
-        summaries: list[Cell] = []
-        images: list[Cell] = []
+        summaries: list[TableCell] = []
+        images: list[TableCell] = []
         for values in (state.relative, state.square):
             errors = torch.cat(values)[order].cpu()
             images += [_cell(error) for error in errors.tolist()]
@@ -166,13 +166,13 @@ class Reconstruction:
             left = len(errors) - len(finite)
             for summary in (finite.mean, finite.median, finite.amin, finite.amax) if len(finite) else ():
                 reason = f"without {left} of {len(errors)} images whose error is not finite" if left else ""
-                summaries.append(Cell(float(summary()), "degenerate" if left else "ok", reason))
+                summaries.append(TableCell(float(summary()), "degenerate" if left else "ok", reason))
             if not len(finite):
-                summaries += [Cell(None, "undefined", "no image has a finite error")] * len(SUMMARIES)
+                summaries += [TableCell(None, "undefined", "no image has a finite error")] * len(SUMMARIES)
         return self._tables(summaries, images, names, len(order))
 
     def _tables(
-        self, summaries: Sequence[Cell], images: Sequence[Cell], names: tuple[str, ...], count: int
+        self, summaries: Sequence[TableCell], images: Sequence[TableCell], names: tuple[str, ...], count: int
     ) -> tuple[Table, ...]:
         words: dict[str, Any] = {
             "unit": "1",
@@ -199,7 +199,7 @@ class Reconstruction:
         )
 
 
-def _cell(value: float) -> Cell:
+def _cell(value: float) -> TableCell:
     if value == value and abs(value) != float("inf"):
-        return Cell(value)
-    return Cell(None, "undefined", "the image is zero, or what came back is not finite")
+        return TableCell(value)
+    return TableCell(None, "undefined", "the image is zero, or what came back is not finite")

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT, OneOf
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._moments import NEGLIGIBLE, real
 from ._partners import partner
@@ -205,27 +205,29 @@ class Retrieval:
 
     def _cells(
         self, parts: tuple[tuple[Tensor, Tensor], ...], labels: Tensor, count: int
-    ) -> tuple[list[Cell], list[Cell]]:
+    ) -> tuple[list[TableCell], list[TableCell]]:
         """Return the cells of a layer, for all combinations of the networks of queries and gallery."""
         if not count:
             reason = "no class has two images" if len(labels) else "no examples"
-            return [Cell(None, "undefined", reason)] * 4, [Cell(None, "undefined", reason)] * 4
+            return [TableCell(None, "undefined", reason)] * 4, [TableCell(None, "undefined", reason)] * 4
         sides = [torch.cat([part[place].to(labels.device) for part in parts]) for place in (0, 1)]
         first, mean = [], []
         for queries in sides:
             for gallery in sides:
                 if queries.shape[1] != gallery.shape[1]:
                     why = f"queries have {queries.shape[1]} features, the gallery has {gallery.shape[1]}"
-                    first.append(Cell(None, "undefined", why))
+                    first.append(TableCell(None, "undefined", why))
                     mean.append(first[-1])
                     continue
                 by_class = ranks(queries, gallery, labels, self.distance)
                 one_class = "every image is of one class" if count == len(labels) == len(by_class[0]) else ""
                 why = one_class or self._unvarying(queries, gallery)
                 share = self._share(by_class, len(labels), count)
-                precision = Cell(sum(float(_precision(places).sum()) for places in by_class) / count)
-                first.append(Cell(share.value, "degenerate", why) if why and share.status == "ok" else share)
-                mean.append(Cell(precision.value, "degenerate", why) if why else precision)
+                precision = TableCell(sum(float(_precision(places).sum()) for places in by_class) / count)
+                first.append(
+                    TableCell(share.value, "degenerate", why) if why and share.status == "ok" else share
+                )
+                mean.append(TableCell(precision.value, "degenerate", why) if why else precision)
         return first, mean
 
     def _unvarying(self, queries: Tensor, gallery: Tensor) -> str:
@@ -236,7 +238,7 @@ class Retrieval:
                 return f"all {name} have one {what}, so that every image is as near as the others"
         return ""
 
-    def _share(self, by_class: list[Tensor], images: int, count: int) -> Cell:
+    def _share(self, by_class: list[Tensor], images: int, count: int) -> TableCell:
         """Return the cell of the share of queries with an image of their class among the nearest.
 
         Args:
@@ -246,14 +248,14 @@ class Retrieval:
         """
         if self.top > images - 1:
             why = f"top {self.top} of a gallery of {images - 1}: every query would count"
-            return Cell(None, "undefined", why)
+            return TableCell(None, "undefined", why)
         value = sum(int((places[:, 0] < self.top).sum()) for places in by_class) / count
         # A class of k images has images - k others, the most that can be nearer than the first of its own.
         if all(images - len(places) < self.top for places in by_class):
-            return Cell(
+            return TableCell(
                 value, "degenerate", f"top {self.top}: every query counts, however near the others are"
             )
-        return Cell(value)
+        return TableCell(value)
 
 
 def _precision(irrelevant: Tensor) -> Tensor:

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import UsageError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._matching import WINDOW, ImageMatch, pearson
 from ._singular import (
@@ -260,7 +260,7 @@ class SingularFeatures:
         what: str,
         direction: str,
         names: tuple[str, ...],
-        cells: Iterator[Cell],
+        cells: Iterator[TableCell],
         *further: tuple[str, ...],
     ) -> dict[str, Any]:
         axes = {
@@ -290,47 +290,47 @@ class SingularFeatures:
 
     def _energies(
         self, state: LayerSums, decompositions: Any, names: Sequence[str], labels: Sequence[str]
-    ) -> Iterator[Cell]:
+    ) -> Iterator[TableCell]:
         for name in names:
             for place in range(len(labels)):
                 mean = _mean(state, name, place)
                 for kind in ("top", "active"):
-                    if isinstance(mean, Cell):
+                    if isinstance(mean, TableCell):
                         yield mean
                         continue
                     layer: Decomposition = decompositions[name]
                     active = layer.rank(self.tolerance)
                     rank = min(self.top, active) if kind == "top" else active
                     share = (layer.vectors[:rank] @ mean).square().sum() / mean.square().sum()
-                    yield Cell(float(share)) if kind == "active" else _at_rank(float(share), layer, rank)
+                    yield TableCell(float(share)) if kind == "active" else _at_rank(float(share), layer, rank)
 
     def _cosines(
         self, state: LayerSums, decompositions: Any, names: Sequence[str], labels: Sequence[str]
-    ) -> Iterator[Cell]:
+    ) -> Iterator[TableCell]:
         for name in names:
             for vector in range(self.top):
                 for place in range(len(labels)):
                     mean = _mean(state, name, place)
-                    if isinstance(mean, Cell):
+                    if isinstance(mean, TableCell):
                         yield mean
                     elif vector >= len(decompositions[name].vectors):
-                        yield Cell(
+                        yield TableCell(
                             None,
                             "undefined",
                             f"the layer has {len(decompositions[name].vectors)} singular vectors",
                         )
                     else:
                         cosine = pearson(decompositions[name].vectors[vector : vector + 1], mean[None])
-                        yield Cell(min(1.0, float(cosine.abs())))
+                        yield TableCell(min(1.0, float(cosine.abs())))
 
-    def _to_data(self, state: LayerSums, decompositions: Any, names: Sequence[str]) -> Iterator[Cell]:
+    def _to_data(self, state: LayerSums, decompositions: Any, names: Sequence[str]) -> Iterator[TableCell]:
         for name in names:
             sums = state.layers.get(name)
             if sums is None:
-                yield from [Cell(None, "undefined", "no examples")] * self.top
+                yield from [TableCell(None, "undefined", "no examples")] * self.top
             elif sums.squares is None:
                 reason = f"the layer is given {sums.classes.shape[1]:,} values, more than {LARGEST:,}"
-                yield from [Cell(None, "undefined", reason)] * self.top
+                yield from [TableCell(None, "undefined", reason)] * self.top
             else:
                 # Eigenvalues ascend; directions of zero eigenvalues are arbitrary and left out.
                 strength, directions = torch.linalg.eigh(sums.squares)
@@ -338,23 +338,25 @@ class SingularFeatures:
                 data = directions.flip(1).T[: min(self.top, rank)]
                 yield from self._angles(decompositions[name], data)
 
-    def _to_other(self, layers: Mapping[str, nn.Module], others: Mapping[str, nn.Module]) -> Iterator[Cell]:
+    def _to_other(
+        self, layers: Mapping[str, nn.Module], others: Mapping[str, nn.Module]
+    ) -> Iterator[TableCell]:
         for name, layer in layers.items():
             own = decompose(layer)
             other = decompose(others[name]) if name in others else None
             if other is None or other.vectors.shape[1] != own.vectors.shape[1]:
-                yield from [Cell(None, "undefined", "the other network has no such layer")] * self.top
+                yield from [TableCell(None, "undefined", "the other network has no such layer")] * self.top
             else:
                 yield from self._angles(own, other.vectors[: min(self.top, other.rank(self.tolerance))])
 
-    def _angles(self, own: Decomposition, other: Tensor) -> Iterator[Cell]:
+    def _angles(self, own: Decomposition, other: Tensor) -> Iterator[TableCell]:
         rank = min(self.top, own.rank(self.tolerance))
         for value in angles(own.vectors[:rank], other.to(own.vectors.device)).tolist():
             yield _at_rank(value, own, rank)
         left = self.top - min(rank, len(other))
-        yield from [Cell(None, "undefined", "a subspace has fewer directions")] * left
+        yield from [TableCell(None, "undefined", "a subspace has fewer directions")] * left
 
-    def _matches(self, state: LayerSums, names: Sequence[str], kind: str) -> Iterator[Cell]:
+    def _matches(self, state: LayerSums, names: Sequence[str], kind: str) -> Iterator[TableCell]:
         for name in names:
             sums = state.layers.get(name)
             values = sums.best.get(kind) if sums is not None else None
@@ -362,27 +364,31 @@ class SingularFeatures:
                 whole = "the layer does not take whole images" + (
                     f" of {WINDOW} pixels" if kind == "ssim" else ""
                 )
-                yield from [Cell(None, "undefined", whole if sums is not None else "no examples")] * self.top
+                yield from [
+                    TableCell(None, "undefined", whole if sums is not None else "no examples")
+                ] * self.top
                 continue
-            yield from (Cell(value if kind == "pearson" else -value) for value in values.tolist())
-            yield from [Cell(None, "undefined", "the layer has fewer singular vectors")] * (
+            yield from (TableCell(value if kind == "pearson" else -value) for value in values.tolist())
+            yield from [TableCell(None, "undefined", "the layer has fewer singular vectors")] * (
                 self.top - len(values)
             )
 
 
-def _at_rank(value: float, layer: Decomposition, rank: int) -> Cell:
+def _at_rank(value: float, layer: Decomposition, rank: int) -> TableCell:
     """Return a figure of the first directions, degenerate if the next singular value is nearly equal."""
     if layer.parted(rank):
-        return Cell(value)
-    return Cell(value, "degenerate", f"singular values {rank} and {rank + 1} are nearly equal")
+        return TableCell(value)
+    return TableCell(value, "degenerate", f"singular values {rank} and {rank + 1} are nearly equal")
 
 
-def _mean(state: LayerSums, name: str, place: int) -> Tensor | Cell:
+def _mean(state: LayerSums, name: str, place: int) -> Tensor | TableCell:
     counts = state.counts.get(name)
     if counts is None or place >= len(counts) or not float(counts[place]):
-        return Cell(None, "undefined", "no examples of this class" if counts is not None else "no examples")
+        return TableCell(
+            None, "undefined", "no examples of this class" if counts is not None else "no examples"
+        )
     mean = state.layers[name].classes[place] / counts[place]
-    return mean if float(mean.square().sum()) > 0 else Cell(None, "undefined", "the class mean is zero")
+    return mean if float(mean.square().sum()) > 0 else TableCell(None, "undefined", "the class mean is zero")
 
 
 def _joined(left: Sums, right: Sums) -> Sums:

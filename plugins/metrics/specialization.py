@@ -21,9 +21,9 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 compatkit_api = 1
 QUANTITIES = ("mean", "never", "always")
@@ -106,12 +106,12 @@ class Specialization:
         digits = max(4, len(str(self.bins)) + 1)
         edges = [f"{edge / self.bins:.{digits}g}" for edge in range(self.bins + 1)]
         bins = tuple(f"{low} to {high}" for low, high in pairwise(edges))
-        cells: dict[str, list[Cell]] = {"": [], "/units": [], "/inputs": []}
+        cells: dict[str, list[TableCell]] = {"": [], "/units": [], "/inputs": []}
         counts = [sum(len(part) for part in activity.inputs) for activity in state.values()]
         for name in names:
             activity = state.get(name)
             if activity is None:
-                none = Cell(None, "undefined", "no examples")
+                none = TableCell(None, "undefined", "no examples")
                 cells[""] += [none] * len(QUANTITIES)
                 cells["/units"] += [none] * self.bins
                 cells["/inputs"] += [none] * self.bins
@@ -120,7 +120,7 @@ class Specialization:
             inputs = torch.cat([part.to(activity.units.device) for part in activity.inputs])
             never, always = activity.units == 0, activity.units == examples
             shares = (activity.units.double() / examples, never.double(), always.double())
-            cells[""] += [Cell(float(share.mean())) for share in shares]
+            cells[""] += [TableCell(float(share.mean())) for share in shares]
             cells["/units"] += self._histogram(activity.units, examples)
             cells["/inputs"] += self._histogram(inputs, len(activity.units))
         axes = {"": {"quantity": QUANTITIES}, "/units": {"fraction": bins}, "/inputs": {"fraction": bins}}
@@ -143,11 +143,11 @@ class Specialization:
             for what, values in cells.items()
         )
 
-    def _histogram(self, counts: Tensor, most: int) -> list[Cell]:
+    def _histogram(self, counts: Tensor, most: int) -> list[TableCell]:
         """Return the share of the fractions counts / most in each bin, which has its lower edge; 1 is in the last."""
         places = (counts * self.bins // most).clamp(max=self.bins - 1)  # whole numbers: edges are exact
         shares = torch.bincount(places, minlength=self.bins).double() / len(counts)
-        return [Cell(float(value)) for value in shares]
+        return [TableCell(float(value)) for value in shares]
 
 
 def _joined(left: Activity, right: Activity) -> Activity:

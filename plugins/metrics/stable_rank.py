@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from compatkit import hookimpl
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._loss import weighted
 
@@ -64,15 +64,15 @@ class StableRank:
         )
 
 
-def _cells(weight: Tensor) -> Iterator[Cell]:
+def _cells(weight: Tensor) -> Iterator[TableCell]:
     matrix = weight.detach().double().cpu().flatten(1)
     largest = matrix.abs().max()
     if not bool(largest > 0) or not bool(largest.isfinite()):
         reason = "its weights are zero" if bool(largest == 0) else "its weights are not finite"
-        yield from [Cell(None, "undefined", reason)] * (len(QUANTITIES) - 1)
+        yield from [TableCell(None, "undefined", reason)] * (len(QUANTITIES) - 1)
     else:
         values = torch.linalg.svdvals(matrix / largest)
-        yield Cell(float(values.square().sum() / values[0].square()))
+        yield TableCell(float(values.square().sum() / values[0].square()))
         tolerance = max(matrix.shape) * torch.finfo(torch.float32).eps
-        yield Cell(float((values > tolerance * values[0]).sum()))
-    yield Cell(float(min(matrix.shape)))
+        yield TableCell(float((values > tolerance * values[0]).sum()))
+    yield TableCell(float(min(matrix.shape)))

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._moments import NEGLIGIBLE, digests_of, within_range
 from ._rows import Products
@@ -200,7 +200,7 @@ class StreamedCKA(FlatteningMetric):
             DataError: There are too few samples.
         """
         axes = state.axes if state.sums is not None else (tuple(layers), tuple(other_layers))
-        nothing = [[Cell(None, "undefined", "no examples")] * len(axes[1])] * len(axes[0])
+        nothing = [[TableCell(None, "undefined", "no examples")] * len(axes[1])] * len(axes[0])
         fair, plain = (nothing, nothing) if state.sums is None else _cells(state.sums, axes, state.broken)
         if state.sums is not None:
             count, rows = distinct(state.digests), state.sums.rows

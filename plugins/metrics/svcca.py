@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from compatkit import hookimpl
+from compatkit.evaluation.metrics import TableCell
 from compatkit.foundation.limits import Number
 from compatkit.hooks import Register
-from compatkit.metrics import Cell
 
 from ._rows import Rows
 from ._similarity import Grid, RowsMetric, forced, judged, pairwise
@@ -62,7 +62,7 @@ class SVCCA(RowsMetric):
         return rows, vectors[:, : 1 + int((energy < self.share * energy[-1] * (1 - 1e-12)).sum())]
 
 
-def _mean(this: tuple[Rows, Tensor], other: tuple[Rows, Tensor]) -> Cell:
+def _mean(this: tuple[Rows, Tensor], other: tuple[Rows, Tensor]) -> TableCell:
     (left, basis), (right, against) = this, other
     directions = basis.shape[1], against.shape[1]
     return judged(torch.linalg.svdvals(basis.T @ against).mean(), forced(left, right, directions))

@@ -30,9 +30,9 @@ from torch import Tensor
 
 from compatkit import hookimpl, match_classes
 from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._loss import Kept, LossMetric
 from ._scores import Floats, Labels
@@ -202,12 +202,12 @@ class TheoryTransfer(LossMetric):
 
     def finalize(self, state: Kept | None, classes: Sequence[str]) -> Table:
         """Return the table."""
-        cells = [Cell(None, "undefined", "no examples")] * len(QUANTITIES)
+        cells = [TableCell(None, "undefined", "no examples")] * len(QUANTITIES)
         if state is not None:
             try:
                 cells = self._cells(state, tuple(classes))
             except DataError as error:
-                cells = [Cell(None, "undefined", str(error))] * len(QUANTITIES)
+                cells = [TableCell(None, "undefined", str(error))] * len(QUANTITIES)
         return Table(
             name="theory_transfer",
             axes={"quantity": QUANTITIES},
@@ -220,7 +220,7 @@ class TheoryTransfer(LossMetric):
             equation="Theorems 1 and 2",
         )
 
-    def _cells(self, state: Kept, classes: tuple[str, ...]) -> list[Cell]:
+    def _cells(self, state: Kept, classes: tuple[str, ...]) -> list[TableCell]:
         source: Any = self.source
         images, labels, names = source
         sample = LossMetric(examples=self.examples, seed=self.seed).update(
@@ -250,8 +250,10 @@ class TheoryTransfer(LossMetric):
         )
         missing = [name for place, name in enumerate(known) if place not in matched]
         if missing:
-            return [Cell(value, "approximate", f"the source lacks {', '.join(missing)}") for value in values]
-        return [Cell(value) for value in values]
+            return [
+                TableCell(value, "approximate", f"the source lacks {', '.join(missing)}") for value in values
+            ]
+        return [TableCell(value) for value in values]
 
 
 def _read(path: str) -> tuple[Tensor, Tensor, Sequence[str]]:

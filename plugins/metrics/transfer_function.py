@@ -17,8 +17,8 @@ import attrs
 from torch import Tensor, nn
 
 from compatkit import hookimpl
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ..patch_covariance import Eigenspaces, filter_covariance, principal_directions
 from ._alignment import PAPER, PatchMetric, SeenPatches
@@ -111,9 +111,9 @@ class TransferFunction(PatchMetric):
         return curves
 
 
-def _padded(curve: Curve, widest: int) -> Iterator[Cell]:
+def _padded(curve: Curve, widest: int) -> Iterator[TableCell]:
     for value, note in zip(curve.values, curve.notes, strict=True):
-        yield Cell(value, "degenerate" if note else "ok", note)
+        yield TableCell(value, "degenerate" if note else "ok", note)
     count = len(curve.values)
     reason = curve.reason or f"the layer has {count} directions"
-    yield from [Cell(None, "undefined", reason)] * (widest - count)
+    yield from [TableCell(None, "undefined", reason)] * (widest - count)

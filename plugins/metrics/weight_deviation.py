@@ -20,9 +20,9 @@ from torch import nn
 
 from compatkit import hookimpl
 from compatkit.errors import UsageError
+from compatkit.evaluation.metrics import Table, TableCell, equal_norm_weights
 from compatkit.foundation.limits import COUNT, SEED
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table, equal_norm_weights
 
 from ._loss import PAPER, weighted
 
@@ -100,7 +100,9 @@ class WeightDeviation:
             cell
             for row in rows.values()
             for cell in (
-                [Cell(None, "undefined", row)] * len(QUANTITIES) if isinstance(row, str) else map(Cell, row)
+                [TableCell(None, "undefined", row)] * len(QUANTITIES)
+                if isinstance(row, str)
+                else map(TableCell, row)
             )
         ]
         known = [row for row in rows.values() if not isinstance(row, str)]
@@ -108,11 +110,13 @@ class WeightDeviation:
         for column in range(len(QUANTITIES)):
             total = sum(row[column] for row in known)
             if not known:
-                cells.append(Cell(None, "undefined", "no layer of both networks has weights of one shape"))
+                cells.append(
+                    TableCell(None, "undefined", "no layer of both networks has weights of one shape")
+                )
             elif left_out:
-                cells.append(Cell(total, "approximate", f"without {', '.join(left_out)}"))
+                cells.append(TableCell(total, "approximate", f"without {', '.join(left_out)}"))
             else:
-                cells.append(Cell(total))
+                cells.append(TableCell(total))
         return Table(
             name="weight_deviation",
             axes={"layer": (*rows, TOTAL), "quantity": QUANTITIES},

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
+from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import SEED
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
 
 from ._loss import PAPER, weighted
 
@@ -108,7 +108,7 @@ class WeightMap:
             )
         distances = np.sqrt(squares)
         scaled, share = classical_scaling(distances)
-        cells = [Cell(float(value)) for value in scaled.flatten()] + self._tsne(distances)
+        cells = [TableCell(float(value)) for value in scaled.flatten()] + self._tsne(distances)
         facts: dict[str, Any] = {"direction": "none", "count": len(names), "paper": PAPER}
         return (
             Table(
@@ -123,7 +123,7 @@ class WeightMap:
             Table(
                 name="weight_map/distance",
                 axes={"network": names, "from": names},
-                cells=tuple(Cell(float(value)) for value in distances.flatten()),
+                cells=tuple(TableCell(float(value)) for value in distances.flatten()),
                 unit="1",
                 estimator=f"Frobenius, {len(known)} weights without biases and normalization",
                 equation="App. A",
@@ -132,7 +132,11 @@ class WeightMap:
             Table(
                 name="weight_map/kept",
                 axes={"method": METHODS[:1]},
-                cells=(Cell(share) if distances.any() else Cell(None, "undefined", "all weights are equal"),),
+                cells=(
+                    TableCell(share)
+                    if distances.any()
+                    else TableCell(None, "undefined", "all weights are equal"),
+                ),
                 unit="1",
                 estimator="two largest eigenvalues over the sum of absolute ones",
                 equation="Torgerson (1952)",
@@ -152,19 +156,19 @@ class WeightMap:
             )
         return weight.detach()
 
-    def _tsne(self, distances: NDArray[np.float64]) -> list[Cell]:
+    def _tsne(self, distances: NDArray[np.float64]) -> list[TableCell]:
         from sklearn.manifold import TSNE
 
         count = len(distances)
         if count < FEWEST:
-            return [Cell(None, "undefined", f"t-SNE needs {FEWEST} networks, got {count}")] * (2 * count)
+            return [TableCell(None, "undefined", f"t-SNE needs {FEWEST} networks, got {count}")] * (2 * count)
         points = TSNE(
             metric="precomputed",
             init="random",
             perplexity=self.perplexity or min(30.0, count / 3),
             random_state=self.seed,
         ).fit_transform(distances)
-        return [Cell(float(value)) for value in points.flatten()]
+        return [TableCell(float(value)) for value in points.flatten()]
 
 
 def classical_scaling(distances: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:

@@ -18,7 +18,7 @@ from torch import nn
 import compatkit as ck
 from compatkit.components.ranking import RANDOM, Ranking, Scored, spearman
 from compatkit.errors import DataError, NotFound, UnknownName, UsageError
-from compatkit.metrics import Cell
+from compatkit.evaluation.metrics import TableCell
 
 CLASSES = ("0", "1", "2")
 
@@ -157,8 +157,8 @@ def ranked(measured: dict[str, float] | None = None, **scores: dict[str, tuple[f
         Scored(
             score=score,
             extractor=extractor,
-            cell=Cell(value),
-            beside={"permuted": Cell(control)},
+            cell=TableCell(value),
+            beside={"permuted": TableCell(control)},
             direction="lower" if score == "theory" else "higher",
             seconds=0.0,
         )
@@ -217,7 +217,9 @@ def test_the_advice_is_one_line(case: str) -> None:
 
 def test_a_degenerate_score_advises_nothing() -> None:
     ranking = ranked(one=A_FIRST)
-    doubted = [attrs.evolve(row, cell=Cell(row.cell.value, "degenerate", "too few")) for row in ranking.rows]
+    doubted = [
+        attrs.evolve(row, cell=TableCell(row.cell.value, "degenerate", "too few")) for row in ranking.rows
+    ]
     assert "one has no sound value" in attrs.evolve(ranking, rows=tuple(doubted)).advice
 
 
@@ -236,7 +238,7 @@ def test_data_sets_are_scored_once(place: Path, tmp_path: Path, monkeypatch: pyt
         registry.publish(attrs.evolve(near, about=about), name, state=registry.store.load_state(near))
     images = {"one": data_set("a", seed=1), "two": data_set("b", seed=1), "other": data_set("c", seed=2)}
 
-    def measured(*names: str) -> list[Cell]:
+    def measured(*names: str) -> list[TableCell]:
         references = [f"more/{name}.extractor" if name != "other" else "zoo/near.extractor" for name in names]
         ranking = registry.rank(references, TARGET, scores=["theory_transfer"], sources=source_of)
         return [row.cell for name in references for row in ranking.rows if row.extractor.startswith(name)]

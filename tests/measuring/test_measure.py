@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import compatkit as ck
 from compatkit.errors import DataError, PluginError, UnknownName, UsageError
 from compatkit.evaluation.layers import choose, layers_of
+from compatkit.evaluation.metrics import Metric, Observation, Result, Table, TableCell
 from compatkit.measuring.measurement import Measurement
-from compatkit.metrics import Cell, Metric, Observation, Result, Table
 from compatkit.training.testing import assert_metric
 
 
@@ -89,7 +89,7 @@ class Distance:
         self, state: None, layers: dict[str, nn.Module], other_layers: dict[str, nn.Module]
     ) -> Table:
         cells = tuple(
-            Cell(float((layers[name].weight - other_layers[name].weight).detach().abs().max()))  # type: ignore[operator, arg-type]
+            TableCell(float((layers[name].weight - other_layers[name].weight).detach().abs().max()))  # type: ignore[operator, arg-type]
             for name in layers
             if hasattr(layers[name], "weight")
         )
@@ -346,7 +346,8 @@ def made(**settings: Any) -> Table:
 
 
 def test_a_table_is_read_by_names() -> None:
-    cells = (Cell(1.0), Cell(2.0), Cell(None, "undefined", "no image"), Cell(4.0, "degenerate", "one image"))
+    defined = (TableCell(1.0), TableCell(2.0))
+    cells = (*defined, TableCell(None, "undefined", "no image"), TableCell(4.0, "degenerate", "one image"))
     table = made(axes={"layer": ("a", "b"), "class": ("x", "y")}, cells=cells)
     assert table.at(layer="a", **{"class": "y"}).value == 2.0
     assert [names for names, _ in table] == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
@@ -358,9 +359,11 @@ def test_a_table_is_read_by_names() -> None:
 
 def test_a_small_table_is_printed_cell_by_cell_and_a_large_one_by_its_shape() -> None:
     tables = {
-        "one": made(axes={"this": ("a",), "other": ("b",)}, cells=(Cell(0.25),)),
-        "two": made(axes={"layer": ("a", "b")}, cells=(Cell(0.5), Cell(None, "undefined", "no image"))),
-        "many": made(axes={"this": tuple("abc"), "other": tuple("abcd")}, cells=(Cell(0.5),) * 12),
+        "one": made(axes={"this": ("a",), "other": ("b",)}, cells=(TableCell(0.25),)),
+        "two": made(
+            axes={"layer": ("a", "b")}, cells=(TableCell(0.5), TableCell(None, "undefined", "no image"))
+        ),
+        "many": made(axes={"this": tuple("abc"), "other": tuple("abcd")}, cells=(TableCell(0.5),) * 12),
         "empty": made(axes={"layer": ()}, cells=()),
     }
     lines = [line.split() for line in str(Measurement(tables, {})).splitlines()[1:]]
@@ -376,11 +379,11 @@ def test_a_small_table_is_printed_cell_by_cell_and_a_large_one_by_its_shape() ->
 @pytest.mark.parametrize(
     "settings",
     [
-        {"axes": {"layer": ("a", "b")}, "cells": (Cell(1.0),)},
-        {"axes": {"layer": ("a", "a")}, "cells": (Cell(1.0), Cell(1.0))},
-        {"axes": {"layer": ("a",)}, "cells": (Cell(None),)},
-        {"axes": {"layer": ("a",)}, "cells": (Cell(float("nan")),)},
-        {"axes": {"layer": ("a",)}, "cells": (Cell(1.0, "degenerate"),)},
+        {"axes": {"layer": ("a", "b")}, "cells": (TableCell(1.0),)},
+        {"axes": {"layer": ("a", "a")}, "cells": (TableCell(1.0), TableCell(1.0))},
+        {"axes": {"layer": ("a",)}, "cells": (TableCell(None),)},
+        {"axes": {"layer": ("a",)}, "cells": (TableCell(float("nan")),)},
+        {"axes": {"layer": ("a",)}, "cells": (TableCell(1.0, "degenerate"),)},
     ],
 )
 def test_a_table_that_cannot_be(settings: dict[str, Any]) -> None:
@@ -399,8 +402,8 @@ class Batchwise(Seen):
         return result("mean", state or None, 1), made(axes={"layer": ("act",)}, cells=(result_cell(state),))
 
 
-def result_cell(state: float) -> Cell:
-    return Cell(state) if state else Cell(None, "undefined", "no examples")
+def result_cell(state: float) -> TableCell:
+    return TableCell(state) if state else TableCell(None, "undefined", "no examples")
 
 
 @attrs.define

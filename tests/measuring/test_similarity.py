@@ -14,9 +14,9 @@ from torch import nn
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
+from compatkit.evaluation.metrics import make_metric
 from compatkit.measuring.activations import Activations
 from compatkit.measuring.arrays import on_arrays, roles_of
-from compatkit.metrics import make_metric
 
 Floats = NDArray[np.floating[Any]]
 

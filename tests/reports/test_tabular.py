@@ -17,8 +17,8 @@ from sample_components import extractor, head, maps, vector
 
 import compatkit as ck
 from compatkit.errors import EnvironmentFailure, MissingDependency, UsageError
+from compatkit.evaluation.metrics import Result, Table, TableCell
 from compatkit.foundation.display import visible
-from compatkit.metrics import Cell, Result, Table
 from compatkit.reports.tabular import Tabular, escape_latex
 
 from . import examples
@@ -193,7 +193,10 @@ def test_predictions_have_a_row_an_image() -> None:
 def figures(name: str, *axes: tuple[str, tuple[str, ...]], first: float = 0.0) -> Table:
     """Return a table whose cells count up from ``first``; the last is undefined."""
     count = math.prod(len(names) for _, names in axes)
-    cells = [*(Cell(first + place) for place in range(count - 1)), Cell(None, "undefined", "zero variance")]
+    cells = [
+        *(TableCell(first + place) for place in range(count - 1)),
+        TableCell(None, "undefined", "zero variance"),
+    ]
     facts: dict[str, Any] = {"unit": "1", "direction": "higher", "estimator": "plug-in", "count": 7}
     return Table(name=name, axes=dict(axes), cells=tuple(cells), paper="P (2020)", equation="eq. 1", **facts)
 

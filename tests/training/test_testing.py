@@ -17,7 +17,7 @@ from torch import nn
 import compatkit as ck
 from compatkit import autocast, effect, hookimpl
 from compatkit.errors import PluginError, UsageError
-from compatkit.metrics import Result
+from compatkit.evaluation.metrics import Result
 from compatkit.plugins import find
 from compatkit.training.testing import assert_builder, assert_metric, assert_regularizer
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from compatkit.errors import DataError, UsageError
-from compatkit.metrics import Result
+from compatkit.evaluation.metrics import Result
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.accuracy import Accuracy, is_correct
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from compatkit.errors import DataError, UsageError
-from compatkit.metrics import Table
+from compatkit.evaluation.metrics import Table
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics._moments import best_pairs
 from compatkit_plugins.metrics.cross_correlation import CrossCorrelation

@@ -14,7 +14,7 @@ import pytest
 
 import compatkit as ck
 from compatkit.errors import DataError
-from compatkit.metrics import Cell, Metric, Table, make_metric
+from compatkit.evaluation.metrics import Metric, Table, TableCell, make_metric
 from compatkit.plugins.discovery import names
 
 Wide = np.longdouble
@@ -91,7 +91,7 @@ def samples(metric: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.
     return [array if array is FILTERS else change(array) for array in TAKES[metric]]
 
 
-def cells(metric: str, arrays: list[np.ndarray]) -> dict[str, tuple[Cell, ...]] | str:
+def cells(metric: str, arrays: list[np.ndarray]) -> dict[str, tuple[TableCell, ...]] | str:
     """The cells of each result, or why the arrays were refused."""
     try:
         measured = ck.measure_arrays(made(metric), *arrays)
@@ -100,12 +100,12 @@ def cells(metric: str, arrays: list[np.ndarray]) -> dict[str, tuple[Cell, ...]] 
     return {
         name: result.cells
         if isinstance(result, Table)
-        else (Cell(result.value, result.status, result.reason),)
+        else (TableCell(result.value, result.status, result.reason),)
         for name, result in measured.items()
     }
 
 
-def sound(found: dict[str, tuple[Cell, ...]] | str, table: str) -> Iterator[float]:
+def sound(found: dict[str, tuple[TableCell, ...]] | str, table: str) -> Iterator[float]:
     """Values of a table that claim to be right."""
     if not isinstance(found, str):
         yield from (cell.value for cell in found[table] if cell.status == "ok" and cell.value is not None)
@@ -180,7 +180,7 @@ def test_the_estimates_of_cka_judge_repeated_samples_alike(metric: str) -> None:
 
 @pytest.mark.parametrize("table", ["procrustes", "cka/biased"])
 def test_samples_equally_far_from_each_other_force_a_rotation(table: str) -> None:
-    def cell(count: int, width: int) -> tuple[Cell, float]:
+    def cell(count: int, width: int) -> tuple[TableCell, float]:
         drawn = [draw(seed).normal(size=(count, width)) for seed in (1, 2)]
         metric = make_metric(table.split("/")[0])
         first = ck.measure_arrays(metric, *drawn).table(table).cells[0]

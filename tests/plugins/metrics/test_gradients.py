@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
-from compatkit.metrics import Metric, Table
+from compatkit.evaluation.metrics import Metric, Table
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.gradient_projection import GradientProjection
 from compatkit_plugins.metrics.gradient_scale import GradientScale

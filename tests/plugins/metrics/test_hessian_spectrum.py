@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
-from compatkit.metrics import Table
+from compatkit.evaluation.metrics import Table
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics._lanczos import block_lanczos, quadrature, residuals
 from compatkit_plugins.metrics.hessian_spectrum import HessianSpectrum

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.errors import DataError, UnknownName, UsageError
-from compatkit.metrics import Observation, Subject, Table
+from compatkit.evaluation.metrics import Observation, Subject, Table
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.eigenvector_match import (
     EigenvectorMatch,

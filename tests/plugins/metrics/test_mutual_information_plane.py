@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
-from compatkit.metrics import Table
+from compatkit.evaluation.metrics import Table
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.mutual_information_plane import (
     MutualInformationPlane,

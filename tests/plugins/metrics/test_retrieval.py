@@ -12,7 +12,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
-from compatkit.metrics import Cell, Observation, Table
+from compatkit.evaluation.metrics import Observation, Table, TableCell
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.retrieval import Retrieval, ranks
 
@@ -35,7 +35,7 @@ def retrieve(
     return {one.name: one for one in metric.finalize(state, LAYERS)}
 
 
-def cell(found: dict[str, Table], name: str, queries: str = "this", gallery: str = "other") -> Cell:
+def cell(found: dict[str, Table], name: str, queries: str = "this", gallery: str = "other") -> TableCell:
     return found[name].at(layer="pool", queries=queries, gallery=gallery)
 
 

@@ -13,8 +13,8 @@ from scipy.stats import multivariate_normal
 
 import compatkit as ck
 from compatkit.errors import UsageError
+from compatkit.evaluation.metrics import Metric, TableCell
 from compatkit.measuring.arrays import on_arrays
-from compatkit.metrics import Cell, Metric
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.h_score import HScore
 from compatkit_plugins.metrics.leep import LEEP
@@ -31,7 +31,7 @@ def drawn(count: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray
     return features, labels
 
 
-def score(metric: Metric, values: np.ndarray, labels: np.ndarray, which: str = "as given") -> Cell:
+def score(metric: Metric, values: np.ndarray, labels: np.ndarray, which: str = "as given") -> TableCell:
     role = "logits" if isinstance(metric, LEEP | NCE) else "outputs"
     (table,) = on_arrays([metric], {role: values, "labels": labels})
     return next(cell for names, cell in table if names[1] == which)  # type: ignore[union-attr]

@@ -15,7 +15,7 @@ from scipy.spatial import procrustes as scipy_procrustes
 from torch import Tensor
 
 from compatkit.errors import DataError, UsageError
-from compatkit.metrics import Metric, Table, make_metric
+from compatkit.evaluation.metrics import Metric, Table, make_metric
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics import _rows as engine
 from compatkit_plugins.metrics.cka import CKA

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.errors import DataError, EnvironmentFailure, IntegrityError, MissingDependency, UsageError
-from compatkit.metrics import Observation, Subject, Table
+from compatkit.evaluation.metrics import Observation, Subject, Table
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics._matching import lpips, pearson, ssim
 from compatkit_plugins.metrics._singular import angles, as_pictures, decompose, given_to

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
-from compatkit.metrics import Observation, Table
+from compatkit.evaluation.metrics import Observation, Table
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.gaussian import gaussian, gaussian_normalization
 from compatkit_plugins.metrics.specialization import Specialization

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
+from compatkit.evaluation.metrics import Table
 from compatkit.measuring.arrays import on_arrays
-from compatkit.metrics import Table
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.theory_transfer import TheoryTransfer, Transfer, columns, gram, unit
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
-from compatkit.metrics import Table
+from compatkit.evaluation.metrics import Table
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.weight_deviation import WeightDeviation
 from compatkit_plugins.metrics.weight_map import WeightMap, classical_scaling

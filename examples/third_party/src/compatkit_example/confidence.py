@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from compatkit import hookimpl
+from compatkit.evaluation.metrics import Result
 from compatkit.hooks import Register
-from compatkit.metrics import Result
 
 compatkit_api = 1
 

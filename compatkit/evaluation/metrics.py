@@ -77,7 +77,7 @@ COLUMNS = ("metric", "value", "status", "reason", *FACTS)
 
 
 @attrs.frozen
-class Cell:
+class TableCell:
     """One value of a table; value, status and reason as in ``Result``."""
 
     value: float | None
@@ -99,7 +99,7 @@ class Table(Tabular):
 
     name: str
     axes: Mapping[str, tuple[str, ...]]
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     unit: str
     direction: Direction
     estimator: str
@@ -132,11 +132,11 @@ class Table(Tabular):
         (rows, columns), values = self.axes.values(), {names: cell.value for names, cell in self}
         return grid(" / ".join(self.axes), rows, columns, lambda row, column: values[row, column])
 
-    def __iter__(self) -> Iterator[tuple[tuple[str, ...], Cell]]:
+    def __iter__(self) -> Iterator[tuple[tuple[str, ...], TableCell]]:
         """Yield the names along the axes together with each cell."""
         return zip(product(*self.axes.values()), self.cells, strict=True)
 
-    def at(self, **names: str) -> Cell:
+    def at(self, **names: str) -> TableCell:
         """Return one cell: ``table.at(layer="fc", **{"class": "cat"})``.
 
         Raises:
@@ -350,8 +350,8 @@ def conclude(metric: Metric, state: Any, subject: Subject) -> tuple[Measured, ..
     results = returned if isinstance(returned, tuple) else (returned,)
     if not results or not all(isinstance(result, (Result, Table)) for result in results):
         raise PluginError(
-            f"finalize of {metric!r} returned {type(returned).__name__}. Return a compatkit.metrics.Result, a Table, "
-            "or a tuple of these."
+            f"finalize of {metric!r} returned {type(returned).__name__}. Return a Result or a Table of "
+            "compatkit.evaluation.metrics, or a tuple of these."
         )
     if len({result.name for result in results}) != len(results):
         raise PluginError(
