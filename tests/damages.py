@@ -335,16 +335,16 @@ def _missing() -> Iterator[tuple[str, Damage]]:
         Damage(("manifest", "parent", "old manifest"), gone, "manifest-missing", "copy", "copy"),
     )
     yield "result: removed", Damage(("result",), gone, "result-missing", "alone", "measure again")
-    yield "blob: in trash", Damage(BLOBS, to_trash, "blob-in-trash", "alone", "put trash/")
+    yield "blob: in trash", Damage(BLOBS, to_trash, "blob-in-trash", "alone", "from trash/")
     for places, code in ((("weights", "run"), "blob-missing"), (("manifest",), "manifest-missing")):
-        yield f"{code}: in quarantine", Damage(places, to_quarantine, code, "alone", "put quarantine/")
+        yield f"{code}: in quarantine", Damage(places, to_quarantine, code, "alone", "from quarantine/")
     yield (
         "result: in quarantine",
-        Damage(("result",), to_quarantine, "result-missing", "alone", "put quarantine/"),
+        Damage(("result",), to_quarantine, "result-missing", "alone", "from quarantine/"),
     )
     yield (
         "blob: writable",
-        Damage(BLOBS, lambda path: path.chmod(0o644), "blob-writable", "alone", "the mode 444"),
+        Damage(BLOBS, lambda path: path.chmod(0o644), "blob-writable", "no", "chmod a-w"),
     )
 
 
@@ -360,9 +360,9 @@ def _odd() -> Iterator[tuple[str, Damage]]:
         yield f"blob: {name}", Damage(NO_RESULT, do, code, "copy", "to quarantine/")
         yield f"result: {name}", Damage(("result",), do, code, "alone", "measure again")
         yield f"version: {name}", Damage(("new", "next"), do, code, "copy", "as it is in")
-        yield f"alias: {name}", Damage(("alias",), do, code, "alone", "as move 3 of its log says")
+        yield f"alias: {name}", Damage(("alias",), do, code, "alone", "its log says where")
         yield f"log: {name}", Damage(("log/1", "log/2", "log/3"), do, code, "copy", "as it is in")
-        yield f"pointer: {name}", Damage(("pointer",), do, code, "alone", "anew from its name")
+        yield f"pointer: {name}", Damage(("pointer",), do, code, "alone", "as its name says")
         yield f"policy: {name}", Damage(("policy/1", "policy/3"), do, code, "copy", "as it is in")
         if do is not as_socket:  # whose name may not be so long
             yield f"signature: {name}", Damage(("signature",), do, code, "alone", "can do so again")
@@ -379,7 +379,7 @@ def _odd() -> Iterator[tuple[str, Damage]]:
     for place in ("tmp", "trash", "quarantine", "locks", "keys", "signatures", "policies"):
         yield (
             f"{place}: removed",
-            Damage((place,), remove, "folder-missing", "alone", f"make the folder {place}/"),
+            Damage((place,), remove, "folder-missing", "alone", ""),
         )
 
 
@@ -398,12 +398,12 @@ def _references() -> Iterator[tuple[str, Damage]]:
             f"tombstone: {name}",
             Damage(("tombstone", "withdrawal"), do, "tombstone-damaged", "alone", "stays withdrawn"),
         )
-        yield f"alias: {name}", Damage(("alias",), do, "alias-damaged", "alone", "as move 3 of its log says")
+        yield f"alias: {name}", Damage(("alias",), do, "alias-damaged", "alone", "its log says where")
         yield (
             f"log: {name}",
             Damage(("log/1", "log/2", "log/3"), do, "alias-log-damaged", "copy", "as it is in"),
         )
-        yield f"pointer: {name}", Damage(("pointer",), do, "evidence-damaged", "alone", "anew from its name")
+        yield f"pointer: {name}", Damage(("pointer",), do, "evidence-damaged", "alone", "as its name says")
     for name, do in {
         "empty": changed(lambda data: b""),
         "cut off": changed(lambda data: data[:-9]),
@@ -426,7 +426,7 @@ def _references() -> Iterator[tuple[str, Damage]]:
     other = lambda path: overwrite(path, b"2.0.0 3\n")  # noqa: E731
     yield (
         "alias: other than its log",
-        Damage(("alias",), other, "alias-damaged", "alone", "as move 3 of its log says"),
+        Damage(("alias",), other, "alias-damaged", "alone", "its log says where"),
     )
     yield (
         "log: a move removed",
@@ -434,7 +434,7 @@ def _references() -> Iterator[tuple[str, Damage]]:
     )
     yield (
         "log: the last move removed",
-        Damage(("log/3",), Path.unlink, "alias-damaged", "alone", "as its pointer says", "alias"),
+        Damage(("log/3",), Path.unlink, "alias-damaged", "copy", "as it is in", "alias"),
     )
     yield (
         "version: removed",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Options, PathType, argument, command, command_line, option
+from compatkit.cli.options import Options, PathType, command, command_line, option
 from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress
 from compatkit.errors import IntegrityError
 
@@ -24,7 +24,6 @@ NAMED = 5
 class VerifyOptions(Options):
     """Arguments and options of ``verify``."""
 
-    patterns: tuple[str, ...] = argument(metavar="[PATTERN]...")
     quick: bool = option("Read only the headers of weights: finds what is missing or truncated.")
     repair: bool = option(
         "Repair what is possible, and verify again. Nothing is deleted: damaged files go to quarantine/."
@@ -37,9 +36,8 @@ class VerifyOptions(Options):
 @command(
     "verify",
     VerifyOptions,
-    help="Check the registry's files for all faults, and show the remedies. PATTERN restricts the check to names or "
-    "NAME@VERSION, each part a glob, and what these need. Exit code 3 if there is an error, not for warnings and "
-    "infos.",
+    help="Check the registry's files for all faults, and show the remedies. Exit code 3 if there is an error, not for "
+    "warnings and infos.",
 )
 def verify_command(context: click.Context, options: VerifyOptions) -> None:
     """Verify a registry, and repair it on request."""
@@ -54,7 +52,7 @@ def verify_command(context: click.Context, options: VerifyOptions) -> None:
 
     def look() -> Soundness:
         with progress("verify", bytes=True) as report:
-            return examine(store, patterns=options.patterns, deep=not options.quick, progress=report)
+            return examine(store, deep=not options.quick, progress=report)
 
     before = look()
     planned = plan(before, source=source)
@@ -69,9 +67,7 @@ def verify_command(context: click.Context, options: VerifyOptions) -> None:
         _conclude(after)
         if planned.actions and not options.repair:
             more = ["--from", options.copy] if options.copy else []
-            next_step(
-                "compatkit", *command_line(context).words, "verify", *options.patterns, *more, "--repair"
-            )
+            next_step("compatkit", *command_line(context).words, "verify", *more, "--repair")
     context.exit(0 if after.sound else IntegrityError.exit_code)
 
 

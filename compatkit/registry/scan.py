@@ -178,14 +178,7 @@ RegistryEntry: TypeAlias = (
 )
 
 
-def scan(
-    root: Path,
-    *folders: str,
-    entries: List | None = None,
-    names: Callable[[str], bool] | None = None,
-    pairs: Callable[[str, str], bool] | None = None,
-    signed: Callable[[str], bool] | None = None,
-) -> Iterator[RegistryEntry]:
+def scan(root: Path, *folders: str, entries: List | None = None) -> Iterator[RegistryEntry]:
     """Yield everything in a registry as typed entries; opens no file and follows no link.
 
     Each folder is listed when its turn comes: drafts first, because a draft becomes a reference and not the other way
@@ -196,20 +189,11 @@ def scan(
         folders: At the top, such as ``"refs"``, or that of a name, such as ``"refs/digits/mnist"``; ``""`` is what
             else lies at the top. None given takes all.
         entries: Lists a folder in place of ``listed``, such as one that notes errors and goes on.
-        names: Whether the files of a name are wanted.
-        pairs: Whether the results of two function digests (64 hex digits each) are wanted.
-        signed: Whether the signatures of a manifest (64 hex digits) are wanted.
 
     Raises:
         OSError: A folder cannot be listed; only if ``entries`` raises it.
     """
-    walk = _Scan(
-        root,
-        entries or partial(listed, root),
-        names or (lambda name: True),
-        pairs or (lambda extractor, head: True),
-        signed or (lambda manifest: True),
-    )
+    walk = _Scan(root, entries or partial(listed, root))
     for folder in folders or TOP:
         if folder:
             yield from walk.top(folder)
@@ -239,9 +223,6 @@ class _Scan:
 
     root: Path
     list: List
-    names: Callable[[str], bool]
-    pairs: Callable[[str, str], bool]
-    signed: Callable[[str], bool]
 
     def top(self, folder: str) -> Iterator[RegistryEntry]:
         """Yield what is in a folder, or what stands in the way to it."""
@@ -287,11 +268,10 @@ class _Scan:
     def _name(self, segments: Sequence[str], path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         name, short = "/".join(segments), len(segments) < 3
         if segments and entry.name in INSIDE:
-            if self.names(name):
-                yield from self._into(path, entry, partial(self._inside, name, entry.name))
+            yield from self._into(path, entry, partial(self._inside, name, entry.name))
         elif short and _is(check_segment, entry.name) and not entry.is_file(follow_symlinks=False):
             yield from self._into(path, entry, partial(self._name, (*segments, entry.name)))
-        elif self.names(name):
+        else:
             what = "no part of a name" if short else "a fourth part of a name; three are allowed"
             yield Unknown(path, what)
 
@@ -326,7 +306,7 @@ class _Scan:
         name, _, number = entry.name.replace("%2f", "/").partition("@")
         if not _is(check_name, name) or not _is(Version.parse, number):
             yield Unknown(path, "no withdrawn version (NAME@VERSION)")
-        elif self.names(name):
+        else:
             yield WithdrawalFile(path, name, Version.parse(number))
 
     def _result(self, keys: tuple[str, ...], path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
@@ -335,13 +315,13 @@ class _Scan:
             yield Unknown(path, what)
         elif len(keys) == 3:
             yield ResultPointer(path, *keys, entry.name)
-        elif len(keys) != 1 or self.pairs(keys[0], entry.name):
+        else:
             yield from self._into(path, entry, partial(self._result, (*keys, entry.name)))
 
     def _signed(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if not HEXADECIMAL.fullmatch(entry.name):
             yield Unknown(path, "")
-        elif self.signed(entry.name):
+        else:
             yield from self._into(path, entry, partial(self._signature, entry.name), empty=False)
 
     def _signature(self, signed: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:

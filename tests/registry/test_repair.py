@@ -16,9 +16,6 @@ import pytest
 from damages import (
     EXTRACTOR,
     HEAD,
-    NEW,
-    OLD,
-    TOP,
     Damage,
     Parts,
     as_pipe,
@@ -30,7 +27,7 @@ from damages import (
     table,
     weights,
 )
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import compatkit as ck
@@ -137,13 +134,11 @@ def struck(parts: Parts) -> Parts:
 STRUCK = (
     ("blob: cut off", "weights"),
     ("blob: in trash", "run"),
-    ("blob: writable", "parent"),
     ("version: torn", "new"),
     ("tombstone: zero bytes", "tombstone"),
     ("alias: a folder", "alias"),
     ("log: a move removed", "log/1"),
     ("pointer: text", "pointer"),
-    ("keys: removed", "keys"),
 )
 """A damage for each kind of change that a repair makes."""
 
@@ -199,7 +194,7 @@ def test_an_action_that_fails_says_why_and_does_not_stop_the_others(
     overwrite(parts.root / parts.path("tombstone"), b"x")
 
     def fail(operation: str, path: Path) -> None:
-        if operation == "rename" and path.name == Path(parts.path("run")).name:
+        if operation in ("rename", "link") and path.name == Path(parts.path("run")).name:
             raise OSError(code, os.strerror(code), str(path))
 
     monkeypatch.setattr(durable, "step", fail)
@@ -257,36 +252,15 @@ def test_a_lost_last_move_is_not_made_up(parts: Parts, copy: Store) -> None:
     assert parts.store.aliases(HEAD) == {"prod": "1.0.0"} and examine(parts.store).faults == ()
 
 
-def test_a_version_that_was_cut_off_makes_room_for_the_next(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from compatkit.registry.maintenance import survey
-
-    monkeypatch.setattr(survey, "PATIENCE", 0.0)
+def test_a_version_that_was_cut_off_is_left_and_its_number_free_without_it(parts: Parts) -> None:
     store = parts.store
+    path = parts.root / f"refs/{EXTRACTOR}/@versions/3.0.0"
     for content in (b"", b"sha256:0"):
-        path = parts.root / f"refs/{EXTRACTOR}/@versions/3.0.0"
         path.write_bytes(content)
-        assert (
-            "a minute" in words(planned(parts)) and not planned(parts).actions
-        )  # it may be a publish at work
-        overwrite(path, content)
         found = planned(parts)
-        assert "its number is free again" in words(found)
-        found.apply()
-        assert serious(examine(store)) == []
+        assert not found.actions and "its number is free again" in words(found)
+    path.unlink()
     assert str(store.publish(EXTRACTOR, manifest_of(put(store, weights(9))))) == f"{EXTRACTOR}@3.0.0"
-
-
-@pytest.mark.parametrize(
-    ("place", "shown"), [("top", "@aliases/prod"), ("next", "@log/prod/2"), ("old", "@tombstones/1.0.0")]
-)
-def test_a_number_that_was_used_once_stays_taken(parts: Parts, place: str, shown: str) -> None:
-    path = parts.root / parts.path(place)
-    overwrite(path, b"")
-    found = planned(parts)
-    assert not found.actions and shown in found.left[0].remedy and "stays taken" in found.left[0].remedy
-    assert path.exists()
 
 
 def test_a_copy_gives_back_a_manifest_and_all_that_it_keeps(parts: Parts, copy: Store) -> None:
@@ -383,7 +357,7 @@ def test_a_last_move_that_nothing_tells_gives_way_to_the_one_before(parts: Parts
     overwrite(parts.root / parts.path("log/3"), b"{")
     overwrite(parts.root / parts.path("alias"), b"2.0.0 2\n")
     found = planned(parts)
-    assert "move 3 is lost" in words(found)
+    assert "log/prod/3 to quarantine/: this move is lost" in words(found)
     found.apply()
     assert serious(examine(parts.store)) == [] and parts.store.aliases(HEAD) == {"prod": "2.0.0"}
 
@@ -412,36 +386,27 @@ def test_an_alias_that_was_removed_stays_so(parts: Parts) -> None:
     assert parts.store.aliases(HEAD) == {}
 
 
-@pytest.mark.case("C2")
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no groups of users")
-def test_folders_get_the_rights_of_the_root_from_their_owner(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for folder in (parts.root, *(one for one in parts.root.rglob("*") if one.is_dir())):
-        folder.chmod(0o2775)
-    (parts.root / "refs/parts").chmod(0o700)
-    monkeypatch.setattr(os, "geteuid", lambda: (parts.root / "refs").stat().st_uid + 1)
-    found = planned(parts)
-    assert not found.actions and "who owns it: chmod 2775" in found.left[0].remedy
-    monkeypatch.undo()
-    planned(parts).apply()
-    assert stat.S_IMODE((parts.root / "refs/parts").stat().st_mode) == 0o2775
-    assert examine(parts.store).faults == ()
-
-
 @pytest.mark.case("E4")
-def test_a_damaged_marker_is_written_anew_with_its_identity_if_that_can_be_read(parts: Parts) -> None:
-    path, identity = parts.root / "compatkit.json", parts.store.id
-    data = path.read_bytes()
-    for damaged, kept in ((data[:-3], True), (b"\0" + data, True), (b"", False), (None, False)):
-        path.unlink() if damaged is None else overwrite(path, damaged)
-        planned(parts).apply()
-        assert serious(examine(parts.store)) == [] and (parts.store.id == identity) == kept
-    overwrite(path, data.replace(b'"layout":1', b'"layout":2')[:-3])
-    found = planned(parts)
-    assert not found.actions and "upgrade" in found.left[0].remedy
-    with pytest.raises(LayoutError, match="may be of a newer layout"):
+@pytest.mark.parametrize("content", [b"", b"{", None])
+def test_a_damaged_marker_is_left_to_people_and_nothing_is_changed_before(
+    parts: Parts, content: bytes | None
+) -> None:
+    path = parts.root / "compatkit.json"
+    sound = path.read_bytes()
+    overwrite(parts.root / parts.path("run"), b"x")
+    path.unlink() if content is None else overwrite(path, content)
+    with pytest.raises(CompatkitError):
+        ck.Registry.open(parts.root)
+    care = ck.Registry.open(parts.root, damaged=True).care
+    found = care.repair(care.verify())
+    assert found.left[-1].path == "compatkit.json" and "compatkit init" in found.left[-1].remedy
+    with pytest.raises(CompatkitError):
         found.apply()
+    assert (parts.root / parts.path("run")).read_bytes() == b"x"
+    path.unlink(missing_ok=True)
+    path.write_bytes(sound)
+    care.repair(care.verify()).apply()
+    assert not (parts.root / parts.path("run")).exists()
 
 
 @pytest.mark.case("E4")
@@ -480,23 +445,12 @@ def test_a_quick_look_is_repaired_after_reading_what_it_doubts(parts: Parts, cop
     assert examine(parts.store, deep=True).sound
 
 
-@pytest.mark.parametrize("victim", [TOP, NEW, OLD])
-def test_a_pattern_repairs_only_its_own(parts: Parts, copy: Store, victim: str) -> None:
-    places = {TOP: "run", NEW: "parent weights", OLD: "old weights"}
-    for place in places.values():
-        overwrite(parts.root / parts.path(place), b"x")
-    plan(examine(parts.store, patterns=[OLD]), source=copy).apply()
-    damaged = {one.path for one in examine(parts.store).faults if one.severity == "error"}
-    assert (parts.path(places[victim]) in damaged) == (victim != OLD)
-
-
 CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 
 
 @pytest.mark.case("A9", "C1", "D1")
 @settings(max_examples=10, deadline=None, suppress_health_check=CHECKS)
 @given(several=st.lists(st.integers(0, len(MENDED) - 1), min_size=2, max_size=5))
-@example(several=[187, 66])
 def test_random_damages_together_are_mended_as_far_as_the_copy_reaches(
     whole: Parts, tmp_path_factory: Any, several: list[int]
 ) -> None:
@@ -542,16 +496,3 @@ _FOLDERS = ("tmp", "trash", "quarantine", "locks", "keys", "signatures", "polici
 
 def _pointers(root: Path) -> list[Path]:
     return [one for one in (root / "evidence").rglob("*") if len(one.name) == 64 and one.is_file()]
-
-
-@pytest.mark.parametrize("content", [b"", b"{", None])
-def test_python_verifies_and_repairs_a_registry_whose_marker_is_damaged(
-    parts: Parts, content: bytes | None
-) -> None:
-    path = parts.root / "compatkit.json"
-    path.unlink() if content is None else overwrite(path, content)
-    with pytest.raises(CompatkitError):
-        ck.Registry.open(parts.root)
-    care = ck.Registry.open(parts.root, damaged=True).care
-    care.repair(care.verify()).apply()
-    assert ck.Registry.open(parts.root).care.verify().sound

@@ -136,18 +136,13 @@ def test_links_inside_are_obstacles_or_what_their_names_say(hand: Hand, tmp_path
     }
 
 
-def test_names_and_pairs_can_be_chosen(hand: Hand) -> None:
+def test_the_folder_of_a_name_holds_its_own_files(hand: Hand) -> None:
     for name in ("a", "a/b", "c"):
         hand.publish(name, "1.0.0", hand.put(part()))
         write(hand, f"refs/{name}/NOTES")
-    only = {one.path for one in scan(hand.root, "refs", names=lambda name: name == "a/b")}
-    assert only == {"refs/a/b/@versions/1.0.0", "refs/a/b/NOTES"}
+    only = {"refs/a/b/@versions/1.0.0", "refs/a/b/NOTES"}
     assert {one.path for one in scan(hand.root, "refs/a/b")} == only
     assert not list(scan(hand.root, "refs/x")) and not list(scan(hand.root, "refs/a/c"))
-    write(hand, f"evidence/{HEX[1]}/{HEX[2]}/{HEX[3]}/{HEX[4]}")
-    write(hand, f"evidence/{HEX[1]}/{HEX[5]}/{HEX[3]}/{HEX[4]}")
-    (one,) = scan(hand.root, "evidence", pairs=lambda extractor, head: head == HEX[5])
-    assert isinstance(one, ResultPointer) and one.head == HEX[5]
 
 
 def test_a_caller_that_lists_folders_sees_each_once(hand: Hand) -> None:

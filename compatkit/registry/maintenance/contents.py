@@ -1,11 +1,10 @@
-"""Read the content of a blob once, in pieces of bounded size."""
+"""Read the content of a blob, in pieces of bounded size."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,8 +17,6 @@ from compatkit.registry.weights.tensorfile import combine
 
 PIECE = 2**22
 """Bytes held at a time."""
-FEW = 2**18
-"""Smaller pieces are hashed in the same thread, which is faster than handing them over."""
 Tick = Callable[[int], None]
 """Called with the number of bytes read since the last call."""
 
@@ -55,8 +52,16 @@ def read_content(
     descriptor = durable.open_plain(path, root)
     if descriptor is None:
         raise FileNotFoundError(2, os.strerror(2), str(path))
-    with os.fdopen(descriptor, "rb", buffering=FEW) as file, ThreadPoolExecutor(1) as beside:
-        return _Reading(file, beside, tick).read(header)
+    with os.fdopen(descriptor, "rb") as file:
+        digest = f"sha256:{_hashed(file, None, tick).hexdigest()}"
+        if header is None:
+            return Content(digest)
+        parts: list[tuple[str, str, tuple[int, ...], bytes]] = []
+        for entry in header.tensors:
+            file.seek(entry.start)
+            hashed = _hashed(file, entry.stop - entry.start)
+            parts.append((entry.name, entry.dtype, entry.shape, hashed.digest()))
+        return Content(digest, combine(parts))
 
 
 def checked_header(path: Path) -> Header | str:
@@ -72,43 +77,11 @@ def checked_header(path: Path) -> Header | str:
         return str(error).removeprefix(f"{path}: ")
 
 
-@attrs.define
-class _Reading:
-    """One pass over a file: another thread hashes the file while this one hashes the tensors."""
-
-    file: BinaryIO
-    beside: ThreadPoolExecutor
-    tick: Tick
-    whole: Any = attrs.field(factory=hashlib.sha256)
-
-    def read(self, header: Header | None) -> Content:
-        parts: list[tuple[str, str, tuple[int, ...], bytes]] = []
-        at = 0
-        for entry in header.tensors if header is not None else ():
-            for _ in self._pieces(entry.start - at):
-                pass
-            tensor = hashlib.sha256()
-            for piece in self._pieces(entry.stop - entry.start):
-                tensor.update(piece)
-            parts.append((entry.name, entry.dtype, entry.shape, tensor.digest()))
-            at = entry.stop
-        for _ in self._pieces(None):
-            pass
-        tensors = combine(iter(parts)) if header is not None else None
-        return Content(f"sha256:{self.whole.hexdigest()}", tensors)
-
-    def _pieces(self, size: int | None) -> Iterator[bytes]:
-        """Yield the next ``size`` bytes, or all remaining ones; fewer if the file was truncated."""
-        while size is None or size > 0:
-            piece = self.file.read(PIECE if size is None else min(size, PIECE))
-            if not piece:
-                return
-            size = None if size is None else size - len(piece)
-            if len(piece) < FEW:
-                self.whole.update(piece)
-                yield piece
-            else:
-                hashed = self.beside.submit(self.whole.update, piece)
-                yield piece
-                hashed.result()
-            self.tick(len(piece))
+def _hashed(file: BinaryIO, size: int | None, tick: Tick = lambda size: None) -> Any:
+    """Return the sha256 of the next ``size`` bytes, or of all remaining ones; of fewer if the file was truncated."""
+    hashed = hashlib.sha256()
+    while piece := file.read(PIECE if size is None else min(size, PIECE)):
+        hashed.update(piece)
+        size = None if size is None else size - len(piece)
+        tick(len(piece))
+    return hashed

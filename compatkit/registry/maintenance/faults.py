@@ -37,15 +37,23 @@ _COPY = (
     "restore the file from another copy of the registry (--from ROOT), or publish the same component again"
 )
 _AGAIN = "publish the component again from its source, and `compatkit withdraw` this version"
-_REMOVE = "remove it, or move it out of the registry"
 _LATER = "--from ROOT restores it from another copy of the registry"
+_REMOVE = "remove it, or move it out of the registry; " + _LATER
+_MARKER = (
+    "copy it from another copy of the registry; or remove it and `compatkit init` the folder, which gives it a new "
+    "identity"
+)
 _FOLLOW = "`compatkit alias NAME ALIAS VERSION` points it at a version that exists"
 
 CODES: Mapping[str, FaultCode] = {
-    "marker-missing": _error("compatkit.json is missing", "--repair rewrites it"),
-    "marker-damaged": _error("compatkit.json is damaged", "--repair rewrites it"),
-    "folder-missing": _warning("a folder of the layout is missing", "--repair makes it"),
-    "symlink": _error("a symbolic link; links are never followed", "replace it by the file or folder itself"),
+    "marker-missing": _error("compatkit.json is missing", _MARKER),
+    "marker-damaged": _error("compatkit.json is damaged", _MARKER),
+    "folder-missing": _info(
+        "a folder of the layout is missing", "no action needed; it is made when it is used"
+    ),
+    "symlink": _error(
+        "a symbolic link; links are never followed", "replace it by the file or folder itself; " + _LATER
+    ),
     "special-file": _error("a pipe, device or socket", _REMOVE),
     "folder-for-file": _error("a folder where a file belongs", _REMOVE),
     "file-for-folder": _error("a file where a folder belongs", _REMOVE),
@@ -60,7 +68,7 @@ CODES: Mapping[str, FaultCode] = {
     "blob-size": _error("a blob whose size is not the one in the manifest", _COPY),
     "blob-collected": _info("weights that only withdrawn versions used were collected", "no action needed"),
     "kin-missing": _warning("a blob of a component that is kept only as an ancestor is missing", _COPY),
-    "blob-writable": _warning("a blob that is writable", "--repair makes it read-only"),
+    "blob-writable": _warning("a blob that is writable", "chmod a-w it as its owner"),
     "manifest-missing": _error("the manifest of a version is missing", _COPY),
     "manifest-format": _error("a manifest that is not strict JSON, or violates the schema", _AGAIN),
     "manifest-schema": _error("a manifest whose schema this version does not know", "upgrade compatkit"),
@@ -68,13 +76,14 @@ CODES: Mapping[str, FaultCode] = {
     "parent-missing": _error("the manifest of a parent is missing", _COPY),
     "payload-header": _error("weights whose header is invalid", _AGAIN),
     "payload-tensors": _error("weights with other tensors than the manifest lists", _AGAIN),
-    "version-torn": _error("a version file that is cut short", "--repair moves it to quarantine"),
-    "version-content": _error(
-        "a version file without a digest", "--from ROOT restores it from another copy of the registry"
+    "version-torn": _error(
+        "a version file that is cut short",
+        _LATER + "; if a publish was cut off, remove it, and its number is free again",
     ),
+    "version-content": _error("a version file without a digest", _LATER),
     "version-exchanged": _error(
         "a version file that states another name or number",
-        "--repair puts exchanged files back; --from ROOT restores the others from another copy of the registry",
+        _LATER + "; or exchange them back, or remove a copy under a free number",
     ),
     "version-target": _error("a version that points at something other than a manifest", _AGAIN),
     "version-step": _error(
@@ -96,7 +105,9 @@ CODES: Mapping[str, FaultCode] = {
         "--from ROOT restores the version from another copy of the registry",
     ),
     "alias-damaged": _error(
-        "an alias that cannot be read, or contradicts its log", "--repair rewrites it from its log"
+        "an alias that cannot be read, or contradicts its log",
+        "--repair moves it to quarantine, and its log decides; if a move was lost, --from ROOT restores that, or "
+        "`compatkit alias NAME ALIAS VERSION` sets the alias again",
     ),
     "alias-dangling": _error("an alias that points at no version", _FOLLOW),
     "alias-withdrawn": _warning("an alias that points at a withdrawn version", _FOLLOW),
@@ -123,9 +134,6 @@ CODES: Mapping[str, FaultCode] = {
     ),
     "policy-gap": _warning("an entry of a policy log is missing, though a later one exists", _LATER),
     "misnamed": _warning("a file or folder with an unknown name; it is never read", "rename or remove it"),
-    "narrow-rights": _warning(
-        "a file or folder with fewer permissions than the shared root grants", "chmod it as its owner"
-    ),
     "stray": _info("a file of another program", "no action needed"),
     "drafts": _info("unfinished files of processes", "compatkit gc removes old ones"),
     "trash": _info("blobs that were collected", "compatkit gc removes old ones"),

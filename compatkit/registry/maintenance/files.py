@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-import time
-from pathlib import Path
 from typing import Any
 
 from compatkit.errors import FormatError, SignatureError
@@ -75,15 +72,6 @@ def read_json(content: bytes) -> Any:
         return loads(content, what="file")
     except FormatError:
         return None
-
-
-def age(path: Path) -> float:
-    """Return the seconds since a file was written; infinity if unknown or in the future."""
-    try:
-        seconds = time.time() - os.lstat(path).st_mtime
-    except OSError:
-        return math.inf
-    return seconds if seconds >= 0 else math.inf
 
 
 def _is_tombstone(content: bytes) -> bool:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from compatkit.contracts.manifest import Manifest
-from compatkit.errors import EnvironmentFailure, IntegrityError
 from compatkit.registry.aliases import read_move, read_pointer
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Version
 from compatkit.registry.policylog import FOLDER, file_name
-from compatkit.registry.refs import LIMIT, pointed, read_line
-from compatkit.registry.scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile, VersionFile
+from compatkit.registry.refs import read_line
+from compatkit.registry.scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile
 from compatkit.registry.steps import untrue
 
 
@@ -27,80 +27,47 @@ class Published(NamedTuple):
     label: str
 
 
-def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> list[Published]:
-    """Return the wanted versions that point to a digest; report damaged ones.
-
-    Args:
-        survey: The files that were found.
-        wanted: Whether a version of a name is to be read.
-    """
+def read_versions(survey: Survey) -> list[Published]:
+    """Return the versions that point to a digest; report damaged ones."""
     versions: list[Published] = []
     for name, files in sorted(survey.names.items()):
         for version, place in sorted(files.versions.items()):
-            if wanted(name, version):
-                label = f"{name}@{version}"
-                if line := read_line(survey.read(place, (label,)) or b""):
-                    versions.append(Published(name, version, line[0], label))
+            label = f"{name}@{version}"
+            if line := read_line(survey.read(place, (label,)) or b""):
+                versions.append(Published(name, version, line[0], label))
     return versions
 
 
-class Numbers:
-    """Checks whether the number of a version is a large enough step from the one below; ignores withdrawn ones."""
-
-    def __init__(
-        self, survey: Survey, versions: Sequence[Published], read: Callable[[str], Manifest | None]
-    ) -> None:
-        """Prepare.
-
-        Args:
-            survey: The files; gets the faults.
-            versions: Versions to check.
-            read: Returns a manifest; None if missing or damaged, which is reported elsewhere.
-        """
-        self._survey, self._read = survey, read
-        self._digests = {(published.name, published.version): published.digest for published in versions}
-        self._below: dict[tuple[str, Version], Version] = {}
-        for name in dict.fromkeys(published.name for published in versions):
-            files = survey.names[name]
-            rising = sorted(files.versions.keys() - files.tombstones.keys())
-            self._below.update(((name, version), below) for below, version in pairwise(rising))
-
-    def check(self, published: Published) -> None:
-        """Report the number of a version if it understates the change."""
-        below = self._below.get((published.name, published.version))
-        if below is None or published.version.major > below.major:  # no change needs more
-            return
-        files = self._survey.names[published.name]
-        before = self._digests.get((published.name, below)) or _pointed(self._survey, files.versions[below])
-        if before == published.digest:
-            return
-        old, new = self._read(before), self._read(published.digest)
-        if old and new and (why := untrue((below, old), (published.version, new))):
-            self._survey.findings.add(
-                "version-step", files.versions[published.version], why, (published.label,)
-            )
-
-
-def _pointed(survey: Survey, place: VersionFile) -> str:
-    """Return the digest of a version that is not itself checked; empty if its file is damaged."""
-    try:
-        content = survey.content(place.path, LIMIT)
-    except (EnvironmentFailure, IntegrityError):
-        return ""
-    return (pointed(content, f"{place.name}@{place.version}") if content is not None else None) or ""
-
-
-def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> None:
-    """Report tombstones that are unreadable, lost, or of missing versions.
+def check_numbers(
+    survey: Survey, versions: Sequence[Published], read: Callable[[str], Manifest | None]
+) -> None:
+    """Report versions whose number is too small a step from the one below; withdrawn ones are ignored.
 
     Args:
-        survey: The files that were found; gets the faults.
-        wanted: Whether a version of a name is to be checked.
+        survey: The files; gets the faults.
+        versions: Versions to check.
+        read: Returns a manifest; None if missing or damaged, which is reported elsewhere.
     """
+    read = lru_cache(2)(read)
+    digests = {(published.name, published.version): published.digest for published in versions}
+    for name in dict.fromkeys(published.name for published in versions):
+        files = survey.names[name]
+        for below, version in pairwise(sorted(files.versions.keys() - files.tombstones.keys())):
+            after = digests.get((name, version))
+            if after is None or version.major > below.major:  # no change needs more
+                continue
+            before = digests.get((name, below), after)
+            if before == after:
+                continue
+            old, new = read(before), read(after)
+            if old and new and (why := untrue((below, old), (version, new))):
+                survey.findings.add("version-step", files.versions[version], why, (f"{name}@{version}",))
+
+
+def check_tombstones(survey: Survey) -> None:
+    """Report tombstones that are unreadable, lost, or of missing versions."""
     for name, files in sorted(survey.names.items()):
         for version, place in sorted(files.tombstones.items()):
-            if not wanted(name, version):
-                continue
             affected = (f"{name}@{version}",)
             survey.read(place, affected)
             if version not in files.versions and not survey.is_hidden(f"refs/{name}/@versions"):
@@ -109,7 +76,7 @@ def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> 
 
     for (name, version), place in sorted(survey.withdrawals.items()):
         affected = (f"{name}@{version}",)
-        if not wanted(name, version) or name not in survey.names:
+        if name not in survey.names:
             continue
         survey.read(place, affected)
         files, path = survey.names[name], f"refs/{name}/@tombstones/{version}"
@@ -119,17 +86,11 @@ def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> 
             survey.findings.add("tombstone-missing", TombstoneFile(path, name, version), what, affected)
 
 
-def check_aliases(survey: Survey, wanted: Callable[[str], bool]) -> None:
-    """Report aliases that are unreadable, contradict their logs, or point to nothing; and gaps in logs.
-
-    Args:
-        survey: The files that were found; gets the faults.
-        wanted: Whether a name is to be checked.
-    """
+def check_aliases(survey: Survey) -> None:
+    """Report aliases that are unreadable, contradict their logs, or point to nothing; and gaps in logs."""
     for name, files in sorted(survey.names.items()):
-        if wanted(name):
-            for alias in sorted({*files.aliases, *files.moves}):
-                _check_alias(survey, files, AliasPointer(f"refs/{name}/@aliases/{alias}", name, alias))
+        for alias in sorted({*files.aliases, *files.moves}):
+            _check_alias(survey, files, AliasPointer(f"refs/{name}/@aliases/{alias}", name, alias))
 
 
 def _check_alias(survey: Survey, of_name: NameFiles, place: AliasPointer) -> None:
@@ -228,26 +189,18 @@ def check_results(survey: Survey, label: Callable[[str, str], str]) -> list[tupl
     ]
 
 
-def check_signatures(
-    survey: Survey, users: Callable[[str], tuple[str, ...]], here: Collection[str] | None
-) -> None:
+def check_signatures(survey: Survey, users: Callable[[str], tuple[str, ...]]) -> None:
     """Report signatures that are damaged, or of manifests that are neither here nor used.
 
     Args:
         survey: The files.
         users: Returns the references that use a blob.
-        here: All blobs; None if not all were surveyed.
     """
     orphans = Counter[str]()
     for signature in survey.signatures:
         digest = f"sha256:{signature.signed}"
         affected = users(digest)
-        if (
-            survey.read(signature, affected) is not None
-            and here is not None
-            and digest not in here
-            and not affected
-        ):
+        if survey.read(signature, affected) is not None and digest not in survey.blobs and not affected:
             orphans[signature.signed] += 1
     for signed, count in orphans.items():
         what = f"{count} of a manifest that is not here; good again if it comes"

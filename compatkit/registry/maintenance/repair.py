@@ -1,17 +1,15 @@
-"""Repairs by fault code; nothing is ever deleted.
+"""Repairs: what can be restored comes back, what is damaged goes to ``quarantine/``, and nothing is made up or deleted.
 
-Damaged files are moved to ``quarantine/``. Missing blobs are restored from ``trash/``, from an intact copy in
-``quarantine/``, or from another copy of the registry, and only with the right digest. Small files that other files do
-not determine are restored from a copy of the registry. What cannot be repaired is left, with a remedy.
+Missing blobs are restored from ``trash/``, from an intact copy in ``quarantine/``, or from another copy of the
+registry, and only with the right digest. Small files are restored from what determines them, such as the second file
+of a withdrawal, or from another copy. What cannot be restored is left, with a remedy.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import stat
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,21 +18,21 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.errors import CompatkitError, IntegrityError, UsageError
-from compatkit.foundation.codec import MAX_BYTES, dumps, loads
+from compatkit.foundation.codec import MAX_BYTES, loads
 from compatkit.registry import disk as durable
-from compatkit.registry.aliases import AliasEntry, read_move, read_pointer
-from compatkit.registry.layout import LAYOUT, MARKER, Layout, fresh
+from compatkit.registry.aliases import read_pointer
+from compatkit.registry.layout import inspect
 from compatkit.registry.maintenance.blobs import blob
 from compatkit.registry.maintenance.check import Soundness
 from compatkit.registry.maintenance.contents import read_content
 from compatkit.registry.maintenance.faults import CODES, Fault
-from compatkit.registry.maintenance.files import age, fault_of, read_json
-from compatkit.registry.maintenance.plan import ASIDE, REFER, Doubt, Planned, RepairPlan
+from compatkit.registry.maintenance.files import fault_of
+from compatkit.registry.maintenance.plan import ASIDE, REFER, RESTORE, Action, Changes, Doubt, RepairPlan
 from compatkit.registry.maintenance.references import policy_file
 from compatkit.registry.maintenance.uses import RESULTS
 from compatkit.registry.names import Version
 from compatkit.registry.reach import edges, walk
-from compatkit.registry.refs import LIMIT, pointed, version_line, withdrawal_path
+from compatkit.registry.refs import LIMIT, version_line, withdrawal_path
 from compatkit.registry.scan import (
     HEXADECIMAL,
     AliasMove,
@@ -44,20 +42,19 @@ from compatkit.registry.scan import (
     PolicyFile,
     RegistryEntry,
     ResultPointer,
+    SignatureFile,
     TombstoneFile,
     VersionFile,
     WithdrawalFile,
+    listed,
+    scan,
 )
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
-SETTLED = 60
-"""Seconds; without hard links, a younger version file may still be in the process of being written."""
 MOST_GONE = 1_000
 """Most files restored for one gap in a log."""
-_ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_NUMBERS = re.compile(rb'"(?:layout|min_reader|min_writer)"\s*:\s*([0-9]{1,9})')
 
 
 def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
@@ -74,13 +71,12 @@ def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
         raise UsageError(
             f"{source.root} is the registry itself; name another copy of it.", subject=source.root
         )
-    repair = _Repair(
-        Planned(soundness, source), {fault.path for fault in soundness.faults if fault.severity == "error"}
-    )
+    repair = _Repair(soundness, source)
     for fault in soundness.faults:
         if fault.severity != "info" and not repair.mend(fault):
-            repair.planned.leave(fault)
-    return repair.planned.finished()
+            repair.left.append(fault)
+    actions = sorted(repair.actions.values(), key=lambda action: action.stage)
+    return RepairPlan(soundness, tuple(actions), tuple(repair.left))
 
 
 @attrs.define(slots=False)
@@ -88,14 +84,28 @@ class _Repair:
     """Plans repairs; each method returns False if it cannot repair the fault.
 
     Attributes:
-        planned: The plan so far.
-        faulty: Paths of errors.
+        soundness: Result of the verification.
+        source: Another registry that may hold what is missing.
+        actions: The plan so far, by path and description.
+        left: Faults left to people.
         restored: Whether a missing blob will be restored, by digest.
     """
 
-    planned: Planned
-    faulty: set[str]
+    soundness: Soundness
+    source: Store | None
+    actions: dict[tuple[str, str], Action] = attrs.field(factory=dict, init=False)
+    left: list[Fault] = attrs.field(factory=list, init=False)
     restored: dict[str, bool] = attrs.field(factory=dict, init=False)
+
+    @property
+    def root(self) -> Path:
+        """The registry's folder."""
+        return self.soundness.root
+
+    @property
+    def changes(self) -> Changes:
+        """What carries the actions out."""
+        return Changes(self.root)
 
     def mend(self, fault: Fault) -> bool:
         """Plan the repair of a fault."""
@@ -103,156 +113,65 @@ class _Repair:
         mending = _REPAIRS.get(code)
         return mending is not None and mending(self, fault, fault.place)
 
-    def folder(self, fault: Fault, place: None) -> bool:
-        return self.planned.make_folder(fault)
+    def _act(
+        self, fault: Fault, stage: int, words: str, work: Callable[[], bool], path: str | None = None
+    ) -> bool:
+        """Plan an action, once; return True."""
+        place = fault.path if path is None else path
+        self.actions.setdefault((place, words), Action(fault.code, place, words, fault.affected, stage, work))
+        return True
 
-    def rights(self, fault: Fault, place: RegistryEntry | None) -> bool:
-        mode = stat.S_IMODE(os.lstat(self.planned.root / fault.path).st_mode)
-        if isinstance(place, Blob):
-            return self.planned.give_rights(fault, mode & ~0o222)
-        return self.planned.give_rights(fault, mode | os.stat(self.planned.root).st_mode & 0o2777)
-
-    def marker(self, fault: Fault, place: None) -> bool:
-        old = self.planned.content(MARKER) or b""
-        value = read_json(old)
-        other = isinstance(value, dict) and value.get("hash", "sha256") != "sha256"
-        if other or any(int(number) > LAYOUT for number in _NUMBERS.findall(old)):
-            return self.planned.leave(
-                fault, "it seems to be of a newer layout: upgrade compatkit, and verify again"
-            )
-        layout, words = fresh(), "with a new identity, for the old one is lost"
-        if (known := _ID.search(old)) is not None:
-            layout = Layout(LAYOUT, 1, 1, "sha256", known[0].decode())
-            words = "with the identity that can still be read in it"
-        words = f"write {MARKER} anew, {words}; what is there goes to quarantine/"
-        return self.planned.rewrite(fault, MARKER, words, dumps(attrs.asdict(layout)), self._same(MARKER))
+    def _set_aside(
+        self, fault: Fault, stage: int, words: str, damaged: Doubt, path: str | None = None
+    ) -> bool:
+        place = fault.path if path is None else path
+        work = partial(self.changes.set_aside, place, damaged)
+        return self._act(fault, stage, f"move {place} to quarantine/{words}", work, place)
 
     # --- small files
 
-    def version(self, fault: Fault, place: VersionFile) -> bool:
-        content = self.planned.content(place.path)
-        if fault.code == "version-torn" and age(self.planned.root / place.path) < SETTLED:
-            wait = "another process may be writing it at this moment: verify again in a minute"
-            return self.planned.leave(fault, wait)
-        if self._take_back(fault, place) or self._bring_version(fault, place, content):
-            return True
-        if fault.code == "version-target":
-            return False
-        label = f"{place.name}@{place.version}"
-        if shown := self._mention(place.name, place.version):
-            return self.planned.leave(
-                fault,
-                f"{shown} shows that {label} was published, so its number stays taken; name another copy of the "
-                "registry that has it (--from ROOT)",
+    def small_file(self, fault: Fault, place: RegistryEntry) -> bool:
+        """Plan to restore a small file; without a sound copy, to move it away if reading goes on without it."""
+        if fault.code == "folder-for-file" and isinstance(place, TombstoneFile | WithdrawalFile):
+            return (
+                False  # a folder is moved away before a file takes its place, and the version would come back
             )
-        lost = "is no version, and its number is free again"
-        if fault.code in ("version-content", "version-exchanged"):
-            lost = "is lost, what it pointed at is not known"
-        return self.planned.set_aside(fault, REFER, f": {label} {lost}", self._damaged(place))
+        if self._restored(fault, place):
+            return True
+        if type(place) not in _AFTER:
+            return False
+        self._set_aside(fault, REFER, _AFTER[type(place)], self._damaged(place))
+        if isinstance(place, AliasMove):
+            self.left.append(attrs.evolve(fault, remedy=CODES["alias-log-gap"].remedy))
+        return True
 
-    def _take_back(self, fault: Fault, place: VersionFile) -> bool:
-        """Plan to restore a version from a file that states it but has the name of another; False without one."""
-        for other in self.planned.soundness.faults:
-            line = (self.planned.content(other.path) or b"") if other.code == "version-exchanged" else b""
-            if pointed(line, f"{place.name}@{place.version}") is not None:
-                words = f"write {place.path} as {other.path} states it"
-                return self.planned.rewrite(fault, place.path, words, line, self._same(place.path))
+    def _restored(self, fault: Fault, place: RegistryEntry) -> bool:
+        for origin, data in self._copies_of(place):
+            if data is not None and fault_of(place, data) is None:
+                words = f"write {place.path} as {origin}"
+                work = partial(self.changes.rewrite, place.path, data, self._damaged(place))
+                return self._act(fault, REFER, words, work, place.path)
         return False
 
-    def _bring_version(self, fault: Fault, place: VersionFile, content: bytes | None = None) -> bool:
-        """Plan to restore a version from the other registry, with all it needs; False if it is not there."""
-        source = self.planned.source
-        if source is None:
-            return False
+    def _copies_of(self, place: RegistryEntry) -> Iterator[tuple[str, bytes | None]]:
+        """Yield what states the content of a small file, and that content: this registry first, then its copy."""
+        if isinstance(place, TombstoneFile | WithdrawalFile):
+            label = f"{place.name}@{place.version}"
+            twins = {f"refs/{place.name}/@tombstones/{place.version}", withdrawal_path(label)}
+            (twin,) = twins - {place.path}
+            yield f"{twin} says ({label} stays withdrawn)", self._content(self.root, twin)
+        if isinstance(place, ResultPointer) and self._is_there(f"sha256:{place.result}"):
+            yield "its name says", f"sha256:{place.result}\n".encode()
+        if self.source is not None and self._is_copy:
+            yield f"it is in {self.source.root}", self._content(self.source.root, place.path)
+
+    @cached_property
+    def _is_copy(self) -> bool:
+        """Whether the other registry has the identity of this one."""
         try:
-            digest = source.references.digest(place.name, place.version)
+            return self.source is not None and self.source.id == inspect(self.root).id
         except CompatkitError:
             return False
-        if digest is None:
-            return False
-        line = version_line(f"{place.name}@{place.version}", digest)
-        if fault.code == "version-torn" and not line.startswith(content or b""):
-            return False  # the remaining part of the file is the beginning of another digest
-        if fault.code == "version-target" and not self.planned.is_copy():
-            return False
-        if not self._complete(fault, digest):
-            return False
-        words = f"write {place.path} as it is in {source.root}"
-        return self.planned.rewrite(fault, place.path, words, line, self._same(place.path))
-
-    def _mention(self, name: str, version: Version) -> str | None:
-        """Return the path of a tombstone, alias or move which proves that a version was published."""
-        for mention in self.planned.scan(f"refs/{name}", names=name.__eq__):
-            content, shown = self.planned.content(mention.path) or b"", False
-            if isinstance(mention, TombstoneFile):
-                shown = mention.version == version
-            elif isinstance(mention, AliasPointer):
-                shown = (read_pointer(content) or ("",))[0] == str(version)
-            elif isinstance(mention, AliasMove) and (move := read_move(content, mention.number)) is not None:
-                shown = str(version) in (move.before, move.after)
-            if shown:
-                return mention.path
-        return None
-
-    def tombstone(self, fault: Fault, place: TombstoneFile | WithdrawalFile) -> bool:
-        """Restore a tombstone from its second file, or the reverse; without either, from a copy of the registry."""
-        if fault.code == "folder-for-file":
-            return False
-        label = f"{place.name}@{place.version}"
-        both = {f"refs/{place.name}/@tombstones/{place.version}", withdrawal_path(label)}
-        (twin,) = both - {place.path}
-        data = self.planned.content(twin)
-        if data is None or fault_of(place, data):
-            return self._copied(fault, place)
-        words = f"write {place.path} ({label} stays withdrawn)"
-        return self.planned.rewrite(fault, place.path, words, data, self._damaged(place))
-
-    def orphan(self, fault: Fault, place: TombstoneFile) -> bool:
-        version = VersionFile(f"refs/{place.name}/@versions/{place.version}", place.name, place.version)
-        return self._bring_version(fault, version)
-
-    def dangling(self, fault: Fault, place: AliasPointer) -> bool:
-        pointer = read_pointer(self.planned.content(place.path) or b"")
-        if pointer is None:
-            return False
-        version = VersionFile(
-            f"refs/{place.name}/@versions/{pointer[0]}", place.name, Version.parse(pointer[0])
-        )
-        return self._bring_version(fault, version)
-
-    def alias(self, fault: Fault, place: AliasPointer) -> bool:
-        """Rewrite the pointer from the last move of its log, unless it names the one after, which was lost."""
-        moves = self._moves(place)
-        last = max((entry.number for entry in moves), default=0)
-        pointer = read_pointer(self.planned.content(place.path) or b"")
-        if pointer is not None and pointer[1] == last + 1 and (not moves or pointer[0] != moves[-1].after):
-            move = AliasMove(
-                f"refs/{place.name}/@log/{place.alias}/{pointer[1]}", place.name, place.alias, pointer[1]
-            )
-            return self._copied(fault, move) or self.planned.leave(fault, CODES["alias-dangling"].remedy)
-        if moves and (move := moves[-1]).after is not None:
-            words = f"write {place.path}: {move.after}, as move {move.number} of its log says"
-            data = f"{move.after} {move.number}\n".encode()
-            return self.planned.rewrite(fault, place.path, words, data, self._same(place.path))
-        if not moves and self._copied(fault, place):
-            return True
-        lost = "the alias was removed" if moves else "no log shows where it pointed; set the alias again"
-        return self.planned.set_aside(fault, REFER, f": {lost}", self._same(place.path))
-
-    def _moves(self, place: AliasPointer | AliasMove) -> list[AliasEntry]:
-        """Return the readable moves of an alias, ascending."""
-        places = self.planned.scan(f"refs/{place.name}", names=place.name.__eq__)
-        files = [entry for entry in places if isinstance(entry, AliasMove) and entry.alias == place.alias]
-        read = (read_move(self.planned.content(entry.path) or b"", entry.number) for entry in files)
-        return sorted((entry for entry in read if entry is not None), key=lambda entry: entry.number)
-
-    def move(self, fault: Fault, place: AliasMove) -> bool:
-        """Restore a move from a copy of the registry; otherwise it remains a gap in the log."""
-        if self._copied(fault, place):
-            return True
-        if fault.code != "alias-log-gap":
-            self.planned.set_aside(fault, REFER, f": move {place.number} is lost", self._damaged(place))
-        return self.planned.leave(fault, CODES["alias-log-gap"].remedy)
 
     def gap(self, fault: Fault, place: AliasMove | PolicyFile) -> bool:
         """Restore the missing files of a log up to the next existing one."""
@@ -262,52 +181,80 @@ class _Repair:
                 missing: AliasMove | PolicyFile = policy_file(place.scope, number)
             else:
                 missing = place._replace(path=f"{os.path.dirname(place.path)}/{number}", number=number)
-            if os.path.lexists(self.planned.root / missing.path) or not self._copied(fault, missing):
+            if os.path.lexists(self.root / missing.path) or not self._restored(fault, missing):
                 break
             done = True
         return done
 
-    def policy(self, fault: Fault, place: PolicyFile) -> bool:
-        return self._copied(fault, place) or self.planned.leave(fault, CODES["policy-damaged"].remedy)
+    def alias(self, fault: Fault, place: AliasPointer) -> bool:
+        """Restore the move after the last one if the pointer shows that it was lost; else the pointer itself."""
+        pointer = read_pointer(self._content(self.root, place.path) or b"")
+        if pointer is None:
+            return self.small_file(fault, place)
+        log, number = f"refs/{place.name}/@log/{place.alias}", pointer[1]
+        move = AliasMove(f"{log}/{number}", place.name, place.alias, number)
+        if os.path.lexists(self.root / f"{log}/{number - 1}") and not os.path.lexists(self.root / move.path):
+            return self._restored(fault, move)
+        return self._set_aside(fault, REFER, _AFTER[AliasPointer], self._same(place.path))
 
-    def result(self, fault: Fault, place: ResultPointer) -> bool:
-        if not self._is_there(f"sha256:{place.result}"):
-            return self.planned.set_aside(fault, REFER, "; measure again", self._damaged(place))
-        words = f"write {place.path} anew from its name; a copy goes to quarantine/"
-        line = f"sha256:{place.result}\n".encode()
-        return self.planned.rewrite(fault, place.path, words, line, self._damaged(place))
+    def orphan(self, fault: Fault, place: TombstoneFile) -> bool:
+        """Restore the version of a tombstone."""
+        path = f"refs/{place.name}/@versions/{place.version}"
+        return self.version(fault, VersionFile(path, place.name, place.version))
 
-    def signature(self, fault: Fault, place: RegistryEntry) -> bool:
-        words = "; whoever signed it can do so again"
-        return self._copied(fault, place) or self.planned.set_aside(fault, ASIDE, words, self._damaged(place))
+    def dangling(self, fault: Fault, place: AliasPointer) -> bool:
+        """Restore the version that an alias points at."""
+        pointer = read_pointer(self._content(self.root, place.path) or b"")
+        if pointer is None:
+            return False
+        path = f"refs/{place.name}/@versions/{pointer[0]}"
+        return self.version(fault, VersionFile(path, place.name, Version.parse(pointer[0])))
 
-    def _copied(self, fault: Fault, place: RegistryEntry) -> bool:
-        """Plan to restore a small file from a copy of the registry, if that is sound."""
-        source = self.planned.source
-        if source is None or not self.planned.is_copy():
+    def version(self, fault: Fault, place: VersionFile) -> bool:
+        """Plan to restore a version from the other registry, with all it needs; False if it is not there."""
+        if self.source is None:
             return False
         try:
-            opened = durable.read(source.root / place.path, source.root, limit=LIMIT + 1)
+            digest = self.source.references.digest(place.name, place.version)
         except CompatkitError:
             return False
-        if opened is None or fault_of(place, opened[0]):
+        if digest is None:
             return False
-        words = f"write {place.path} as it is in {source.root}"
-        return self.planned.rewrite(fault, place.path, words, opened[0], self._damaged(place))
+        line, content = (
+            version_line(f"{place.name}@{place.version}", digest),
+            self._content(self.root, place.path),
+        )
+        if fault.code == "version-torn" and not line.startswith(content or b""):
+            return False  # the remaining part of the file is the beginning of another digest
+        if fault.code == "version-target" and not self._is_copy:
+            return False
+        if not self._complete(fault, digest):
+            return False
+        words = f"write {place.path} as it is in {self.source.root}"
+        work = partial(self.changes.rewrite, place.path, line, self._same(place.path))
+        return self._act(fault, REFER, words, work, place.path)
+
+    def _content(self, root: Path, path: str | Path) -> bytes | None:
+        """Return the beginning of a regular file; None if it is missing or unreadable."""
+        try:
+            opened = durable.read(root / path, root, limit=LIMIT + 1)
+        except CompatkitError:
+            return None
+        return None if opened is None else opened[0]
 
     def _damaged(self, place: RegistryEntry) -> Doubt:
         """Return a predicate for whether a file is still damaged; an unreadable one is."""
 
         def doubt(path: Path) -> bool:
-            content = self.planned.content(path)
+            content = self._content(self.root, path)
             return content is None or fault_of(place, content) is not None
 
         return doubt
 
     def _same(self, path: str) -> Doubt:
         """Return a predicate for whether a file still has its present content."""
-        content = self.planned.content(path)
-        return lambda path: self.planned.content(path) == content
+        content = self._content(self.root, path)
+        return lambda path: self._content(self.root, path) == content
 
     # --- blobs
 
@@ -319,9 +266,9 @@ class _Repair:
         """Plan to move away what is in a blob's place, and to restore the blob."""
         if fault.code == "blob-size" and self._holds(place.path, place.digest):
             return False
-        self.planned.set_aside(fault, ASIDE, "", partial(self._differs, place.digest))
+        self._set_aside(fault, ASIDE, "", partial(self._differs, place.digest))
         if not self.missing(fault, place) and fault.affected:
-            self.planned.leave(fault, CODES["blob-missing"].remedy)
+            self.left.append(attrs.evolve(fault, remedy=CODES["blob-missing"].remedy))
         return True
 
     def _bring(self, fault: Fault, digest: str) -> bool:
@@ -334,28 +281,33 @@ class _Repair:
         """Plan to restore a blob; return the missing digests that it refers to."""
         if digest in self.restored:
             return []
-        path, source = blob(digest).path, self.planned.source
-        copy = next((path for path in self._copies[digest] if self._holds(path, digest)), None)
-        if copy is not None:
-            self.restored[digest] = self.planned.put_back(fault, path, digest, copy)
-            return self._lacking(self.planned.root, copy)
-        if source is not None and _is_file(source.root / path):
-            self.restored[digest] = self.planned.copy_in(fault, path, digest, source.root)
-            return self._lacking(source.root, path)
-        self.restored[digest] = False
-        return []
+        path, root = blob(digest).path, self.root
+        copy = next((copy for copy in self._copies[digest] if self._holds(copy, digest)), None)
+        if copy is None and self.source is not None and _is_file(self.source.root / path):
+            copy, root = path, self.source.root
+        self.restored[digest] = copy is not None
+        if copy is None:
+            return []
+        words = f"copy {path} from {root if root != self.root else copy}"
+        self._act(fault, RESTORE, words, partial(self.changes.restore, path, digest, root / copy, root), path)
+        return self._lacking(root, copy)
 
     def _is_there(self, digest: str) -> bool:
         """Return whether a blob is intact in its place, or will be."""
         path = blob(digest).path
-        present = path not in self.faulty and _is_file(self.planned.root / path)
+        present = path not in self._faulty and _is_file(self.root / path)
         return present or self.restored.get(digest, False)
+
+    @cached_property
+    def _faulty(self) -> set[str]:
+        """Paths of errors."""
+        return {fault.path for fault in self.soundness.faults if fault.severity == "error"}
 
     def _complete(self, fault: Fault, digest: str) -> bool:
         """Plan to restore what a manifest refers to; False if the manifest cannot be restored."""
         if not self._is_there(digest):
             return self._bring(fault, digest)
-        for edge in self._lacking(self.planned.root, blob(digest).path):
+        for edge in self._lacking(self.root, blob(digest).path):
             self._bring(fault, edge)
         return True
 
@@ -374,14 +326,14 @@ class _Repair:
         pointers = self._pointers[place.digest]
         for path in pointers:
             words = ": its result is lost; measure again"
-            self.planned.set_aside(fault, REFER, words, lambda path: True, path)
+            self._set_aside(fault, REFER, words, lambda path: True, path)
         return bool(pointers) and all(user.startswith(RESULTS) for user in fault.affected)
 
     @cached_property
     def _pointers(self) -> dict[str, list[str]]:
         """Return the paths of the pointers to each result."""
         paths: dict[str, list[str]] = defaultdict(list)
-        for pointer in self.planned.scan("evidence"):
+        for pointer in self._scan("evidence"):
             if isinstance(pointer, ResultPointer):
                 paths[f"sha256:{pointer.result}"].append(pointer.path)
         return paths
@@ -390,21 +342,31 @@ class _Repair:
     def _copies(self) -> dict[str, list[str]]:
         """Return the paths of former blobs in ``trash`` and ``quarantine``."""
         paths: dict[str, list[str]] = defaultdict(list)
-        for copy in self.planned.scan("trash", "quarantine"):
+        for copy in self._scan("trash", "quarantine"):
             if isinstance(copy, Aside) and HEXADECIMAL.fullmatch(copy.file[:64]):
                 paths[f"sha256:{copy.file[:64]}"].append(copy.path)
         return paths
 
+    def _scan(self, *folders: str) -> Iterator[RegistryEntry]:
+        """Yield the places in folders; those that cannot be listed are faults of their own."""
+
+        def entries(folder: str) -> list[os.DirEntry[str]]:
+            with suppress(OSError):
+                return listed(self.root, folder)
+            return []
+
+        return scan(self.root, *folders, entries=entries)
+
     def _holds(self, path: str, digest: str) -> bool:
         try:
-            return not self._differs(digest, self.planned.root / path)
+            return not self._differs(digest, self.root / path)
         except (CompatkitError, OSError):
             return False
 
     def _differs(self, digest: str, path: Path) -> bool:
         """Return whether the file at a path is not the blob; raise if it cannot be read."""
         try:
-            return read_content(path, self.planned.root).digest != digest
+            return read_content(path, self.root).digest != digest
         except IntegrityError:
             return True
 
@@ -415,39 +377,40 @@ def _is_file(path: Path) -> bool:
     return False
 
 
+_AFTER: Mapping[type[RegistryEntry], str] = {
+    AliasPointer: ": its log says where the alias points; without a log, set the alias again",
+    AliasMove: ": this move is lost",
+    ResultPointer: "; measure again",
+    SignatureFile: "; whoever signed it can do so again",
+}
+"""What holds after a damaged file was moved away, of the files without which reading goes on."""
 _IN_PLACE = {"symlink", "special-file", "folder-for-file"}
 """Codes whose repair depends on what belongs in the place."""
+_LOST = (
+    "blob-missing",
+    "manifest-missing",
+    "parent-missing",
+    "kin-missing",
+    "result-missing",
+    "blob-in-trash",
+)
+_VERSION = ("version-torn", "version-content", "version-exchanged", "version-target", "VersionFile")
+_SMALL = (
+    *("tombstone-damaged", "tombstone-missing", "TombstoneFile", "WithdrawalFile"),
+    *("alias-log-damaged", "AliasMove", "AliasPointer"),
+    *("policy-damaged", "PolicyFile"),
+    *("evidence-damaged", "ResultPointer"),
+    *("signature-damaged", "SignatureFile"),
+)
 _REPAIRS: Mapping[str, Callable[[_Repair, Fault, Any], bool]] = {
-    "folder-missing": _Repair.folder,
-    **dict.fromkeys(("narrow-rights", "blob-writable"), _Repair.rights),
-    **dict.fromkeys(("marker-missing", "marker-damaged"), _Repair.marker),
-    **dict.fromkeys(
-        ("version-torn", "version-content", "version-exchanged", "version-target", "VersionFile"),
-        _Repair.version,
-    ),
-    **dict.fromkeys(
-        ("tombstone-damaged", "tombstone-missing", "TombstoneFile", "WithdrawalFile"), _Repair.tombstone
-    ),
-    "tombstone-orphan": _Repair.orphan,
-    **dict.fromkeys(("alias-damaged", "AliasPointer"), _Repair.alias),
-    **dict.fromkeys(("alias-log-damaged", "AliasMove"), _Repair.move),
-    "alias-dangling": _Repair.dangling,
-    **dict.fromkeys(("alias-log-gap", "policy-gap"), _Repair.gap),
-    **dict.fromkeys(("policy-damaged", "PolicyFile"), _Repair.policy),
-    **dict.fromkeys(("evidence-damaged", "ResultPointer"), _Repair.result),
-    **dict.fromkeys(("signature-damaged", "SignatureFile"), _Repair.signature),
-    **dict.fromkeys(
-        (
-            "blob-missing",
-            "manifest-missing",
-            "parent-missing",
-            "kin-missing",
-            "result-missing",
-            "blob-in-trash",
-        ),
-        _Repair.missing,
-    ),
+    **dict.fromkeys(_SMALL, _Repair.small_file),
+    **dict.fromkeys(_VERSION, _Repair.version),
+    **dict.fromkeys(_LOST, _Repair.missing),
     **dict.fromkeys(("blob-digest", "blob-size", "Blob"), _Repair.damaged),
+    **dict.fromkeys(("alias-log-gap", "policy-gap"), _Repair.gap),
+    "tombstone-orphan": _Repair.orphan,
+    "alias-damaged": _Repair.alias,
+    "alias-dangling": _Repair.dangling,
     "result-format": _Repair.forget_result,
 }
 """Repairs by fault code, or by the type of the place for the codes in ``_IN_PLACE``."""

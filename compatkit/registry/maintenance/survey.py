@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-import time
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -17,7 +14,7 @@ from compatkit.errors import EnvironmentFailure, IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.layout import FOLDERS
 from compatkit.registry.maintenance.faults import Findings, answer, odd_kind
-from compatkit.registry.maintenance.files import age, fault_of
+from compatkit.registry.maintenance.files import fault_of
 from compatkit.registry.names import Version
 from compatkit.registry.refs import LIMIT
 from compatkit.registry.scan import (
@@ -44,10 +41,6 @@ _FOREIGN = re.compile(
     re.IGNORECASE,
 )
 """Files of file managers, editors and copy programs."""
-PATIENCE = 1.0
-"""Seconds; a shorter version file younger than this may be in the process of being written."""
-MOMENT = 0.1
-"""Seconds within which another process sets the permissions of a new folder."""
 
 
 @attrs.define
@@ -89,21 +82,14 @@ class Survey:
         factory=lambda: {folder: {} for folder in ASIDE}
     )
     blocked: dict[str, tuple[str, str]] = attrs.field(factory=dict)
-    _narrow: list[str] = attrs.field(factory=list)
-    _plain: set[str] = attrs.field(factory=set)
     _prefix: str = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._prefix = f"{self.root}{os.sep}"
 
-    def look(self, *folders: str, **only: Any) -> None:
-        """Walk through folders, or through all; see ``scan``.
-
-        Args:
-            folders: Relative to the root.
-            only: As for ``scan``.
-        """
-        for place in scan(self.root, *folders, entries=self._entries, **only):
+    def look(self, *folders: str) -> None:
+        """Walk through folders, or through all; see ``scan``."""
+        for place in scan(self.root, *folders, entries=self._entries):
             self._take(place)
 
     def _take(self, place: RegistryEntry) -> None:
@@ -161,10 +147,6 @@ class Survey:
         """
         content = self._content(place, affected)
         fault = None if content is None else fault_of(place, content)
-        if fault is not None and fault[0] == "version-torn":
-            time.sleep(max(0.0, PATIENCE - age(self.root / place.path)))
-            content = self._content(place, affected)
-            fault = None if content is None else fault_of(place, content)
         if fault is not None:
             self.findings.add(fault[0], place, fault[1], affected)
             return None
@@ -172,7 +154,7 @@ class Survey:
 
     def _content(self, place: RegistryEntry, affected: tuple[str, ...]) -> bytes | None:
         try:
-            return self.content(place.path, LIMIT + 1)
+            return durable.read_finished(self.root / place.path, self.root, limit=LIMIT + 1)
         except IntegrityError as error:  # something else than a file, or a folder became a link
             odd = odd_kind(self.root / place.path, os.lstat(self.root / place.path).st_mode, "file")
             self.findings.add(*(odd[0], place, odd[1]) if odd else ("symlink", place, str(error)), affected)
@@ -181,7 +163,7 @@ class Survey:
         return None
 
     def content(self, path: str, limit: int | None = None) -> bytes | None:
-        """Read a file; None if there is none. The folders to it are looked at for the first file in each.
+        """Read a file; None if there is none.
 
         Args:
             path: Relative to the root.
@@ -191,11 +173,7 @@ class Survey:
             IntegrityError: It is no plain file, or a folder is a link.
             EnvironmentFailure: It cannot be read.
         """
-        folder = path.rpartition("/")[0]
-        if folder not in self._plain:
-            durable.check_folders(self.root / folder, self.root)
-            self._plain.add(folder)
-        opened = durable.read(f"{self._prefix}{path}", None, limit=limit)
+        opened = durable.read(self.root / path, self.root, limit=limit)
         return None if opened is None else opened[0]
 
     def is_there(self, path: str) -> bool:
@@ -208,37 +186,13 @@ class Survey:
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
         try:
-            entries = listed(self.root, folder)
-            if self._lacks_rights(folder):
-                self._narrow.append(folder)
-        except FileNotFoundError:
-            return []
+            return listed(self.root, folder)
         except OSError as error:
             self.blocked[folder] = "unreadable", answer(error)
             return []
-        return entries
-
-    def _lacks_rights(self, folder: str) -> bool:
-        """Return whether a folder of a shared registry grants fewer permissions than the root."""
-        shared = stat.S_IMODE(os.stat(self.root).st_mode) & 0o2777
-        if os.name == "nt" or not shared & 0o022:
-            return False
-        return bool(shared & ~stat.S_IMODE(os.stat(self.root / folder).st_mode))
 
     def report_folders(self) -> None:
         """Report missing folders of the layout."""
         for name in FOLDERS:
             if name.split("/")[0] not in self.blocked and not self.is_there(name):
                 self.findings.add("folder-missing", name, f"the layout has a folder {name}/")
-
-    def report_rights(self) -> None:
-        """Report folders that grant fewer permissions than the root, unless only momentarily."""
-        time.sleep(MOMENT if self._narrow else 0)
-        for folder in self._narrow:
-            if self.is_there(folder) and self._lacks_rights(folder):
-                state, root = os.stat(self.root / folder), os.stat(self.root)
-                what = (
-                    f"mode {stat.S_IMODE(state.st_mode):o} of user {state.st_uid}, where the root gives "
-                    f"{stat.S_IMODE(root.st_mode):o}: others cannot publish here"
-                )
-                self.findings.add("narrow-rights", folder, what)

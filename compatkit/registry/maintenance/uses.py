@@ -11,7 +11,6 @@ import attrs
 from compatkit.contracts.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import dumps, loads
-from compatkit.registry.maintenance.manifests import read_canonical
 from compatkit.registry.maintenance.references import Published
 from compatkit.registry.reach import DocumentEdge, edges, walk
 
@@ -19,8 +18,6 @@ Role = Literal["version", "parent", "payload", "kept", "result"]
 """Role of a blob."""
 RESULTS = "results of "
 """Prefix of the label of a pair's results."""
-RECENT = 16
-"""Manifests that are kept at a time."""
 
 
 @attrs.frozen
@@ -63,19 +60,13 @@ class Uses:
         read: Returns the bytes of a document; None if missing, damaged or too large.
         of: Uses of each blob by digest, in the order in which they were found.
         functions: References by the hex digits of their function digest.
-        manifests: Number of manifests read.
-        naming: Whether to compute function digests, which takes a third of the time.
         faults: Code, digest and description of faults in documents whose bytes are intact.
-        recent: The last manifests that were read, by digest.
     """
 
     read: Callable[[str], bytes | None]
     of: dict[str, list[BlobUse]] = attrs.field(factory=lambda: defaultdict(list))
     functions: dict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
-    manifests: int = 0
-    naming: bool = True
     faults: list[tuple[str, str, str]] = attrs.field(factory=list)
-    recent: dict[str, Manifest] = attrs.field(factory=dict)
     _entered: set[str] = attrs.field(factory=set)
 
     def users(self, digest: str) -> tuple[str, ...]:
@@ -98,14 +89,12 @@ class Uses:
         self,
         versions: Iterable[Published],
         withdrawn: Container[Published],
-        then: Callable[[Published], object] = lambda version: None,
     ) -> None:
         """Follow versions to their manifests, the blobs these name, and their parents.
 
         Args:
             versions: All versions to check.
             withdrawn: Those that are withdrawn.
-            then: Called with each version after its manifest was read, those that are not withdrawn first.
         """
         by_digest: dict[str, list[Published]] = defaultdict(list)
         living: set[str] = set()
@@ -117,14 +106,10 @@ class Uses:
             if lives:
                 living.add(version.digest)
 
-        def starts() -> Iterator[_ManifestUse]:
-            for version in ordered:
-                same = by_digest[version.digest]
-                if same[0] is version:
-                    yield _ManifestUse(
-                        version.digest, tuple(each.label for each in same), version.digest in living
-                    )
-                then(version)  # the walk has followed the start when it asks for the next
+        starts = [
+            _ManifestUse(digest, tuple(version.label for version in same), digest in living)
+            for digest, same in by_digest.items()
+        ]
 
         def parents(manifest: _ManifestUse) -> Iterator[_ManifestUse]:
             for parent, needed in self._follow(manifest):
@@ -134,7 +119,7 @@ class Uses:
                 elif manifest.living:
                     yield _ManifestUse(parent, tuple(each.label for each in by_digest[parent]), True)
 
-        for _ in walk(starts(), parents, key=lambda step: step.digest, rank=lambda step: not step.kin):
+        for _ in walk(starts, parents, key=lambda step: step.digest, rank=lambda step: not step.kin):
             pass
 
     def _follow(self, use: _ManifestUse) -> list[tuple[str, bool]]:
@@ -142,7 +127,7 @@ class Uses:
         data = self.read(use.digest)
         if data is None:
             return []
-        manifest, edges = read_canonical(data) or self._odd(use.digest, data)
+        manifest, edges = self._parsed(use.digest, data)
         payload = manifest.payload if manifest is not None else None
         parts = set[str]()
         if manifest is not None and manifest.kind == "recombination":
@@ -157,44 +142,28 @@ class Uses:
                 parents.append((edge, edge in parts))
         if manifest is not None and use.digest not in self._entered:
             self._entered.add(use.digest)
-            self.manifests += 1
-            self.recent[use.digest] = manifest
-            if len(self.recent) > RECENT:
-                del self.recent[next(iter(self.recent))]
-            if self.naming:
-                self.functions[function_digest(manifest).rpartition(":")[2]].extend(use.labels)
+            self.functions[function_digest(manifest).rpartition(":")[2]].extend(use.labels)
         return parents
 
-    def _odd(self, digest: str, data: bytes) -> tuple[Manifest | None, Iterable[DocumentEdge]]:
-        """Report what is wrong with a document; return what it is nevertheless, and what it names."""
-        value = self._document(digest, data)
-        return (None if value is None else self._manifest(digest, data, value)), edges(value)
+    @property
+    def manifests(self) -> int:
+        """Number of manifests read."""
+        return len(self._entered)
 
-    def _document(self, digest: str, data: bytes) -> Any:
+    def _parsed(self, digest: str, data: bytes) -> tuple[Manifest | None, Iterable[DocumentEdge]]:
+        """Report what is wrong with a document; return the manifest, None if it is none, and what it names."""
+        manifest = value = None
+        code, what = "", ""
         try:
-            return loads(data, what="manifest")
-        except FormatError as error:
-            code = "manifest-format" if data.lstrip()[:1] == b"{" else "version-target"
-            self.faults.append((code, digest, str(error)))
-            return None
-
-    def _manifest(self, digest: str, data: bytes, value: Any) -> Manifest | None:
-        if not isinstance(value, dict) or not {"schema", "kind", "payload"} & value.keys():
-            self.faults.append(("version-target", digest, "expected a manifest, got other JSON"))
-            return None
-        schema = value.get("schema")
-        if type(schema) is int and schema > SCHEMA:
-            self.faults.append(("manifest-schema", digest, f"expected schema {SCHEMA}, got {schema}"))
-            return None
-        try:
+            value = loads(data, what="manifest")
             manifest = from_bytes(data)
+            if dumps(value) != data:
+                code, what = "manifest-canonical", "written canonically, the same values are other bytes"
         except FormatError as error:
-            self.faults.append(("manifest-format", digest, str(error)))
-            return None
-        if dumps(value) != data:
-            what = "the same values, written canonically, are other bytes: keys or spaces are not as they should be"
-            self.faults.append(("manifest-canonical", digest, what))
-        return manifest
+            code, what = _code_of(data, value), str(error)
+        if code:
+            self.faults.append((code, digest, what))
+        return manifest, edges(value)
 
     def follow_results(self, pointers: Iterable[tuple[str, str]]) -> None:
         """Follow pointers to results, given as label and digest, and record the blobs of the results."""
@@ -216,3 +185,13 @@ class Uses:
                 self.faults.append(("result-format", digest, what))
             for _, edge, size in edges(value):
                 self.of[edge].append(BlobUse("kept", label, size=size))
+
+
+def _code_of(data: bytes, value: Any) -> str:
+    """Return the fault code of a document that is no manifest, given its JSON value if it has one."""
+    if value is None:
+        return "manifest-format" if data.lstrip()[:1] == b"{" else "version-target"
+    if not isinstance(value, dict) or not {"schema", "kind", "payload"} & value.keys():
+        return "version-target"
+    schema = value.get("schema")
+    return "manifest-schema" if type(schema) is int and schema > SCHEMA else "manifest-format"
