@@ -47,7 +47,7 @@ ONLY_IN = {
     "torchvision": (
         "compatkit.adapters.torchvision",
         "compatkit.adapters.augmentation",
-        "compatkit.data.torchvision",
+        "compatkit_plugins.data_sets.torchvision",
     ),
 }
 PUBLIC_MODULES = {

@@ -68,16 +68,13 @@ def _words(plugin: Listed) -> str:
 
 
 def _built_in() -> Iterator[Listed]:
-    """Yield the builders and data sets that are not plugins."""
+    """Yield the builders that are not plugins."""
     from compatkit import __version__
     from compatkit.adapters.builders import BUILT_IN
-    from compatkit.data.loading import known
     from compatkit.plugins import Listed
 
     for name in sorted(BUILT_IN):
         yield Listed("builders", name, "active", "compatkit", __version__, summary=f"The networks of {name}.")
-    for name, summary in known().items():
-        yield Listed("data_sets", name, "active", "compatkit", __version__, summary=summary)
 
 
 def _print_kinds(plugins: list[Listed]) -> None:

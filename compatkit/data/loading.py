@@ -1,11 +1,10 @@
-"""Load data sets by name or path: packs, torchvision's folders, data sets of plugins."""
+"""Load data sets by name or path: packs, folders, tables, shards, data sets of plugins."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
 from glob import glob
-from importlib import import_module
 from pathlib import Path
 
 import attrs
@@ -41,22 +40,6 @@ DIGESTS = ("bytes", "unverified")
 """What the digest of images in files may be over."""
 SPLITS = ("train", "test")
 """Splits of a data set; a split is called ``mnist/test``."""
-MADE = {
-    "digits": ("compatkit.data.handwritten", "handwritten_digits"),
-    "typeset-digits": ("compatkit.data.typeset", "typeset_digits"),
-}
-"""Data sets that need no file: module and function."""
-
-FETCHED = {
-    "mnist": "mnist",
-    "usps": "usps",
-    "fashionmnist": "fashion-mnist",
-    "cifar10": "cifar10",
-    "cifar100": "cifar100",
-    "stl10": "stl10",
-    "svhn": "svhn",
-}
-"""torchvision's data sets: key, and the name that they get here."""
 
 
 @checks_arguments
@@ -73,19 +56,16 @@ def load(
 ) -> DataSet:
     """Load a data set.
 
-    A name is looked up in this order: ``digits`` and ``typeset-digits``; data sets of plugins (``peaks``,
-    ``cifar10.1``, ...); packs ``<name>.npz`` and ``<name>.webp.npz`` in ``root``, or else in the folder
-    ``COMPATKIT_DATA``; torchvision's own sets in the same folder, then in torchvision's (``$TORCH_HOME/datasets``).
-    Names of torchvision's sets never mean a plugin's. Case, hyphens and underscores make no difference.
-    ``hf:NAME`` is a data set of the Hugging Face Hub.
+    A name is looked up in this order: packs ``<name>.npz`` and ``<name>.webp.npz`` in ``root``, or else in the folder
+    ``COMPATKIT_DATA``; data sets of plugins (``digits``, ``peaks``, ``mnist``, ...), which get that folder. Case,
+    hyphens and underscores make no difference. ``hf:NAME`` is a data set of the Hugging Face Hub.
 
     Args:
         name_or_path: A name; or the path of a folder of class folders (see ``read_folder``), of shards
             (``read_shards``, also a pattern or URL) or of a data set of Hugging Face, of a table of images
             (``read_list``), or of an ``.npz`` pack.
         root: Folder to look in, in place of ``COMPATKIT_DATA``.
-        download: Let torchvision or the Hub's library fetch missing files, torchvision into the first of these
-            folders.
+        download: Let a plugin or the Hub's library fetch missing files, a plugin into that folder.
         hold_out: Share of each class that becomes test images, where a source does not divide its images: a tenth
             by default.
         seed: Draws that share; 0 by default.
@@ -201,12 +181,8 @@ def _check_no_split(text: str, folders: list[Path]) -> None:
         UnknownName: The text before the slash is a data set.
     """
     name, slash, split = text.rpartition("/")
-    packs = {_name(file) for folder in folders for file in _packs(folder).values()}
-    if (
-        not slash
-        or not split
-        or _key(name) not in {_key(known) for known in (*packs, *MADE, *providers(), *FETCHED)}
-    ):
+    known = {*_packs(folders), *map(_key, providers())}
+    if not slash or not split or _key(name) not in known:
         return
     hint = f" Load {name!r} and take its .{split}." if split in SPLITS else suggest(split, SPLITS)
     raise UnknownName(
@@ -216,26 +192,23 @@ def _check_no_split(text: str, folders: list[Path]) -> None:
 
 
 def _by_name(name: str, folders: list[Path], root: str | os.PathLike[str] | None, download: bool) -> DataSet:
-    key = _key(name)
-    if (made := _match(key, MADE)) is not None:
-        module, function = MADE[made]
-        return getattr(import_module(module), function)()
-    plugins = {} if key in FETCHED else providers()
+    key, packs, plugins = _key(name), _packs(folders), providers()
+    if key in packs:
+        return read_pack(packs[key], name=_name(packs[key]))
     if (plugin := _match(key, plugins)) is not None:
         return _provided(plugins[plugin], plugin, root, download)
-    for folder in folders:
-        packs = _packs(folder)
-        if key in packs:
-            return read_pack(packs[key], name=_name(packs[key]))
-    return _torchvision(name, folders, download)
-
-
-def known() -> dict[str, str]:
-    """Return the data sets that no plugin offers, each with its description."""
-    own = {
-        name: (import_module(module).__doc__ or "").partition("\n")[0] for name, (module, _) in MADE.items()
-    }
-    return own | {name: "A pack of this name, or torchvision's own files." for name in FETCHED.values()}
+    known = sorted({*(plugin for plugin in plugins if ":" not in plugin), *map(_name, packs.values())})
+    is_folder = bool(name) and Path(name).is_dir()
+    hint = (
+        f" To load the folder {name} that is here, write {name}/."
+        if is_folder
+        else suggest(name.lower(), known)
+    )
+    looked = f" Looked in {folders[0]}." if folders else ""
+    raise UnknownName(
+        f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and paths.{looked}",
+        subject=name,
+    )
 
 
 def is_path(name_or_path: str | os.PathLike[str]) -> bool:
@@ -272,37 +245,6 @@ def _found(path: Path, folders: list[Path]) -> Path:
     return next((place for place in places if is_there(place)), path)
 
 
-def _torchvision(name: str, folders: list[Path], download: bool) -> DataSet:
-    from compatkit.data.torchvision import default_root, read_torchvision
-
-    key, roots = _key(name), [*folders, default_root()]
-    looked = ", ".join(str(folder) for folder in roots)
-    data = read_torchvision(key, FETCHED[key], roots, download=download) if key in FETCHED else None
-    if data is not None:
-        return data
-    packs = {_name(file) for folder in folders for file in _packs(folder).values()}
-    if key in FETCHED:
-        like = ", ".join(sorted(pack for pack in packs if _key(pack).startswith(key)))
-        raise DataError(
-            f"Data set {name!r} is in none of these folders: {looked}."
-            + (f" There are packs of like names: {like}." if like else "")
-            + " Give the path of a pack, set COMPATKIT_DATA or root to a folder that holds it, or allow the download.",
-            subject=name,
-        )
-    plugins = (plugin for plugin in providers() if ":" not in plugin)
-    known = sorted({*MADE, *plugins, *packs, *FETCHED.values()})
-    is_folder = bool(name) and Path(name).is_dir()
-    hint = (
-        f" To load the folder {name} that is here, write {name}/."
-        if is_folder
-        else suggest(name.lower(), known)
-    )
-    raise UnknownName(
-        f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and paths. Looked in {looked}.",
-        subject=name,
-    )
-
-
 def _provided(
     factory: Callable[..., DataSet], name: str, root: str | os.PathLike[str] | None, download: bool
 ) -> DataSet:
@@ -330,29 +272,30 @@ def _folders(root: str | os.PathLike[str] | None) -> list[Path]:
     return [Path(local(folder, "a folder of data sets")).expanduser()] if folder else []
 
 
-def _packs(folder: Path) -> dict[str, Path]:
-    """Return the packs of a folder by key; of two with the same key the first by name."""
-    try:
-        files = sorted(file for file in folder.iterdir() if file.name.endswith(".npz"))
-    except FileNotFoundError:
-        return {}
-    except NotADirectoryError as error:
-        raise DataError(
-            f"{folder} is a file; root and COMPATKIT_DATA name a folder.", subject=folder
-        ) from error
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"The folder {folder} cannot be read: {error.strerror}. Check its rights.", subject=folder
-        ) from error
+def _packs(folders: list[Path]) -> dict[str, Path]:
+    """Return the packs of the folder of data sets by key; of two with the same key the first by name."""
     packs: dict[str, Path] = {}
-    for file in files:
-        packs.setdefault(_key(stem(file)), file)
+    for folder in folders:
+        try:
+            files = sorted(file for file in folder.iterdir() if file.name.endswith(".npz"))
+        except FileNotFoundError:
+            continue
+        except NotADirectoryError as error:
+            raise DataError(
+                f"{folder} is a file; root and COMPATKIT_DATA name a folder.", subject=folder
+            ) from error
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"The folder {folder} cannot be read: {error.strerror}. Check its rights.", subject=folder
+            ) from error
+        for file in files:
+            packs.setdefault(_key(stem(file)), file)
     return packs
 
 
 def _name(file: Path) -> str:
-    """Return the name of the data set in this pack: one name, however torchvision's sets are spelled."""
-    return FETCHED.get(_key(stem(file)), stem(file))
+    """Return the name of the data set in this pack: that of a plugin's data set, if only the spelling differs."""
+    return _match(_key(stem(file)), providers()) or stem(file)
 
 
 def _key(name: str) -> str:

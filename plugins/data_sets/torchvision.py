@@ -7,17 +7,23 @@ fixed MD5 digest before it opens it, so that no other pickle than the published 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
+from torchvision import datasets
 
-from compatkit.data.dataset import DataSet
+from compatkit import DataSet, hookimpl
 from compatkit.errors import DataError, EnvironmentFailure
+from compatkit.hooks import Register
 
+from ._files import Root, folder_of
+
+compatkit_api = 1
 Arrays = tuple[NDArray[Any], NDArray[Any]]
 
 DIGITS = tuple(str(digit) for digit in range(10))
@@ -53,7 +59,7 @@ class TorchvisionSet:
 SOURCES = {
     "mnist": TorchvisionSet("MNIST", "MNIST/raw", DIGITS),
     "usps": TorchvisionSet("USPS", "usps.bz2", DIGITS),
-    "fashionmnist": TorchvisionSet("FashionMNIST", "FashionMNIST/raw"),
+    "fashion-mnist": TorchvisionSet("FashionMNIST", "FashionMNIST/raw"),
     "cifar10": TorchvisionSet("CIFAR10", "cifar-10-batches-py"),
     "cifar100": TorchvisionSet("CIFAR100", "cifar-100-python"),
     "stl10": TorchvisionSet("STL10", "stl10_binary", channels_first=True, make=_by_split),
@@ -68,32 +74,38 @@ def default_root() -> Path:
     return Path(home).expanduser() / "datasets"
 
 
-def read_torchvision(key: str, name: str, roots: Sequence[Path], *, download: bool) -> DataSet | None:
-    """Read one of torchvision's data sets from the first folder that holds it.
+@hookimpl
+def compatkit_data_sets(register: Register) -> None:
+    """Offer the data sets of ``SOURCES``."""
+    for name in SOURCES:
+        register(name, partial(read_torchvision, name))
+
+
+def read_torchvision(name: str, root: Root = None, download: bool = False) -> DataSet:
+    """Read one of torchvision's data sets from the first folder that holds it: ``root``, then torchvision's own.
 
     Args:
-        key: One of ``SOURCES``.
-        name: Name of the data set.
-        roots: Folders to look in; with ``download``, what is missing is fetched into the first.
+        name: One of ``SOURCES``.
+        root: Folder of data sets; with ``download``, what is missing is fetched into it.
         download: Whether the network may be used.
 
-    Returns:
-        The data set, or None where no folder holds it and nothing may be fetched.
-
     Raises:
-        DataError: A folder holds the data set, but it is damaged or not complete.
+        DataError: No folder holds it, or it is damaged or not complete.
         EnvironmentFailure: It cannot be fetched or written.
     """
-    source = SOURCES[key]
-    for root in roots:
-        if (root / source.marker).exists():
-            return _read(source, name, root, download=download)
-    return _read(source, name, roots[0], download=True) if download else None
+    source, folder = SOURCES[name], folder_of(root)
+    roots = [default_root()] if folder is None else [folder, default_root()]
+    place = next((place for place in roots if (place / source.marker).exists()), None)
+    if place is None and not download:
+        raise DataError(
+            f"Data set {name!r} is in none of these folders: {', '.join(map(str, roots))}. Give the path of a pack, "
+            "set COMPATKIT_DATA or root to a folder that holds it, or allow the download.",
+            subject=name,
+        )
+    return _read(source, name, place or roots[0], download=download)
 
 
 def _read(source: TorchvisionSet, name: str, root: Path, *, download: bool) -> DataSet:
-    from torchvision import datasets
-
     kind = getattr(datasets, source.kind)
     try:
         splits = [source.make(kind, str(root), split, download) for split in ("train", "test")]

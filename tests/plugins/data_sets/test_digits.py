@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from compatkit.data import load
-from compatkit.data.typeset import typeset_digits
 from compatkit.errors import DataError, EnvironmentFailure
+from compatkit_plugins.data_sets.typeset_digits import typeset_digits
 
 DIGITS = tuple("0123456789")
 
@@ -68,9 +68,9 @@ def test_typeset_digits_can_be_told_apart(size):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"train": 5}, "at least one image of each of ten classes"),
-        ({"size": 4}, "6 to 128 pixels a side, got 4"),
-        ({"size": 8.5}, "a size is"),
+        ({"train": 5}, "'train' must be a whole number from 10 up; got 5"),
+        ({"size": 4}, "'size' must be a whole number from 6 to 128; got 4"),
+        ({"size": 8.5}, "got 8.5"),
     ],
 )
 def test_typeset_digits_of_no_usable_size_are_refused(arguments, message):

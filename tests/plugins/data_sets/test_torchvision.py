@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small import data_set, write_pack
 
 from compatkit.data import load
-from compatkit.data.torchvision import SOURCES, default_root
 from compatkit.errors import DataError, EnvironmentFailure
+from compatkit_plugins.data_sets.torchvision import SOURCES, default_root
 
 LABELS = np.array([3, 0, 9, 3], np.uint8)
 
@@ -171,12 +170,6 @@ def test_nothing_is_fetched_unless_asked(tmp_path, monkeypatch):
         load("mnist", root=tmp_path)
     assert str(tmp_path) in str(caught.value) and str(default_root()) in str(caught.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_packs_of_like_names_are_told_of(tmp_path):
-    write_pack(tmp_path, data_set("cifar100_small", channels=3))
-    with pytest.raises(DataError, match=r"'cifar100' is in none.*packs of like names: cifar100_small\. Give"):
-        load("cifar100", root=tmp_path)
 
 
 def test_a_download_goes_to_the_first_folder(tmp_path, monkeypatch):

@@ -14,11 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from compatkit.data.checking import check_size
-from compatkit.data.dataset import DataSet
-from compatkit.data.transforms import Floats, Images, quantized
+from compatkit import DataSet, hookimpl
 from compatkit.errors import DataError, EnvironmentFailure
+from compatkit.foundation.limits import Number
+from compatkit.hooks import Register
 
+compatkit_api = 1
+Images = NDArray[np.uint8]
+Floats = NDArray[np.float64]
 FONTS = (
     "DejaVuSans",
     "DejaVuSans-Bold",
@@ -36,14 +39,19 @@ FONTS = (
     "cmss10",
     "cmtt10",
 )
+NAME = "typeset-digits"
 OVERSAMPLING = 4
 _GLYPH = 96
 """Height of a glyph's bitmap in pixels, from which all sizes are drawn."""
 
 
-def typeset_digits(
-    train: int = 2000, test: int = 500, *, size: int = 16, seed: int = 0, name: str = "typeset-digits"
-) -> DataSet:
+@hookimpl
+def compatkit_data_sets(register: Register) -> None:
+    """Offer ``typeset-digits``."""
+    register(NAME, lambda root=None, download=False: typeset_digits())
+
+
+def typeset_digits(train: int = 2000, test: int = 500, *, size: int = 16, seed: int = 0) -> DataSet:
     """Return typeset digits, white on black.
 
     Args:
@@ -51,22 +59,16 @@ def typeset_digits(
         test: Number of test images.
         size: Height and width in pixels, 6 to 128.
         seed: Equal seeds give equal images under the same versions of Pillow and matplotlib.
-        name: Name of the data set.
 
     Raises:
         DataError: A count or the size cannot be used.
         EnvironmentFailure: matplotlib's fonts are missing.
     """
-    check_size((size, size), name)
-    if not 6 <= size <= 128:
-        raise DataError(f"{name}: typeset digits have 6 to 128 pixels a side, got {size}.")
-    if min(train, test) < 10:
-        raise DataError(
-            f"{name}: each split needs at least one image of each of ten classes, got {train}, {test}."
-        )
+    Number(least=6, most=128, whole=True).check(NAME, DataError, size=size)
+    Number(least=10, whole=True).check(NAME, DataError, train=train, test=test)
     glyphs = _glyphs()
     splits = [_render(glyphs, count, size, (seed, part)) for part, count in enumerate((train, test))]
-    return DataSet.of(name, splits[0], splits[1], [str(digit) for digit in range(10)])
+    return DataSet.of(NAME, splits[0], splits[1], [str(digit) for digit in range(10)])
 
 
 def _glyphs() -> list[list[Image.Image]]:
@@ -109,7 +111,8 @@ def _render(
     coarse = drawn.reshape(count, size, OVERSAMPLING, size, OVERSAMPLING).mean(axis=(2, 4), dtype=np.float32)
     contrast = draw.uniform(0.75, 1.0, (count, 1, 1)).astype(np.float32)
     noise = draw.normal(0.0, 255 * 0.04, coarse.shape).astype(np.float32)
-    return quantized(coarse * contrast + noise)[..., None], labels
+    pixels = np.clip(coarse * contrast + noise, 0, 255) + np.float32(0.5)
+    return pixels.astype(np.uint8)[..., None], labels
 
 
 def _maps(
