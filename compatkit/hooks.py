@@ -351,6 +351,19 @@ class Registration:
         """
 
     @hookspec
+    def compatkit_rungs(self, register: Register) -> None:
+        """Offer rungs of bridges: ``factory(seam) -> RungFit`` joins a head to an extractor it was not trained with.
+
+        ``seam`` is a ``compatkit.components.bridges.rungs.Seam``: features of both sides, and a copy of the head.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_rungs(register):
+                register("mine", lambda seam: RungFit(seam.project(ridge(seam.moments, 0.1))))
+        """
+
+    @hookspec
     def compatkit_launchers(self, register: Register) -> None:
         """Offer launchers of sweeps: factories of objects that are called with ``(work, jobs, workers)``.
 

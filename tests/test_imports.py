@@ -51,6 +51,7 @@ ONLY_IN = {
     ),
 }
 PUBLIC_MODULES = {
+    "compatkit.components.bridges.rungs",
     "compatkit.errors",
     "compatkit.hooks",
     "compatkit.foundation.limits",

@@ -14,10 +14,13 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from bridged import between, climb, part
 from distributions import Install, install
 from small import data_set, quick
 
 import compatkit as ck
+from compatkit.components.bridges.ladder import chosen_rungs
+from compatkit.components.bridges.rungs import Seam
 from compatkit.evaluation.metrics import KNOWN, OBSERVED
 from compatkit.training.testing import assert_builder, assert_metric, assert_regularizer
 
@@ -159,6 +162,61 @@ def test_the_metric_conforms_and_measures() -> None:
 def test_the_builder_conforms() -> None:
     for model in ("small", "wide"):
         assert_builder(offered("networks", "builders"), model, num_classes=5)
+
+
+def test_what_a_rung_is_given_is_documented() -> None:
+    text = PAGE.split("\n## Write a rung\n", 1)[1].split("\n## ", 1)[0]
+    assert sorted(names(text)) == public(Seam)
+
+
+def test_the_rung_undoes_a_change_of_scale_and_takes_its_place_on_the_ladder(install: Install) -> None:
+    text = re.search(r"^```python\n(# my_package/rescaled\.py\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert text is not None
+    install("my-package", {"rungs.rescaled": "my_rescaled"}, {"my_rescaled": text[1]})
+    own = part("own", torch.eye(4))
+    made = between(part("left", torch.diag(torch.tensor([3.0, 0.5, 2.0, 7.0]))), own)
+    rungs = chosen_rungs(["rescaled", "direct", "ridge"], False)
+    assert rungs == ["direct", "ridge", "rescaled"]
+    direct, _, step = climb(made).climb(rungs, None, None)
+    assert step.agreement is not None and step.agreement.accuracy == 1
+    assert step.explained == pytest.approx(1, abs=1e-4) and step.images == direct.images + len(made.pairs)
+    assert step.built.fitted is not None and step.built.fitted.training["method"] == "rescaled"
+    (wider,) = climb(between(part("left", torch.ones(7, 4)), own)).climb(["rescaled"], None, None)
+    assert wider.note == "Channels are rescaled one by one; got 7, and the head takes 4."
+
+
+READING = """
+from compatkit import hookimpl
+from compatkit.components.bridges.rungs import RungFit
+
+
+@hookimpl
+def compatkit_rungs(register):
+    register("{name}", rung)
+
+
+def rung(seam):
+    {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "taught", "images"),
+    [("seam.logits(); seam.features(); return RungFit()", True, 30), ("return RungFit()", False, 30)],
+)
+def test_a_rung_is_judged_by_what_it_reads(install: Install, body: str, taught: bool, images: int) -> None:
+    install("other", {"rungs.reading": "reading"}, {"reading": READING.format(name="reading", body=body)})
+    ladder = climb(between(part("left", torch.eye(4)), part("own", torch.eye(4))))
+    (step,) = ladder.climb(["reading"], None, None)
+    assert (step.taught, step.images) == (taught, images)
+
+
+@pytest.mark.parametrize("body", ["return 5", "raise ValueError('broken')", "seam.labeled()"])
+def test_errors_of_a_rung_name_its_package(install: Install, body: str) -> None:
+    install("other", {"rungs.wrong": "wrong_rung"}, {"wrong_rung": READING.format(name="wrong", body=body)})
+    ladder = climb(between(part("left", torch.eye(4)), part("own", torch.eye(4))))
+    with pytest.raises(ck.errors.PluginError, match=r"'rungs.wrong' of other .*: it"):
+        ladder.climb(["wrong"], None, None)
 
 
 def test_classes_are_matched_as_the_page_does() -> None:

@@ -78,7 +78,10 @@ def fit_projection(
     used = usual_strength(len(data)) if strength is None else strength
     layout = slot.blueprint.kwargs["layout"]
     moments = moments_of(feature_pairs(slot, extractor, own, data, before), layout, len(data))
-    return projection(slot, ridge(moments, used), extractor, own, data, {"method": "ridge", "strength": used})
+    fitted = ridge(moments, used)
+    facts = {"method": "ridge", "strength": used, "samples": fitted.samples, "residual": fitted.residual}
+    module = build_adapter(slot.blueprint, fitted_state(fitted))
+    return fitted_adapter(slot, module, extractor, own, data, facts)
 
 
 def feature_pairs(
@@ -148,46 +151,39 @@ def moments_of(
     return moments
 
 
-def projection(
+def fitted_adapter(
     slot: AdapterSlot,
-    fitted: Affine,
+    module: nn.Module,
     extractor: Component,
     own: Component,
     data: Split,
     facts: Mapping[str, Any],
 ) -> Adapter:
-    """Return the adapter ``project`` with fitted weights and its record.
+    """Return a fitted module as the adapter of a slot, with its record.
 
     Args:
         slot: AdapterSlot of the adapter; its blueprint includes the kernel size.
-        fitted: Affine map with weight ``(c * kernel * kernel, d)``.
+        module: Built from that blueprint.
         extractor: Extractor of the input features.
         own: Extractor of the target features.
         data: Images of the fit.
         facts: Further facts to record: ``method``, ...
     """
-    module = build_adapter(slot.blueprint, fitted_state(slot, fitted))
-    record = {
-        **facts,
-        "data": {"name": data.name, "digest": data.digest, "images": len(data)},
-        "samples": fitted.samples,
-        "residual": fitted.residual,
-    }
+    record = {**facts, "data": {"name": data.name, "digest": data.digest, "images": len(data)}}
     adapter = adapter_at(slot, module, extractor)
     return attrs.evolve(adapter, parents=(*adapter.parents, Parent(TARGETS, own.digest)), training=record)
 
 
-def fitted_state(slot: AdapterSlot, fitted: Affine) -> dict[str, Tensor]:
+def fitted_state(fitted: Affine, kernel: int = 1) -> dict[str, Tensor]:
     """Return the weights of ``project`` for a fitted map.
 
     Args:
-        slot: With the blueprint of the adapter, whose ``kernel`` is the side of the convolution, 1 if absent.
         fitted: Map from ``c * kernel * kernel`` values to d channels.
+        kernel: Side of the convolution.
 
     Returns:
         ``weight``, ``(d, c)`` or ``(d, c, kernel, kernel)``, and ``bias``, ``(d,)``; float32.
     """
-    kernel = int(slot.blueprint.kwargs.get("kernel", 1))
     weight = fitted.weight.T.float()
     if kernel > 1:
         weight = weight.unflatten(1, (-1, kernel, kernel))

@@ -1038,7 +1038,7 @@ class Registry(Shown):
                 ``data``, are not trained on; such rungs are chosen and judged by them.
             test: Labeled images for measuring accuracy; they do not affect the choice.
             head_data: Images of the head's domain for pairing features; labels are ignored.
-            rungs: Names from ``compatkit.components.bridges.ladder.RUNGS``; None for all except ``"infomax"``, and
+            rungs: Names of rungs, compatkit's own or a plugin's; None for compatkit's own except ``"infomax"``, and
                 without ``labels`` those that need them.
             until: Agreement at which to stop if the bridge also fits; None tries all rungs.
             max_images: Most images to fit on.
@@ -1053,7 +1053,7 @@ class Registry(Shown):
             DataError: Too few images, features that are not finite or constant, or no class in common.
             UsageError: A setting is invalid.
         """
-        from compatkit.components.bridges.building import bridge
+        from compatkit.components.bridges.building import bridge_pair
         from compatkit.components.bridges.inputs import BridgeRequest
 
         request = BridgeRequest(
@@ -1068,7 +1068,9 @@ class Registry(Shown):
             seed=seed,
             progress=progress,
         )
-        return bridge(self.store, extractor, head, request)
+        parts = PartLoader(self.store)
+        left, right = (parts.component(self.store.resolve(reference)) for reference in (extractor, head))
+        return bridge_pair(self.store, left, right, check_pair(self.store, left, right), request)
 
     def frozen(
         self,

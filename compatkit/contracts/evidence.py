@@ -58,7 +58,7 @@ class Rung:
     """Result of one rung of the ladder of bridges for a pair.
 
     Attributes:
-        name: Name of the rung in ``compatkit.components.bridges.ladder.RUNGS``.
+        name: Name of the rung.
         seconds: Duration.
         images: Number of unlabeled images used.
         agreement: Share of held-out images on which it predicts the same as the head's own network.

@@ -1,22 +1,19 @@
-"""Build bridges: try and judge every rung between two parts and choose one; for one pair or many."""
+"""Build a bridge: try and judge every rung between two parts and choose one."""
 
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.components.bridges import absorbing, closed, training
-from compatkit.components.bridges.closed import Candidate
+from compatkit.components.bridges.candidates import Candidate
 from compatkit.components.bridges.dividing import duplicates_note, split_labeled
-from compatkit.components.bridges.inputs import BridgeInputs, BridgeRequest, Passes, bridge_inputs
+from compatkit.components.bridges.inputs import BridgeInputs, BridgeRequest, Labeled, Passes, bridge_inputs
 from compatkit.components.bridges.judging import (
-    NOT_FINITE,
     ONE_CLASS,
     accuracy,
     agreement,
@@ -24,48 +21,22 @@ from compatkit.components.bridges.judging import (
     correct_mask,
     correctness,
     largest,
-    measurable,
     reference_predictions,
     share,
     significantly_fewer,
 )
-from compatkit.components.bridges.ladder import (
-    ADAPTERS,
-    BEST,
-    LABELED,
-    TAUGHT,
-    TRAINED,
-    UNFITTED,
-    Bridge,
-    RungResult,
-    choose,
-    chosen_rungs,
-    reason,
-)
+from compatkit.components.bridges.ladder import Bridge, RungResult, choose, chosen_rungs, reason
 from compatkit.components.bridges.publishing import HEAD, assemble, outcome
-from compatkit.components.bridges.training import Labeled
-from compatkit.components.loading import PartLoader, load
-from compatkit.components.pairs import check_pair
+from compatkit.components.bridges.rungs import RungFit, Seam
 from compatkit.components.projecting import own_extractor
-from compatkit.contracts.check import check
 from compatkit.contracts.manifest import Parent
 from compatkit.contracts.report import Report
 from compatkit.data.split import Split
-from compatkit.errors import DataError, IncompatibleError, UsageError, type_of
+from compatkit.errors import DataError, IncompatibleError, type_of
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Progress
-from compatkit.registry.names import Reference
+from compatkit.plugins.discovery import find
 from compatkit.registry.store import Store
-
-
-def bridge(store: Store, extractor: str, head: str, request: BridgeRequest) -> Bridge:
-    """Bridge a head to an extractor; see ``Registry.bridge``."""
-    parts = PartLoader(store)
-    left, right = (parts.component(store.resolve(reference)) for reference in (extractor, head))
-    report = check_pair(store, left, right)
-    if report.wiring == "refused":
-        raise IncompatibleError(str(report), subject=report)
-    return bridge_pair(store, left, right, report, request)
 
 
 def bridge_pair(
@@ -79,7 +50,12 @@ def bridge_pair(
         head: The head, of another network.
         report: Check of the two contracts.
         request: Images, rungs and settings.
+
+    Raises:
+        IncompatibleError: The parts cannot be wired, or no rung could be built.
     """
+    if report.wiring == "refused":
+        raise IncompatibleError(str(report), subject=report)
     rungs = chosen_rungs(request.rungs, request.labels is not None)
     base = bridge_inputs(extractor, head, own_extractor(store, head), request)
     ladder = Ladder(base, request.labels, request.test)
@@ -107,62 +83,10 @@ def bridge_pair(
     )
 
 
-def between(
-    store: Store,
-    extractors: Sequence[Reference],
-    heads: Sequence[Reference],
-    data: Mapping[str, Split],
-    rung: str,
-    *,
-    tests: Mapping[str, Split],
-    max_images: int,
-    seed: int,
-    progress: Progress | None,
-) -> dict[tuple[str, str], Bridge]:
-    """Return a bridge for each pair; see ``Registry.bridges.between``."""
-    rungs = _rungs_between(rung)
-    if not isinstance(data, Mapping):
-        raise UsageError(f"data= expects a mapping from extractor name to images, got {type_of(data)}.")
-    pairs = [(left, right) for left in extractors for right in heads]
-    bridges: dict[tuple[str, str], Bridge] = {}
-    for number, (left, right) in enumerate(pairs):
-        if progress is not None:
-            progress(number, len(pairs), f"{left.name} + {right.name}")
-        extractor_part, head_part = load(store, left), load(store, right)
-        if head_part.is_own(extractor_part):
-            continue
-        images_of = data.get(extractor_part.reference, data.get(left.name))
-        if images_of is None:
-            raise DataError(
-                f"{left.name} has no images to fit a bridge on; images were given for {', '.join(data)}."
-            )
-        report = check(extractor_part.manifest, head_part.manifest)
-        test, note = _tests_of(head_part, tests.get(extractor_part.reference, tests.get(left.name)))
-        request = BridgeRequest(
-            data=images_of, test=test, rungs=rungs, until=None, max_images=max_images, seed=seed
-        )
-        try:
-            if report.wiring == "refused":
-                raise IncompatibleError("they cannot be wired")
-            bridge = bridge_pair(store, extractor_part, head_part, report, request)
-            bridges[extractor_part.reference, head_part.reference] = attrs.evolve(
-                bridge, notes=(*bridge.notes, *note)
-            )
-        except (IncompatibleError, DataError) as error:
-            of_images = isinstance(error, DataError) and error.subject is None
-            if of_images:
-                raise
-            warnings.warn(
-                f"{extractor_part.reference} with {head_part.reference} has no bridge by {rung}: {error}",
-                stacklevel=4,
-            )
-    return bridges
-
-
 def _facts(request: BridgeRequest, base: BridgeInputs, ladder: Ladder) -> dict[str, Any]:
     """Return the facts about a ladder, as JSON values."""
     return {
-        "data": {"name": base.fit.name, "digest": base.fit.digest, "images": len(base.fit)},
+        "data": base.fit_facts,
         "paired_on": {
             "on": request.on,
             "name": base.pairs.name,
@@ -177,22 +101,6 @@ def _facts(request: BridgeRequest, base: BridgeInputs, ladder: Ladder) -> dict[s
     }
 
 
-def _rungs_between(rung: str) -> list[str]:
-    """Return the rungs to try for a matrix.
-
-    Raises:
-        UsageError: The rung is unknown, or inserts no adapter.
-    """
-    if rung not in (*ADAPTERS, BEST):
-        chosen_rungs([rung], True)  # raises for an unknown name
-        raise UsageError(
-            f"The rung {rung} inserts no adapter. Use one of {', '.join(ADAPTERS)}, or {BEST} for the one in closed "
-            "form with the highest agreement.",
-            subject=rung,
-        )
-    return ["statistics", *(name for name in ADAPTERS if name not in TAUGHT)] if rung == BEST else [rung]
-
-
 def _recorded(step: RungResult, base: BridgeInputs) -> RungResult:
     """Return a result whose adapter records its judgement."""
     candidate = step.candidate
@@ -203,27 +111,6 @@ def _recorded(step: RungResult, base: BridgeInputs) -> RungResult:
     facts = {**adapter.training, **outcome(step)}
     fitted = attrs.evolve(adapter, parents=parents, training=facts)
     return attrs.evolve(step, candidate=attrs.evolve(candidate, fitted=fitted))
-
-
-def _tests_of(head: Component, test: Split | None) -> tuple[Split | None, tuple[str, ...]]:
-    """Return the test images if the head knows one of their classes; else None and a note."""
-    if test is None or measurable(test, head):
-        return test, ()
-    return None, (
-        f"No accuracy is measured: {test.name} holds no image of a class that {head.reference} knows.",
-    )
-
-
-CLOSED: Mapping[str, Callable[[BridgeInputs], Candidate]] = {
-    "direct": closed.direct,
-    "statistics": closed.statistics,
-    "permutation": closed.by_permutation,
-    "procrustes": closed.by_procrustes,
-    "ridge": closed.by_ridge,
-    "ridge-procrustes": closed.by_ridge_procrustes,
-    "ridge3x3": closed.by_ridge3x3,
-    "absorbed": absorbing.absorbed,
-}
 
 
 @attrs.define(eq=False)
@@ -281,7 +168,7 @@ class Ladder:
         for number, rung in enumerate(rungs):
             if progress is not None:
                 progress(number, len(rungs), rung)
-            steps.append(self._step(rung, steps))
+            steps.append(self._step(rung))
             if until is not None and _suffices(steps[-1], until):
                 break
         if progress is not None:
@@ -312,30 +199,44 @@ class Ladder:
         logits = self.inputs.answers(self.teacher, self.test)
         return accuracy(logits, self.test, self.inputs.head).accuracy
 
-    def _step(self, rung: str, before: Sequence[RungResult]) -> RungResult:
-        self.inputs.borrowed_seconds()
-        began = time.perf_counter()
+    def _step(self, rung: str) -> RungResult:
+        seam, before = Seam(self.inputs, self._labeled, self.teacher), self.inputs.moment_seconds
+        began, note = time.perf_counter(), ""
         try:
-            candidate = self._built(rung)
-        except IncompatibleError as error:
-            return RungResult(rung, note=str(error))
-        except DataError as error:
-            self._check_features(rung)
-            if rung not in TRAINED:
-                raise
-            return RungResult(rung, note=str(error))
-        seconds = time.perf_counter() - began + self.inputs.borrowed_seconds()
-        self._check_features(rung)
-        if rung == "infomax" and (note := self._rollback_reason(candidate, before)):
-            return RungResult(rung, images=self._images(rung, candidate), seconds=seconds, note=note)
-        return self._measured(rung, candidate, seconds)
+            fit = self._fit(rung, seam)
+            candidate = Candidate.of(self.inputs, rung, fit)
+        except (IncompatibleError, DataError) as error:
+            fit, candidate, note = RungFit(), None, str(error)
+        seconds = time.perf_counter() - began + (before if "moments" in seam.reads else 0.0)
+        if "pairs" in seam.reads:
+            _ = (
+                self.inputs.moments
+            )  # raises for features that nothing can be fitted to, whichever rung needs them first
+        if candidate is None:
+            return RungResult(rung, note=note)
+        if fit.start is not None and (
+            note := self._rollback_reason(candidate, Candidate.of(self.inputs, rung, fit.start))
+        ):
+            return RungResult(rung, images=self._images(seam, candidate), seconds=seconds, note=note)
+        return self._measured(rung, seam, candidate, seconds)
 
-    def _check_features(self, rung: str) -> None:
-        """Raise for features that nothing can be fitted to, whichever rung needs them first."""
-        if rung not in UNFITTED:
-            self.inputs.check()
+    def _fit(self, rung: str, seam: Seam) -> RungFit:
+        offer, refusal, fit = find("rungs", rung), None, None
+        with offer.called({}, "fitting", "its fit failed", "Draw from a generator seeded with seam.seed."):
+            try:
+                fit = offer.factory(seam)
+            except (
+                IncompatibleError,
+                DataError,
+            ) as error:  # of what it was given
+                refusal = error
+        if refusal is not None:
+            raise refusal
+        if not isinstance(fit, RungFit):
+            raise offer.owner.error(f"it returned {type_of(fit)}. Return a RungFit.")
+        return fit
 
-    def _measured(self, rung: str, candidate: Candidate, seconds: float) -> RungResult:
+    def _measured(self, rung: str, seam: Seam, candidate: Candidate, seconds: float) -> RungResult:
         """Return the result of a bridge on held-out, test and labeled images."""
         head, residual, right, figure = self.inputs.head, candidate.residual, None, None
         if self._checks is not None:
@@ -344,30 +245,29 @@ class Ladder:
             figure = accuracy(self._logits_on(candidate, self._tests, self.test), self.test, head)
         return RungResult(
             rung,
-            agreement(held_out_predictions(candidate), self.wanted),
+            agreement(candidate.held_out_predictions(), self.wanted),
             None if residual is None else 1 - residual,
-            self._images(rung, candidate),
+            self._images(seam, candidate),
             len(self.inputs.fit) if candidate.estimates else 0,
-            len(self._labeled.targets) if rung in LABELED and self._labeled is not None else 0,
+            len(self._labeled.targets) if "labels" in seam.reads and self._labeled is not None else 0,
             seconds,
             figure,
             None if right is None or self._checks is None else correctness(right, self._checks[1]),
             right,
+            "logits" in seam.reads,
             candidate=candidate,
         )
 
-    def _images(self, rung: str, candidate: Candidate) -> int:
+    def _images(self, seam: Seam, candidate: Candidate) -> int:
         """Return the number of unlabeled images that a rung uses, including those for statistics."""
-        if rung in UNFITTED and not candidate.estimates:
-            return 0
-        return len(self.inputs.fit if rung in ("statistics", "stitch", "infomax") else self.inputs.pairs)
+        if "pairs" in seam.reads and "features" not in seam.reads:
+            return len(self.inputs.pairs)
+        return len(self.inputs.fit) if seam.reads or candidate.estimates else 0
 
-    def _rollback_reason(self, candidate: Candidate, steps: Sequence[RungResult]) -> str:
-        """Return why the training of an absorbed bridge is rolled back, or empty."""
-        climbed = (step.candidate for step in steps if step.rung == "absorbed")
-        first = next(climbed, None) or absorbing.absorbed(self.inputs)
+    def _rollback_reason(self, candidate: Candidate, start: Candidate) -> str:
+        """Return why a training is rolled back to its start, or empty."""
         before_correct, after_correct = (
-            held_out_predictions(bridge) == self.wanted for bridge in (first, candidate)
+            bridge.held_out_predictions() == self.wanted for bridge in (start, candidate)
         )
         if not significantly_fewer(after_correct, before_correct):
             return ""
@@ -380,36 +280,8 @@ class Ladder:
             features if candidate.inputs is self.inputs else candidate.inputs.passes(images, None)
         )
 
-    def _built(self, rung: str) -> Candidate:
-        if rung in CLOSED:
-            return CLOSED[rung](self.inputs)
-        if rung == "stitch":
-            return training.stitched(self.inputs, self.teacher)
-        if rung == "infomax":
-            return training.informed(self.inputs)
-        if self._labeled is None:
-            raise UsageError(f"The rung {rung} needs labels; pass labels=.")
-        if rung == "stitch-labels":
-            return training.stitched_to_labels(self.inputs, self._labeled)
-        return training.finetuned(self.inputs, self._labeled)
-
 
 def _suffices(step: RungResult, until: float) -> bool:
     """Return whether a rung agrees well enough, beyond chance, to stop."""
     agreed = step.agreed
-    return (
-        agreed is not None
-        and step.rung not in TAUGHT
-        and agreed.figure.accuracy >= until
-        and agreed.says == "fit"
-    )
-
-
-def held_out_predictions(candidate: Candidate) -> Tensor:
-    """Return the predictions of a bridge on held-out images, int64 ``(n,)``.
-
-    Returns:
-        Class numbers; ``NOT_FINITE`` for images whose logits are not finite.
-    """
-    logits = candidate.answers(candidate.inputs.held_out_features)
-    return torch.where(torch.isfinite(logits).all(dim=1), logits.argmax(dim=1), NOT_FINITE)
+    return agreed is not None and not step.taught and agreed.figure.accuracy >= until and agreed.says == "fit"

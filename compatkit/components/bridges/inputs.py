@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.alignment.maps import rotation
 from compatkit.adapters.alignment.moments import PairedMoments
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.bridges.dividing import On, pairing_images, split_held_out
@@ -28,7 +27,6 @@ from compatkit.evaluation.normalization import evaluation_mode, reestimate
 from compatkit.evaluation.preprocessing import covering
 from compatkit.foundation.limits import SEED, Number
 
-T = TypeVar("T")
 LIMIT = 2**30
 """Most bytes of cached features per set of images; beyond it they are recomputed in every pass."""
 
@@ -115,34 +113,17 @@ class Passes:
             yield batch[0]
 
 
-@attrs.define(eq=False)
-class Lazy(Generic[T]):
-    """A lazily computed value.
+@attrs.frozen(eq=False)
+class Labeled:
+    """Labeled images of classes that the head knows.
 
     Attributes:
-        make: Computes it.
+        features: The extractor's features, after the adapters without weights.
+        targets: Wanted outputs of the head, int64 ``(n,)``.
     """
 
-    make: Callable[[], T]
-    _value: T | None = None
-    _seconds: float = 0.0
-    _used: bool = False
-    _made: bool = False
-
-    def get(self) -> T:
-        """Return the value."""
-        self._used = True
-        if self._value is None:
-            began = time.perf_counter()
-            self._value = self.make()
-            self._seconds, self._made = time.perf_counter() - began, True
-        return self._value
-
-    def borrowed_seconds(self) -> float:
-        """Return the seconds of its computation if another user than its maker used it since the last call; else 0."""
-        borrowed = self._used and not self._made
-        self._used = self._made = False
-        return self._seconds if borrowed else 0.0
+    features: Passes
+    targets: Tensor
 
 
 @attrs.define(eq=False)
@@ -159,6 +140,7 @@ class BridgeInputs:
         pairs: Images on which features are paired.
         held_out: Images held out for agreement; nothing is fitted to them.
         seed: Seed of orders and draws.
+        moment_seconds: Time that the moments took; 0 before they are computed.
     """
 
     extractor: Component
@@ -173,16 +155,14 @@ class BridgeInputs:
     paired: Passes = attrs.field(init=False, repr=False)
     features: Passes = attrs.field(init=False, repr=False)
     held_out_features: Passes = attrs.field(init=False, repr=False)
-    _moments: Lazy[PairedMoments] = attrs.field(init=False, repr=False)
-    _rotation: Lazy[Tensor] = attrs.field(init=False, repr=False)
+    moment_seconds: float = attrs.field(init=False, default=0.0)
+    _moments: PairedMoments | None = attrs.field(init=False, default=None, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self.paired = Passes(lambda: self._pairs())
         apart = Passes(lambda: self._finite(self._features(self.fit, self.seed)))
         self.features = self.paired if self.pairs is self.fit else apart
         self.held_out_features = self.passes(self.held_out, None)
-        self._moments = Lazy(self._paired_moments)
-        self._rotation = Lazy(lambda: rotation(self._moments.get()))
 
     @property
     def layout(self) -> str:
@@ -208,25 +188,16 @@ class BridgeInputs:
         Raises:
             DataError: Features of one side are constant.
         """
-        return self._moments.get()
-
-    def check(self) -> None:
-        """Raise for features that nothing can be fitted to.
-
-        Raises:
-            DataError: Features are not finite or constant; the message names their extractor.
-        """
-        _ = self.moments
+        if self._moments is None:
+            began = time.perf_counter()
+            self._moments = self._paired_moments()
+            self.moment_seconds = time.perf_counter() - began
+        return self._moments
 
     @property
-    def rotation(self) -> Tensor:
-        """Procrustes' Q of the paired features, cached: with thousands of channels it is the most expensive fit."""
-        _ = self.moments  # first, so that its time does not count for the rotation
-        return self._rotation.get()
-
-    def borrowed_seconds(self) -> float:
-        """Return the seconds of cached values used since the last call: each user is charged for them."""
-        return self._moments.borrowed_seconds() + self._rotation.borrowed_seconds()
+    def fit_facts(self) -> dict[str, Any]:
+        """Name, digest and number of the fitting images, as JSON values."""
+        return {"name": self.fit.name, "digest": self.fit.digest, "images": len(self.fit)}
 
     def passes(self, images: Split, order: int | None) -> Passes:
         """Return the features of images after the adapters without weights, in an order.

@@ -10,53 +10,48 @@ import attrs
 
 from compatkit.components.bridges.judging import Judgement, significantly_more
 from compatkit.contracts.evidence import Figure, Rung
-from compatkit.errors import IncompatibleError, UsageError, suggest, type_of
+from compatkit.errors import IncompatibleError, UsageError, type_of
+from compatkit.foundation.arguments import texts_of
 from compatkit.foundation.display import Shown
+from compatkit.plugins.discovery import require
 from compatkit.reports.tabular import Tabular
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from compatkit.components.bridges.closed import Candidate
+    from compatkit.components.bridges.candidates import Candidate
     from compatkit.evaluation.adapter import Adapter
     from compatkit.evaluation.recombination import Recombination
 
-RUNGS: dict[str, str] = {
-    "direct": "as it is, with stored statistics",
-    "statistics": "the head's statistics estimated anew",
-    "permutation": "channels permuted",
-    "procrustes": "a rotation of the channels",
-    "ridge": "a linear map of the channels",
-    "ridge-procrustes": "the same, shrunk to the rotation",
-    "ridge3x3": "a 3x3 convolution",
-    "absorbed": "the head's first layers refitted, nothing added",
-    "stitch": "a linear map, trained towards the logits of the head's own network",
-    "stitch-labels": "a linear map, trained with labels",
-    "finetune": "a linear map and the whole head, trained with labels",
-    "infomax": "the head's first layers and norms, trained to answer surely and evenly",
-}
-"""Descriptions of the rungs."""
+RUNGS = (
+    "direct",
+    "statistics",
+    "permutation",
+    "procrustes",
+    "ridge",
+    "ridge-procrustes",
+    "ridge3x3",
+    "absorbed",
+    "stitch",
+    "stitch-labels",
+    "finetune",
+    "infomax",
+)
+"""Names of compatkit's own rungs, in the order of the ladder; other plugins' rungs come after them."""
 LABELED = frozenset({"stitch-labels", "finetune"})
-"""Rungs that need labels."""
+"""Those that need labels."""
 ON_REQUEST = frozenset({"infomax"})
-"""Rungs tried only if named: they harm unbalanced classes."""
-UNFITTED = frozenset({"direct", "statistics"})
-"""Rungs that fit nothing to features."""
-TRAINED = frozenset({"stitch", "stitch-labels", "finetune", "infomax"})
-"""Iteratively trained rungs; if their training fails, the others remain valid."""
-TAUGHT = frozenset({"stitch"})
-"""Rungs trained to imitate the head's own network: their agreement overstates their quality."""
-ADAPTERS = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "stitch")
-"""Rungs without labels that insert an adapter and leave both parts unchanged."""
+"""Those tried only if named: they harm unbalanced classes."""
 BEST = "best"
 """For a matrix: of statistics alone and the adapters in closed form, the one with the highest agreement."""
+BEST_OF = ("statistics", "permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3")
 
 
 def chosen_rungs(names: Sequence[str] | None, labeled: bool) -> list[str]:
     """Return the rungs to try, in order.
 
     Args:
-        names: Requested rungs; None for all except those on request, and those that need missing labels.
+        names: Requested rungs; None for compatkit's own except those on request, and those that need missing labels.
         labeled: Whether there are labels.
 
     Raises:
@@ -64,21 +59,16 @@ def chosen_rungs(names: Sequence[str] | None, labeled: bool) -> list[str]:
     """
     if names is None:
         return [rung for rung in RUNGS if rung not in ON_REQUEST and (labeled or rung not in LABELED)]
-    if isinstance(names, str) or not isinstance(names, Sequence):
-        raise UsageError(f"rungs= expects a list of names, got {names!r:.80}.")
-    for name in names:
-        if not isinstance(name, str) or name not in RUNGS:
-            raise UsageError(
-                f"Unknown rung {name!r:.80}; known are {', '.join(RUNGS)}.{suggest(name, RUNGS)}",
-                subject=name,
-            )
-        if name in LABELED and not labeled:
-            raise UsageError(
-                f"The rung {name} is trained with labels; pass labels= (--labels), images with their classes."
-            )
     if not names:
         raise UsageError(f"Expected at least one rung; known are {', '.join(RUNGS)}.")
-    return [rung for rung in RUNGS if rung in set(names)]
+    known = [
+        require("rungs", name) for name in texts_of(names, "rungs", "the name of a rung, such as 'ridge'")
+    ]
+    if missing := [name for name in known if name in LABELED and not labeled]:
+        raise UsageError(
+            f"The rung {missing[0]} is trained with labels; pass labels= (--labels), images with their classes."
+        )
+    return sorted(dict.fromkeys(known), key=lambda name: RUNGS.index(name) if name in RUNGS else len(RUNGS))
 
 
 BRIDGED = "head"
@@ -104,6 +94,7 @@ class RungResult:
         accuracy: On test images, if given.
         checked: Accuracy on labeled images that nothing was fitted to, if labels were given.
         right: Which of them are right.
+        taught: Whether it was trained to imitate the head's own network, so that its agreement overstates its quality.
         note: Why it was left out, or a remark.
         candidate: The bridge; None if it was left out.
     """
@@ -118,6 +109,7 @@ class RungResult:
     accuracy: Figure | None = None
     checked: Judgement | None = None
     right: Tensor | None = attrs.field(default=None, repr=False)
+    taught: bool = False
     note: str = ""
     candidate: Candidate | None = attrs.field(default=None, repr=False)
 
@@ -140,7 +132,7 @@ class RungResult:
     @property
     def judged(self) -> Judgement | None:
         """Judgement by held-out labels for a rung trained with labels, else by agreement."""
-        return self.checked if self.rung in LABELED and self.agreed is not None else self.agreed
+        return self.checked if self.labels and self.agreed is not None else self.agreed
 
     @property
     def meaning(self) -> str:
@@ -236,13 +228,19 @@ class Bridge(Shown, Tabular):
         return self.step(self.chosen).meaning
 
     @property
+    def inserts(self) -> bool:
+        """Whether the chosen rung inserts an adapter and leaves both parts unchanged."""
+        candidate = self.step(self.chosen).built
+        return candidate.fitted is not None and not candidate.refitted
+
+    @property
     def judged_by(self) -> str:
         """``"labels"`` if the chosen rung was trained with some, else ``"agreement"``."""
-        return "labels" if self.chosen in LABELED else "agreement"
+        return "labels" if self.step(self.chosen).labels else "agreement"
 
     def lines(self) -> list[str]:
         """Return lines of a report: the chosen rung, the result of each rung, and the notes."""
-        lines = [f"Bridged by {self.chosen}: {RUNGS[self.chosen]}; {self.says}."]
+        lines = [f"Bridged by {self.chosen}: {self.says}."]
         for result in self.steps:
             if result.agreement is None:
                 lines.append(f"Rung {result.rung}: left out: {result.note}")
@@ -317,11 +315,11 @@ def choose(steps: Sequence[RungResult]) -> RungResult:
     if not available:
         reasons = "\n".join(f"{step.rung}: {step.note}" for step in steps)
         raise IncompatibleError(f"No rung could be built:\n{reasons}")
-    labeled = [step for step in available if step.rung in LABELED]
+    labeled = [step for step in available if step.labels]
     unlabeled = [step for step in available if step not in labeled]
     if not unlabeled:
         return max(labeled, key=_right)
-    best = max([step for step in unlabeled if step.rung not in TAUGHT] or unlabeled, key=_agrees)
+    best = max([step for step in unlabeled if not step.taught] or unlabeled, key=_agrees)
     best_labeled = max(labeled, key=_right, default=None)
     if best_labeled is None or best_labeled.right is None or best.right is None:
         return best
@@ -335,11 +333,11 @@ def reason(chosen: RungResult, steps: Sequence[RungResult]) -> str:
         chosen: The result that was chosen.
         steps: All results.
     """
-    if chosen.rung not in LABELED or chosen.checked is None:
+    if not chosen.labels or chosen.checked is None:
         return ""
     figure, best = (
         chosen.checked.figure,
-        [step for step in steps if step.rung not in LABELED and step.checked],
+        [step for step in steps if not step.labels and step.checked],
     )
     comparison = ""
     if best:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.components.bridges.ladder import BRIDGED
+from compatkit.components.bridges.ladder import BEST, BEST_OF, BRIDGED, chosen_rungs
+from compatkit.components.loading import load
+from compatkit.contracts.check import check
+from compatkit.errors import DataError, IncompatibleError, UsageError, type_of
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
@@ -15,6 +20,7 @@ from compatkit.registry.store import Store
 if TYPE_CHECKING:
     from compatkit.components.bridges.ladder import Bridge
     from compatkit.data.dataset import Split
+    from compatkit.evaluation.component import Component
     from compatkit.evaluation.conditions import Progress
 
 
@@ -105,9 +111,9 @@ class Bridges:
             extractors: Pattern, or patterns.
             heads: Pattern, or patterns.
             data: Images of each extractor's domain, by name or pinned reference; labels are ignored.
-            rung: A rung with an adapter: ``"permutation"``, ``"procrustes"``, ``"ridge"``, ``"ridge-procrustes"``,
-                ``"ridge3x3"`` or ``"stitch"``; or ``"best"``, which tries all of these in closed form and takes the
-                one with the highest agreement.
+            rung: A rung that inserts an adapter: ``"permutation"``, ``"procrustes"``, ``"ridge"``,
+                ``"ridge-procrustes"``, ``"ridge3x3"``, ``"stitch"`` or a plugin's; or ``"best"``, which tries all of
+                these in closed form and takes the one with the highest agreement.
             tests: Labeled images to measure every rung on, with the same keys.
             max_images: As for ``bridge``.
             seed: As for ``bridge``.
@@ -120,20 +126,60 @@ class Bridges:
             UsageError: The rung is unknown, changes the head or needs labels.
             DataError: An extractor has no images, or too few.
         """
-        from compatkit.components.bridges.building import between
+        from compatkit.components.bridges.building import bridge_pair
+        from compatkit.components.bridges.inputs import BridgeRequest
 
-        lefts, rights = (
-            self.store.select(extractors, "extractor"),
-            self.store.select(heads, "head"),
-        )
-        return between(
-            self.store,
-            lefts,
-            rights,
-            data,
-            rung,
-            tests=tests or {},
-            max_images=max_images,
-            seed=seed,
-            progress=progress,
-        )
+        if not isinstance(data, Mapping):
+            raise UsageError(f"data= expects a mapping from extractor name to images, got {type_of(data)}.")
+        rungs = BEST_OF if rung == BEST else chosen_rungs([rung], False)
+        lefts, rights = self.store.select(extractors, "extractor"), self.store.select(heads, "head")
+        bridges: dict[tuple[str, str], Bridge] = {}
+        for number, (left, right) in enumerate(product(lefts, rights)):
+            if progress is not None:
+                progress(number, len(lefts) * len(rights), f"{left.name} + {right.name}")
+            extractor, head = load(self.store, left), load(self.store, right)
+            if head.is_own(extractor):
+                continue
+            images = _images_of(extractor, data)
+            if images is None:
+                raise DataError(
+                    f"{left.name} has no images to fit a bridge on; images were given for {', '.join(data)}."
+                )
+            test, notes = _tests_of(head, _images_of(extractor, tests or {}))
+            request = BridgeRequest(
+                data=images, test=test, rungs=rungs, until=None, max_images=max_images, seed=seed
+            )
+            report = check(extractor.manifest, head.manifest)
+            try:
+                bridge = bridge_pair(self.store, extractor, head, report, request)
+            except (IncompatibleError, DataError) as error:
+                if isinstance(error, DataError) and error.subject is None:  # of the images, not of a part
+                    raise
+                warnings.warn(
+                    f"{extractor.reference} with {head.reference} has no bridge by {rung}: {error}",
+                    stacklevel=3,
+                )
+                continue
+            if rung != BEST and not bridge.inserts:
+                raise UsageError(
+                    f"The rung {rung} inserts no adapter between unchanged parts. Use one that does, or {BEST} for the "
+                    "one in closed form with the highest agreement.",
+                    subject=rung,
+                )
+            bridges[extractor.reference, head.reference] = attrs.evolve(bridge, notes=(*bridge.notes, *notes))
+        return bridges
+
+
+def _images_of(extractor: Component, images: Mapping[str, Split]) -> Split | None:
+    return images.get(extractor.reference, images.get(extractor.name))
+
+
+def _tests_of(head: Component, test: Split | None) -> tuple[Split | None, tuple[str, ...]]:
+    """Return the test images if the head knows one of their classes; else None and a note."""
+    from compatkit.components.bridges.judging import measurable
+
+    if test is None or measurable(test, head):
+        return test, ()
+    return None, (
+        f"No accuracy is measured: {test.name} holds no image of a class that {head.reference} knows.",
+    )

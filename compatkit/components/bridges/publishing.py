@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.components.bridges.closed import Candidate
+from compatkit.components.bridges.candidates import Candidate
 from compatkit.components.bridges.inputs import BridgeInputs
 from compatkit.components.bridges.ladder import BRIDGED, Bridge, RungResult
 from compatkit.components.loading import load
@@ -165,14 +165,11 @@ def _manifest(step: RungResult, candidate: Candidate) -> Manifest:
     """Return the manifest of a refitted head: the old network, without its promises."""
     base = candidate.inputs
     old = base.head.manifest
-    data = {"name": base.fit.name, "digest": base.fit.digest, "images": len(base.fit)}
-    training = {**candidate.method, "data": data, **outcome(step)}
-    if (residual := candidate.residual) is not None:
-        training["residual"] = residual
+    training = {**candidate.method, "data": base.fit_facts, **outcome(step)}
     protocol = Protocol(old.contract.protocol.norm)
     blueprint, structural = old.blueprint, old.contract.structural
     if candidate.entries:
-        entries = {**dict(blueprint.entries), **dict(candidate.entries)}
+        entries = {**dict(blueprint.entries), **candidate.entries}
         blueprint = attrs.evolve(blueprint, entries=tuple(entries.items()))
         structural = attrs.evolve(structural, inputs=(_entering(base),))
     return Manifest(

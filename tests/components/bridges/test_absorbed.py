@@ -8,8 +8,11 @@ from bridged import Features, Head, between, climb, head_of, part
 from sample_components import loaded
 from torch import Tensor, nn
 
-from compatkit.components.bridges.absorbing import absorbed, entries
+from compatkit.components.bridges.candidates import Candidate
+from compatkit.components.bridges.inputs import BridgeInputs
 from compatkit.errors import IncompatibleError
+from compatkit_plugins.rungs import entry_layers
+from compatkit_plugins.rungs.entry_layers import entries
 
 MIXING = torch.randn(4, 4, generator=torch.Generator().manual_seed(2))
 WIDER = torch.randn(7, 4, generator=torch.Generator().manual_seed(3))
@@ -19,19 +22,25 @@ PART = part("own", torch.eye(4))
 @pytest.fixture(autouse=True)
 def weak(monkeypatch: pytest.MonkeyPatch) -> None:
     """Next to no regularization, so that what is known comes out exactly."""
-    monkeypatch.setattr("compatkit.components.bridges.absorbing.usual_strength", lambda count: 1e-9)
+    monkeypatch.setattr(entry_layers, "usual_strength", lambda count: 1e-9)
+
+
+def absorbed(made: BridgeInputs) -> Candidate:
+    """Return the absorbed bridge."""
+    (step,) = climb(made).climb(["absorbed"], None, None)
+    return step.built
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_absorbed_weights_stay_within_the_heads_own_blueprint_where_they_can(bias: bool) -> None:
     right = head_of(PART, Head(bias))
     same = absorbed(between(part("left", MIXING), PART, right))
-    assert same.entries == () and same.refitted
+    assert same.entries == {} and same.refitted
     assert {name: value.shape for name, value in same.head.state_dict().items()} == {
         name: value.shape for name, value in right.module.state_dict().items()
     }
     wider = absorbed(between(part("left", WIDER), PART, right))
-    assert wider.entries == (("main", 7), ("short", 7))
+    assert wider.entries == {"main": 7, "short": 7}
     assert wider.head.main.weight.shape == (6, 7, 3, 3) and right.module.main.weight.shape == (6, 4, 3, 3)
 
 
@@ -99,7 +108,7 @@ def test_a_bias_reaches_every_path_behind_an_absorbed_layer(kind: type[Forked]) 
     made = between(left, PART, head_of(PART, kind().eval()))
     ladder = climb(made)
     (step,) = ladder.climb(["absorbed"], None, None)
-    assert step.candidate is not None and step.candidate.entries == (("enter", 4),)
+    assert step.candidate is not None and step.candidate.entries == {"enter": 4}
     wanted = made.answers(ladder.teacher, made.held_out)
     torch.testing.assert_close(step.candidate.answers(made.held_out_features), wanted, atol=1e-2, rtol=1e-3)
 

@@ -20,7 +20,7 @@ from compatkit.components.bridges.judging import (
     significantly_fewer,
     significantly_more,
 )
-from compatkit.components.bridges.ladder import RungResult, choose, reason
+from compatkit.components.bridges.ladder import LABELED, RungResult, choose, reason
 from compatkit.contracts.evidence import figure
 from compatkit.errors import DataError
 
@@ -109,7 +109,11 @@ def test_the_choice_goes_by_kappa() -> None:
 def checked(rung: str, right: int, agreed: int = 50, extra: Tensor | None = None) -> RungResult:
     """Return a step that is right on the first so many of 20 labeled images, half of them of one class."""
     hits = torch.arange(20) < right
-    return RungResult(rung, of(agreed, 100), checked=Judgement(figure(right, 20), 0.5, 0.5), right=hits)
+    judged = Judgement(figure(right, 20), 0.5, 0.5)
+    labels = 80 if rung in LABELED else 0
+    return RungResult(
+        rung, of(agreed, 100), labels=labels, checked=judged, right=hits, taught=rung == "stitch"
+    )
 
 
 def test_labels_decide_beyond_what_so_few_images_leave_open() -> None:

@@ -9,12 +9,12 @@ from bridged import Features, Head, between, climb, head_of, images, part, with_
 from sample_components import extractor, head, labels, loaded, tokens
 from torch import Tensor, nn
 
-import compatkit.components.bridges.closed
-from compatkit.components.bridges import closed, training
-from compatkit.components.bridges.absorbing import absorbed
+from compatkit.components.bridges.candidates import Candidate
+from compatkit.components.bridges.inputs import BridgeInputs
 from compatkit.components.bridges.judging import significantly_fewer
 from compatkit.components.bridges.ladder import RUNGS, choose, chosen_rungs
 from compatkit.errors import DataError, IncompatibleError, UsageError
+from compatkit_plugins.rungs import _linear, closed, entry_layers, stitched
 
 EYE = torch.eye(4)
 ORDER = torch.tensor([2, 0, 3, 1])
@@ -27,8 +27,14 @@ PART = part("own", EYE)
 @pytest.fixture(autouse=True)
 def weak(monkeypatch: pytest.MonkeyPatch) -> None:
     """Next to no regularization, so that what is known comes out exactly."""
-    for room in ("closed", "absorbing"):
-        monkeypatch.setattr(f"compatkit.components.bridges.{room}.usual_strength", lambda count: 1e-9)
+    for plugin in (_linear, closed, entry_layers):
+        monkeypatch.setattr(plugin, "usual_strength", lambda count: 1e-9)
+
+
+def built(made: BridgeInputs, rung: str) -> Candidate:
+    """Return the bridge of one rung."""
+    (step,) = climb(made).climb([rung], None, None)
+    return step.built
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,7 @@ def test_a_known_change_is_undone_and_cheaper_rungs_do_not_undo_it(rung: str, mi
     if rung in ("ridge", "ridge3x3", "absorbed"):
         assert step.explained == pytest.approx(1, abs=1e-4)
     if rung == "permutation":  # a rotation is no permutation
-        other = closed.by_permutation(between(part("left", TURN), PART))
+        other = built(between(part("left", TURN), PART), "permutation")
         assert float((other.answers(made.held_out_features) - wanted).abs().max()) > 0.1
 
 
@@ -66,8 +72,8 @@ def test_the_head_itself_is_never_changed() -> None:
     right = head_of(PART)
     before = {name: value.clone() for name, value in right.module.state_dict().items()}
     made = between(part("left", MIXING), PART, right)
-    for fit in (closed.statistics, closed.by_ridge, absorbed, training.informed):
-        fit(made)
+    rungs = ["statistics", "ridge", "absorbed", "finetune", "infomax"]
+    climb(made, labels=images(30, seed=5)).climb(rungs, None, None)
     assert all(torch.equal(value, before[name]) for name, value in right.module.state_dict().items())
     assert not any(one.training for one in right.module.modules())
 
@@ -94,7 +100,7 @@ def test_features_are_clamped_for_a_head_that_knows_none_below_zero() -> None:
     port = PART.manifest.contract.structural.outputs[0]
     own = with_ports(PART, outputs=(type(port)(port.name, port.shape, range="nonnegative"),))
     right = with_ports(head_of(own), inputs=own.manifest.contract.structural.outputs)
-    made = closed.by_ridge(between(part("left", MIXING), own, right))
+    made = built(between(part("left", MIXING), own, right), "ridge")
     assert made.fitted is not None and made.fitted.blueprint.kwargs["nonnegative"] is True
     (features,) = next(iter(made.inputs.held_out_features))
     assert float(made.fitted.module(features).detach().min()) == 0
@@ -133,16 +139,16 @@ def test_stitching_begins_from_the_linear_map_and_comes_closer_to_the_teacher() 
 
 def test_information_is_high_where_answers_are_unsure_or_all_the_same() -> None:
     sure, unsure, one = 50 * torch.eye(3), torch.zeros(3, 3), torch.tensor([[50.0, 0, 0]] * 3)
-    assert float(training.information(sure)) == pytest.approx(-np.log(3), abs=1e-5)
-    assert float(training.information(unsure)) == pytest.approx(0, abs=1e-5)
-    assert float(training.information(one)) == pytest.approx(0, abs=1e-5)
+    assert float(entry_layers.information(sure)) == pytest.approx(-np.log(3), abs=1e-5)
+    assert float(entry_layers.information(unsure)) == pytest.approx(0, abs=1e-5)
+    assert float(entry_layers.information(one)) == pytest.approx(0, abs=1e-5)
 
 
 def test_information_maximization_is_rolled_back_where_agreement_falls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = between(part("left", MIXING), PART, data=images(400), max_images=100)
-    monkeypatch.setattr(training, "INFORMING", {"lr": 0.3, "steps": 60})  # far too fast
+    monkeypatch.setattr(entry_layers, "INFORMING", {"lr": 0.3, "steps": 60})  # far too fast
     (step,) = climb(made).climb(["infomax"], None, None)
     assert step.agreement is None and step.note.startswith("rolled back: agreement fell from 1.000 to ")
     yes, no = torch.ones(100, dtype=torch.bool), torch.zeros(100, dtype=torch.bool)
@@ -178,7 +184,8 @@ def test_names_of_rungs() -> None:
     assert "finetune" not in chosen_rungs(None, False)
     assert chosen_rungs(["ridge", "direct"], False) == ["direct", "ridge"]
     assert all(one in RUNGS for one in chosen_rungs(None, True))
-    with pytest.raises(UsageError, match=r"Unknown rung 'rigde'.*Did you mean 'ridge'"):
+    assert chosen_rungs(["ridge", "ridge"], False) == ["ridge"]
+    with pytest.raises(UsageError, match=r"no plugin rungs.rigde. Did you mean 'ridge'"):
         chosen_rungs(["rigde"], False)
     with pytest.raises(UsageError, match="pass labels="):
         chosen_rungs(["finetune"], False)
@@ -279,8 +286,8 @@ def test_features_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest
 def test_a_rung_whose_training_fails_is_left_out_and_the_others_stand(
     monkeypatch: pytest.MonkeyPatch, rung: str
 ) -> None:
-    monkeypatch.setattr(training.F, "cross_entropy", lambda *given: torch.tensor(float("nan")))
-    monkeypatch.setattr(training, "information", lambda logits: torch.tensor(float("nan")))
+    monkeypatch.setattr(stitched.F, "cross_entropy", lambda *given: torch.tensor(float("nan")))
+    monkeypatch.setattr(entry_layers, "information", lambda logits: torch.tensor(float("nan")))
     ladder = climb(between(part("left", MIXING), PART), labels=images(30, seed=5))
     steps = ladder.climb(["ridge", rung], None, None)
     assert steps[1].note.startswith("The loss of step 0 is not finite; check the features")
@@ -288,8 +295,8 @@ def test_a_rung_whose_training_fails_is_left_out_and_the_others_stand(
 
 
 def test_patches_of_too_many_channels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compatkit.components.bridges.closed, "COLUMNS", 30)
-    monkeypatch.setattr("compatkit.components.bridges.absorbing.COLUMNS", 30)
+    monkeypatch.setattr(closed, "COLUMNS", 30)
+    monkeypatch.setattr(entry_layers, "COLUMNS", 30)
     steps = climb(between(part("left", MIXING), PART)).climb(["ridge3x3", "absorbed"], None, None)
     assert "4 channels give patches of 36 values; at most 30 are supported" in steps[0].note
     assert "layer main needs patches of 36 values" in steps[1].note

@@ -1,4 +1,4 @@
-"""The absorbed bridge: refit the head's entry layers to another extractor's features; no layer is added.
+"""The head's entry layers refitted to another extractor's features, and trained further; no layer is added.
 
 Each linear layer A of the head that takes the features directly is replaced by the ridge regression from patches of the
 new features (in A's receptive field) to A's output on the features of the head's own extractor.
@@ -13,20 +13,90 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from compatkit.adapters.alignment.maps import Affine, ridge, usual_strength
-from compatkit.adapters.alignment.positions import Window
-from compatkit.adapters.stitching.widths import widen_entry
-from compatkit.adapters.watching import FunctionWatch
-from compatkit.components.bridges.closed import COLUMNS, Candidate
-from compatkit.components.bridges.inputs import BridgeInputs
-from compatkit.components.projecting import moments_of
+from compatkit import hookimpl
+from compatkit.components.bridges.rungs import (
+    COLUMNS,
+    Affine,
+    RungFit,
+    Seam,
+    Window,
+    norm_layers,
+    ridge,
+    usual_strength,
+    widen_entry,
+)
 from compatkit.errors import IncompatibleError
-from compatkit.evaluation.normalization import norm_layers
+from compatkit.hooks import Register
 
+from ._training import train
+
+compatkit_api = 1
+
+INFORMING = {"lr": 2e-3, "steps": 150}
 LINEAR = frozenset({"conv2d", "linear"})
 SHAPE_QUERIES = frozenset({"__get__", "size", "dim", "is_floating_point", "numel", "stride", "is_contiguous"})
 """Functions that only read shape or dtype of the features."""
+
+
+@hookimpl
+def compatkit_rungs(register: Register) -> None:
+    """Offer ``absorbed`` and ``infomax``."""
+    register("absorbed", absorbed)
+    register("infomax", informed)
+
+
+def absorbed(seam: Seam) -> RungFit:
+    """Return the head with refitted entry layers.
+
+    Raises:
+        IncompatibleError: The features enter something other than linear layers, or these are too wide.
+    """
+    head, channels, strength = seam.head(), seam.widths[0], usual_strength(seam.images)
+    entry_layers = entries(head, next(seam.pairs())[1].clone())
+    changed, residuals = dict[str, int](), list[float]()
+    for entry in entry_layers:
+        columns = channels * entry.window.size
+        if columns > COLUMNS:
+            raise IncompatibleError(
+                f"The head's layer {entry.path} needs patches of {columns:,} values; at most {COLUMNS:,} are supported."
+            )
+        fitted = ridge(seam.moments_of(entry.window, copy.deepcopy(entry.layer)), strength)
+        residuals.append(fitted.residual)
+        if _replace(head, entry, fitted, channels):
+            changed[entry.path] = channels
+    facts = {"strength": strength, "layers": [entry.path for entry in entry_layers]}
+    facts["residual"] = sum(residuals) / len(residuals)
+    return RungFit(head=head, facts=facts, entries=changed)
+
+
+def informed(seam: Seam) -> RungFit:
+    """Return the head trained by information maximization.
+
+    Minimizes mean H(p_x) - H(mean p_x) over scales and shifts of batch normalization and the head's entry layers
+    (Krause, Perona and Gomes 2010; as SHOT, Liang et al. 2020). Assumes classes of equal size.
+    """
+    start = absorbed(seam)
+    head: nn.Module = copy.deepcopy(start.head)  # type: ignore[assignment]
+    layers = [*(head.get_submodule(path) for path in start.facts["layers"]), *norm_layers(head)]
+    weights = [weight for layer in layers for weight in layer.parameters()]
+    train(head, weights, seam.features(), lambda logits, _: information(logits), INFORMING, seam.seed)
+    facts = {name: start.facts[name] for name in ("strength", "layers", "residual")}
+    return RungFit(
+        head=head, facts={**facts, **INFORMING, "seed": seam.seed}, entries=start.entries, start=start
+    )
+
+
+def information(logits: Tensor) -> Tensor:
+    """Return mean H(p_x) - H(mean p_x) in nats, low for confident and balanced predictions ``(n, outputs)``.
+
+    Returns:
+        A scalar.
+    """
+    logs = logits.log_softmax(dim=1)
+    mean = logs.exp().mean(dim=0)
+    return torch.special.entr(mean).sum().neg() - (logs.exp() * logs).sum(dim=1).mean()
 
 
 @attrs.frozen(eq=False)
@@ -50,38 +120,6 @@ class EntryLayer:
             return Window()
         sides = (self.layer.kernel_size, self.layer.stride, self.layer.padding, self.layer.dilation)
         return Window(*((int(a), int(b)) for a, b in sides))
-
-
-def absorbed(inputs: BridgeInputs) -> Candidate:
-    """Return the head with refitted entry layers.
-
-    Raises:
-        IncompatibleError: The features enter something other than linear layers, or these are too wide.
-    """
-    _, target = next(iter(inputs.paired))[:2]
-    head = copy.deepcopy(inputs.head.module).eval()
-    entry_layers = entries(head, target)
-    strength, changed = usual_strength(len(inputs.pairs)), list[tuple[str, int]]()
-    residuals: list[float] = []
-    for entry in entry_layers:
-        columns = inputs.widths[0] * entry.window.size
-        if columns > COLUMNS:
-            raise IncompatibleError(
-                f"The head's layer {entry.path} needs patches of {columns:,} values; at most {COLUMNS:,} are supported."
-            )
-        old = copy.deepcopy(entry.layer)
-        pairs = ((pair[0], pair[1]) for pair in inputs.paired)
-        with torch.no_grad():
-            moments = moments_of(
-                pairs, inputs.layout, len(inputs.pairs), window=entry.window, aim=old, seed=inputs.seed
-            )
-        fitted = ridge(moments, strength)
-        residuals.append(fitted.residual)
-        if _replace(head, entry, fitted, inputs.widths[0]):
-            changed.append((entry.path, inputs.widths[0]))
-    facts = {"method": "absorbed", "strength": strength, "layers": [entry.path for entry in entry_layers]}
-    facts["residual"] = sum(residuals) / len(residuals)
-    return Candidate(inputs, head, None, facts, refitted=True, entries=tuple(changed)).estimated()
 
 
 def entries(head: nn.Module, features: Tensor) -> list[EntryLayer]:
@@ -122,7 +160,7 @@ def entries(head: nn.Module, features: Tensor) -> list[EntryLayer]:
     return entry_layers
 
 
-class _Uses(FunctionWatch):
+class _Uses(TorchFunctionMode):
     """Records every function called on the features, or on the output of a layer that takes them."""
 
     def __init__(self, features: Tensor, outputs: Mapping[str, Tensor]) -> None:
@@ -131,7 +169,14 @@ class _Uses(FunctionWatch):
         self.other: set[str] = set()
         self.takers: dict[str, list[str]] = {}
 
-    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
         values = [value for argument in (*args, *kwargs.values()) for value in _flattened(argument)]
         name = getattr(func, "__name__", str(func))
         if any(value is self.features for value in values):

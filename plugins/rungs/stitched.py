@@ -1,0 +1,66 @@
+"""A linear map, trained further: towards the logits of the head's own network, or with labels, the head too or not."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from compatkit import hookimpl
+from compatkit.components.bridges.rungs import RungFit, Seam
+from compatkit.hooks import Register
+
+from ._linear import linear
+from ._training import train
+
+compatkit_api = 1
+
+STITCHING = {"lr": 3e-3, "steps": 200}
+FINETUNING = {"lr": 1e-3, "steps": 200}
+
+
+@hookimpl
+def compatkit_rungs(register: Register) -> None:
+    """Offer ``stitch``, ``stitch-labels`` and ``finetune``."""
+    register("stitch", stitch)
+    register("stitch-labels", stitch_to_labels)
+    register("finetune", finetune)
+
+
+def stitch(seam: Seam) -> RungFit:
+    """Return the head after a linear map trained to reproduce the logits of the head's own network."""
+    return _trained(seam, seam.features(), seam.logits().softmax(dim=1), STITCHING)
+
+
+def stitch_to_labels(seam: Seam) -> RungFit:
+    """Return the head after a linear map trained with labels."""
+    features, wanted = seam.labeled()
+    return _trained(seam, features, wanted, STITCHING, labels=len(wanted))
+
+
+def finetune(seam: Seam) -> RungFit:
+    """Return a linear map and the head, trained together with labels."""
+    features, wanted = seam.labeled()
+    return _trained(seam, features, wanted, FINETUNING, labels=len(wanted), with_head=True)
+
+
+def _trained(
+    seam: Seam,
+    features: Tensor,
+    wanted: Tensor,
+    settings: dict[str, float],
+    labels: int = 0,
+    with_head: bool = False,
+) -> RungFit:
+    begun, head = linear(seam), seam.head()
+    network = nn.Sequential(begun.project, head)
+    weights = network.parameters() if with_head else network[0].parameters()
+    train(
+        network,
+        weights,
+        features,
+        lambda logits, indices: F.cross_entropy(logits, wanted[indices]),
+        settings,
+        seam.seed,
+    )
+    facts = {name: begun.facts[name] for name in ("strength", "samples")} | settings | {"seed": seam.seed}
+    return RungFit(begun.project, head if with_head else None, facts | ({"labels": labels} if labels else {}))
