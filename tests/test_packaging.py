@@ -46,7 +46,7 @@ def test_no_source_file_lies_outside_a_package() -> None:
 
 
 def test_every_plugin_file_has_an_entry_point_and_the_other_way_round() -> None:
-    """A plugin is a file or folder named after it in the folder of its kind; a file may hold several data sets.
+    """A plugin is a file or folder named after it in the folder of its kind; a file may hold several data sets or rungs.
 
     All networks have one builder.
     """
@@ -62,7 +62,9 @@ def test_every_plugin_file_has_an_entry_point_and_the_other_way_round() -> None:
     assert set(files.values()) == set(plugins.values()), "[project.entry-points.compatkit] in pyproject.toml"
     for key, module in plugins.items():
         kind = key.partition(".")[0]
-        assert files.get(key) == module or (kind == "data_sets" and module.split(".")[1] == kind), key
+        assert files.get(key) == module or (
+            kind in ("data_sets", "rungs") and module.split(".")[1] == kind
+        ), key
 
 
 def test_every_study_file_has_an_entry_point_by_its_number_and_the_other_way_round() -> None:
