@@ -46,9 +46,9 @@ def test_no_source_file_lies_outside_a_package() -> None:
 
 
 def test_every_plugin_file_has_an_entry_point_and_the_other_way_round() -> None:
-    """A plugin is a file or folder named after it in the folder of its kind; a file may hold several data sets or rungs.
+    """A plugin is a file or folder named after it in the folder of its kind.
 
-    All networks have one builder.
+    A file may hold several data sets or rungs, and all networks have one builder.
     """
     files = {
         f"{path.parent.name}.{path.stem}": installed_name(path)
