@@ -1,20 +1,19 @@
-"""Image files below a folder, read one by one."""
+"""Image files below a folder: listed at once, read one by one."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import overload
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.bars import Progress
-from compatkit.data.filedigests import file_digests, file_states
+from compatkit.data.bars import Progress, bar
+from compatkit.data.filedigests import file_digests
 from compatkit.data.lazy import LazyImages
 from compatkit.data.leftout import HIDDEN_FILES, HIDDEN_FOLDERS, JUNK, LINKS, LISTED, PIPES, LeftOut
 from compatkit.errors import DataError, EnvironmentFailure
@@ -24,40 +23,29 @@ ENDINGS = (
     *(".ppm", ".pgm", ".pbm", ".pnm"),
 )
 """Of files that are read, in any case."""
-LONGEST_ENDING = max(map(len, ENDINGS))
 LARGEST_FILE = 2**27
 """Bytes of an image or a table; the largest photos have a tenth."""
-PIECE = 4096
-"""Paths whose places are looked up at a time."""
-ROOT = os.fsencode(os.sep)
 HIDDEN = (".", "@", "__MACOSX")
 
 
 @attrs.frozen(eq=False)
 class ImageFiles:
-    """The image files of a folder; names are kept as one piece of bytes, which worker processes share.
+    """The image files of a folder; names are one array of bytes, which worker processes share.
 
     Attributes:
         root: The folder.
-        names: Paths below it, one after the other, uint8.
-        ends: Where each ends, int64 ``(n,)``.
+        names: Paths below it, or absolute ones, ``(n,)``.
     """
 
     root: Path
-    names: NDArray[np.uint8]
-    ends: NDArray[np.int64]
+    names: NDArray[np.bytes_]
 
     def __len__(self) -> int:
-        return len(self.ends)
-
-    def below(self, position: int) -> bytes:
-        """Return the path of a file below the folder."""
-        start = self.ends[position - 1] if position else 0
-        return self.names[start : self.ends[position]].tobytes()
+        return len(self.names)
 
     def path(self, position: int) -> Path:
         """Return the path of a file."""
-        return self.root / os.fsdecode(self.below(position))
+        return self.root / os.fsdecode(self.names[position])
 
     def name(self, position: int) -> str:
         """See ``Reader``."""
@@ -69,72 +57,70 @@ class ImageFiles:
 
     def endings(self, positions: NDArray[np.int64]) -> dict[str, int]:
         """Return how many of some files have each ending, in lower case, the most frequent first."""
-        if not len(positions):
-            return {}
-        places = self.ends[positions][:, None] - np.arange(LONGEST_ENDING, 0, -1)
-        tails = self.names[np.maximum(places, 0)].view(f"S{LONGEST_ENDING}").ravel()
-        counts: Counter[str] = Counter()
-        for tail, count in zip(*np.unique(tails, return_counts=True), strict=True):
-            counts[os.path.splitext(b"_" + tail)[1].decode("ascii", "replace").lower()] += int(count)
-        return dict(counts.most_common())
+        ends = (os.path.splitext(name)[1].decode("ascii", "replace") for name in self.names[positions])
+        return dict(Counter(end.lower() for end in ends).most_common())
 
     def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         """See ``Reader``; remembered with size and times of change in the user's cache folder."""
-        return file_digests(self.root, _Paths(self, positions, _front(self.root)), progress)
-
-    def states(self, positions: NDArray[np.int64]) -> NDArray[np.void]:
-        """Return a digest of path below the folder, size and time of each file, 16 bytes long, which is not read."""
-        return file_states(_Paths(self, positions, _front(self.root)), _Paths(self, positions, b""))
+        return file_digests(self.root, self.names[positions], progress)
 
 
-@attrs.frozen(eq=False)
-class _Paths(Sequence[bytes]):
-    """Paths of some files, each made on demand."""
-
-    files: ImageFiles
-    positions: NDArray[np.int64]
-    front: bytes
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    @overload
-    def __getitem__(self, number: int) -> bytes: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[bytes]: ...
-    def __getitem__(self, number: int | slice) -> bytes | Sequence[bytes]:
-        if isinstance(number, slice):
-            return attrs.evolve(self, positions=self.positions[number])
-        return self._whole(self.files.below(int(self.positions[number])))
-
-    def __iter__(self) -> Iterator[bytes]:
-        for start in range(0, len(self), PIECE):
-            some = self.positions[start : start + PIECE]
-            ends = self.files.ends[some]
-            starts = np.where(some > 0, self.files.ends[some - 1], 0)
-            for first, end in zip(starts.tolist(), ends.tolist(), strict=True):
-                yield self._whole(self.files.names[first:end].tobytes())
-
-    def _whole(self, path: bytes) -> bytes:
-        """Return a path as the system finds it; a table may hold absolute ones."""
-        return path if path.startswith(ROOT) else self.front + path
-
-
-def _front(root: Path) -> bytes:
-    return os.path.join(os.fsencode(root), b"")
-
-
-def listed(root: Path, paths: list[str]) -> LazyImages:
+def listed(root: Path, paths: Sequence[str]) -> LazyImages:
     """Return images by the paths of their files below ``root``.
 
     Args:
         root: Folder, or the root of a data set.
         paths: Relative, with ``/``.
     """
-    encoded = [os.fsencode(path) for path in paths]
-    ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
-    return LazyImages(
-        ImageFiles(root, np.frombuffer(b"".join(encoded), np.uint8), ends), np.arange(len(ends))
+    names = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
+    return LazyImages(ImageFiles(root, names), np.arange(len(names)))
+
+
+@attrs.frozen(eq=False)
+class FolderListing:
+    """The image files of some folders.
+
+    Attributes:
+        images: Of all folders, by folder and then by path.
+        counts: Files of each folder.
+        numbers: That the file system gives the files (inodes), uint64 ``(n,)``: equal where two paths lead to one.
+        folders: All folders that were listed, those asked for and those in them.
+        left_out: What is not read.
+    """
+
+    images: LazyImages
+    counts: list[int]
+    numbers: NDArray[np.uint64]
+    folders: list[str]
+    left_out: LeftOut
+
+
+def listing(root: Path, folders: Sequence[str], progress: Progress | None = None) -> FolderListing:
+    """Return the image files of some folders and of the folders in them.
+
+    Args:
+        root: Resolved.
+        folders: Below it; ``[""]`` is all of it.
+        progress: Called with folders listed, all folders, and the folder; None shows a bar.
+
+    Raises:
+        DataError: A folder is gone, or a link is broken.
+        EnvironmentFailure: A folder cannot be read.
+    """
+    left_out, entered = LeftOut(), list[str]()
+    names, numbers, counts = [np.zeros(0, np.bytes_)], [np.zeros(0, np.uint64)], list[int]()
+    with bar(progress) as tell:
+        for number, folder in enumerate(folders, 1):
+            real = dict[str, str]()
+            files = sorted(file for some in image_folders(root, folder, left_out, real) for file in some)
+            names.append(np.array([os.fsencode(path) for path, _ in files], dtype=np.bytes_))
+            numbers.append(np.array([inode % 2**64 for _, inode in files], dtype=np.uint64))
+            counts.append(len(files))
+            entered += real.values()
+            tell(number, len(folders), folder)
+    images = ImageFiles(root, np.concatenate(names))
+    return FolderListing(
+        LazyImages(images, np.arange(len(images))), counts, np.concatenate(numbers), entered, left_out
     )
 
 
@@ -187,11 +173,7 @@ def entries(folder: Path, hidden: bool = False) -> list[os.DirEntry[str]]:
 
 
 def image_folders(
-    root: Path,
-    folder: str = "",
-    entered: Callable[[str], object] | None = None,
-    left_out: LeftOut | None = None,
-    real: dict[str, str] | None = None,
+    root: Path, folder: str = "", left_out: LeftOut | None = None, real: dict[str, str] | None = None
 ) -> Iterator[list[tuple[str, int]]]:
     """Yield the image files of a folder, then of each folder in it: paths below ``root``, and numbers (inodes).
 
@@ -200,13 +182,11 @@ def image_folders(
     Args:
         root: Where the paths begin, resolved.
         folder: Relative to ``root``; empty for ``root`` itself.
-        entered: Called with each folder, before it is listed.
         left_out: Gets what is not read.
-        real: Real paths of the folders entered before, for other folders too, and their paths below ``root``.
+        real: Gets the real path of each folder, and its path below ``root``.
 
     Raises:
-        DataError: A folder is gone, a link of an image leads nowhere, or one of a folder to what holds ``root`` or lies
-            in another folder entered before.
+        DataError: A folder is gone, a link of an image leads nowhere, or one of a folder to what holds ``root``.
         EnvironmentFailure: A folder cannot be read.
     """
     real, left_out = {} if real is None else real, LeftOut() if left_out is None else left_out
@@ -216,21 +196,12 @@ def image_folders(
         place = os.path.realpath(root / inside)
         if inside:
             _check_link(root, place, inside)
-        other = real.setdefault(place, inside)
-        if other == inside:
-            if entered is not None:
-                entered(inside)
-            images, folders = _sorted_out(root / inside, inside, left_out)
-            yield images
-            waiting += reversed(folders)
-        elif folder in ("", other) or other.startswith(f"{folder}/"):
+        if real.setdefault(place, inside) != inside:
             left_out.add(LISTED, inside)
-        else:
-            raise DataError(
-                f"{root / inside} and {root / other} are one folder by a link: each image would be in two classes. "
-                "Remove the link.",
-                subject=root / inside,
-            )
+            continue
+        images, folders = _sorted_out(root / inside, inside, left_out)
+        yield images
+        waiting += reversed(folders)
 
 
 def _check_link(root: Path, place: str, path: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +22,16 @@ from compatkit.data.filenames import text_of
 from compatkit.data.files import (
     ENDINGS,
     HIDDEN,
-    ImageFiles,
     add_hidden,
     add_other,
     entries,
     image_folders,
     is_folder,
+    listing,
     read_file,
 )
 from compatkit.data.labelnames import check_declared
-from compatkit.data.lazy import LazyImages
 from compatkit.data.leftout import ARCHIVES, BESIDE, LeftOut
-from compatkit.data.listing import listing
 from compatkit.data.partfolders import check_classes, parts_among
 from compatkit.data.partnames import part_name, tell_unused
 from compatkit.data.samefile import check_images_once
@@ -65,7 +62,6 @@ def read_folder(
     folders = class_folders(root)
     parts = _parts(root, folders)
     if not parts:
-        _check_linked([root / folder for folder in folders])
         left_out = LeftOut()
         whole, numbers = _split(root, root, f"{name}/train", left_out, progress)
         check_images_once([whole], numbers)
@@ -73,10 +69,7 @@ def read_folder(
         return whole
     train, test = root / parts["train"], root / (parts.get("val") or parts["test"])
     _tell_left_out(root, [folder for folder in folders if folder not in parts.values()], (train, test))
-    inside = {part: class_folders(part) for part in (train, test)}
     tell_unused({kind: f"{folder}/" for kind, folder in parts.items()}, root)
-    _tell_composed(inside)
-    _check_linked([part / folder for part in inside for folder in inside[part]])
     left_out = _beside(root, root)
     listed = [
         _split(part, root, f"{name}/{what}", left_out, progress)
@@ -120,53 +113,9 @@ def _tell_left_out(root: Path, folders: list[str], parts: tuple[Path, Path]) -> 
         )
 
 
-def _tell_composed(inside: Mapping[Path, list[str]]) -> None:
-    """Warn of class folders of both parts that are one but for Unicode composition, as macOS and Linux leave names."""
-    train, test = ({text_of(folder, part): folder for folder in inside[part]} for part in inside)
-    unlike = [text for text, folder in train.items() if test.get(text, folder) != folder]
-    if unlike:
-        warn_caller(
-            DataWarning(
-                f"{' and '.join(map(str, inside))} write {', '.join(unlike[:5])} ({len(unlike)} in all) in different "
-                "Unicode composition (NFC, NFD); these are taken as one class."
-            )
-        )
-
-
-def _check_linked(folders: list[Path]) -> None:
-    """Refuse class folders that are one by a link, in one part or in both: their images would have two labels or parts.
-
-    Raises:
-        DataError: There are two, or one holds another.
-    """
-    if not any(folder.is_symlink() or folder.parent.is_symlink() for folder in folders):
-        return
-    real = sorted((folder.resolve(), folder) for folder in folders)
-    for (place, folder), (other_place, other) in pairwise(real):
-        if other_place.is_relative_to(place):
-            raise DataError(
-                f"{folder} and {other} are one folder, or one holds the other, by a link: each image would be in two "
-                "classes or parts. Remove the link.",
-                subject=other,
-            )
-
-
 def class_folders(root: Path) -> list[str]:
-    """Return the names of the class folders, sorted; links to folders count.
-
-    Raises:
-        DataError: There is no such folder, or a link leads back to it.
-        EnvironmentFailure: It cannot be read.
-    """
-    folders = [folder for folder in entries(root) if os.path.isdir(folder.path)]
-    for folder in folders:
-        if folder.is_symlink() and root.resolve().is_relative_to(Path(folder.path).resolve()):
-            raise DataError(
-                f"The link {folder.path} leads back to {Path(folder.path).resolve()}, so each image would have two "
-                "classes. Remove it.",
-                subject=Path(folder.path),
-            )
-    return [folder.name for folder in folders]
+    """Return the names of the class folders, sorted; links to folders count."""
+    return [folder.name for folder in entries(root) if os.path.isdir(folder.path)]
 
 
 def _split(
@@ -194,16 +143,15 @@ def _split(
             f"not classes. Expected {root.name}/CLASS/IMAGE.jpg.",
             subject=root,
         )
-    if not files.counts.all():
+    if not all(files.counts):
         bare = folders[int(np.argmin(files.counts))]
         advice = listing(root, [bare]).left_out.advice("Remove it, or fill it.")
         raise DataError(
             f"The class folder {root / bare} holds no images ({', '.join(ENDINGS)}). {advice}",
             subject=root / bare,
         )
-    images = LazyImages(ImageFiles(root, files.names, files.ends), np.arange(len(files.ends)))
     labels = np.repeat(np.arange(len(folders)), files.counts)
-    return Split(images, labels, _class_names(root, above, folders), name), files.numbers
+    return Split(files.images, labels, _class_names(root, above, folders), name), files.numbers
 
 
 def _beside(root: Path, above: Path) -> LeftOut:

@@ -87,14 +87,6 @@ class Shrink:
     crop_pct: float
 
 
-class FileReader(Reader, Protocol):
-    """A reader of files, which may be told apart by what the file system says of them."""
-
-    def states(self, positions: NDArray[np.int64]) -> NDArray[np.void]:
-        """Return a digest of each file's name, size and time, 16 bytes long; no file is read."""
-        ...
-
-
 Change = ImageResize | Shrink | Shift | Channels
 STATED = {ImageResize: "resize", Shrink: "shrink", Shift: "shift"}
 """What a change is called in the digest of a split, which must outlive the names of classes."""
@@ -108,13 +100,11 @@ class LazyImages:
         reader: Where they are.
         positions: Which, int64 ``(n,)``.
         steps: What is done to the 8-bit RGB images, in order; ``"L"`` and ``"RGB"`` convert.
-        verified: Whether a split's digest is over the bytes of the files; else over their names, sizes and times.
     """
 
     reader: Reader
     positions: NDArray[np.int64]
     steps: tuple[Change, ...] = ()
-    verified: bool = True
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -206,12 +196,13 @@ class LazyImages:
         """Return a digest of the bytes of each image's file, whatever is done to it, ``(n,)``."""
         return self.reader.digests(self.positions, progress)
 
-    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
-        """Return what the digest of a split is over; see ``Storage``."""
-        head = {"images": len(self), "steps": self.stated}
-        if self.verified:
-            return "sha256", head, digests().tobytes()
-        return "unverified", head, cast("FileReader", self.reader).states(self.positions).tobytes()
+    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[dict[str, Any], Any]:
+        """Return what the digest of a split is over, as JSON values and bytes: the bytes of the files, and the steps.
+
+        Args:
+            digests: Returns ``digests``, which may be cached.
+        """
+        return {"images": len(self), "steps": self.stated}, digests().tobytes()
 
     def histogram(self) -> NDArray[np.int64]:
         """Return the count of each value in each channel of ``SAMPLE`` images, ``(channels, 256)``."""

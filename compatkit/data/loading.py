@@ -11,12 +11,10 @@ import attrs
 
 from compatkit.data.bars import Progress
 from compatkit.data.dataset import DataSet, Source
-from compatkit.data.files import ImageFiles
 from compatkit.data.folders import read_folder
 from compatkit.data.holding import SHARE, divided
 from compatkit.data.huggingface import PREFIX, read_hub, read_hub_folder
 from compatkit.data.kinds import kind_of
-from compatkit.data.lazy import LazyImages
 from compatkit.data.lists import LISTS, read_list
 from compatkit.data.packs import read_pack, stem
 from compatkit.data.readable import check_damaged, readable
@@ -36,8 +34,6 @@ from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.limits import Number
 from compatkit.plugins.discovery import providers
 
-DIGESTS = ("bytes", "unverified")
-"""What the digest of images in files may be over."""
 SPLITS = ("train", "test")
 """Splits of a data set; a split is called ``mnist/test``."""
 
@@ -51,7 +47,6 @@ def load(
     hold_out: float | None = None,
     seed: int | None = None,
     damaged: str = "refuse",
-    digest: str = "bytes",
     progress: Progress | None = None,
 ) -> DataSet:
     """Load a data set.
@@ -71,8 +66,6 @@ def load(
         seed: Draws that share; 0 by default.
         damaged: ``"refuse"`` fails when a damaged image is read; ``"skip"`` decodes all images first, once, and leaves
             these out.
-        digest: What the digest of images in files covers: ``"bytes"`` reads each file once; ``"unverified"`` takes
-            names, sizes and times, which do not depend on the content and which a copy may not keep.
         progress: Called with the number done, the total, and a description, while files are listed or read; None shows
             a bar in a terminal.
 
@@ -87,14 +80,7 @@ def load(
     if hold_out is not None:
         Number(above=0, below=1).check(f"{name_or_path}", DataError, hold_out=hold_out)
     folders = _folders(root)
-    if digest not in DIGESTS:
-        raise DataError(f"digest is {' or '.join(DIGESTS)}, got {digest!r}.", subject=digest)
-    options = {
-        "hold_out": hold_out,
-        "seed": seed,
-        "damaged": None if damaged == "refuse" else damaged,
-        "digest": None if digest == "bytes" else digest,
-    }
+    options = {"hold_out": hold_out, "seed": seed, "damaged": None if damaged == "refuse" else damaged}
     stated = {key: value for key, value in options.items() if value is not None}
     if not isinstance(name_or_path, str | os.PathLike):
         raise DataError(
@@ -114,34 +100,11 @@ def load(
             "images, move some of those for training to them, or put all into class folders without parts.",
             subject=data.name,
         )
-    if digest == "unverified":
-        data = _unverified(data)
     if damaged == "skip":
         data = readable(data, progress)
     if isinstance(data, Split):
         data = divided(data, SHARE if hold_out is None else hold_out, seed or 0)
     return attrs.evolve(data, source=source)
-
-
-def _unverified(data: DataSet | Split) -> DataSet | Split:
-    """Return the images with a digest over names, sizes and times of their files.
-
-    Raises:
-        DataError: They are not in files of their own.
-    """
-    if isinstance(data, DataSet):
-        return DataSet(data.name, *(_unread(split) for split in (data.train, data.test)))
-    return _unread(data)
-
-
-def _unread(split: Split) -> Split:
-    if not isinstance(split.images, LazyImages) or not isinstance(split.images.reader, ImageFiles):
-        raise DataError(
-            f"{split.name}: digest='unverified' is for images in files of their own; the bytes of these are read "
-            "anyway. Leave it out.",
-            subject=split.name,
-        )
-    return attrs.evolve(split, images=attrs.evolve(split.images, verified=False))
 
 
 def _at(

@@ -15,7 +15,7 @@ from compatkit.contracts.labels import common
 from compatkit.data.bars import Progress
 from compatkit.data.checking import check_images, check_labels, check_names, check_size
 from compatkit.data.lazy import SAMPLE, Channels, ImageResize, LazyImages, Shrink
-from compatkit.data.storage import Held, Storage, stored
+from compatkit.data.storage import Held, ResidentImages, stored
 from compatkit.data.transforms import KERNELS, CropMode, Images, Shift
 from compatkit.errors import DataError
 
@@ -118,16 +118,15 @@ class Split:
     def digest(self) -> str:
         """``"data:sha256:..."`` over images, labels and classes; the name does not count.
 
-        Of images in files: over the bytes of the files, and what is done to them. ``"data:unverified:..."`` is over
-        names, sizes and times of the files, after ``load(digest="unverified")``.
+        Of images in files: over the bytes of the files, and what is done to them.
         """
         if "digest" not in self._known:
-            kind, settings, content = self._storage.hashed(self._digests)
+            settings, content = self._storage.hashed(self._digests)
             head = {"classes": list(self.classes), **settings}
             hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
             hashed.update(content)
             hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
-            self._known["digest"] = f"data:{kind}:{hashed.hexdigest()}"
+            self._known["digest"] = f"data:sha256:{hashed.hexdigest()}"
         return self._known["digest"]
 
     @property
@@ -145,7 +144,7 @@ class Split:
         return self._known["images"]
 
     @property
-    def _storage(self) -> Storage:
+    def _storage(self) -> ResidentImages | LazyImages:
         return stored(self.images)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import numpy as np
@@ -25,79 +25,14 @@ LUMA = np.array([[0.299], [0.587], [0.114]], dtype=np.float32)
 """Shares of red, green and blue in gray (ITU-R BT.601, as in Pillow)."""
 
 
-class Storage(Protocol):
-    """Images of a split, and what can be done to all of them; errors are those of the methods of ``Split``."""
-
-    @property
-    def size(self) -> Size | None:
-        """Height and width; None where images have sizes of their own."""
-        ...
-
-    @property
-    def channels(self) -> Channels:
-        """``"L"`` for gray images, ``"RGB"`` for colored ones."""
-        ...
-
-    def image(self, position: int) -> Image:
-        """Return an image of its own size."""
-        ...
-
-    def name_in(self, split: str, position: int) -> str:
-        """Return the name of a split's image in messages."""
-        ...
-
-    def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
-        """Return images, uint8 ``(n, height, width, channels)``."""
-        ...
-
-    def digests(self, progress: Progress | None = None) -> NDArray[np.void]:
-        """Return a digest of each image's bytes, or of its file's, 16 bytes long, ``(n,)``."""
-        ...
-
-    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
-        """Return what the digest of a split covers.
-
-        Args:
-            digests: Returns ``digests``, which may be cached.
-
-        Returns:
-            The kind of the digest, JSON values, and bytes.
-        """
-        ...
-
-    def histogram(self) -> NDArray[np.int64]:
-        """Return the count of each value in each channel, ``(channels, 256)``; of files in a sample."""
-        ...
-
-    def take(self, positions: NDArray[np.int64]) -> Held:
-        """Return some images."""
-        ...
-
-    def resized(self, step: ImageResize) -> Held:
-        """Return the images at a size."""
-        ...
-
-    def shrunk(self, step: Shrink) -> Held:
-        """Return images in files scaled down, and others as they are."""
-        ...
-
-    def converted(self, channels: Channels) -> Held:
-        """Return the images in other channels than theirs."""
-        ...
-
-    def shifted(self, shift: Shift) -> Held:
-        """Return the images shifted in color and blur."""
-        ...
-
-
-def stored(images: Held) -> Storage:
-    """Return images with what can be done to them."""
+def stored(images: Held) -> ResidentImages | LazyImages:
+    """Return images with what can be done to all of them; errors are those of the methods of ``Split``."""
     return images if isinstance(images, LazyImages) else ResidentImages(images)
 
 
 @attrs.frozen(eq=False)
 class ResidentImages:
-    """Images in an array; its methods are those of ``Storage``.
+    """Images in an array; its methods are those of ``LazyImages``.
 
     Attributes:
         array: uint8 ``(n, h, w, c)``.
@@ -112,11 +47,11 @@ class ResidentImages:
 
     @property
     def channels(self) -> Channels:
-        """See ``Storage``."""
+        """See ``LazyImages``."""
         return "L" if self.array.shape[3] == 1 else "RGB"
 
     def image(self, position: int) -> Image:
-        """See ``Storage``."""
+        """See ``LazyImages``."""
         return as_image(self.array[position])
 
     def name_in(self, split: str, position: int) -> str:
@@ -124,28 +59,28 @@ class ResidentImages:
         return f"image {position} of {split}"
 
     def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
-        """See ``Storage``."""
+        """See ``LazyImages``."""
         return self.array[np.asarray(positions, dtype=np.int64)]
 
     def digests(self, progress: Progress | None = None) -> NDArray[np.void]:
-        """See ``Storage``; fast; reports no progress."""
+        """See ``LazyImages``; fast; reports no progress."""
         digests = (hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in self.array)
         return np.frombuffer(b"".join(digests), dtype="V16")
 
-    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
-        """See ``Storage``: over the pixels."""
-        return "sha256", {"shape": list(self.array.shape)}, np.ascontiguousarray(self.array).data
+    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[dict[str, Any], Any]:
+        """See ``LazyImages``: over the pixels."""
+        return {"shape": list(self.array.shape)}, np.ascontiguousarray(self.array).data
 
     def histogram(self) -> NDArray[np.int64]:
-        """See ``Storage``; of all pixels."""
+        """See ``LazyImages``; of all pixels."""
         return np.sum([histogram(self.array[part]) for part in chunks(self.array)], axis=0)
 
     def take(self, positions: NDArray[np.int64]) -> Images:
-        """See ``Storage``."""
+        """See ``LazyImages``."""
         return self.array[positions]
 
     def resized(self, step: ImageResize) -> Images:
-        """See ``Storage``; antialiased. Very long images are resized by Pillow: their weights would be many."""
+        """See ``LazyImages``; antialiased. Very long images are resized by Pillow: their weights would be many."""
         if max(self.size) > LONGEST:
             return np.stack([pixels_of(changed(as_image(image), [step])) for image in self.array])
         return resized(self.array, step.size, step.interpolation, step.crop_pct, step.crop_mode)
@@ -155,13 +90,13 @@ class ResidentImages:
         return self.array
 
     def converted(self, channels: Channels) -> Images:
-        """See ``Storage``: gray repeated, or the luma of the colors."""
+        """See ``LazyImages``: gray repeated, or the luma of the colors."""
         if channels == "RGB":
             return np.repeat(self.array, 3, axis=3)
         return mapped(self.array, (*self.size, 1), _gray)
 
     def shifted(self, shift: Shift) -> Images:
-        """See ``Storage``."""
+        """See ``LazyImages``."""
         return shifted(self.array, shift)
 
 

@@ -155,11 +155,6 @@ WAYS: dict[str, Way] = {
         lambda root: f"{class_folder(root / 'photos', {'ant': 6, 'bee': 6})}/",
         {"hold_out": 0.3, "seed": 1},
     ),
-    "an unverified digest": (
-        lambda root: f"{class_folder(root / 'photos', {'ant': 6, 'bee': 6})}/",
-        {"digest": "unverified"},
-    ),
-    "an unverified table": (table, {"digest": "unverified"}),
     "damaged images that are skipped": (damaged, {"damaged": "skip"}),
     "some classes and images": (
         lambda root: f"{class_folder(root / 'photos', {'ant': 9, 'bee': 9, 'cat': 9})}/",
@@ -189,7 +184,7 @@ def test_a_way_goes_from_loading_to_training_and_is_shown(
     assert len(data.train) >= 8 and len(data.test) >= 1 and len(data.classes) == 2
     again = ck.data.load_spec(data.source.spec)  # type: ignore[union-attr]
     assert (again.train.digest, again.test.digest) == (data.train.digest, data.test.digest)
-    assert data.train.digest.startswith("data:unverified:" if "digest" in settings else "data:sha256:")
+    assert data.train.digest.startswith("data:sha256:")
 
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("{data}", inline(spec)))
     assert run("init", tmp_path / "parts").code == 0

@@ -29,8 +29,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     seen: list[Path] = []
     plain = filedigests._digest
 
-    def spy(path: Path) -> bytes:
-        seen.append(path)
+    def spy(path: bytes) -> bytes:
+        seen.append(Path(os.fsdecode(path)))
         return plain(path)
 
     monkeypatch.setattr(filedigests, "_digest", spy)
@@ -38,7 +38,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def file_digests(root: Path, paths: list[Path], progress: Progress | None = None) -> list[bytes]:
-    return [one.tobytes() for one in filedigests.file_digests(root, paths, progress)]
+    names = [os.fsencode(path) for path in paths]
+    return [digest.tobytes() for digest in filedigests.file_digests(root, names, progress)]
 
 
 def plain(paths: list[Path]) -> list[bytes]:
@@ -120,8 +121,8 @@ def test_files_that_are_gone_or_forbidden(files: list[Path], monkeypatch: pytest
         file_digests(files[0].parent, files)
     assert caught.value.subject == files[1]
 
-    def refuse(path: Path, *_: object, **__: object) -> None:
-        raise PermissionError(13, os.strerror(13), str(path))
+    def refuse(path: bytes, *_: object, **__: object) -> None:
+        raise PermissionError(13, os.strerror(13), os.fsdecode(path))
 
     monkeypatch.setattr(filedigests, "open", refuse, raising=False)
     with pytest.raises(EnvironmentFailure) as failed:
