@@ -1,4 +1,4 @@
-"""Tables of images, CSV or Parquet: columns ``path``, below the table's folder, and ``label``; ``split`` divides them.
+"""Tables of images in CSV: columns ``path``, below the table's folder, and ``label``; ``split`` divides them.
 
 Class names are the labels, or the lines of ``classes.txt`` beside the table.
 """
@@ -11,9 +11,7 @@ import os
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import attrs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,25 +24,12 @@ from compatkit.data.partnames import EXPECTED, check_folders, divides, part_name
 from compatkit.data.samefile import file_states_of, repeated
 from compatkit.data.shardsets import tell_single
 from compatkit.data.split import Split
-from compatkit.errors import DataError, MissingDependency
+from compatkit.errors import DataError
 
-LISTS = (".csv", ".parquet")
+LISTS = (".csv",)
 COLUMNS = ("path", "label")
-ROWS = 1000
-"""Rows from which to decide whether a column of a Parquet table may divide them."""
 LONGEST_LINE = 2**16
 """Characters of a line."""
-
-
-@attrs.frozen
-class _Places:
-    """Where each row of a table is: the last line of it in a CSV file, or its number in a Parquet table, from 1."""
-
-    what: str
-    numbers: Sequence[int]
-
-    def __getitem__(self, row: int) -> str:
-        return f"{self.what} {self.numbers[row]}"
 
 
 def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
@@ -56,10 +41,9 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
     Raises:
         DataError: The table is damaged or lacks a column; a file is missing, a label or part is not known.
         EnvironmentFailure: The table cannot be read.
-        MissingDependency: It is Parquet, and pyarrow is not installed.
     """
     table = Path(path).expanduser().resolve()
-    columns, places = _parquet(table) if table.suffix == ".parquet" else _csv(table)
+    columns, lines = _csv(table)
     missing = [column for column in COLUMNS if column not in columns]
     if missing or not columns["path"]:
         contents = f"its columns are {', '.join(columns) or 'none':.200}" if missing else "it has no rows"
@@ -70,14 +54,14 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
     unlabeled = next((row for row, label in enumerate(columns["label"]) if not label), None)
     if unlabeled is not None:
         raise DataError(
-            f"{table}, {places[unlabeled]} has no label. Give one, or remove the row.", subject=table
+            f"{table}, line {lines[unlabeled]} has no label. Give one, or remove the row.", subject=table
         )
     _check_undivided(columns, table)
     folder = table.parent
     columns["path"] = [name_in_system(path) for path in columns["path"]]
     states = file_states_of(folder, columns["path"])
-    _check_there(columns["path"], states, table, places)
-    _check_repeated(columns, states, table, places)
+    _check_there(columns["path"], states, table, lines)
+    _check_repeated(columns, states, table, lines)
     place, name = folder / NAMES, text_of(table.stem)
     names = names_of(read_file(place, LARGEST_LIST), place) if place.is_file() else None
     classes, labels = numbered(columns["label"], table, names)
@@ -105,7 +89,7 @@ def _check_undivided(columns: dict[str, list[str]], table: Path) -> None:
     check_folders(folders, table, "Say by a column split which images are which.")
 
 
-def _check_there(paths: list[str], states: NDArray[np.void], table: Path, places: _Places) -> None:
+def _check_there(paths: list[str], states: NDArray[np.void], table: Path, lines: Sequence[int]) -> None:
     """Refuse a table of which a file is missing.
 
     Raises:
@@ -114,25 +98,16 @@ def _check_there(paths: list[str], states: NDArray[np.void], table: Path, places
     gone = np.flatnonzero(states["links"] == 0)
     if not len(gone):
         return
-    path = paths[int(gone[0])]
-    other = next(
-        (form for form in ("NFC", "NFD") if os.path.isfile(table.parent / unicodedata.normalize(form, path))),
-        None,
-    )
-    hint = (
-        ""
-        if other is None
-        else f" There is one whose name is composed otherwise (Unicode's form {other}): write the path as it is there."
-    )
+    first = int(gone[0])
     raise DataError(
-        f"{table}, {places[int(gone[0])]}: there is no file {table.parent / path} ({len(gone):,} of {len(paths):,} are "
-        f"missing). Paths start at the folder of the table.{hint}",
-        subject=table.parent / path,
+        f"{table}, line {lines[first]}: there is no file {table.parent / paths[first]} ({len(gone):,} of "
+        f"{len(paths):,} are missing). Paths start at the folder of the table.",
+        subject=table.parent / paths[first],
     )
 
 
 def _check_repeated(
-    columns: dict[str, list[str]], states: NDArray[np.void], table: Path, places: _Places
+    columns: dict[str, list[str]], states: NDArray[np.void], table: Path, lines: Sequence[int]
 ) -> None:
     """Refuse a file in two classes or parts; or in two rows, where a share is held out.
 
@@ -141,7 +116,7 @@ def _check_repeated(
     """
     paths = columns["path"]
     for before, row in repeated(table.parent, paths, states):
-        rows = f"{table}, {places[before]} and {places[row]} name one file, {paths[before]}"
+        rows = f"{table}, line {lines[before]} and line {lines[row]} name one file, {paths[before]}"
         rows += f" and {paths[row]}" if paths[row] != paths[before] else ""
         for what in ("label", "split"):
             if what in columns and _word(columns[what][before], what) != _word(columns[what][row], what):
@@ -162,7 +137,7 @@ def _word(value: str, what: str) -> str:
     return part.kind if part is not None and part.plain else unicodedata.normalize("NFC", value)
 
 
-def _csv(table: Path) -> tuple[dict[str, list[str]], _Places]:
+def _csv(table: Path) -> tuple[dict[str, list[str]], list[int]]:
     lines: list[int] = []
     try:
         text = io.TextIOWrapper(io.BytesIO(read_file(table)), "utf-8-sig", newline="")
@@ -172,7 +147,7 @@ def _csv(table: Path) -> tuple[dict[str, list[str]], _Places]:
         _check_names(names, table)
         columns: dict[str, list[str]] = {name: [] for name in names}
         if not all(column in columns for column in COLUMNS):
-            return columns, _Places("line", lines)
+            return columns, lines
         for row in rows:
             lines.append(reader.line_num)
             if len(row) != len(names):
@@ -185,7 +160,7 @@ def _csv(table: Path) -> tuple[dict[str, list[str]], _Places]:
                 column.append(value.strip())
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table} is no CSV table in UTF-8: {error}.", subject=table) from error
-    return columns, _Places("line", lines)
+    return columns, lines
 
 
 def _lines(text: Iterable[str], table: Path) -> Iterator[str]:
@@ -215,55 +190,3 @@ def _check_names(names: list[str], table: Path) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{table} has the column {twice!r:.100} twice. Remove one.", subject=table)
-
-
-def _parquet(table: Path) -> tuple[dict[str, list[str]], _Places]:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise MissingDependency(
-            f"{table} is read through pyarrow, which is not installed. Run: pip install 'compatkit[datasets]'",
-            subject="pyarrow",
-        ) from error
-    try:
-        file = parquet.ParquetFile(io.BytesIO(read_file(table)))
-        wanted = [name for name in (*COLUMNS, "split") if name in file.schema_arrow.names]
-        for name in wanted:
-            _check_type(file.schema_arrow.field(name).type, name, table)
-        wanted += [] if "split" in wanted else _maybe_parts(file)
-        read = file.read(columns=wanted).to_pydict()
-    except (ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{table} is no Parquet table: {error}", subject=table) from error
-    columns = {name: ["" if value is None else str(value).strip() for value in read[name]] for name in wanted}
-    return columns, _Places("row", range(1, file.metadata.num_rows + 1))
-
-
-def _maybe_parts(file: Any) -> list[str]:
-    """Return the columns that may divide the rows: text with a part's name as a value, or with one in its name."""
-    from pyarrow import types
-
-    texts, by_name = [], []
-    for field in file.schema_arrow:
-        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
-        if field.name not in COLUMNS and (types.is_string(kind) or types.is_large_string(kind)):
-            texts.append(field.name)
-        elif part_name(field.name) and (types.is_boolean(kind) or types.is_integer(kind)):
-            by_name.append(field.name)
-    first = next(file.iter_batches(batch_size=ROWS, columns=texts), None) if texts else None
-    values = {} if first is None else first.to_pydict()
-    return by_name + [name for name in values if any(part_name(str(value)) for value in values[name])]
-
-
-def _check_type(kind: Any, name: str, table: Path) -> None:
-    """Check that a column is text, or whole numbers for labels: other values would become classes.
-
-    Raises:
-        DataError: It is of another type.
-    """
-    from pyarrow import types
-
-    values = kind.value_type if types.is_dictionary(kind) else kind
-    text = types.is_string(values) or types.is_large_string(values)
-    if not text and not (name == "label" and types.is_integer(values)):
-        expected = "text or whole numbers" if name == "label" else "text"
-        raise DataError(f"{table}: the column {name} is of type {kind}; expected {expected}.", subject=name)

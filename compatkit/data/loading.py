@@ -177,7 +177,7 @@ def _by_name(name: str, folders: list[Path], root: str | os.PathLike[str] | None
 def is_path(name_or_path: str | os.PathLike[str]) -> bool:
     """Return whether this is a path or an address, not the name of a data set."""
     text = os.fspath(name_or_path)
-    ends = (".npz", ENDING, *LISTS)
+    ends = (".npz", ".parquet", ENDING, *LISTS)
     return (
         not isinstance(name_or_path, str)
         or "/" in text

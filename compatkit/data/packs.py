@@ -158,6 +158,7 @@ def _foreign(start: bytes) -> str:
         b"<": "a web page or XML",
         b"\x1f\x8b": "gzip",
         b"\x89HDF": "HDF5",
+        b"PAR1": "Parquet; save a table of images as CSV",
         b"": "an empty file" if not start else "",
     }
     hint = next(text for sign, text in signs.items() if start.startswith(sign))

@@ -36,7 +36,7 @@ size = [16, 16]
 """
 
 
-def table(root: Path, *, absolute: bool = False, split: bool = False, parquet: bool = False) -> str:
+def table(root: Path, *, absolute: bool = False, split: bool = False) -> str:
     """Write a table of the images of two class folders; the labels are numbers beside ``classes.txt``."""
     class_folder(root / "files", {"ant": 6, "bee": 6}, size=(12, 14))
     rows = []
@@ -47,12 +47,6 @@ def table(root: Path, *, absolute: bool = False, split: bool = False, parquet: b
             {"path": path, "label": str(NAMES.index(file.parent.name)), **({"split": part} if split else {})}
         )
     (root / "classes.txt").write_text("ant\nbee\n")
-    if parquet:
-        pyarrow = pytest.importorskip("pyarrow")
-        from pyarrow import parquet as files
-
-        files.write_table(pyarrow.Table.from_pylist(rows), root / "list.parquet")
-        return str(root / "list.parquet")
     lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
     (root / "list.csv").write_text("\n".join(lines) + "\n")
     return str(root / "list.csv")
@@ -139,8 +133,6 @@ WAYS: dict[str, Way] = {
     "a CSV": (table, {}),
     "a CSV of absolute paths": (lambda root: table(root, absolute=True), {}),
     "a CSV with parts": (lambda root: table(root, split=True), {}),
-    "a Parquet table": (lambda root: table(root, parquet=True), {}),
-    "a Parquet table with parts": (lambda root: table(root, split=True, parquet=True), {}),
     "a folder of shards": (lambda root: shards(root, "pets-0", "pets-1"), {}),
     "shards with parts": (lambda root: shards(root, "train-0", "train-1", "val-0"), {}),
     "a pattern of shards": (lambda root: shards(root, "train-0", "train-1") + "train-*.tar", {}),
