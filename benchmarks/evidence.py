@@ -5,9 +5,7 @@ trained: SIDE extractors, SIDE heads and a result of every pair are made by hand
 would write them. Contestants take turns in one run, in another order each round; what comes out is
 compared. The floors do the least that the question can mean:
 
-- **bare SQL**: one join of names, versions, manifests and results in the index's own tables, all rows fetched, nothing
-  compared with any file and nothing made of it;
-- **bare JSON**: the same results read file by file: open, read, ``json.loads``, nothing verified.
+- **bare JSON**: the results read file by file: open, read, ``json.loads``, nothing verified.
 
 Ours resolves the patterns, reads the manifests, looks for the head that gives each bound, checks keys and figures, and
 builds a ``Matrix``. ``--fill none`` without images is a process
@@ -19,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -37,16 +34,10 @@ from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.evaluation.conditions import Conditions, ImageFacts
 from compatkit.evaluation.records import record
 from compatkit.registry.evidence import key_of, to_bytes
-from compatkit.registry.index.tables import FILE
 from compatkit.registry.store import Store
 
 IMAGES = 10_000
 DATA = "data:" + contracts.digest("images")
-JOIN = (
-    "SELECT f.name, v.major, v.minor, v.patch, m.digest, r.head, r.key, r.digest, r.figures FROM folders f"
-    " JOIN versions v ON v.folder = f.id JOIN manifests m ON m.id = v.manifest JOIN measured e ON e.extractor ="
-    " (SELECT function FROM floor WHERE manifest = m.digest) JOIN results r ON r.extractor = e.id"
-)
 SCRIPT = (
     "import sys; from compatkit.components.registry import Registry;"
     "found = Registry.open({root!r}).matrix('bench/e*', 'bench/h*', fill='none');"
@@ -105,12 +96,6 @@ def measured(row: int, column: int, bound: str) -> Cell:
     return attrs.evolve(cell, settings={**settings, "device": "cpu", "torch": "2.15.0", "own": row == column})
 
 
-def bare_sql(path: Path) -> int:
-    """Fetch every row, and believe it."""
-    with sqlite3.connect(path) as connection:
-        return len(connection.execute(JOIN).fetchall())
-
-
 def bare_json(root: Path) -> int:
     """Read every result as it lies there, and believe it."""
     count = 0
@@ -121,15 +106,6 @@ def bare_json(root: Path) -> int:
     return count
 
 
-def prepare_floor(path: Path, root: Path) -> None:
-    """Let the floor know the function of each manifest, which ours works out from the manifests."""
-    store = Store.open(root)
-    rows = [(str(one.digest), function_digest(store.manifest(one))[13:]) for one in store.select("bench/e*")]
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS floor (manifest TEXT PRIMARY KEY, function TEXT)")
-        connection.executemany("INSERT OR REPLACE INTO floor VALUES (?, ?)", rows)
-
-
 def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
     """Let all take turns; return the lines of the table."""
     root = folder / "parts"
@@ -138,8 +114,6 @@ def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
     say("reading them for the first time")
     first = Registry.open(root).matrix("bench/e*", "bench/h*", fill="none")
     expect("cells", first.settings["cells"]["taken"], side**2)
-    path = next((folder / "cache").glob(f"*/{FILE}"))
-    prepare_floor(path, root)
 
     def ours() -> int:
         return Registry.open(root).matrix("bench/e*", "bench/h*", fill="none").settings["cells"]["taken"]
@@ -163,7 +137,6 @@ def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
         expect("pairs", came, side**2)
 
     work = {
-        "bare SQL": lambda: bare_sql(path),
         "bare JSON": lambda: bare_json(root),
         "rows": kept,
         "matrix": ours,
@@ -175,8 +148,7 @@ def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
     rows = [
         Row(f"{what}: a Matrix, a new Registry each time", "bare JSON", "matrix", Gate(1)),
         Row(f"{what}: a Matrix, the same Registry", "bare JSON", "matrix again", Gate(1)),
-        Row(f"{what}: a Matrix", "bare SQL", "matrix"),
-        Row(f"{what}: the rows, with manifests", "bare SQL", "rows"),
+        Row(f"{what}: the rows, with manifests", "bare JSON", "rows"),
         Row(f"{what}: a process of its own", "bare JSON", "process"),
     ]
     return lines(rows, times)

@@ -165,19 +165,16 @@ def _listing(
     contestants = {
         floor: Contestant(lambda: [name for (name,) in connection.execute(sql)], check=same),
         walk: Contestant(lambda: bare.names(refs), check=same),
-        "index": Contestant(large.store.names, check=same),
-        "store": Contestant(large.store.references.names, check=same),
+        "store": Contestant(large.store.names, check=same),
         "listing": Contestant(lambda: [one.name for one in index.listing()], check=same),
         **(rival.names(_is("names", len(large.names) - 1)) if rival else {}),
     }
     times = compete(contestants, given.rounds, given.seed)
     others = [label for label in contestants if label.startswith("MLflow")]
     rows = [
-        Row(f"list {len(large.names):,} names, from the index (Store.names)", floor, "index", FIVE, others),
-        Row("the same, from the files (References.names)", floor, "store"),
-        Row("the same, beside a walk", walk, "store", FIVE),
+        Row(f"list {len(large.names):,} names (Store.names)", walk, "store", FIVE, others),
         Row("list them with latest version, kind, network (ls)", floor, "listing"),
-        *(Row("list names, beside MLflow", one, "index", Gate(1 / 50, text="50 x faster")) for one in others),
+        *(Row("list names, beside MLflow", one, "store", Gate(1 / 50, text="50 x faster")) for one in others),
     ]
     return lines(rows, times)
 
@@ -187,20 +184,14 @@ def _collecting(
 ) -> list[str]:
     say("collecting garbage, dry")
     root, same = large.store.root, _is("dead blobs", large.dead)
-    tables, files = (
-        "SELECT, scandir of the blobs, stat",
-        "read all files, json.loads, scandir of the blobs, stat",
-    )
+    files = "read all files, json.loads, scandir of the blobs, stat"
     contestants = {
-        tables: Contestant(lambda: bare.dead_from_index(root, connection), check=same),
         files: Contestant(lambda: bare.dead_from_files(root), check=same),
-        "index": Contestant(lambda: len(plan(large.store, indexed=True).blobs), check=same),
         "plan": Contestant(lambda: len(plan(large.store).blobs), check=same),
     }
     times = compete(contestants, max(3, given.rounds // 2), given.seed)
     rows = [
-        Row(f"gc, dry run, from the index ({large.dead:,} dead blobs)", tables, "index", FIVE),
-        Row("gc, dry run, from the files alone", files, "plan", FIVE),
+        Row(f"gc, dry run ({large.dead:,} dead blobs)", files, "plan", FIVE),
     ]
     return lines(rows, times)
 

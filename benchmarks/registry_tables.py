@@ -102,15 +102,6 @@ def latest(folder: str) -> str:
     return version
 
 
-def dead_from_index(root: Path, connection: sqlite3.Connection) -> int:
-    """Count the blobs that no row names: what is on disk, less what the tables hold."""
-    alive = {
-        digest
-        for (digest,) in connection.execute("SELECT digest FROM versions UNION SELECT digest FROM edges")
-    }
-    return sum(name not in alive for name, _ in blobs(root))
-
-
 def dead_from_files(root: Path) -> int:
     """Count the blobs that no manifest names, from the files alone."""
     alive: set[str] = set()

@@ -65,7 +65,8 @@ CASES = {
     "E1": "manifest truncated, not JSON, with duplicate keys, NaN, another schema or unknown fields, 100 MB, "
     "10,000 levels deep; its digest is not its name; its blob is missing or of another size",
     "E2": "a contract that contradicts its weights",
-    "E3": "index damaged, missing, of an old schema, locked, or on a network drive: rebuilt, never fatal",
+    "E3": "index damaged, missing, of an old schema, locked, or on a network drive: rebuilt, or an error that says "
+    "what to do",
     "E4": "a layout newer than the library",
     "F": "parts that do not fit, unknown contract fields, missing and circular parents, stale evidence, several "
     "heads",

@@ -18,7 +18,6 @@ from compatkit.registry.index.facts import ManifestFacts, facts_of
 from compatkit.registry.index.lookup import ListedName
 from compatkit.registry.index.search import Query, SearchResult, searched, spelled
 from compatkit.registry.names import Version
-from compatkit.registry.reach import names
 from compatkit.registry.refs import References
 
 
@@ -50,21 +49,6 @@ class Plain:
         each = ((name, self.digest(name, version)) for name, version in self.references.each())
         return {(name, digest) for name, digest in each if digest}
 
-    def edges(self) -> set[tuple[str, str]]:
-        left, found, seen = [digest for _, digest in self.roots()], set[tuple[str, str]](), set[str]()
-        while left:
-            digest = left.pop()
-            if digest in seen:
-                continue
-            seen.add(digest)
-            for edge, how in self._named(digest):
-                found.add((digest, edge))
-                left += [edge] if how != "payload" else []
-        return found
-
-    def referenced(self) -> set[str]:
-        return {digest for _, digest in self.roots()} | {edge for _, edge in self.edges()}
-
     def digest(self, name: str, version: Version) -> str | None:
         try:
             return self.references.digest(name, version)
@@ -87,13 +71,6 @@ class Plain:
                 about = self.facts_of(digest)
                 if about is not None and fits(query, name, about, str(digest)):
                     yield found(name, version, str(digest), about, version in gone)
-
-    def _named(self, digest: str) -> list[tuple[str, Any]]:
-        try:
-            data = Objects(self.root).read(digest, aside=False)
-            return list(names(data, digest, component=self.facts_of(digest) is not None))
-        except CompatkitError:
-            return []
 
     def _listed(self, name: str) -> ListedName | None:
         live = resolving.live(self.references, name)

@@ -45,7 +45,6 @@ COMMANDS = {
     "data": ("compatkit.cli.data", "Show what a data set holds, and what is wrong with it."),
     "demo": ("compatkit.cli.demo", "Train, publish, recombine and report on small real data."),
     "diff": ("compatkit.cli.diff", "Show changes between two components, and the required step."),
-    "du": ("compatkit.cli.du", "Show disk usage."),
     "export": ("compatkit.cli.export", "Write a component as one file that runs without a registry."),
     "extend": ("compatkit.cli.extend", "Add classes to a head."),
     "gc": ("compatkit.cli.gc", "Find unreferenced files, and delete them on request."),

@@ -74,7 +74,6 @@ def gc_command(context: click.Context, options: GcOptions) -> None:
     with progress("looking") as report:
         collection = plan(
             store,
-            indexed=True,
             progress=report,
             **options.only("grace", "withdrawn", "alone", "lost"),
         )

@@ -39,13 +39,9 @@ def index_command(context: click.Context, options: IndexOptions) -> None:
 
 
 def _texts(status: Status) -> dict[str, str]:
-    where = {
-        "file": f"{status.path} ({size(status.bytes)})",
-        "memory": f"in memory of this process only: {status.reason}",
-    }[status.storage]
+    where = f"{status.path} ({size(status.bytes)})"
     facts = {"kept": where, "changed": status.changed or "", "names": f"{status.names:,}"}
     facts |= {"versions": f"{status.versions:,}", "manifests": f"{status.manifests:,}"}
     if status.damaged:
         facts["damaged"] = f"{status.damaged:,}; `compatkit verify` lists them"
-    facts["read now"] = f"{status.read:,} folders that changed since the last look"
     return {label: text for label, text in facts.items() if text}

@@ -35,7 +35,7 @@ def ls_command(context: click.Context, options: LsOptions) -> None:
     store = open_store(context)
     every = store.index.listing(options.pattern)
     if options.pattern and not every:
-        known = store.index.names(None)
+        known = store.names()
         near_names = (
             f" or names like {', '.join(close)}" if (close := near(options.pattern, known, 3, 0.5)) else ""
         )

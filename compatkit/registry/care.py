@@ -14,7 +14,6 @@ from compatkit.registry.maintenance.check import Soundness, examine
 from compatkit.registry.maintenance.gc import GRACE, CollectionPlan, plan
 from compatkit.registry.maintenance.plan import RepairPlan
 from compatkit.registry.maintenance.repair import plan as plan_repair
-from compatkit.registry.usage import Usage, usage
 
 if TYPE_CHECKING:
     import os
@@ -66,9 +65,7 @@ class Care:
         alone: bool = False,
         progress: Progress | None = None,
     ) -> CollectionPlan:
-        """Plan a collection of what nothing refers to, with the help of the index; see ``maintenance.gc.plan``.
-
-        ``apply`` does it, and decides by the files alone.
+        """Plan a collection of what nothing refers to; its ``apply`` does it. See ``maintenance.gc.plan``.
 
         Args:
             grace: Younger files are kept.
@@ -76,13 +73,7 @@ class Care:
             alone: Nobody else is writing, which allows a short ``grace``.
             progress: Told of the documents that were read.
         """
-        return plan(
-            self.store, grace=grace, withdrawn=withdrawn, alone=alone, indexed=True, progress=progress
-        )
-
-    def usage(self, pattern: str | None = None) -> Usage:
-        """Return the disk usage of names and folders. See ``usage.usage``."""
-        return usage(self.store.index, self.store.objects, pattern)
+        return plan(self.store, grace=grace, withdrawn=withdrawn, alone=alone, progress=progress)
 
     def log(self, name: str) -> list[HistoryEntry]:
         """Return the history of a name, newest first. See ``history.log``."""

@@ -12,14 +12,14 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from compatkit.contracts.manifest import Edge
-from compatkit.errors import FormatError
+from compatkit.errors import FormatError, IntegrityError
 from compatkit.foundation.codec import decode, digest, dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
@@ -37,6 +37,7 @@ FUNCTION = "value:sha256:"
 Values = Mapping[str, Any]
 
 
+_POINTER_BYTES = 128
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
 
 
@@ -149,13 +150,11 @@ class Evidence:
     Attributes:
         root: Of the registry.
         objects: Its blobs.
-        find: Returns the results of many pairs at once, by function digests of extractors and of heads.
         trusted: Whose signature a result must have to count; None counts all.
     """
 
     root: Path
     objects: Objects
-    find: Callable[[Sequence[str], Sequence[str]], list[StoredResult]]
     trusted: Trusted | None = None
 
     def keep(
@@ -198,7 +197,13 @@ class Evidence:
             IntegrityError: A folder below ``evidence`` is a symbolic link.
             EnvironmentFailure: The files cannot be read.
         """
-        results = self._trusted(self.find(extractors, heads))
+        wanted = set(heads)
+        pairs = (
+            (extractor, head)
+            for extractor in dict.fromkeys(extractors)
+            for head in sorted(wanted & self.partners(extractor))
+        )
+        results = self._trusted([result for pair in pairs for result in self._of_pair(*pair)])
         return sorted(results, key=lambda result: (result.written, result.digest))
 
     def _trusted(self, results: list[StoredResult]) -> list[StoredResult]:
@@ -251,12 +256,32 @@ class Evidence:
 
         One look at a folder, where asking for the results of every pair would be one a pair.
         """
-        folder = self._folder(extractor)
-        with environment("read", folder):
-            if not folder.is_dir():
-                return set()
-            names = [entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
-        return {f"{FUNCTION}{name}" for name in names if _HEXADECIMAL.fullmatch(name)}
+        return {f"{FUNCTION}{entry.name}" for entry in _entries(self._folder(extractor), folders=True)}
+
+    def _of_pair(self, extractor: str, head: str) -> Iterator[StoredResult]:
+        for key in _entries(self._folder(extractor, head), folders=True):
+            for pointer in _entries(Path(key.path), folders=False):
+                error, digest, document = "", f"sha256:{pointer.name}", ({}, {}, {})
+                try:
+                    if (opened := durable.read(pointer.path, None, limit=_POINTER_BYTES)) is None:
+                        continue  # it was there a moment ago
+                    document = self._document(opened[0], pointer.path, extractor, head, key.name)
+                except IntegrityError as problem:
+                    error = str(problem)
+                written = os.lstat(pointer.path).st_mtime_ns
+                yield StoredResult(extractor, head, digest, written, *document, error)
+
+    def _document(
+        self, line: bytes, path: str, extractor: str, head: str, key: str
+    ) -> tuple[Values, Values, Values]:
+        digest = f"sha256:{os.path.basename(path)}"
+        if line.strip() != digest.encode():
+            raise FormatError(
+                f"{path} should hold the digest that it is named by, got {line!r:.80}. "
+                "`compatkit verify --repair` mends it, or moves it to quarantine."
+            )
+        data = self.objects.read(digest, most=MAX_BYTES, aside=False)
+        return from_bytes(data, extractor, head, key, f"the result {digest}")
 
     def _folder(self, *functions: str) -> Path:
         folder = self.root.joinpath(FOLDER, *map(_hexadecimal, functions))
@@ -266,3 +291,22 @@ class Evidence:
 
 def _hexadecimal(value: str) -> str:
     return value.rpartition(":")[2]
+
+
+def _entries(folder: Path, *, folders: bool) -> list[os.DirEntry[str]]:
+    """Return the folders, or the plain files, that are named by digests; nothing where there is no folder."""
+    with environment("read", folder):
+        try:
+            with os.scandir(folder) as entries:
+                return [
+                    entry
+                    for entry in entries
+                    if _HEXADECIMAL.fullmatch(entry.name)
+                    and (
+                        entry.is_dir(follow_symlinks=False)
+                        if folders
+                        else entry.is_file(follow_symlinks=False)
+                    )
+                ]
+        except (FileNotFoundError, NotADirectoryError):
+            return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from compatkit.errors import NotFound, UsageError, near
@@ -74,15 +74,12 @@ def resolve(references: References, wanted: Reference) -> Reference:
     return _pinned(references, wanted.name, latest)
 
 
-def select(
-    references: References, pattern: str, matching: Callable[[str], list[str]] | None = None
-) -> list[Reference]:
+def select(references: References, pattern: str) -> list[Reference]:
     """Return the references that a pattern matches, resolved and sorted by name.
 
     Args:
         references: Names and versions.
         pattern: A reference whose name may be a glob.
-        matching: Returns the names that a glob matches; None lists the folders.
 
     Raises:
         NotFound: Nothing matches.
@@ -92,7 +89,7 @@ def select(
     if not is_pattern(glob):
         return [resolve(references, Reference.parse(pattern))]
     wanted = Reference.parse(f"any{suffix}")  # a suffix that is not valid is an error, not an empty result
-    known = names(references, glob) if matching is None else matching(glob)
+    known = names(references, glob)
     matches: list[Reference] = []
     for name in known:
         try:

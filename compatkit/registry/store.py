@@ -333,7 +333,7 @@ class Store:
         """The measured results of pairs."""
         from compatkit.registry.evidence import Evidence
 
-        return Evidence(self.root, self.objects, self.index.results, self.trusted)
+        return Evidence(self.root, self.objects, self.trusted)
 
     @property
     def signatures(self) -> Signatures:
@@ -413,7 +413,7 @@ class Store:
 
     def names(self, pattern: str | None = None) -> list[str]:
         """Return all names, sorted; with a pattern those it matches (``*`` also matches ``/``)."""
-        return self.index.names(pattern)
+        return resolving.names(self.references, pattern)
 
     def versions(self, name: str) -> list[Version]:
         """Return the versions of a name, rising, without withdrawn ones.
@@ -439,7 +439,7 @@ class Store:
         wanted = texts_of(patterns, "patterns", "a reference or pattern such as 'digits/*.head@^1'")
         found: dict[str, Reference] = {}
         for pattern in wanted:
-            for reference in resolving.select(self.references, pattern, self.names):
+            for reference in resolving.select(self.references, pattern):
                 if kind is not None and (came := self.manifest(reference).kind) != kind:
                     raise resolving.wrong_kind(reference, came, [kind], pattern)
                 found.setdefault(str(reference if kind is None else reference.digest), reference)

@@ -33,7 +33,6 @@ from compatkit.data.split import Split
 from compatkit.evaluation import matrix
 from compatkit.evaluation.conditions import Conditions, ImageFacts
 from compatkit.registry.index import stamps
-from compatkit.registry.index import tables as index_tables
 
 FIRST = 1_000_000_000
 NAMES = ("a.extractor", "b.extractor", "a.head", "b.head")
@@ -341,7 +340,6 @@ def world(**patches: Any) -> Iterator[World]:
     """Make a registry for one history; nothing is loaded or run."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMPATKIT_CACHE", f"{folder}/cache")
-        patch.setattr(index_tables, "SYNCHRONOUS", "OFF")
         patch.setattr(cells, "METRIC_VERSION", "1")
         for name, value in patches.items():
             patch.setattr(stamps, name, value)

@@ -22,10 +22,8 @@ from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.foundation.codec import digest, dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.care import Care
-from compatkit.registry.index import stamps
-from compatkit.registry.index.lookup import Index
 from compatkit.registry.maintenance import leftovers
-from compatkit.registry.maintenance.gc import Collected, CollectionPlan, known, plan
+from compatkit.registry.maintenance.gc import Collected, CollectionPlan, plan
 from compatkit.registry.reach import names
 from compatkit.registry.store import Store
 
@@ -786,70 +784,10 @@ def test_what_was_put_again_since_the_plan_stays(store: Store):
     assert found.apply().moved == []
 
 
-def test_an_index_may_say_what_is_referred_to_but_the_files_decide(
-    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
-):
-    reference = publish(store, "a")
-    lonely = unused(store)
-    payload = store.manifest(reference).payload.file.blob
-    by_evidence(store, publish, unused(store, b"a result"))
-    store.names()
-    assert digests(at_once(store, indexed=True).blobs) == {lonely}
-    monkeypatch.setattr(Index, "referenced", lambda index: set())
-    stale = at_once(store, indexed=True)
-    assert digests(stale.blobs) == {lonely, payload, reference.digest}
-    assert stale.apply().moved == [lonely] and store.manifest("a")
-
-
-def test_with_an_index_only_the_files_of_versions_are_not_opened(store: Store, publish: Publish):
-    publish(store, "a/b")
-    lonely, result = unused(store), unused(store, b"a result")
-    by_evidence(store, publish, result)
-    (store.root / "refs" / "empty").mkdir()
-    assert known(store) is None, "an index is not made for this"
-    store.names()
-    referenced = known(store)
-    assert referenced == store.index.referenced() and len(referenced) == 2  # of one version
-    from_files, from_index = at_once(store), at_once(store, indexed=True)
-    assert digests(from_index.blobs) == digests(from_files.blobs) == {lonely}
-    assert from_index.folders == from_files.folders == ("refs/empty",)
-    assert from_index.referenced == from_files.referenced == len(referenced | {result})
-
-
-def test_an_index_that_missed_a_rewritten_version_deletes_nothing_that_is_in_use(
-    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(stamps, "SETTLED_NS", 0)  # as if everything had been there for a while
-    before, after = publish(store, "a", 0), publish(store, "b", 1)
-    payload = store.manifest(after).payload.file.blob
-    store.names()
-    file = store.root / "refs/a/@versions/1.0.0"
-    file.chmod(0o644)
-    file.write_text(f"{after.digest}\n")  # in place, as no program of ours does
-    (store.root / "refs/b/@versions/1.0.0").unlink()
-    os.utime(store.root / "tmp")
-    referenced = known(store)
-    assert referenced == {before.digest, store.manifest(before).payload.file.blob}
-    stale = at_once(store, indexed=True)
-    assert digests(stale.blobs) == {after.digest, payload}
-    assert stale.apply().moved == [] and weights(store, store.manifest("a"))
-
-
-def test_where_the_index_knows_of_damage_the_files_are_asked_and_refuse(store: Store, publish: Publish):
-    path = store.objects.path(str(publish(store, "a").digest))
-    path.chmod(0o644)
-    path.write_bytes(b"{}")
-    store.names()
-    assert store.index.path.exists() and known(store) is None
-    with pytest.raises(IntegrityError, match=r"a@1\.0\.0 refers to it"):
-        store_gc(store)
-
-
-def test_weights_of_withdrawn_versions_are_found_beside_an_index(store: Store, publish: Publish):
+def test_weights_of_withdrawn_versions_are_found(store: Store, publish: Publish):
     payload = store.manifest(publish(store, "a")).payload.file.blob
     store.withdraw("a", "1.0.0", "bad")
     age(store)
-    store.names()
     assert digests(store_gc(store, withdrawn=True).withdrawn) == {payload} and store_gc(store).is_empty
 
 

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
-from handmade import Hand, child_of, part, tagged
+from handmade import Hand, part, tagged
 
 from compatkit.errors import IntegrityError
+from compatkit.registry.blobs import Objects
 from compatkit.registry.index import stamps as files
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.index.stamps import pulse
-from compatkit.registry.index.sync import Sync
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.repair import plan
+from compatkit.registry.refs import References
 from compatkit.registry.store import Store
 
 
@@ -43,52 +43,54 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "SETTLED_NS", 0)
 
 
+def names_in(index: Index) -> list[str]:
+    return [line.name for line in index.listing()]
+
+
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the files that are opened while folders and manifests are read."""
+    """Record the manifests that are read."""
     seen: list[str] = []
+    read = Objects.read
 
-    def read(path: str, limit: int) -> Any:
-        seen.append(path)
-        return files.read_plain(path, limit)
+    def watched(objects: Objects, digest: str, **settings: Any) -> bytes:
+        seen.append(digest)
+        return read(objects, digest, **settings)
 
-    for module in ("sync", "facts"):
-        monkeypatch.setattr(f"compatkit.registry.index.{module}.read_plain", read)
+    monkeypatch.setattr(Objects, "read", watched)
     return seen
 
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record how many folders each look at all of them found changed; a quiet registry gets no look."""
+    """Record each look at all folders; a quiet registry gets none."""
     seen: list[int] = []
-    changed = Sync._changed
+    names = References.names
 
-    def look(sync: Sync, quiet: bool) -> list[str]:
-        found = changed(sync, quiet)
-        if not quiet:
-            seen.append(len(found))
+    def look(references: References) -> list[str]:
+        found = names(references)
+        seen.append(len(found))
         return found
 
-    monkeypatch.setattr(Sync, "_changed", look)
+    monkeypatch.setattr(References, "names", look)
     return seen
 
 
 def test_an_empty_registry_has_nothing(hand: Hand) -> None:
     index = index_of(hand.root)
-    assert index.names() == [] and index.search() == [] and index.listing() == []
-    assert index.count() == 0 and index.referenced() == set()
+    assert index.search() == [] and index.listing() == [] and index.count() == 0 and index.roots() == []
 
 
 def test_what_the_store_publishes_and_withdraws_is_found(store: Store, publish: Callable[..., Any]) -> None:
     index = index_of(store.root)
-    assert index.names() == []
+    assert index.listing() == []
     first, second = publish(store, "a/b"), publish(store, "a/b", 1)
     assert pins(index) == ["a/b@1.0.0", "a/b@2.0.0"] and pins(index, latest=True) == ["a/b@2.0.0"]
     store.withdraw("a/b", "2.0.0", "wrong data")
     assert pins(index) == ["a/b@1.0.0"] == pins(index, latest=True)
     assert [one.withdrawn for one in index.search(withdrawn=True)] == [False, True]
     assert index.search(withdrawn=True, digest=second.digest)[0].version == "2.0.0"
-    assert {first.digest, second.digest} < index.referenced()
+    assert set(index.roots()) == {("a/b", first.digest), ("a/b", second.digest)}
 
 
 def test_what_is_told_of_a_version_is_what_its_manifest_says(
@@ -109,47 +111,44 @@ def test_what_is_told_of_a_version_is_what_its_manifest_says(
 
 
 @pytest.mark.usefixtures("exact")
-def test_unchanged_folders_are_not_read_again(hand: Hand, opened: list[str]) -> None:
+def test_unchanged_names_are_not_read_again(hand: Hand, opened: list[str]) -> None:
     for name in ("a/b", "a/c", "d"):
         hand.publish(name, "1.0.0", hand.put(part(about=tagged(of=name))))
     index_of(hand.root).refresh()
-    assert len(opened) == 6  # a version and a manifest of each
+    assert len(opened) == 3
     opened.clear()
     later = index_of(hand.root)
     assert later.refresh() == 0 and opened == []
-    hand.publish("a/c", "1.1.0", hand.put(part(about=tagged(of="a/c again"))))
-    assert later.refresh() == 3  # the name, the folder above and refs itself, whose times the hand changed
-    assert [Path(path).name[:5] for path in opened] == ["1.1.0", Path(opened[1]).name[:5]] and len(
-        opened
-    ) == 2
+    hand.publish("a/c", "1.1.0", new := hand.put(part(about=tagged(of="a/c again"))))
+    assert later.refresh() == 1 and opened == [new]
 
 
 @pytest.mark.usefixtures("exact")
 def test_folders_are_looked_at_again_only_if_a_writer_came_by(hand: Hand, looks: list[int]) -> None:
     hand.publish("a", "1.0.0", hand.put(part()))
     index = index_of(hand.root)
-    assert index.names() == ["a"] and looks == [1]
-    assert index.names("a*") == ["a"] and index.count() == 1 and looks == [1]
+    assert names_in(index) == ["a"] and looks == [1]
+    assert names_in(index) == ["a"] and index.count() == 1 and looks == [1]
     with hand.writer("b"):
         hand.version("b", "1.0.0", hand.put(part()))
-        assert index.names() == ["a", "b"]
-        assert index.names() == ["a", "b"] and len(looks) == 3  # somebody is at work: look each time
-    assert index.names() == ["a", "b"] and len(looks) == 4
-    assert index.names() == ["a", "b"] and len(looks) == 4
-    assert index_of(hand.root).names() == ["a", "b"] and len(looks) == 4  # nor does another process
+        assert names_in(index) == ["a", "b"]
+        assert names_in(index) == ["a", "b"] and len(looks) == 3  # somebody is at work: look each time
+    assert names_in(index) == ["a", "b"] and len(looks) == 4
+    assert names_in(index) == ["a", "b"] and len(looks) == 4
+    assert names_in(index_of(hand.root)) == ["a", "b"] and len(looks) == 4  # nor does another process
 
 
 @pytest.mark.usefixtures("exact")
 def test_what_only_a_hand_changed_is_seen_after_the_next_write_or_a_rebuild(hand: Hand) -> None:
     hand.publish("a/b", "1.0.0", hand.put(part()))
-    assert index_of(hand.root).names() == ["a/b"]
+    assert names_in(index_of(hand.root)) == ["a/b"]
     hand.version("a/c", "1.0.0", hand.put(part()))
-    assert index_of(hand.root).names() == ["a/b"]
+    assert names_in(index_of(hand.root)) == ["a/b"]
     hand.publish("a/d", "1.0.0", hand.put(part()))
-    assert index_of(hand.root).names() == ["a/b", "a/c", "a/d"]
+    assert names_in(index_of(hand.root)) == ["a/b", "a/c", "a/d"]
     hand.version("a/e", "1.0.0", hand.put(part()))
     index_of(hand.root).rebuild()
-    assert index_of(hand.root).names() == ["a/b", "a/c", "a/d", "a/e"]
+    assert names_in(index_of(hand.root)) == ["a/b", "a/c", "a/d", "a/e"]
 
 
 @pytest.mark.case("C6", "D7")
@@ -201,15 +200,15 @@ def test_names_that_are_removed_by_hand_vanish_with_all_below_them(hand: Hand) -
     digest = hand.put(part())
     for name in ("a", "a/b", "a/b/c", "a-b", "ab"):
         hand.publish(name, "1.0.0", digest)
-    assert index_of(hand.root).names() == ["a", "a-b", "a/b", "a/b/c", "ab"]
+    assert names_in(index_of(hand.root)) == ["a", "a-b", "a/b", "a/b/c", "ab"]
     with hand.writer("ab"):
         hand.remove("a/b")
-    assert index_of(hand.root).names() == ["a", "a-b", "ab"]
+    assert names_in(index_of(hand.root)) == ["a", "a-b", "ab"]
     with hand.writer("ab"):
         hand.remove("a")
-    assert index_of(hand.root).names() == ["a-b", "ab"]
+    assert names_in(index_of(hand.root)) == ["a-b", "ab"]
     shutil.rmtree(hand.root / "refs")
-    assert index_of(hand.root).names() == []
+    assert names_in(index_of(hand.root)) == []
 
 
 @pytest.mark.usefixtures("exact")
@@ -227,41 +226,20 @@ def test_a_number_that_was_freed_and_published_again_is_read_again(hand: Hand) -
 
 
 @pytest.mark.case("C5")
-def test_what_just_changed_is_read_again_because_clocks_can_be_coarse(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def coarse(state: os.stat_result) -> int:
-        return hash((state.st_ino, state.st_size, state.st_mtime_ns // 10**10))
-
-    for module in ("stamps", "sync"):
-        monkeypatch.setattr(f"compatkit.registry.index.{module}.stamp", coarse)
-    digests = [hand.put(part(kind)) for kind in ("extractor", "head")]
-    path, moment = hand.version("a", "1.0.0", digests[0]), 2_000_000_000
-    os.utime(path, (moment, moment))
-    index = index_of(hand.root)
-    assert index.search()[0].digest == digests[0]
-    path.write_text(f"{digests[1]}\n")
-    os.utime(path, (moment, moment))  # the same file, size and time: only the content tells
-    assert index.search()[0].digest == digests[1]
-
-
-@pytest.mark.case("C5")
 @pytest.mark.parametrize(
     "ahead", [-1, 1, 3600], ids=["a moment ago", "a moment ahead", "a clock that went backwards"]
 )
 def test_a_folder_that_just_changed_is_read_again(
-    hand: Hand, opened: list[str], monkeypatch: pytest.MonkeyPatch, ahead: int
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     monkeypatch.setattr(files, "_age", lambda state, now: now - state.st_mtime_ns)
     hand.version("a", "1.0.0", hand.put(part()))
     index_of(hand.root).refresh()
-    opened.clear()
-    assert index_of(hand.root).refresh() > 0  # the folders were made now
-    now = time.time()
-    for folder in (hand.root / "refs", hand.folder("a"), hand.folder("a") / "@versions"):
-        os.utime(folder, (now - 10, now - 10))
-    assert index_of(hand.root).refresh() > 0 and index_of(hand.root).refresh() == 0
-    os.utime(hand.folder("a"), (now + ahead, now + ahead))
+    assert index_of(hand.root).refresh() == 1  # the folders were made now
+    folder, now = hand.folder("a") / "@versions", time.time()
+    os.utime(folder, (now - 10, now - 10))
+    assert index_of(hand.root).refresh() == 1 and index_of(hand.root).refresh() == 0
+    os.utime(folder, (now + ahead, now + ahead))
     assert index_of(hand.root).refresh() == 1 and index_of(hand.root).refresh() == 1
 
 
@@ -273,7 +251,7 @@ def test_everything_is_read_again_when_that_is_asked_for(hand: Hand, opened: lis
     opened.clear()
     seen: list[tuple[int, int, str]] = []
     index.rebuild(lambda done, total, what: seen.append((done, total, what)))
-    assert len(opened) == 2 and seen[-1] == (2, 2, "")
+    assert len(opened) == 1 and seen[-1] == (1, 1, "")
     assert pins(index) == ["a@1.0.0"]
 
 
@@ -287,9 +265,9 @@ def test_a_damaged_manifest_keeps_its_line_and_heals(hand: Hand) -> None:
     (line,) = index.listing()
     assert "other bytes" in line.error and line.version == "1.0.0" and line.kind == ""
     assert line.to_json().keys() == {"name", "version", "versions", "error"}
-    assert index.search() == [] and index.count() == 0 and index.names() == ["a"]
-    assert digest in index.referenced()
+    assert index.search() == [] and index.count() == 0 and names_in(index) == ["a"]
     hand.blob(digest).write_bytes(good)
+    hand.tick(hand.root / "tmp")  # as any write does
     later = index_of(hand.root)
     assert pins(later) == ["a@1.0.0"] and later.listing()[0].error == ""
 
@@ -307,41 +285,30 @@ def test_a_manifest_that_is_none_is_damaged(hand: Hand, content: bytes) -> None:
 
 
 @pytest.mark.usefixtures("exact")
-def test_a_damaged_manifest_is_parsed_once(hand: Hand, opened: list[str]) -> None:
+def test_a_damaged_manifest_is_looked_at_again_after_each_write(hand: Hand) -> None:
     hand.publish("a", "1.0.0", digest := hand.put(b"{" * 1000))
-    for _ in range(3):
-        assert "JSON" in index_of(hand.root).listing()[0].error
-    assert len(opened) == 2  # the version and the manifest
-    hand.blob(digest).write_bytes(b"[")
-    assert "other bytes" in index_of(hand.root).listing()[0].error and len(opened) == 3
-    hand.blob(digest).unlink()
-    assert "is missing" in index_of(hand.root).listing()[0].error
-    assert "is missing" in index_of(hand.root).listing()[0].error and len(opened) == 4
+    assert "JSON" in index_of(hand.root).listing()[0].error
+    for change, expected in (
+        (lambda: hand.blob(digest).write_bytes(b"["), "other bytes"),
+        (hand.blob(digest).unlink, "is missing"),
+    ):
+        change()
+        hand.tick(hand.root / "tmp")
+        assert expected in index_of(hand.root).listing()[0].error
 
 
 @pytest.mark.usefixtures("exact")
-def test_a_damaged_manifest_that_nothing_names_is_forgotten(hand: Hand, opened: list[str]) -> None:
+def test_only_what_versions_name_counts_as_damaged(hand: Hand) -> None:
     wrong = hand.put(b"{" * 1000)
     hand.publish("a", "1.0.0", wrong)
     hand.publish("b", "1.0.0", wrong)
-    assert index_of(hand.root).status().damaged == 1
+    assert index_of(hand.root).status().damaged == 2
+    hand.remove("a")
     hand.publish("a", "1.0.0", right := hand.put(part()))
-    assert index_of(hand.root).status().damaged == 1  # b still names it
+    assert index_of(hand.root).status().damaged == 1
+    hand.remove("b")
     hand.publish("b", "1.0.0", right)
     assert index_of(hand.root).status().damaged == 0
-    opened.clear()
-    hand.publish("b", "1.0.0", wrong)
-    assert [bool(one.error) for one in index_of(hand.root).listing()] == [False, True]
-    assert len(opened) == 2  # the version and the manifest
-
-
-@pytest.mark.usefixtures("exact")
-def test_a_damaged_parent_is_remembered(hand: Hand, opened: list[str]) -> None:
-    wrong = hand.put(b"{" * 1000)
-    hand.publish("a", "1.0.0", hand.put(part(parents=child_of(wrong))))
-    for _ in range(2):
-        assert index_of(hand.root).status().damaged == 1
-    assert len(opened) == 3
 
 
 @pytest.mark.usefixtures("exact")
@@ -354,6 +321,7 @@ def test_a_manifest_damaged_after_it_was_read_is_seen_in_a_list_after_a_rebuild(
     index_of(hand.root).rebuild()
     assert "other bytes" in index_of(hand.root).listing()[0].error
     hand.blob(digest).write_bytes(data)
+    hand.tick(hand.root / "tmp")
     assert index_of(hand.root).listing()[0].error == ""
 
 
@@ -374,6 +342,7 @@ def test_a_damaged_version_keeps_its_line_and_hides_no_other(hand: Hand, content
     )
     assert pins(index) == ["a@1.0.0"] and pins(index, latest=True) == []
     hand.version("a", "2.0.0", digest)
+    hand.tick(hand.root / "tmp")  # as any write does
     assert pins(index_of(hand.root), latest=True) == ["a@2.0.0"]
 
 
@@ -384,8 +353,11 @@ def test_an_empty_version_file_is_no_version_yet(hand: Hand) -> None:
     hand.publish("a", "1.1.0", b"")
     hand.publish("b", "1.0.0", b"")
     index = index_of(hand.root)
-    assert pins(index) == ["a@1.0.0"] and index.names() == ["a"] and index.listing()[0].versions == ("1.0.0",)
-    hand.version("a", "1.1.0", digest)  # finished, without any trace in a folder
+    assert (
+        pins(index) == ["a@1.0.0"] and names_in(index) == ["a"] and index.listing()[0].versions == ("1.0.0",)
+    )
+    (hand.folder("a") / "@versions" / "1.1.0").unlink()
+    hand.publish("a", "1.1.0", digest)
     assert pins(index_of(hand.root)) == ["a@1.0.0", "a@1.1.0"]
 
 
@@ -402,20 +374,20 @@ def test_links_below_refs_are_never_followed(hand: Hand, tmp_path: Path) -> None
     (hand.folder("a") / "@versions" / "1.1.0").symlink_to(outside.folder("x/y") / "@versions" / "1.0.0")
     hand.settle("a")
     index = index_of(hand.root)
-    assert index.names() == ["a"] and pins(index) == ["a@1.0.0"]
+    assert names_in(index) == ["a"] and pins(index) == ["a@1.0.0"]
     (line,) = index.listing()
     assert line.version == "1.1.0" and "link" in line.error
     hand.publish("x/y", "1.0.0", digest)
-    assert index.names() == ["a", "x/y"]
+    assert names_in(index) == ["a", "x/y"]
     with hand.writer("a"):  # the very folder that was read, with its inode and times, now lies outside
         shutil.move(hand.root / "refs" / "x", tmp_path / "moved")
         (hand.root / "refs" / "x").symlink_to(tmp_path / "moved")
     (tmp_path / "moved" / "y" / "@versions" / "2.0.0").write_text(f"{digest}\n")
-    assert index.names() == ["a"] and index_of(hand.root).names() == ["a"]
+    assert names_in(index) == ["a"] and names_in(index_of(hand.root)) == ["a"]
     shutil.move(hand.root / "refs", tmp_path / "away")
     (hand.root / "refs").symlink_to(tmp_path / "away")
     with pytest.raises(IntegrityError, match="symbolic link"):
-        index_of(hand.root).names()
+        names_in(index_of(hand.root))
 
 
 @pytest.mark.case("C6", "H")
@@ -433,46 +405,8 @@ def test_thousands_of_stray_files_and_folders_are_passed_over(hand: Hand) -> Non
         (hand.folder("a") / "@versions" / f"9.9.{number}").mkdir()
     hand.settle("a")
     index = index_of(hand.root)
-    assert index.names() == ["a"] and pins(index) == ["a@1.0.0"]
-    assert index_of(hand.root).names() == ["a"]
-
-
-def test_one_name_is_looked_up_without_a_look_at_all_folders(hand: Hand, looks: list[int]) -> None:
-    hand.version("a/b", "1.0.0", hand.put(part()))
-    hand.version("empty", "1.0.0", b"")
-    index = index_of(hand.root)
-    assert index.names("a/b") == ["a/b"] and index.names("a") == [] == index.names("empty")
-    assert index.names("../a") == [] == index.names("A") and index.names("") == []
-    (hand.root / "refs" / "linked").symlink_to(hand.root / "refs" / "a")
-    assert index.names("linked/b") == [] and looks == []
-    assert index.names("a/[b]") == ["a/b"] and len(looks) == 1
-
-
-@pytest.mark.usefixtures("exact")
-def test_referenced_are_all_digests_that_a_version_leads_to(hand: Hand) -> None:
-    from compatkit.registry.maintenance.gc import plan
-
-    weights, inner = hand.put(b"weights"), hand.put(b"inner")
-    record = hand.put(f'{{"kept":{{"blob":"{inner}"}}}}\n'.encode())
-    payload = attrs.evolve(part().payload, file=attrs.evolve(part().payload.file, blob=weights))
-    grandparent = hand.put(part(payload=payload, about=tagged(is_="first")))
-    parent = hand.put(part(payload=payload, parents=child_of(grandparent)))
-    child = hand.put(
-        part("head", payload=payload, parents=child_of(parent), training={"run": {"blob": record}})
-    )
-    unused = hand.put(b"nothing leads here")
-    hand.publish("a", "1.0.0", child)
-    hand.withdraw("a", "1.0.0")  # its digest still finds it
-    index, store = index_of(hand.root), Store.open(hand.root)
-    assert index.referenced() == {child, parent, grandparent, weights, record, inner}
-    assert unused not in index.referenced()
-    expected = {child: [parent, weights, record], record: [inner], parent: [grandparent, weights]}
-    expected[grandparent] = [weights]
-    assert sorted(index.edges()) == sorted(
-        (one, other) for one, others in expected.items() for other in others
-    )
-    from_files, from_index = plan(store), plan(store, indexed=True)
-    assert [one.digest for one in from_files.blobs] == [one.digest for one in from_index.blobs] == [unused]
+    assert names_in(index) == ["a"] and pins(index) == ["a@1.0.0"]
+    assert names_in(index_of(hand.root)) == ["a"]
 
 
 @pytest.mark.usefixtures("exact")
@@ -488,7 +422,7 @@ def test_lists_tell_versions_and_aliases(hand: Hand) -> None:
     assert line.versions == ("1.2.0", "1.10.0", "2.0.0") and line.aliases == {}
     store.set_alias("a", "prod", "1.10.0")
     (line,) = index.listing("[ab]*")
-    assert line.aliases == {"prod": "1.10.0"} and index.names() == ["a", "b"]
+    assert line.aliases == {"prod": "1.10.0"}
     store.set_alias("a", "prod", "2.0.0")
     assert index.listing()[0].aliases == {"prod": "2.0.0"}
     (hand.folder("a") / "@log" / "prod" / "2").chmod(0o644)
@@ -520,20 +454,11 @@ def test_what_verify_finds_and_a_repair_moves_is_seen(hand: Hand, monkeypatch: p
         patch.setenv("COMPATKIT_CACHE", str(elsewhere))
         other = index_of(hand.root)
         assert pins(other) == ["a@1.0.0", "a@2.0.0"]
+    copy = Store.open(shutil.copytree(hand.root, hand.root.parent / "copy"))
     hand.version("a", "2.0.0", b"x" * 72)
     assert pins(store.index) == ["a@1.0.0", "a@2.0.0"]
     found = examine(store)
     assert pins(store.index) == ["a@1.0.0"] and "one line" in store.index.listing()[0].error
-    plan(found).apply()
-    assert pins(store.index) == pins(other) == ["a@1.0.0"] and store.index.listing()[0].version == "1.0.0"
-
-
-@pytest.mark.parametrize("rows", [1, 2, 7])
-def test_rows_are_written_in_several_goes(hand: Hand, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr("compatkit.registry.index.tables.ROWS", rows)
-    for number in range(7):
-        hand.publish(f"n{number}", "1.0.0", hand.put(part(about=tagged(of=str(number), color="red"))))
-    index = index_of(hand.root)
-    assert (
-        index.count(tags={"color": "red"}) == 7 == len(index.listing()) and index.status().storage == "file"
-    )
+    plan(found, source=copy).apply()
+    assert pins(store.index) == pins(other) == ["a@1.0.0", "a@2.0.0"]
+    assert store.index.listing()[0].version == "2.0.0"

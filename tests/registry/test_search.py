@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from compatkit.contracts.contract import Anchor, Label, Port, Structural
 from compatkit.contracts.labels import spelling
-from compatkit.contracts.manifest import About, Manifest, edges, from_bytes, to_bytes
+from compatkit.contracts.manifest import About, Manifest, from_bytes, to_bytes
 from compatkit.errors import FormatError, NotFound, UsageError
 from compatkit.foundation.codec import dumps, unstructure
 from compatkit.registry.index.facts import facts_of
@@ -127,9 +127,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("many", [0, 1000], ids=["walking along names", "from what fits"])
-def test_filters(names: Any, monkeypatch: pytest.MonkeyPatch, case: str, many: int) -> None:
-    monkeypatch.setattr("compatkit.registry.index.search.MANY", many)
+def test_filters(names: Any, case: str) -> None:
     filters, expected = CASES[case]
     assert names(**filters) == expected
 
@@ -187,9 +185,7 @@ def test_a_hundred_tags_and_a_hundred_words_are_no_problem(tmp_path: Path) -> No
     tags = {f"key{number}": str(number) for number in range(100)}
     words = " ".join(f"word{number}" for number in range(100))
     hand.publish("busy", "1.0.0", hand.put(part(about=About(words, "", tags))))
-    assert [one.name for one in index.search(tags=tags, text=words)] == [
-        "busy"
-    ] and index.status().storage == "file"
+    assert [one.name for one in index.search(tags=tags, text=words)] == ["busy"]
 
 
 def slow(manifest: Manifest) -> dict[str, Any]:
@@ -210,7 +206,6 @@ def slow(manifest: Manifest) -> dict[str, Any]:
         "classes": [one.names for one in contract.data.labels or ()],
         "anchors": [one.digest for one in contract.protocol.anchors],
         "parents": [(one.relation, one.component) for one in manifest.parents],
-        "edges": set(edges(manifest)),
     }
 
 
@@ -245,9 +240,6 @@ def test_the_quick_reader_of_manifests_agrees_with_the_strict_one(manifest: Mani
             came = [frozenset(names) for names in came]
         if field in ("anchors", "parents"):
             came = list(came)
-        if field == "edges":
-            assert set(came) >= value
-            continue
         assert came == value, field
 
 

@@ -1,4 +1,4 @@
-"""Detect changes of files without reading them, and read small files; no link is followed."""
+"""Detect changes of files and folders without reading them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ SETTLED_NS = 2 * 10**9
 """What changed less than 2 s before it was looked at may change again without showing it: clocks can be coarse."""
 ABANDONED_NS = 3600 * 10**9
 """A draft that is an hour old is nobody's any more: between its last byte and the link are milliseconds."""
-_OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
 def pulse(root: Path) -> int | None:
@@ -38,6 +37,26 @@ def pulse(root: Path) -> int | None:
     return hash(tuple(map(stamp, (*states, *drafts))))
 
 
+def versions_state(folder: str, now: int) -> int | None:
+    """Return a number that changes with every version or tombstone of a name; None if a later change might not show.
+
+    Args:
+        folder: Of the name.
+        now: Time in ns, from before its files are read.
+    """
+    stamps: list[int] = []
+    for kind in ("@versions", "@tombstones"):
+        try:
+            state = os.lstat(f"{folder}/{kind}")
+        except OSError:
+            stamps.append(0)
+            continue
+        if not settled(state, now):
+            return None
+        stamps.append(stamp(state))
+    return hash(tuple(stamps))
+
+
 def stamp(state: os.stat_result) -> int:
     """Return a number that differs between two states of a file or folder.
 
@@ -55,47 +74,6 @@ def settled(state: os.stat_result, now: int) -> bool:
         now: Time in ns, from before the state was taken.
     """
     return _age(state, now) >= SETTLED_NS
-
-
-def mark(paths: list[str], now: int | None = None) -> int | None:
-    """Return a number that differs between two states of some files; a missing file is a state too.
-
-    Args:
-        paths: Of the files.
-        now: Time in ns before they were read. If one changed shortly before, so that a further change might not show,
-            None is returned.
-    """
-    stamps: list[int] = []
-    for path in paths:
-        try:
-            known = os.lstat(path)
-        except OSError:
-            stamps.append(0)
-            continue
-        if now is not None and not settled(known, now):
-            return None
-        stamps.append(stamp(known))
-    return hash(tuple(stamps))
-
-
-def read_plain(path: str, limit: int) -> tuple[os.stat_result, bytes]:
-    """Return the state of a regular file, taken first, and its first ``limit`` bytes.
-
-    Args:
-        path: Of the file.
-        limit: In bytes.
-
-    Raises:
-        OSError: It does not exist, or is a link, folder, pipe or device.
-    """
-    descriptor = os.open(path, _OPEN)
-    try:
-        known = os.fstat(descriptor)
-        if not stat.S_ISREG(known.st_mode):
-            raise OSError(f"{path} is no regular file")
-        return known, os.read(descriptor, min(limit, known.st_size))
-    finally:
-        os.close(descriptor)
 
 
 def _age(state: os.stat_result, now: int) -> int:

@@ -157,7 +157,6 @@ def plan(
     withdrawn: bool = False,
     alone: bool = False,
     lost: Collection[str] = (),
-    indexed: bool = False,
     progress: Progress | None = None,
 ) -> CollectionPlan:
     """Find what could be collected; reads only.
@@ -168,8 +167,6 @@ def plan(
         withdrawn: Whether to collect weights of versions withdrawn longer ago than the grace.
         alone: The caller guarantees that nobody else is writing, which allows a short grace.
         lost: Digests of documents lost for good; blobs that only they refer to may be collected.
-        indexed: Use the index for the references of versions. It does not know which are withdrawn or lost, and only
-            saves time: ``CollectionPlan.apply`` reads the files anyway, and keeps what they refer to.
         progress: Called with done, total and what is being done.
 
     Raises:
@@ -186,8 +183,7 @@ def plan(
         )
     root, ages = store.root, Ages(time.time(), grace.total_seconds())
     missing = frozenset(map(check_digest, lost))
-    referenced = known(store, progress) if indexed and not withdrawn and not missing else None
-    marks = Marker(root, ages, withdrawn, missing).mark(progress, referenced)
+    marks = Marker(root, ages, withdrawn, missing).mark(progress)
     leftovers: dict[str, list[Leftover]] = {kind: [] for kind in KINDS}
     with environment("read", root):
         for blob in marks.blobs:
@@ -219,27 +215,6 @@ def plan(
         lost=missing,
         **files,
     )
-
-
-def known(store: Store, progress: Progress | None = None) -> set[str] | None:
-    """Return the references of versions from the index; None if it is missing or reports damage.
-
-    Building an index takes several times as long as reading the files. It misses version files rewritten in place by
-    other programs, and manifests lost since it read them. So a plan based on it may list blobs that ``apply`` then
-    keeps, or miss some that are dead; deletion depends on the files alone.
-
-    Args:
-        store: The registry.
-        progress: Called with done, total and the name being read, if the index is out of date.
-
-    Raises:
-        IntegrityError: The folder ``refs`` is a symbolic link.
-        EnvironmentFailure: The files below ``refs`` cannot be read.
-    """
-    if not store.index.path.exists():
-        return None
-    store.index.refresh(progress=progress)
-    return None if store.index.status().damaged else store.index.referenced()
 
 
 @attrs.define(eq=False)

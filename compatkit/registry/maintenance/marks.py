@@ -116,12 +116,11 @@ class Marker:
     _documents: dict[str, tuple[NamedDigest, ...]] = attrs.field(factory=dict, init=False)
     _trash: dict[str, list[str]] = attrs.field(factory=dict, init=False)
 
-    def mark(self, progress: Progress | None = None, known: Collection[str] | None = None) -> Marks:
+    def mark(self, progress: Progress | None = None) -> Marks:
         """Mark from all references.
 
         Args:
             progress: Called with the number of references followed.
-            known: References of versions, if known; None reads the files, which alone are reliable.
 
         Raises:
             IntegrityError: A reference or document is damaged, or remains missing, so its references are unknown.
@@ -129,12 +128,12 @@ class Marker:
         """
         for _ in range(LOOKS - 1):
             try:
-                return self._marks(progress, known)
+                return self._marks(progress)
             except _Missing:
                 time.sleep(PAUSE)
-        return self._marks(progress, known)
+        return self._marks(progress)
 
-    def _marks(self, progress: Progress | None, known: Collection[str] | None) -> Marks:
+    def _marks(self, progress: Progress | None) -> Marks:
         """Do one pass of ``mark``."""
         self._trash = _trashed(self.root)
         versions: list[tuple[VersionFile, str]] = []
@@ -146,7 +145,7 @@ class Marker:
             for place in scan(self.root):
                 match place:
                     case VersionFile():
-                        if known is None and (digest := self._pointed(place)) is not None:
+                        if (digest := self._pointed(place)) is not None:
                             versions.append((place, digest))
                     case TombstoneFile():
                         if self.withdrawn and self.ages.old(os.lstat(self.root / place.path)):
@@ -177,7 +176,7 @@ class Marker:
         starts.sort(
             key=lambda step: not step.living
         )  # living ones first, so that few digests are visited twice
-        alive, spared = set(known or ()), set[str]()
+        alive, spared = set[str](), set[str]()
         for step in walk(
             _counted(starts, progress),
             partial(self._further, gone),

@@ -16,7 +16,7 @@ def ask(root: Path, times: int) -> None:
     for turn in range(times):
         if turn % 3 == 1:
             index.rebuild()
-        print(len(index.names()), index.count())
+        print(len(index.listing()), index.count())
 
 
 def die(root: Path, names: int) -> None:

@@ -78,7 +78,7 @@ def one_thing(root: Path, chance: random.Random) -> str:
         put(store, chance.randrange(10**6))
     else:
         index = Index.of(store.root, store.id)
-        chance.choice([index.rebuild, index.names])()
+        chance.choice([index.rebuild, index.listing])()
     return done
 
 
@@ -125,8 +125,11 @@ def main() -> None:
         done += kill_one(root, seed + number)
         store = Store.open(root)
         index = Index.of(store.root, store.id)
-        there = [name for name in store.references.names() if store.references.versions(name)]
-        check(index.names() == there, f"after kill {number}: the index does not say what the files say")
+        there = [name for name in store.names() if store.versions(name)]
+        check(
+            [line.name for line in index.listing()] == there,
+            f"after kill {number}: the index does not say what the files say",
+        )
         index.close()
         for name in store.names():
             for alias in store.aliases(name):
