@@ -66,8 +66,8 @@ def test_everything_runs(page: str, tmp_path: Path, monkeypatch: Any, capsys: An
 
 def test_what_adopting_says_is_what_the_program_says() -> None:
     """Messages that the page quotes are made from these texts."""
-    from compatkit.components.checkpoints.reading import _error, _Fault
+    from compatkit.components.checkpoints.child import _refusal
 
     page = " ".join((DOCS / "adopting.md").read_text().split())
-    fault = _Fault("unsafe", "it asks for posix.system", ("posix.system",))
-    assert f"error [unsafe-checkpoint] {_error(fault, 'malicious.pth')}" in page
+    refusal = _refusal(ValueError("Unsupported global: GLOBAL posix.system was not an allowed global"))
+    assert f"error [unsafe-checkpoint] malicious.pth: {refusal}" in page

@@ -10,15 +10,21 @@ import json
 import os
 import re
 import sys
-import traceback
 import zipfile
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-STORED = 0
-"""Zip method "stored", the only one that torch.save uses."""
+if __name__ == "__main__":
+    sys.path.append(sys.argv[1])  # the folder that holds the package
+
+from compatkit.components.checkpoints.unwrapping import unwrapped
+from compatkit.errors import CompatkitError, FormatError, UnsafeCheckpoint, UsageError
+from compatkit.registry.weights.tensorfile import pieces
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 MOST_ENTRIES = 200_000
-ARCHIVE = 2**30
-"""Bytes of memory for reading an archive's directory."""
 SLACK = 2**20
 """Tolerance in bytes by which the entries of an archive may exceed the file size."""
 INERT = (
@@ -38,18 +44,9 @@ INERT = (
     "_codecs.encode",
 )
 """Classes that training programs often save with the weights; each is replaced by an inert object."""
-DENIED = ("os.", "subprocess.", "socket.", "shutil.", "ctypes.", "pty.", "webbrowser.", "urllib.", "ftplib.")
-"""Prefixes of audit events that end the process; reading tensors needs none of them."""
-HARMLESS = ("os.listdir", "os.scandir", "os.putenv", "os.unsetenv")
 GLOBAL = re.compile(r"GLOBAL ([\w.<>]{1,200})")
-
-
-class Refused(Exception):
-    """Reason for refusing a file: a code and a message."""
-
-    def __init__(self, code: str, message: str, requested: list[str] | None = None) -> None:
-        super().__init__(message)
-        self.code, self.requested = code, requested or []
+NETWORKS = ("torchvision.models.", "timm.", "torch.nn.modules.")
+MEMORY = "it asks for more memory than its size explains. It is refused."
 
 
 class Inert:
@@ -66,36 +63,59 @@ class Inert:
         pass
 
 
-def main(root: str, folder: str, settings: dict[str, Any]) -> int:
-    """Read, check and convert; write the result to ``report.json``.
+def main(folder: Path, settings: dict[str, Any]) -> None:
+    """Read, check and convert; write the tensors, and ``report.json``.
 
     Args:
-        root: Folder that holds the package, for imports.
-        folder: Where to write; nothing else may be written.
+        folder: Where to write.
         settings: Format, size, key and limits, from the parent process.
     """
-    report: dict[str, Any] = {"notes": [], "error": None}
-    # open both before opening files is denied
-    out = open(os.path.join(folder, "report.json"), "w", encoding="utf-8")
+    report: dict[str, Any] = {"notes": []}
     try:
+        limit(settings["memory"], settings["seconds"], settings["output"])
         file = os.fdopen(0, "rb")
-        _limit_time(settings["seconds"], settings["output"])
         if settings["format"] == "zip":
-            _limit_memory(ARCHIVE, for_good=False)
             check_archive(file, settings["bytes"])
-            _allow_memory()
-        report["notes"] = list(_convert(root, folder, file, settings))
-    except Refused as refusal:
-        report["error"] = {"code": refusal.code, "message": str(refusal), "requested": refusal.requested}
+        content = unwrapped(_load(file), _is_tensor, key=settings["key"])
+        state = {name: tensor.detach() for name, tensor in content.tensors.items()}
+        _check_size(state, settings["output"])
+        with open(folder / "weights.safetensors", "wb") as out:
+            out.writelines(pieces(state))
+        report["notes"] = content.notes
+    except CompatkitError as error:
+        report |= {"code": error.code, "message": str(error), "requested": error.subject or ()}
     except MemoryError:
-        report["error"] = {
-            "code": "memory",
-            "message": "it asks for more memory than its size explains",
-            "requested": [],
-        }
-    with out:
-        json.dump(report, out)
-    return 0 if report["error"] is None else 1
+        report |= {"code": UnsafeCheckpoint.code, "message": MEMORY}
+    (folder / "report.json").write_text(json.dumps(report, default=str), encoding="utf-8")
+
+
+def limit(memory: int, seconds: int, output: int) -> None:
+    """Limit memory beyond present use, processor time, and the size of files, where the system can.
+
+    Args:
+        memory: In bytes.
+        seconds: Of processor time.
+        output: In bytes.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):  # not Linux; the parent enforces a timeout
+        return
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CPU: seconds,
+        resource.RLIMIT_FSIZE: output + SLACK,
+        resource.RLIMIT_AS: used + memory,
+    }
+    for what, value in limits.items():
+        hard = resource.getrlimit(what)[1]
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(what, (most, most))
 
 
 def check_archive(file: BinaryIO, size: int) -> None:
@@ -106,7 +126,8 @@ def check_archive(file: BinaryIO, size: int) -> None:
         size: In bytes.
 
     Raises:
-        Refused: The archive is damaged, compressed, claims more bytes than it has, or contains code.
+        FormatError: The archive is damaged, or contains code.
+        UnsafeCheckpoint: It is compressed, or claims more bytes than it has.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -119,170 +140,94 @@ def check_archive(file: BinaryIO, size: int) -> None:
         NotImplementedError,
         UnicodeDecodeError,
     ) as error:
-        raise Refused("format", f"the zip archive is truncated or damaged: {error}") from error
+        raise FormatError(
+            f"the zip archive is truncated or damaged: {error}. Copy or save it again."
+        ) from error
     finally:
         file.seek(0)
     if len(entries) > MOST_ENTRIES:
-        raise Refused("format", f"the zip archive lists {len(entries)} entries, more than {MOST_ENTRIES}")
+        raise FormatError(f"the zip archive lists {len(entries)} entries, more than {MOST_ENTRIES}.")
     names = [entry.filename.partition("/")[2] or entry.filename for entry in entries]
     if "constants.pkl" in names or any(name.startswith("code/") for name in names):
-        raise Refused(
-            "script",
+        raise FormatError(
             "it is a TorchScript archive, which holds code: load it with torch.jit.load where you trust it, and save "
-            "its state_dict()",
+            "its state_dict()."
         )
-    packed = [entry.filename for entry in entries if entry.compress_type != STORED]
+    packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
     if packed:
-        raise Refused(
-            "bomb",
-            f"the entry {packed[0]!r:.80} is compressed, which torch.save never does; unpacked it could be of any size",
+        raise UnsafeCheckpoint(
+            f"the entry {packed[0]!r:.80} is compressed, which torch.save never does; unpacked it could be of any "
+            "size. It is refused."
         )
     claimed = sum(entry.file_size for entry in entries)
     if claimed > size + SLACK:
-        raise Refused("bomb", f"the entries claim {claimed} bytes, the file has {size}")
-    if "data.pkl" not in names:
-        raise Refused("format", "it is a zip archive without data.pkl: torch.save did not write it")
+        raise UnsafeCheckpoint(f"the entries claim {claimed} bytes, the file has {size}. It is refused.")
 
 
-def _convert(root: str, folder: str, file: BinaryIO, settings: dict[str, Any]) -> tuple[str, ...]:
-    import torch
-
-    torch.set_num_threads(1)
-    sys.path.append(root)
-    from compatkit.components.checkpoints.unwrapping import unwrapped
-    from compatkit.errors import CompatkitError
-    from compatkit.registry.weights.tensorfile import pieces
-
-    out = open(os.path.join(folder, "weights.safetensors"), "wb")
-    _limit_memory(settings["memory"])
-    _deny()
-    value = _load(torch, file)
-    try:
-        unwrapped_state = unwrapped(
-            value, lambda tensor: isinstance(tensor, torch.Tensor), key=settings["key"]
-        )
-        state = {name: tensor.detach() for name, tensor in unwrapped_state.tensors.items()}
-        _check_size(state, settings["output"])
-        for piece in pieces(state):
-            out.write(piece)
-        out.close()
-    except CompatkitError as error:
-        raise Refused("content", str(error)) from error
-    return unwrapped_state.notes
-
-
-def _load(torch: Any, file: BinaryIO) -> Any:
+def _load(file: BinaryIO) -> Any:
     """Return the contents of the file: tensors, and plain values around them.
 
     Raises:
-        Refused: The file requires anything else, or is damaged.
+        UnsafeCheckpoint: The file requires anything else.
+        FormatError: It is damaged.
     """
+    import torch
+
     inert = [(type("Inert", (Inert,), {}), name) for name in INERT]
     try:
         with torch.serialization.safe_globals(inert):
             return torch.load(file, map_location="cpu", weights_only=True)
-    except (MemoryError, Refused):
+    except MemoryError:
         raise
     except Exception as error:  # a hostile file can cause any error
         raise _refusal(error) from error
 
 
-def _refusal(error: Exception) -> Refused:
+def _refusal(error: Exception) -> CompatkitError:
     """Return the reason in our own words: torch's message advises loading the file unsafely."""
     text = str(error)
     requested = list(dict.fromkeys(GLOBAL.findall(text)))
-    if requested:
-        return Refused("unsafe", f"it asks for {', '.join(requested)}", requested)
     if "allocate memory" in text or "DefaultCPUAllocator" in text:
-        return Refused("memory", "it asks for more memory than its size explains")
-    if "weights_only" in text or "WeightsUnpickler" in text:
-        inner = text.partition("WeightsUnpickler error:")[2] or text.rpartition("trusted source.")[2]
-        short = " ".join(inner.split())[:200]
-        return Refused("unsafe", f"it does more than building tensors: {short or type(error).__name__}")
-    short = " ".join(text.split("This is an internal")[0].split())[:200]
-    return Refused("format", f"it is truncated or damaged: {short or type(error).__name__}")
+        return UnsafeCheckpoint(MEMORY)
+    if not requested and "weights_only" not in text and "WeightsUnpickler" not in text:
+        short = " ".join(text.split("This is an internal")[0].split())[:200]
+        return FormatError(
+            f"it is truncated or damaged: {short or type(error).__name__}. Copy or save it again."
+        )
+    inner = text.partition("WeightsUnpickler error:")[2] or text.rpartition("trusted source.")[2]
+    did = (
+        f"asks for {', '.join(requested)}" if requested else f"does more than building tensors: {inner:.200}"
+    )
+    what = "code, and only tensors are read."
+    if any(name.startswith(NETWORKS) for name in requested):
+        what = "a whole pickled network, not its state dict."
+    return UnsafeCheckpoint(
+        f"it {' '.join(did.split())}. That is {what} Nothing of it was run. If you trust the file, load it with the "
+        "program that wrote it and save model.state_dict(), best as safetensors.",
+        subject=requested,
+    )
 
 
-def _check_size(state: dict[str, Any], most: int) -> None:
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "untyped_storage")
+
+
+def _check_size(state: dict[str, Tensor], most: int) -> None:
     """Raise before writing tensors that are larger than the file explains.
 
     Raises:
-        Refused: A tensor repeats its values excessively, or is not a plain tensor.
+        UnsafeCheckpoint: A tensor repeats its values excessively.
+        UsageError: One is not a plain tensor.
     """
-    total = 0
     for name, tensor in state.items():
         if str(tensor.layout) != "torch.strided" or tensor.is_quantized or tensor.is_meta:
-            raise Refused(
-                "content", f"the tensor {name!r:.80} is sparse, quantized or without data; save it dense"
-            )
-        total += tensor.numel() * tensor.element_size()
+            raise UsageError(f"the tensor {name!r:.80} is sparse, quantized or without data; save it dense.")
+    total = sum(tensor.nbytes for tensor in state.values())
     if total > most:
-        raise Refused(
-            "bomb", f"its tensors would take {total} bytes, more than {most} for a file of this size"
+        raise UnsafeCheckpoint(
+            f"its tensors would take {total} bytes, more than {most} for a file of this size. It is refused."
         )
 
 
-def _limit_time(seconds: int, output: int) -> None:
-    try:
-        import resource
-    except ImportError:  # no such limits on this system; the parent enforces a timeout
-        return
-    for limit, value in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_FSIZE, output + SLACK),
-    ):
-        _set(resource, limit, value)
-
-
-def _limit_memory(budget: int, *, for_good: bool = True) -> None:
-    """Limit the address space to ``budget`` bytes beyond present use."""
-    try:
-        import resource
-
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            used = int(statm.read().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):  # not Linux: time and output are still limited
-        return
-    _set(resource, resource.RLIMIT_AS, used + budget, for_good=for_good)
-
-
-def _allow_memory() -> None:
-    """Lift a temporary limit: importing torch maps gigabytes that it never touches."""
-    try:
-        import resource
-    except ImportError:
-        return
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-
-
-def _set(resource: Any, limit: int, value: int, *, for_good: bool = True) -> None:
-    hard = resource.getrlimit(limit)[1]
-    most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(limit, (most, most if for_good else hard))
-
-
-def _deny() -> None:
-    """End the process on any later attempt to start, connect, delete or open for writing."""
-
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        if (event == "open" and _writes(*args)) or (event.startswith(DENIED) and event not in HARMLESS):
-            raise Refused("unsafe", f"it tried {event}", [event])
-
-    sys.addaudithook(hook)
-
-
-def _writes(path: Any, mode: Any, flags: Any) -> bool:
-    """Return whether opening a file is for more than reading."""
-    has_write_mode = isinstance(mode, str) and bool(set(mode) & set("wax+"))
-    return has_write_mode or (isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)))
-
-
 if __name__ == "__main__":
-    try:
-        code = main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
-    except BaseException:  # the parent reads the end of the output
-        traceback.print_exc()
-        code = 2
-    sys.exit(code)
+    main(Path(sys.argv[2]), json.loads(sys.argv[3]))

@@ -9,12 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,9 +63,13 @@ WAIT = 4
 """Wall-clock limit as a multiple of processor time, for a busy machine."""
 REPORT = 2**20
 """Largest report, in bytes."""
-KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR")
+PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR")
 """Environment variables passed to the process; no keys, tokens or settings."""
-PIECE = 2**22
+REFUSALS: tuple[type[CompatkitError], ...] = (UnsafeCheckpoint, UsageError, FormatError)
+REMEDY = (
+    "It used more time or memory than the file size explains, or crashed. Save the weights as safetensors if you trust "
+    "the file."
+)
 
 
 @attrs.frozen(eq=False)
@@ -122,7 +124,8 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> 
         with environment("read", file_path), opened(file_path) as (file, state):
             form = format_of(file.read(HEAD) or b"", state.st_size)
             if form != "safetensors":
-                digest = _digest(file.fileno())
+                file.seek(0)
+                digest = f"file:sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
                 tensors, notes = unpickled(file.fileno(), state.st_size, form, str(file_path), key=key)
                 return Checkpoint(name, digest, state.st_size, form, tensors, notes)
             file.seek(0)
@@ -195,14 +198,6 @@ def renamed(checkpoint: Checkpoint, prefixes: Mapping[str, str], owner: str) -> 
     return attrs.evolve(checkpoint, tensors=tensors, notes=(*checkpoint.notes, *notes))
 
 
-def _digest(descriptor: int) -> str:
-    whole = hashlib.sha256()
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    while piece := os.read(descriptor, PIECE):
-        whole.update(piece)
-    return f"file:sha256:{whole.hexdigest()}"
-
-
 def _is_tensor(value: Any) -> bool:
     return hasattr(value, "untyped_storage")
 
@@ -264,16 +259,13 @@ class Limits:
 
 
 @attrs.frozen
-class _Fault:
-    code: str
-    message: str
-    requested: tuple[str, ...]
-
-
-@attrs.frozen
 class _Report:
+    """What the subprocess says; ``code`` is that of an error, or empty."""
+
     notes: tuple[str, ...]
-    error: _Fault | None
+    code: str = ""
+    message: str = ""
+    requested: tuple[str, ...] = ()
 
 
 def unpickled(
@@ -307,102 +299,63 @@ def unpickled(
     allowed = Limits.of(size) if limits is None else limits
     with tempfile.TemporaryDirectory(prefix="compatkit-") as folder:
         settings = {"format": form, "bytes": size, "key": key, **attrs.asdict(allowed)}
-        code, output = _run(descriptor, Path(folder), settings, allowed)
-        report = _report(Path(folder) / "report.json", code, output, owner)
-        if report.error is not None:
-            raise _error(report.error, owner)
+        printed = _run(descriptor, Path(folder), settings, owner, allowed.seconds * WAIT)
+        report = _report(Path(folder) / "report.json", printed, owner)
+        if report.code:
+            kind = next((kind for kind in REFUSALS if kind.code == report.code), FormatError)
+            raise kind(f"{owner}: {report.message[:2000]}", subject=report.requested or owner)
         try:
             return deserialize(read_whole(Path(folder) / "weights.safetensors")), report.notes
         except IntegrityError as error:
             raise FormatError(f"{owner} could not be converted: {error}", subject=owner) from error
 
 
-def _run(descriptor: int, folder: Path, settings: Mapping[str, Any], limits: Limits) -> tuple[int, str]:
-    """Run the subprocess; return its exit code and the end of its output."""
-    root = str(Path(__file__).parents[3])
-    command = [sys.executable, "-I", str(CHILD), root, str(folder), json.dumps(settings)]
-    single_thread = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-    variables = (
-        {name: os.environ[name] for name in KEPT if name in os.environ}
-        | single_thread
-        | {"HOME": str(folder)}
-    )
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    with environment("start a process in", folder), open(folder / "printed", "wb+") as printed:
-        process = subprocess.Popen(
-            command,
-            stdin=descriptor,
-            stdout=printed,
-            stderr=printed,
-            cwd=folder,
-            env=variables,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(timeout=limits.seconds * WAIT)
-        except subprocess.TimeoutExpired:
-            code = -signal.SIGXCPU if hasattr(signal, "SIGXCPU") else -1
-        finally:
-            _stop(process)
-        printed.seek(max(0, printed.seek(0, os.SEEK_END) - 2000))
-        return code, printed.read().decode("utf-8", "replace")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and its descendants."""
-    with suppress(OSError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    process.wait()
-
-
-def _report(path: Path, code: int, output: str, owner: str) -> _Report:
-    """Return the report of the subprocess.
+def _run(descriptor: int, folder: Path, settings: Mapping[str, Any], owner: str, seconds: float) -> str:
+    """Run the subprocess; return what it printed.
 
     Raises:
         UnsafeCheckpoint: It was stopped by a limit.
-        FormatError: It ended without a valid report.
     """
-    if code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
-        raise UnsafeCheckpoint(
-            f"{owner}: the process that read it was stopped by {name}: it used more time or memory than the file size "
-            "explains, or crashed. The file is refused; save the weights as safetensors if you trust it.",
-            subject=owner,
-        )
+    root = str(Path(__file__).parents[3])
+    command = [sys.executable, "-I", str(CHILD), root, str(folder), json.dumps(settings)]
+    variables = {name: os.environ[name] for name in PASSED if name in os.environ} | {"HOME": str(folder)}
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    stopped = f"{owner}: the process that read it was stopped"
+    try:
+        with environment("start a process in", folder):
+            process = subprocess.run(
+                command,
+                stdin=descriptor,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env=variables,
+                timeout=seconds,
+            )
+    except subprocess.TimeoutExpired:
+        raise UnsafeCheckpoint(f"{stopped} after {seconds:.0f} s. {REMEDY}", subject=owner) from None
+    if process.returncode < 0:
+        raise UnsafeCheckpoint(f"{stopped} by the signal {-process.returncode}. {REMEDY}", subject=owner)
+    return process.stdout.decode("utf-8", "replace")
+
+
+def _report(path: Path, printed: str, owner: str) -> _Report:
+    """Return the report of the subprocess.
+
+    Raises:
+        FormatError: There is no valid report.
+        EnvironmentFailure: The disk is full.
+    """
     try:
         data = path.read_bytes() if path.stat().st_size <= REPORT else b""
         return decode(_Report, data, what="report")
     except (OSError, FormatError) as error:
-        last = output.strip().splitlines()[-1:] or ["it said nothing"]
-        if "No space left" in output:
+        if "No space left" in printed:
             raise EnvironmentFailure(
                 f"{owner} could not be converted: the disk for temporary files is full ({tempfile.gettempdir()}; "
                 "TMPDIR names another)."
             ) from error
+        last = printed.strip().splitlines()[-1:] or ["it printed nothing"]
         raise FormatError(
-            f"{owner} could not be read; the process that tried ended with {code}: {last[0][:300]}",
-            subject=owner,
+            f"{owner} could not be read; the process that tried failed: {last[0][:300]}", subject=owner
         ) from error
-
-
-def _error(fault: _Fault, owner: str) -> CompatkitError:
-    text = f"{owner}: {fault.message[:2000].rstrip('.')}."
-    if fault.code == "unsafe":
-        whole = "a whole pickled network, not its state dict. " if _is_network(fault.requested) else ""
-        return UnsafeCheckpoint(
-            f"{text} That is {whole or 'code, and only tensors are read. '}Nothing of it was run. If you trust the "
-            "file, load it with the program that wrote it and save model.state_dict(), best as safetensors.",
-            subject=tuple(fault.requested),
-        )
-    if fault.code in ("bomb", "memory"):
-        return UnsafeCheckpoint(f"{text} It is refused.", subject=owner)
-    if fault.code == "content":
-        return UsageError(text, subject=owner)
-    return FormatError(f"{text} Copy or save it again.", subject=owner)
-
-
-def _is_network(requested: tuple[str, ...]) -> bool:
-    return any(name.startswith(("torchvision.models.", "timm.", "torch.nn.modules.")) for name in requested)

@@ -76,7 +76,7 @@ BOMBS: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_an_archive_that_torch_did_not_write_is_refused_before_torch_sees_it(bomb: str) -> None:
     data, message = BOMBS[bomb]
-    with pytest.raises(child.Refused, match=message):
+    with pytest.raises((FormatError, UnsafeCheckpoint), match=message):
         child.check_archive(io.BytesIO(data), len(data))
 
 
@@ -136,7 +136,7 @@ SLOW: dict[str, tuple[bytes, type[Exception], str]] = {
     "no tensors": (saved({"epoch": 3}), UsageError, "no entry holds tensors"),
     "a list": (saved([torch.zeros(1)]), UsageError, "got a list"),
     "sparse": (saved({"w": torch.eye(3).to_sparse()}), UsageError, "sparse, quantized or without data"),
-    "names that are paths": (saved({"../../x": torch.zeros(1)}), UsageError, r"\.\./\.\./x"),
+    "names that are paths": (saved({"../../x": torch.zeros(1)}), FormatError, r"\.\./\.\./x"),
 }
 
 
