@@ -9,7 +9,7 @@ from compatkit.components import domains as domains
 from compatkit.components.bridges.ladder import Bridge as Bridge
 from compatkit.components.checkpoints.reading import read_checkpoint as read_checkpoint
 from compatkit.components.exports.reading import load_exported as load_exported
-from compatkit.components.outcomes import Outcome as Outcome
+from compatkit.components.outcomes import PolicyOutcome as PolicyOutcome
 from compatkit.components.ranking import Ranking as Ranking
 from compatkit.components.registry import Registry as Registry
 from compatkit.components.splitting import split as split

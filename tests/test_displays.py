@@ -178,7 +178,7 @@ def test_what_hooks_receive_is_shown() -> None:
 
 
 def test_outcomes_and_bridges_are_tables(values: list[Any]) -> None:
-    (outcome,) = (value for value in values if isinstance(value, ck.Outcome))
+    (outcome,) = (value for value in values if isinstance(value, ck.PolicyOutcome))
     (bridge,) = (value for value in values if isinstance(value, ck.Bridge))
     frame = outcome.to_dataframe()
     assert frame["passed"].tolist() == [answer.passed for answer in outcome.answers] and len(frame) == 1

@@ -282,9 +282,9 @@ def _refuse(error: IncompatibleError, machine: bool) -> int:
 
 def _break(error: PolicyBroken, machine: bool) -> int:
     """Report a version that its policy forbids; the outcome shows all figures and the open version number."""
-    from compatkit.components.outcomes import Outcome
+    from compatkit.components.outcomes import PolicyOutcome
 
-    outcome = error.subject if isinstance(error.subject, Outcome) else None
+    outcome = error.subject if isinstance(error.subject, PolicyOutcome) else None
     details = outcome.to_json() if outcome is not None and machine else None
     code = _fail(str(error), error.code, error.exit_code, machine, outcome=details)
     if outcome is not None and not machine:

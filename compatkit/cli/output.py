@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
-    from compatkit.components.outcomes import Outcome
+    from compatkit.components.outcomes import PolicyOutcome
     from compatkit.contracts.report import Report
 
 NARROW, WIDE = 60, 110
@@ -183,7 +183,7 @@ def print_rich(value: Any) -> None:
     click.echo(printed.get(), nl=False)
 
 
-def show_outcome(outcome: Outcome) -> None:
+def show_outcome(outcome: PolicyOutcome) -> None:
     """Print the outcome of a policy: verdict, policy, and a line per partner."""
     name = click.style(outcome.question.name, bold=True)
     if not outcome.answers:

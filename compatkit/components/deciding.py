@@ -14,7 +14,7 @@ import attrs
 
 from compatkit.components.images import PolicyData, policy_images
 from compatkit.components.loading import PartLoader
-from compatkit.components.outcomes import Answer, Outcome, refusal
+from compatkit.components.outcomes import Answer, PolicyOutcome, refusal
 from compatkit.contracts.check import Report, check
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell
 from compatkit.contracts.manifest import trained_with
@@ -86,7 +86,7 @@ class Decider:
         init=False, default=attrs.Factory(lambda self: PartLoader(self.store, self.recalls), takes_self=True)
     )
 
-    def __call__(self, question: Question) -> Outcome:
+    def __call__(self, question: Question) -> PolicyOutcome:
         """Decide, and raise if the candidate fails.
 
         Raises:
@@ -99,15 +99,15 @@ class Decider:
             raise PolicyBroken(refusal(outcome), subject=outcome)
         return outcome
 
-    def answer(self, question: Question) -> Outcome:
+    def answer(self, question: Question) -> PolicyOutcome:
         """Measure what the policy requires and return the outcome."""
         policy = question.policy
-        outcome = Outcome(question)
+        outcome = PolicyOutcome(question)
         if policy is not None and policy.data is not None and question.is_open:
             outcome = self._measured(question, policy, policy.data)
         return self._numbered(outcome)
 
-    def _numbered(self, outcome: Outcome) -> Outcome:
+    def _numbered(self, outcome: PolicyOutcome) -> PolicyOutcome:
         """Add the version numbers open to the candidate."""
         question, policy = outcome.question, outcome.question.policy
         place = question.name, self.candidate.manifest
@@ -118,7 +118,7 @@ class Decider:
         least = self.version or str(self.store.least_version(*place, measured=question.is_open))
         return attrs.evolve(outcome, allowed=least, offered=offered)
 
-    def _measured(self, question: Question, policy: Policy, wanted: Images) -> Outcome:
+    def _measured(self, question: Question, policy: Policy, wanted: Images) -> PolicyOutcome:
         if (policy.metric, policy.metric_version) != (METRIC, METRIC_VERSION):
             raise UsageError(
                 f"{question.name}: the policy uses the metric {policy.metric} {policy.metric_version}, but this "
@@ -134,10 +134,10 @@ class Decider:
                 Answer(partner, left.reference, head.reference, reason=item or others)
                 for (partner, left, head, _), item in zip(pairs, why, strict=True)
             ]
-            return Outcome(question, tuple(answers), self._matrix(pairs, policy))
+            return PolicyOutcome(question, tuple(answers), self._matrix(pairs, policy))
         self._provide(pairs, policy, wanted)
         answers = [self._judged(*pair, policy.tolerance) for pair in pairs]
-        return Outcome(question, tuple(answers), self._matrix(pairs, policy))
+        return PolicyOutcome(question, tuple(answers), self._matrix(pairs, policy))
 
     def _provide(self, pairs: Sequence[Pair], policy: Policy, wanted: Images) -> None:
         """Provide figures of all pairs and their bounds.
@@ -328,7 +328,7 @@ def test(
     against: Iterable[Reference] | None = None,
     data: PolicyData = (),
     progress: Progress | None = None,
-) -> Outcome:
+) -> PolicyOutcome:
     """Measure a part as if it were published under a name now; publishes nothing but records the figures.
 
     Args:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from compatkit.components.pairs import check_pair
-from compatkit.components.tasks import frozen_head, part, task_of
 from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest
 from compatkit.data.split import Split
@@ -26,11 +24,10 @@ from compatkit.foundation.display import Shown, aligned
 from compatkit.plugins import Use, as_use
 from compatkit.plugins.renamed import current
 from compatkit.registry.names import Reference
-from compatkit.registry.store import Store
 from compatkit.training.fit import Fit
 from compatkit.training.prepare import Statistics
 from compatkit.training.state import AuxiliaryHead
-from compatkit.training.task import Augment, Task
+from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -102,11 +99,9 @@ def adapt(
     auxiliary: AuxiliaryHead,
     method: Use,
     trainer: Trainer,
-    *,
-    statistics: Statistics = "stored",
-    test: Split | None = None,
-    batch_size: int = 256,
-    factories: Mapping[str, Callable[..., Any]] | None = None,
+    statistics: Statistics,
+    test: Split | None,
+    factories: Mapping[str, Callable[..., Any]] | None,
 ) -> Adapted:
     """Train the extractor of a task without labels against a frozen head, and measure it.
 
@@ -117,15 +112,10 @@ def adapt(
         trainer: Training settings.
         statistics: Batch-norm statistics inside the auxiliary head; see ``Trainer.fit``.
         test: Labeled images; read only after training.
-        batch_size: Batch size of the measurement.
         factories: Regularizers that are not installed, by name.
-
-    Raises:
-        UsageError: The auxiliary head does not belong to ``method``; see also ``Trainer.fit``.
-        DataError: There are fewer images than in a batch.
     """
-    source, head = _sources(task)
-    before = {} if test is None else _measured(ARMS[:2], source, head, test, batch_size)
+    source, head = cast("tuple[Component, Component]", (task.extractor, task.head))
+    before = {} if test is None else _measured(ARMS[:2], source, head, test)
     frozen = {auxiliary.name: auxiliary}
     fit = trainer.fit([task], [method], frozen=frozen, frozen_statistics=statistics, factories=factories)
     moved = attrs.evolve(
@@ -135,54 +125,15 @@ def adapt(
         function="",
         module=fit.tasks[TASK].extractor,
     )
-    after = {} if test is None else _measured(ARMS[2:], moved, head, test, batch_size)
+    after = {} if test is None else _measured(ARMS[2:], moved, head, test)
     return Adapted(fit, source, head, before | after)
 
 
-def adapt_released(
-    store: Store,
-    extractor: str,
-    head: str,
-    auxiliary: str,
-    data: Split,
-    *,
-    trainer: Trainer | None,
-    method: str | Use | None,
-    statistics: Statistics,
-    test: Split | None,
-    augment: Augment,
-    factories: Mapping[str, Callable[..., Any]] | None,
-) -> Adapted:
-    """Adapt an extractor of a registry; see ``Registry.adapt``."""
-    task = task_of(store, TASK, data, extractor, head, supervised=False, augment=augment)
-    left, right = _sources(task)
-    check_source(check_pair(store, left, right))
-    shared = part(store, auxiliary, "auxiliary_head")
-    frozen = frozen_head(shared, shared.name.rsplit(".", 1)[-1])
-    check_anchor(left, frozen, shared.reference)
-    use = method_of(shared.manifest, shared.reference, method)
-    chosen = paper() if trainer is None else trainer
-    return adapt(task, frozen, use, chosen, statistics=statistics, test=test, factories=factories)
-
-
 def _measured(
-    arms: Sequence[tuple[str, str]], extractor: Component, head: Component, test: Split, batch_size: int
+    arms: Sequence[tuple[str, str]], extractor: Component, head: Component, test: Split
 ) -> dict[tuple[str, str], Cell]:
     tests = {extractor.reference: test}
-    return {arm: measure([extractor], [head], tests, Conditions(arm[1], batch_size))[0] for arm in arms}
-
-
-def _sources(task: Task) -> tuple[Component, Component]:
-    """Return the components that a task starts from.
-
-    Raises:
-        UsageError: There are none, or the task is supervised.
-    """
-    if task.extractor is None or task.head is None or task.supervised:
-        raise UsageError(
-            "adapt expects a task with components and supervised=False, as registry.task makes it."
-        )
-    return task.extractor, task.head
+    return {arm: measure([extractor], [head], tests, Conditions(arm[1]))[0] for arm in arms}
 
 
 def check_source(report: Report) -> None:

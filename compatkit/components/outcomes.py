@@ -62,8 +62,8 @@ class Answer:
 
 
 @attrs.frozen(repr=False)
-class Outcome(Shown, Tabular):
-    """Outcome of a policy for one candidate; as a table it has a row for each partner.
+class PolicyOutcome(Shown, Tabular):
+    """PolicyOutcome of a policy for one candidate; as a table it has a row for each partner.
 
     Attributes:
         question: The question, with the state of the registry that it refers to.
@@ -142,11 +142,11 @@ class Outcome(Shown, Tabular):
         return "\n".join(lines)
 
 
-def refusal(outcome: Outcome, remedy: str = "") -> str:
+def refusal(outcome: PolicyOutcome, remedy: str = "") -> str:
     """Return why a candidate is refused and what to do, in one paragraph.
 
     Args:
-        outcome: Outcome of the policy.
+        outcome: PolicyOutcome of the policy.
         remedy: What to do, for a version with a fixed number.
     """
     question = outcome.question

@@ -19,7 +19,7 @@ from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
     from compatkit.components.images import PolicyData
-    from compatkit.components.outcomes import Outcome
+    from compatkit.components.outcomes import PolicyOutcome
     from compatkit.data.dataset import Split
     from compatkit.evaluation.conditions import Progress
     from compatkit.registry.policylog import Revision
@@ -154,7 +154,7 @@ class Policies(Mapping[str, Policy]):
         against: str | Sequence[str] | None = None,
         data: PolicyData = (),
         progress: Progress | None = None,
-    ) -> Outcome:
+    ) -> PolicyOutcome:
         """Measure a released part as its policy requires; publishes nothing but records the figures.
 
         Args:

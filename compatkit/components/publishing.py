@@ -1,371 +1,300 @@
-"""Publish what was trained, recombined or made elsewhere; all policies are decided before a version is linked."""
+"""What a registry publishes and writes: results of training, adopted networks, extended heads, exported files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-import attrs
-
-from compatkit.components.bridges.ladder import Bridge
-from compatkit.components.bridges.publishing import publish as publish_bridge
-from compatkit.components.deciding import CANDIDATE, Decider
-from compatkit.components.domains import Adapted
-from compatkit.components.drafts import drafts, training_facts
-from compatkit.components.images import PolicyData
-from compatkit.components.loading import with_module
-from compatkit.components.outcomes import Outcome, refusal
-from compatkit.components.recombinations import publish_recombination
-from compatkit.components.registering import register
-from compatkit.components.splitting import Parts, publish_split
-from compatkit.components.stitching import publish_adapter
-from compatkit.components.verification import remember_proof
-from compatkit.contracts.manifest import About, Manifest, Parent, Payload, to_bytes
-from compatkit.errors import PolicyBroken, UsageError
-from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
-from compatkit.evaluation.component import Component, pinned
-from compatkit.evaluation.conditions import Progress
-from compatkit.evaluation.recombination import Recombination
-from compatkit.foundation.arguments import checks_arguments
-from compatkit.foundation.codec import digest as digest_of
-from compatkit.foundation.codec import dumps
-from compatkit.registry.names import Reference, Version, check_name
-from compatkit.registry.store import Store
-from compatkit.training.fit import Fit
-from compatkit.training.state import AuxiliaryHead, TaskState
+from compatkit.components.combining import Combining
+from compatkit.components.loading import load
+from compatkit.contracts.manifest import About
+from compatkit.errors import UsageError
+from compatkit.evaluation.component import pinned
+from compatkit.registry.blobs import Verify
+from compatkit.registry.names import check_name
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-def publish(store: Store, what: Any, *name: str, **settings: Any) -> Any:
-    """Publish an object according to its type; see ``Registry.publish``."""
-    ways = Publish(store)
-    known: Mapping[type, Callable[..., Any]] = {
-        Fit: ways.fit,
-        Adapted: ways.adapted,
-        Recombination: ways.recombination,
-        Adapter: ways.adapter,
-        Bridge: ways.bridge,
-        Manifest: ways.manifest,
-        Parts: ways.parts,
-    }
-    for kind, way in known.items():
-        if isinstance(what, kind):
-            return way(what, *name, **settings)
-    raise UsageError(
-        "Expected a result of Trainer.fit, split, adapt, recombine or bridge, an adapter or a manifest to publish, "
-        f"got {what!r:.80}.",
-        subject=what,
-    )
+    from compatkit.components.bridges.ladder import Bridge
+    from compatkit.components.exports.writing import ExportedFile
+    from compatkit.components.images import PolicyData
+    from compatkit.components.outcomes import PolicyOutcome
+    from compatkit.data.dataset import Split
+    from compatkit.evaluation.conditions import Progress
+    from compatkit.evaluation.recombination import Recombination
+    from compatkit.training.fit import Fit
 
 
-@checks_arguments
-@attrs.frozen
-class Publish:
-    """One method per type to publish, with its settings.
+class Publishing(Combining):
+    """Methods of a registry that publish components, or write them to files."""
 
-    Attributes:
-        store: Registry to publish to.
-    """
-
-    store: Store
-
-    def fit(
+    @overload
+    def publish(
+        self, what: Fit, *, prefix: str, dry_run: Literal[True], **settings: Any
+    ) -> dict[str, PolicyOutcome]: ...
+    @overload
+    def publish(self, what: Fit | Bridge, name: str | None = None, **settings: Any) -> dict[str, str]: ...
+    @overload
+    def publish(self, what: object, name: str, **settings: Any) -> str: ...
+    def publish(
         self,
-        fit: Fit,
+        what: object,
+        name: str | None = None,
         *,
-        prefix: str,
+        prefix: str | None = None,
+        state: Mapping[str, Tensor] | None = None,
+        rung: str | None = None,
+        accept_doubtful: bool = False,
         version: str | None = None,
-        major: bool = False,
         about: About | None = None,
+        major: bool = False,
         data: PolicyData = (),
         progress: Progress | None = None,
         dry_run: bool = False,
-    ) -> dict[str, str] | dict[str, Outcome]:
-        """Publish the parts of a fit under ``prefix``; see ``Registry.publish``.
+    ) -> Any:
+        """Publish what was trained, recombined or made elsewhere.
+
+        - A ``Fit`` of ``Trainer.fit``: extractors, then auxiliary heads, then heads, as ``<prefix>/<task>.extractor``,
+          ``<prefix>/shared.<name>``, ``<prefix>/<task>.head``. Everything is derived and verified, and all policies
+          are decided, before the first version is linked. Publishing a group is retryable, not atomic: after a
+          failure the same call completes it and leaves existing versions unchanged. A variational autoencoder gives
+          ``<prefix>/<task>.encoder``, ``.latent`` (an adapter, its mean and log-variance layers) and ``.decoder``.
+        - An ``Adapted``: the adapted extractor; its head is unchanged and already published.
+        - A ``Recombination``: pins its parts by digest. It is composed again from the parts in this registry and
+          compared tensor by tensor before anything is written. Its payload holds estimated statistics, and weights of
+          adapters that are not components.
+        - An adapter from ``Recombination.inserted``, for later use as ``recombine(..., adapters=[...])``.
+        - A ``Bridge``: the fitted adapter as ``<name>.adapter`` or the refitted head as ``<name>.head``, and the
+          recombination that pins all parts and records its judgement under ``training["bridge"]``.
+        - A manifest with ``state``: a component that was not trained here. The module is built from blueprint and
+          weights, and derived ports are compared with the stated ones before anything is written. The payload is
+          replaced by that of ``state``, and a missing probe is added. Blobs and parents that it names must be in the
+          registry.
 
         Args:
-            fit: The trained run.
-            prefix: Of all names.
-            version: Of all parts; None for the smallest step that each requires.
-            major: Whether to take the next MAJOR number.
-            about: Description of all parts.
-            data: Images for policies.
-            progress: Called with each measurement.
-            dry_run: Whether only to decide the policies.
+            what: Object to publish.
+            name: One to three segments, such as ``"digits/mnist-usps"``; not for a fit, which has a prefix.
+            prefix: Prefix of the names of a fit.
+            state: Tensors by name, with a manifest.
+            rung: Rung of a bridge; None for the chosen one.
+            accept_doubtful: Publish a rung of a bridge whose verdict is not ``fit``.
+            version: None for the smallest step that the change requires, 1.0.0 for a new name. All parts of a fit get
+                the same. Not with a bridge.
+            about: Title, description, tags, license and source. Not with a manifest, which has them.
+            major: Use the next MAJOR number, which policies do not bind. This and all below apply to a fit, an adapted
+                extractor and a manifest.
+            data: Images of policies, if they are neither the fit's own nor found by name.
+            progress: Called with done, total and what is being done while policies are measured.
+            dry_run: With a fit: return the outcomes of policies and publish nothing. The figures are recorded; the
+                parts' blobs are stored, and ``gc`` collects them.
 
         Returns:
-            References by key of the part; with ``dry_run`` the outcomes.
+            The pinned reference ``name@version``. For a fit, pinned references by ``"<task>.extractor"``,
+            ``"shared.<name>"``, ``"<task>.head"``, or outcomes with ``dry_run``; for a bridge, by ``"adapter"``,
+            ``"head"`` and ``"recombination"``.
+
+        Raises:
+            PolicyBroken: A part does not work with a released partner; carries the outcome with its matrix.
+            PolicyDataMissing: The images of a policy are not available.
+            CutError: Rebuilt parts do not reproduce the trained network.
+            IntegrityError: A part is not in this registry, a module was changed since it was composed, or a contract
+                contradicts its weights; lists all contradictions.
+            FormatError: A value is invalid in a contract.
+            UnknownName: A blueprint's builder or model is unknown here.
+            UsageError: The object cannot be published, a setting does not apply to it, or a bridge is not shown to fit.
+            VersionExists: The version exists with other content.
+            VersionTooSmall: The change requires a larger step than the requested version.
+            EnvironmentFailure: Disk full, or no write permission.
         """
-        parts = FitParts.of(self.store, fit, lambda key: f"{prefix}/{key}", about or About())
-        decisions = parts.decide(version, major, (*data, *parts.images), progress)
-        if dry_run:
-            return {key: outcome for key, (_, outcome) in decisions.items()}
-        return parts.publish(decisions, version, major)
+        from compatkit.components.publications import publish
 
-    def parts(self, parts: Parts, name: str, *, about: About | None = None) -> dict[str, str]:
-        """Publish a network that was cut as ``<name>.extractor`` and ``<name>.head``; see ``Registry.publish``."""
-        return publish_split(self.store, parts, name, about=about)
+        settings = {
+            "prefix": prefix,
+            "state": state,
+            "rung": rung,
+            "accept_doubtful": accept_doubtful,
+            "version": version,
+            "about": about,
+            "major": major,
+            "data": data,
+            "progress": progress,
+            "dry_run": dry_run,
+        }
+        given = {key: value for key, value in settings.items() if value not in (None, False, ())}
+        return publish(self.store, what, name, given)
 
-    def adapted(
+    def adopt(
         self,
-        adapted: Adapted,
+        path: str | os.PathLike[str] | Mapping[str, Any],
         name: str,
         *,
-        version: str | None = None,
-        major: bool = False,
+        model: str | None = None,
+        cut: str,
+        builder: str | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        size: tuple[int, int] | None = None,
+        key: str | None = None,
+        labels: Sequence[str] | None = None,
+        data: Split | None = None,
+        preprocessing: Mapping[str, Any] | None = None,
+        rename: Mapping[str, str] | None = None,
         about: About | None = None,
-        data: PolicyData = (),
-        progress: Progress | None = None,
-    ) -> str:
-        """Publish an adapted extractor; its head is unchanged and already published.
-
-        Args:
-            adapted: The adapted extractor.
-            name: To publish under.
-            version: None for the smallest step that is required.
-            major: Whether to take the next MAJOR number.
-            about: Description.
-            data: Images for policies.
-            progress: Called with each measurement.
-        """
-        parts = FitParts.of(self.store, adapted.fit, lambda key: name, about or About())
-        decisions = parts.decide(version, major, (*data, *parts.images), progress)
-        (reference,) = parts.publish(decisions, version, major).values()
-        return reference
-
-    def recombination(
-        self,
-        recombination: Recombination,
-        name: str,
-        *,
-        version: str | None = None,
-        about: About | None = None,
-    ) -> str:
-        """Publish a recombination, which pins its parts by digest.
-
-        Args:
-            recombination: Of two published parts.
-            name: To publish under.
-            version: None for the smallest step that is required.
-            about: Description.
-        """
-        return pinned(publish_recombination(self.store, name, recombination, version=version, about=about))
-
-    def adapter(
-        self, adapter: Adapter, name: str, *, version: str | None = None, about: About | None = None
-    ) -> str:
-        """Publish an adapter.
-
-        Args:
-            adapter: With its module.
-            name: To publish under.
-            version: None for the smallest step that is required.
-            about: Description.
-        """
-        check_name(name)
-        return pinned(publish_adapter(self.store, name, adapter, version=version, about=about))
-
-    def bridge(
-        self,
-        bridge: Bridge,
-        name: str,
-        *,
-        rung: str | None = None,
-        about: About | None = None,
-        accept_doubtful: bool = False,
     ) -> dict[str, str]:
-        """Publish the adapter or refitted head of a bridge, and the recombination that pins all parts.
+        """Adopt a checkpoint of a timm, torchvision or plugin network as an extractor and a head.
+
+        Safetensors are read directly; files of ``torch.save`` are unpickled as tensors only, in a subprocess with
+        limits of time and memory. The parts must reproduce the network bitwise before anything is published.
 
         Args:
-            bridge: The bridge.
-            name: To publish under.
-            rung: Rung to publish; None for the chosen one.
-            about: Description.
-            accept_doubtful: Whether to publish a rung whose verdict is not ``fit``.
+            path: The file, a folder of one (as of the Hugging Face Hub, or timm's ``save_for_hf``), or a state dict.
+                Name, SHA-256, format and unwrapping are recorded in both manifests. What ``config.json`` and
+                ``preprocessor_config.json`` beside the file state is used: network, class names, mean, std, size and
+                crop; what contradicts it is refused.
+            name: The parts become ``<name>.extractor`` and ``<name>.head``.
+            model: Network that the weights were saved from; None where ``config.json`` names it.
+            cut: Module after which it is cut, or ``"forward_features"``.
+            builder: Builder of the network: ``"timm"``, ``"torchvision"``, or one of a plugin; None for the one that
+                has a model of this name.
+            kwargs: Further arguments of the network; numbers of classes and image channels are inferred from the
+                weights unless given.
+            size: Height and width of the images; None for the network's own.
+            key: Entry of the file that contains the state dict, such as ``"model_ema"``; None for the common one.
+            labels: Class names in the order of the outputs.
+            data: Images for feature statistics.
+            preprocessing: Facts about images that override the network's configuration; see ``splitting.split``.
+            rename: New beginnings of tensors' names by old ones, such as ``{"module.backbone.": ""}``.
+            about: Title, description, tags, license and source of both parts.
 
         Returns:
-            References by what was published.
+            Pinned references ``name@version`` by ``"extractor"`` and ``"head"``.
 
         Raises:
-            UsageError: Its verdict is not ``fit``, and that is not accepted.
+            UnsafeCheckpoint: The file requires code execution, or more time, memory or disk than its size explains.
+            CheckpointMismatch: The weights belong to another network; lists missing, unknown and misshapen tensors.
+            FormatError: Another format, truncated or damaged.
+            IntegrityError: Weights are not finite.
+            UnknownName: No such model or builder, or no such module to cut after.
+            UsageError: The file contains no state dict; or class names or facts about images do not fit.
+            CutError: The network cannot be cut there.
+            EnvironmentFailure: The file cannot be read, disk full, or no write permission.
         """
-        check_name(name)
-        published = publish_bridge(self.store, name, bridge, rung, about, accept_doubtful=accept_doubtful)
-        return {what: pinned(reference) for what, reference in published.items()}
+        from compatkit.components.adopting import adopt, check_target
 
-    def manifest(
+        check_target(name)
+        adopted = adopt(
+            path,
+            model=model,
+            cut=cut,
+            builder=builder,
+            kwargs=kwargs,
+            size=size,
+            key=key,
+            labels=labels,
+            data=data,
+            preprocessing=preprocessing,
+            rename=rename,
+        )
+        return adopted.publish(self.store, name, about=about)
+
+    def extend(
         self,
-        manifest: Manifest,
+        head: str,
+        classes: Sequence[str],
         name: str,
         *,
-        state: Mapping[str, Tensor],
+        seed: int = 0,
         version: str | None = None,
         major: bool = False,
+        about: About | None = None,
         data: PolicyData = (),
         progress: Progress | None = None,
     ) -> str:
-        """Publish a component that was not trained here, once its module confirms its contract.
+        """Publish a head with additional classes; the weights of the old ones are kept bitwise.
+
+        Its kind is ``head``, even if it came from an auxiliary head, and its parent relation is ``extended_from``. Its
+        contract keeps the anchors. Train it on all classes next: ``registry.task(..., head=name)``.
 
         Args:
-            manifest: Of the component.
-            name: To publish under.
-            state: Its weights.
-            version: None for the smallest step that is required.
-            major: Whether to take the next MAJOR number.
-            data: Images for policies.
-            progress: Called with each measurement.
+            head: Reference of a head, or of an auxiliary head that classifies.
+            classes: Names of the new classes, in the order of the new outputs.
+            name: Name to publish under, such as ``"fleet/ten.head"``.
+            seed: Seed of the new rows.
+            version: None for the smallest step that the change requires, 1.0.0 for a new name.
+            major: Use the next MAJOR number, which policies do not bind.
+            about: Title, description, tags, license and source.
+            data: Images of a policy, if they are not found by name.
+            progress: Called with done, total and what is being done while a policy is measured.
+
+        Returns:
+            Pinned reference ``name@version``.
+
+        Raises:
+            NotFound: The reference does not resolve.
+            UsageError: The component is not a head with named classes, a class exists already under this or another
+                name, or the class layer is not a single linear layer or 1x1 convolution.
+            VersionTooSmall: The change requires a larger step than the requested version.
+            EnvironmentFailure: Disk full, or no write permission.
         """
+        from compatkit.components.extension import extend
+
         check_name(name)
-        reference = register(
-            self.store, name, manifest, state, version=version, major=major, data=data, progress=progress
-        )
-        return pinned(reference)
-
-
-Decisions = Mapping[str, tuple[Decider, Outcome]]
-
-
-@attrs.frozen(eq=False)
-class FitParts:
-    """The parts of a fit during publication; their blobs are stored, but nothing refers to them yet.
-
-    Attributes:
-        store: Registry to publish to.
-        parts: Extractors, then auxiliary heads, then heads, by key such as ``"mnist.extractor"``.
-        released: Existing release of a head that was frozen in the fit.
-        images: Images of the fit, for policies decided on them.
-    """
-
-    store: Store
-    parts: Mapping[str, Component]
-    released: Mapping[str, Reference]
-    images: PolicyData
-
-    @classmethod
-    def of(cls, store: Store, fit: Fit, name_of: Callable[[str], str], about: About) -> FitParts:
-        """Derive and verify all parts of a fit, and store their blobs.
-
-        Args:
-            store: Registry to publish to.
-            fit: Result of ``Trainer.fit``.
-            name_of: Maps the key of a part to its name.
-            about: Description of each part.
-        """
-        check_name(name_of("x"))
-        all_drafts = list(drafts(fit))
-        run = store.put_blob(dumps(fit.run))
-        parts: dict[str, Component] = {}
-        released: dict[str, Reference] = {}
-        for draft in all_drafts:
-            key, payload, name = draft.key, draft.put(store), name_of(draft.key)
-            task, head = _trained(fit, key)
-            parents = _origins(fit, draft.kind, task)
-            if draft.parent is not None:
-                digest, adapter = parts[draft.parent].digest, draft.kind == "adapter"
-                relations = (ADAPTS, TARGETS) if adapter else ("trained_with",)
-                parents = (*(Parent(relation, digest) for relation in relations), *parents)
-            elif task is not None and task.freezes_extractor and task.task.extractor is not None:
-                parents = (Parent("trained_with", task.task.extractor.digest), *parents)
-            manifest = draft.manifest(payload, training_facts(fit, run, task, head), parents, about)
-            reference = Reference(name, digest=digest_of(to_bytes(manifest)))
-            parts[key] = with_module(
-                store, reference, manifest, draft.module, reference=f"{name}@{CANDIDATE}"
-            )
-            if (existing := _released(store, fit, name, payload)) is not None:
-                released[key] = existing
-        for state in fit.tasks.values():
-            if (source := state.task.data.source) is not None:
-                store.memory.remember_source(state.task.data.train.digest, attrs.asdict(source))
-        sets = [state.task.data for state in fit.tasks.values()]
-        return cls(
-            store, parts, released, [split for data_set in sets for split in (data_set.test, data_set.train)]
+        part = load(self.store, self.store.resolve(head))
+        made = extend(part, classes, seed=seed, about=about)
+        return self.publish(
+            made.manifest, name, state=made.state, version=version, major=major, data=data, progress=progress
         )
 
-    def decide(
-        self, version: str | None, major: bool, data: PolicyData, progress: Progress | None
-    ) -> Decisions:
-        """Decide the policies of all parts as if published now; publishes nothing but records the figures.
+    def export(
+        self,
+        component: str | Recombination,
+        path: str | os.PathLike[str],
+        *,
+        names: str = "auto",
+        format: str = "safetensors",
+        settings: Mapping[str, Any] | None = None,
+        verify: Verify = "auto",
+    ) -> ExportedFile:
+        """Write a component as one file; ``load_exported`` runs a safetensors file without a registry.
 
         Args:
-            version: Of all parts, or None.
-            major: Whether to take the next MAJOR number.
-            data: Images for policies.
-            progress: Called with each measurement.
+            component: Reference of a recombination, an extractor or a head; or a result of ``recombine``.
+            path: Path of the file, which is replaced if it exists.
+            names: ``"whole"`` gives the tensors of a recombination the names of the one network that its halves make
+                up, so that ``timm.create_model(...).load_state_dict`` accepts them; ``"parts"`` prefixes them with
+                ``extractor.``, ``adapters.0.``, ``head.``; ``"auto"`` uses ``"whole"`` if possible. For safetensors
+                files only.
+            format: ``"safetensors"``, or the name of a plugin's exporter: ``"onnx"``, ``"torch_export"``, ...
+            settings: Keyword arguments for the exporter.
+            verify: As for ``load``.
+
+        Returns:
+            Path, size and description.
 
         Raises:
-            PolicyDataMissing: A policy's images are not available.
+            NotFound: The reference does not resolve.
+            IntegrityError: A part is missing or damaged, or the recombination was changed since it was composed.
+            UsageError: ``names="whole"`` but the parts are not the halves of one network; the path is a folder; or
+                there is no such exporter.
+            PluginError: The exporter does not take these settings, or fails.
+            EnvironmentFailure: Disk full, or no write permission; an existing file is left unchanged.
         """
-        kin = {part.digest: part for part in self.parts.values()}
-        decisions: dict[str, tuple[Decider, Outcome]] = {}
-        for key, part in self.parts.items():
-            if key not in self.released and not self._is_there(part, version):
-                question = self.store.asks(part.name, part.manifest, version=version, major=major)
-                decider = Decider(self.store, part, data, kin, version, progress)
-                decisions[key] = decider, decider.answer(question)
-        return decisions
+        from compatkit.components.exports.writing import SAFETENSORS, write, write_as
 
-    def publish(self, decisions: Decisions, version: str | None, major: bool) -> dict[str, str]:
-        """Publish all parts unless a policy forbids one of them; return pinned references.
+        if format == SAFETENSORS and settings:
+            raise UsageError(f"safetensors files have no settings ({', '.join(settings)}); name a format.")
+        if format != SAFETENSORS and names != "auto":
+            raise UsageError(f"names={names!r} is for safetensors files; {format} has names of its own.")
+        known: dict[str, Any] = {}
+        if isinstance(component, str):
+            resolved = self.store.resolve(component)
+            module, manifest = self.load(component, verify=verify), self.store.manifest(resolved)
+            known = {"reference": pinned(resolved), "digest": resolved.digest}
+        else:
+            from compatkit.components.recombinations import recompose
 
-        Args:
-            decisions: What ``decisions`` returned.
-            version: As for ``decisions``.
-            major: As for ``decisions``.
-
-        Raises:
-            PolicyBroken: A part does not work with a released partner; carries the outcome; nothing was published.
-        """
-        broken = [outcome for _, outcome in decisions.values() if not outcome.passed]
-        if broken:
-            others = [outcome.question.name for outcome in broken[1:]]
-            more = f" So do {', '.join(others)}." if others else ""
-            raise PolicyBroken(f"{refusal(broken[0])}{more} Nothing was published.", subject=broken[0])
-        published: dict[str, str] = {}
-        for key, part in self.parts.items():
-            reference = self.released.get(key)
-            if reference is None:
-                decide = decisions[key][0] if key in decisions else None
-                reference = self.store.publish(
-                    part.name, part.manifest, version=version, major=major, decide=decide
-                )
-                remember_proof(self.store, part.manifest, reference.digest)
-            published[key] = pinned(reference)
-        return published
-
-    def _is_there(self, part: Component, version: str | None) -> bool:
-        """Return whether an earlier call has published this part; repeating a call completes a group."""
-        references = self.store.references
-        latest = references.latest(part.name) if version is None else Version.parse(version)
-        return latest is not None and references.digest(part.name, latest) == part.digest
-
-
-def _trained(fit: Fit, key: str) -> tuple[TaskState | None, AuxiliaryHead | None]:
-    """Return the task that a part was trained for, or the auxiliary head that it is."""
-    task, _, name = key.rpartition(".")
-    return fit.tasks.get(task), fit.auxiliary.get(name) if task == "shared" else None
-
-
-def _origins(fit: Fit, kind: str, task: TaskState | None) -> tuple[Parent, ...]:
-    """Return the component that a part started from and, if they alone trained it, the frozen heads."""
-    if task is None:
-        return ()
-    start = task.task.extractor if kind == "extractor" else task.task.head
-    parents = [] if start is None else [Parent("initialised_from", start.digest)]
-    if not task.supervised:
-        heads = (head.origin for head in fit.auxiliary.values())
-        parents += [Parent("adapted_against", head) for head in heads if head is not None]
-    return tuple(parents)
-
-
-def _released(store: Store, fit: Fit, name: str, payload: Payload) -> Reference | None:
-    """Return the existing release of a head frozen in this fit, which is not published again."""
-    head = fit.auxiliary.get(name.rsplit("shared.", 1)[-1])
-    if head is None or not head.frozen or name not in store.names(name):
-        return None
-    for version in reversed(store.versions(name)):
-        release = store.resolve(Reference(name, version))
-        if store.manifest(release).payload.tensors == payload.tensors:
-            return release
-    return None
+            manifest, module = recompose(self.store, str(path), component)
+        if format == SAFETENSORS:
+            return write(path, module, manifest, names=names, **known)
+        return write_as(format, path, module, manifest, settings, **known)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from compatkit.components.images import OR_SET, images_again
 from compatkit.components.loading import PartLoader
-from compatkit.components.matrices.bounds import bounds_of
-from compatkit.components.ranking import RANDOM, Ranking, Scored, agreements_of
+from compatkit.components.ranking import RANDOM, Scored
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.component import Component
@@ -29,8 +28,6 @@ from compatkit.evaluation.metrics import (
     observed,
 )
 from compatkit.evaluation.records import read_figures
-from compatkit.foundation.arguments import texts_of
-from compatkit.foundation.limits import COUNT, SEED, Number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,84 +39,7 @@ SOURCE = 1000
 """Most examples of a source."""
 
 
-def rank(
-    store: Store,
-    extractors: str | Sequence[str],
-    data: DataSet | Split,
-    *,
-    scores: Sequence[str],
-    examples: int,
-    controls: bool,
-    seed: int,
-    batch_size: int,
-    device: str,
-    sources: Callable[[str], DataSet] | None,
-    progress: Callable[[int, int, str], None] | None,
-) -> Ranking:
-    """Score extractors for a data set before any training; see ``Registry.rank``."""
-    if not isinstance(data, DataSet | Split):
-        raise UsageError(
-            f"data= expects a data set or a split with labels; got {type_of(data)}.", subject=data
-        )
-    Number(least=2, whole=True).check("rank", examples=examples)
-    COUNT.check("rank", batch_size=batch_size)
-    SEED.check("rank", seed=seed)
-    chosen = list(dict.fromkeys(texts_of(scores, "scores", "the name of a score, such as 'logme'")))
-    if not chosen:
-        raise UsageError(f"Name at least one score, such as {', '.join(SCORES)}.", subject="scores")
-    offers = {name: _offer(name) for name in chosen}
-    split = data.train if isinstance(data, DataSet) else data
-    sample = split if len(split) <= examples else split.subset(examples, seed)
-    parts = PartLoader(store)
-    lefts = [parts.component(place) for place in store.select(extractors, "extractor")]
-    heads = bounds_of(parts, lefts, [])
-    rows, passes, origins = list[Scored](), dict[str, float](), Origins(store, sources, seed)
-    for number, part in enumerate(lefts):
-        if progress is not None:
-            progress(number, len(lefts), part.reference)
-        scored, passes[part.reference] = _score(
-            part,
-            heads.get(part.reference),
-            sample,
-            offers,
-            origins,
-            controls,
-            seed,
-            batch_size,
-            device,
-        )
-        rows += scored
-    if progress is not None:
-        progress(len(lefts), len(lefts), "")
-    tests = data.test if isinstance(data, DataSet) else data
-    measured = {
-        part.reference: best for part in lefts if (best := _measured(store, parts, part, tests)) is not None
-    }
-    ordered = [
-        row
-        for name in chosen
-        for row in sorted(
-            (row for row in rows if row.score == name),
-            key=lambda row: (row.goodness is None, -(row.goodness or 0.0)),
-        )
-    ]
-    return Ranking(
-        data=split.name,
-        examples=len(sample),
-        rows=tuple(ordered),
-        measured=measured,
-        agreements=agreements_of(chosen, ordered, measured),
-        passes=passes,
-    )
-
-
-def _offer(name: str) -> Any:
-    from compatkit.plugins.discovery import find
-
-    return find("metrics", name)
-
-
-def _score(
+def score(
     part: Component,
     head: Component | None,
     sample: Split,
@@ -284,7 +204,7 @@ class Origins:
         return images, torch.from_numpy(sample.labels).long(), sample.classes
 
 
-def _measured(store: Store, parts: PartLoader, part: Component, tests: Split) -> tuple[float, str] | None:
+def measured_on(store: Store, parts: PartLoader, part: Component, tests: Split) -> tuple[float, str] | None:
     """Return the best accuracy on the target's test images, of the extractor or of one that started from it."""
     accuracies = list[tuple[float, str]]()
     started = {

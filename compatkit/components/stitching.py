@@ -6,57 +6,20 @@ from collections.abc import Sequence
 
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.drafts import Draft
-from compatkit.components.images import OR_SET, fitting_images, images_again
-from compatkit.components.loading import PartLoader, load
-from compatkit.components.pairs import check_pair
+from compatkit.components.loading import load
 from compatkit.components.projecting import AdapterSlot, adapter_at, fit_projection, own_extractor
-from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.contract import Blueprint, Structural
 from compatkit.contracts.manifest import About
 from compatkit.contracts.match import adapters_for
 from compatkit.contracts.report import Report
 from compatkit.contracts.stitch import FITTED, after, described, needed
 from compatkit.data.split import Split
-from compatkit.errors import IncompatibleError, UsageError, type_of
+from compatkit.errors import IncompatibleError
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.recombination import Recombination, policy_for
 from compatkit.registry.names import Reference
 from compatkit.registry.resolving import wrong_kind
 from compatkit.registry.store import Store
-
-
-def recombine(
-    store: Store,
-    extractor: str,
-    head: str,
-    policy: str | None,
-    data: Split | None,
-    *,
-    insert_adapters: bool = False,
-    adapters: str | Sequence[str] = (),
-) -> Recombination:
-    """Combine the extractor of one network with the head of another; see ``Registry.recombine``."""
-    if data is not None and not isinstance(data, Split):
-        raise UsageError(
-            f"data= expects a Split of images, got {type_of(data)}. Pass data.train of a data set."
-        )
-    parts = PartLoader(store)
-    left, right = (parts.component(store.resolve(reference)) for reference in (extractor, head))
-    policy = policy_for(left, right, policy, None if insert_adapters else data)
-    report = check_pair(store, left, right, bn_policy=policy)
-    existing = [
-        load_adapter(store, reference)
-        for reference in ([adapters] if isinstance(adapters, str) else adapters)
-    ]
-    fits = insert_adapters and not adapters and needs_fit(report)
-    if data is None and (fits or estimates(policy)):
-        remedy = f"Pass data=, unlabeled images of the kind that the extractor was trained on, {OR_SET}"
-        data = fitting_images(images_again(store, [left.resolved], remedy)[left.reference])
-    slots = route(left, right, report, existing, insert_adapters=insert_adapters, data=data)
-    inserted = make_adapters(store, slots, left, right, data)
-    estimated_on = None if insert_adapters and not estimates(policy) else data
-    return Recombination.of(left, right, report, bn_policy=policy, data=estimated_on, adapters=inserted)
 
 
 def route(

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import attrs
 import numpy as np
 
 from compatkit.components.loading import load
-from compatkit.components.pairs import check_pair
 from compatkit.contracts.labels import common
 from compatkit.data.dataset import DataSet, Split
-from compatkit.errors import IncompatibleError, UsageError
+from compatkit.errors import UsageError
 from compatkit.evaluation.component import Component
 from compatkit.registry.store import Store
 from compatkit.training.networks import parameters_digest
-from compatkit.training.state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor
-from compatkit.training.task import Augment, Rest, Task
+from compatkit.training.state import AuxiliaryHead
 
 
-def part(store: Store, reference: str, kind: str) -> Component:
+def part_of(store: Store, reference: str, kind: str) -> Component:
     """Return one component of the expected kind, with its module.
 
     Args:
@@ -31,107 +26,11 @@ def part(store: Store, reference: str, kind: str) -> Component:
     Raises:
         UsageError: It has another kind.
     """
-    (component,) = parts(store, str(store.resolve(reference)), kind)
-    return component
+    (place,) = store.select(str(store.resolve(reference)), kind)
+    return load(store, place)
 
 
-def parts(store: Store, patterns: str | Sequence[str], kind: str) -> list[Component]:
-    """Return the components that patterns match, with their modules, all of one kind.
-
-    Args:
-        store: The registry's files.
-        patterns: References or patterns.
-        kind: ``"extractor"``, ``"head"``, ``"auxiliary_head"``, ...
-
-    Raises:
-        UsageError: A match has another kind.
-    """
-    return [load(store, reference) for reference in store.select(patterns, kind)]
-
-
-def task_of(
-    store: Store,
-    name: str,
-    data: DataSet | Split,
-    extractor: str,
-    head: str | None,
-    *,
-    supervised: bool = True,
-    augment: Augment = (),
-    rest: Rest | Mapping[str, Any] | None = None,
-    own_head: bool = True,
-    freeze_extractor: bool = False,
-    freeze_stages: int = 0,
-    recompute_activations: bool = False,
-) -> Task:
-    """Return a task whose network starts from components; see ``Registry.task``."""
-    left, right = part(store, extractor, "extractor"), None
-    if head is not None:
-        shared = store.manifest(store.resolve(head)).kind == "auxiliary_head"
-        right = part(store, head, "auxiliary_head" if shared else "head")
-        report = check_pair(store, left, right)
-        if report.wiring != "direct":
-            raise IncompatibleError(str(report), subject=report)
-    shown = _with_test(data, supervised)
-    if right is not None and supervised:
-        shown = _in_order(shown, right)
-    blueprint = left.manifest.blueprint
-    return Task(
-        name,
-        shown,
-        blueprint.model,
-        blueprint.cut,
-        builder=blueprint.builder,
-        kwargs=blueprint.kwargs,
-        size=left.manifest.contract.data.size,
-        augment=augment,
-        extractor=left,
-        head=right,
-        supervised=supervised,
-        rest=rest,
-        own_head=own_head,
-        freeze_extractor=freeze_extractor,
-        freeze_stages=freeze_stages,
-        recompute_activations=recompute_activations,
-    )
-
-
-def frozen_parts(
-    store: Store, heads: str | Sequence[str], head: str | None, extractor: str | None
-) -> dict[str, AuxiliaryHead | ReleasedExtractor]:
-    """Return the released parts that a run is trained against; see ``Registry.frozen``."""
-    frozen: dict[str, AuxiliaryHead | ReleasedExtractor] = {}
-    for shared in parts(store, heads, "auxiliary_head") if heads else ():
-        name = shared.name.rsplit(".", 1)[-1]
-        if name in frozen:
-            raise UsageError(
-                f"{', '.join([heads] if isinstance(heads, str) else heads)} matches several heads {name!r}, among them "
-                f"{shared.reference}; a run takes one. Narrow the pattern."
-            )
-        frozen[name] = frozen_head(shared, name)
-    if head is not None:
-        target = part(store, head, "head")
-        if not target.labels:
-            raise UsageError(
-                f"The outputs of {target.reference} have no class names, so no image is known to belong to one of its "
-                "classes. Publish it with labels (compatkit split --labels).",
-                subject=target.reference,
-            )
-        frozen[HEAD] = frozen_head(target, HEAD)
-    if extractor is not None:
-        released = part(store, extractor, "extractor")
-        manifest = released.manifest
-        frozen[EXTRACTOR] = ReleasedExtractor(
-            manifest.blueprint,
-            released.module,
-            manifest.contract.data,
-            manifest.payload.tensors,
-            released.reference,
-        )
-    return frozen
-
-
-def _with_test(data: DataSet | Split, supervised: bool) -> DataSet:
+def with_test(data: DataSet | Split, supervised: bool) -> DataSet:
     """Return a data set; one of images alone, if no test images are needed, uses them as both splits."""
     if isinstance(data, DataSet):
         return data
@@ -144,7 +43,7 @@ def _with_test(data: DataSet | Split, supervised: bool) -> DataSet:
     return DataSet(data.name.rsplit("/", 1)[0], data, data)
 
 
-def _in_order(data: DataSet, head: Component) -> DataSet:
+def in_order(data: DataSet, head: Component) -> DataSet:
     """Return a data set with the classes of a head, in its order.
 
     Raises:

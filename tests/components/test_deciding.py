@@ -20,7 +20,7 @@ from compatkit.components import deciding
 from compatkit.components.deciding import Decider
 from compatkit.components.images import policy_images
 from compatkit.components.loading import with_module
-from compatkit.components.outcomes import Outcome
+from compatkit.components.outcomes import PolicyOutcome
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import PolicyBroken, PolicyDataMissing, UsageError
 from compatkit.evaluation.component import Component
@@ -90,8 +90,8 @@ def register(
     )
 
 
-def outcome_of(refused: pytest.ExceptionInfo[PolicyBroken]) -> Outcome:
-    assert isinstance(refused.value.subject, Outcome)
+def outcome_of(refused: pytest.ExceptionInfo[PolicyBroken]) -> PolicyOutcome:
+    assert isinstance(refused.value.subject, PolicyOutcome)
     return refused.value.subject
 
 

@@ -162,7 +162,16 @@ def test_every_public_report_is_shown() -> None:
     from compatkit.registry.copy.report import Moved
     from compatkit.registry.maintenance.gc import CollectionPlan
 
-    public = (ck.Fit, ck.Matrix, ck.Report, ck.Verdicts, ck.Difference, ck.Outcome, ck.Bridge, ck.Measurement)
+    public = (
+        ck.Fit,
+        ck.Matrix,
+        ck.Report,
+        ck.Verdicts,
+        ck.Difference,
+        ck.PolicyOutcome,
+        ck.Bridge,
+        ck.Measurement,
+    )
     for kind in (*public, ck.Registry, ck.Component, Adapted, Moved, CollectionPlan, Soundness):
         assert issubclass(kind, Shown) and kind.__repr__ is Shown.__repr__, kind
 

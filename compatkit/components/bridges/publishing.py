@@ -50,9 +50,9 @@ def publish(
     store: Store,
     name: str,
     result: Bridge,
-    rung: str | None,
-    about: About | None,
     *,
+    rung: str | None = None,
+    about: About | None = None,
     accept_doubtful: bool = False,
 ) -> dict[str, Reference]:
     """Publish a bridge; see ``Registry.publish``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -22,11 +22,12 @@ from compatkit.components.matrices.where import Where, parse
 from compatkit.contracts import evidence as metric
 from compatkit.contracts.contract import HEADS
 from compatkit.contracts.evidence import ADAPTED, STATE, Cell
-from compatkit.errors import NotFound, UsageError, suggest
+from compatkit.errors import NotFound
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress
 from compatkit.evaluation.planning import Prospect, notes_of, prospect
 from compatkit.evaluation.records import keep
+from compatkit.foundation.limits import OneOf
 from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
@@ -34,8 +35,13 @@ if TYPE_CHECKING:
     from compatkit.data.split import Split
     from compatkit.evaluation.matrix import Adapters
 
-Fill = Literal["missing", "stale", "all", "none"]
-FILLS: tuple[Fill, ...] = get_args(Fill)
+STATES = {
+    "missing": ("missing",),
+    "stale": ("missing", "stale"),
+    "all": ("missing", "stale", "measured"),
+    "none": (),
+}
+"""States of cells to measure, by ``fill``."""
 DETAILED = 2500
 """Most pairs for which cells list the findings of their check; for more, see `compatkit check` on one pair."""
 FIGURES = ("grade", "restricted", "unrestricted", "chance", "bound", "recovered", "difference")
@@ -50,17 +56,17 @@ def matrix(
     heads: str | Sequence[str],
     data: Sequence[Split] | Mapping[str, Split] | None,
     conditions: Conditions,
-    *,
-    where: str | Sequence[str] = (),
-    fill: str = "missing",
-    adapters: Adapters | None = None,
-    record: bool = True,
-    progress: Progress | None = None,
+    where: str | Sequence[str],
+    fill: str,
+    adapters: Adapters,
+    record: bool,
+    progress: Progress | None,
 ) -> Matrix:
     """Return the accuracy of every extractor with every head; see ``Registry.matrix``."""
     if data is not None:
         check_tests(data)
-    where_filters, fill_mode, between = parse(where), check_fill(fill), adapters or {}
+    where_filters = parse(where)
+    OneOf(STATES).check("matrix", fill=fill)
     parts = PartLoader(store)
     lefts = chosen(parts, extractors, "extractor", where_filters)
     rights = chosen(parts, heads, "head", where_filters)
@@ -68,18 +74,18 @@ def matrix(
     tests: dict[str, Split] = {}
     if data is not None:
         tests = {extractor.reference: held_out(extractor, data) for extractor in lefts}
-    elif fill_mode != "none":
+    elif fill != "none":
         again = images_again(store, [extractor.resolved for extractor in lefts], f"Pass data=, {OR_SET}")
         tests = {reference: data_set.test for reference, data_set in again.items()}
     images = {reference: ImageFacts.of(split) for reference, split in tests.items()} if tests else None
     adapter_facts = {
-        pair: [(adapter.function, str(adapter)) for adapter in steps] for pair, steps in between.items()
+        pair: [(adapter.function, str(adapter)) for adapter in steps] for pair, steps in adapters.items()
     }
     known = look(store, lefts, rights, images, conditions, bounds=bounds, between=adapter_facts)
     pairs = Pairs(lefts, rights, known, where_filters)
-    if tests and (todo := pairs.wanted(fill_mode)):
-        _measure(store, pairs, todo, bounds, tests, conditions, between, record, progress)
-    return pairs.matrix(conditions, fill_mode)
+    if tests and (todo := pairs.wanted(fill)):
+        _measure(store, pairs, todo, bounds, tests, conditions, adapters, record, progress)
+    return pairs.matrix(conditions, fill)
 
 
 def chosen(parts: PartLoader, wanted: str | Sequence[str], kind: str, where: Where) -> list[Component]:
@@ -111,19 +117,6 @@ def chosen(parts: PartLoader, wanted: str | Sequence[str], kind: str, where: Whe
             subject=where.texts,
         )
     return fitting
-
-
-def check_fill(name: str) -> Fill:
-    """Return ``name`` if it is a valid ``fill``.
-
-    Raises:
-        UsageError: It is not.
-    """
-    for known in FILLS:
-        if name == known:
-            return known
-    hint = suggest(name, FILLS)
-    raise UsageError(f"Unknown fill {name!r:.80}; expected one of {', '.join(FILLS)}.{hint}", subject=name)
 
 
 def _measure(
@@ -225,12 +218,9 @@ class Pairs:
                 refused = self.where.refused(cell, before=True)
                 self.cells[pair] = cell.left_out(f"does not fit {refused}") if refused else cell
 
-    def wanted(self, fill: Fill) -> list[Pair]:
+    def wanted(self, fill: str) -> list[Pair]:
         """Return the pairs to measure."""
-        states = {"missing": ("missing",), "stale": ("missing", "stale"), "none": ()}.get(
-            fill, ("missing", "stale", "measured")
-        )
-        return [pair for pair, cell in self.cells.items() if cell.state in states]
+        return [pair for pair, cell in self.cells.items() if cell.state in STATES[fill]]
 
     def take(self, cell: Cell) -> str:
         """Store a new cell; return how it differs from one recorded under the same key, or empty."""
@@ -249,7 +239,7 @@ class Pairs:
             f"{cell.restricted.accuracy:.4f}"
         )
 
-    def matrix(self, conditions: Conditions, fill: Fill) -> Matrix:
+    def matrix(self, conditions: Conditions, fill: str) -> Matrix:
         """Return the matrix without rows and columns whose cells are all left out.
 
         Args:
@@ -272,7 +262,7 @@ class Pairs:
         refused = "" if cell.state == "left-out" else self.where.refused(cell, before=False)
         return cell.left_out(f"does not fit {refused}") if refused else cell
 
-    def _settings(self, conditions: Conditions, fill: Fill, cells: Mapping[Pair, Cell]) -> dict[str, Any]:
+    def _settings(self, conditions: Conditions, fill: str, cells: Mapping[Pair, Cell]) -> dict[str, Any]:
         """Return the settings shared by all cells, and the numbers of cells by state."""
         states = Counter(cell.state for cell in cells.values())
         now = sum(cells[pair].state == "measured" for pair in self.done if pair in cells)

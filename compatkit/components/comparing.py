@@ -1,0 +1,237 @@
+"""Many parts of a registry: compare contracts, measure every extractor with every head, rank extractors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from compatkit.components.loading import PartLoader
+from compatkit.components.pairs import check_pair, check_pairs
+from compatkit.contracts.batchnorm import DEFAULT
+from compatkit.contracts.check import Report
+from compatkit.errors import UsageError, type_of
+from compatkit.foundation.arguments import texts_of
+from compatkit.foundation.limits import COUNT, SEED, Number
+from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from compatkit.components.bridges.ladder import Bridge
+    from compatkit.components.ranking import Ranking
+    from compatkit.contracts.check import Classes
+    from compatkit.data.dataset import DataSet, Split
+    from compatkit.evaluation.conditions import Progress
+    from compatkit.evaluation.matrix import Adapters
+    from compatkit.reports.matrix import Matrix
+    from compatkit.reports.verdicts import Verdicts
+
+
+class Comparing:
+    """Methods of a registry on many parts.
+
+    Attributes:
+        store: The files.
+    """
+
+    store: Store
+
+    def check(
+        self, extractor: str, head: str, *, data: Classes | None = None, bn_policy: str = DEFAULT
+    ) -> Report:
+        """Compare the contracts of an extractor and a head, including evidence; reads no weights.
+
+        Args:
+            extractor: Reference of an extractor.
+            head: Reference of a head.
+            data: Classes that the pair is meant for; None skips the comparison of classes.
+            bn_policy: Batch-norm policy that the pair is meant to run under, as in ``matrix``. Only figures under it
+                count as evidence; others are only reported.
+
+        Raises:
+            NotFound: A reference does not resolve.
+            UsageError: The first is not an extractor, the second not a head, or the policy is unknown.
+        """
+        parts = PartLoader(self.store)
+        left, right = (parts.component(self.store.resolve(reference)) for reference in (extractor, head))
+        return check_pair(self.store, left, right, data=data, bn_policy=bn_policy)
+
+    def check_all(
+        self,
+        extractors: str | Sequence[str],
+        heads: str | Sequence[str],
+        *,
+        data: Classes | None = None,
+        bn_policy: str = DEFAULT,
+    ) -> Verdicts:
+        """Compare every extractor's contract with every head's, including evidence; reads no weights.
+
+        Args:
+            extractors: Pattern, or patterns, such as ``"digits/*"``; other kinds are skipped.
+            heads: The same for heads.
+            data: Classes that the pairs are meant for; None skips the comparison of classes.
+            bn_policy: As for ``check``.
+
+        Raises:
+            NotFound: A pattern matches no extractor, or no head.
+            UsageError: A reference that is not a pattern has another kind, or the policy is unknown.
+            DataError: Two classes of the data, or of a head, have the same name, or one matches two of the other
+                side.
+        """
+        return check_pairs(self.store, extractors, heads, data=data, bn_policy=bn_policy)
+
+    def rank(
+        self,
+        extractors: str | Sequence[str],
+        data: DataSet | Split,
+        *,
+        scores: Sequence[str] | None = None,
+        examples: int = 1000,
+        controls: bool = False,
+        seed: int = 0,
+        batch_size: int = 256,
+        device: str = "cpu",
+        sources: Callable[[str], DataSet] | None = None,
+        progress: Progress | None = None,
+    ) -> Ranking:
+        """Score extractors for a data set before any training.
+
+        Each extractor runs once over a sample of the target's training images, with its stored statistics, and its own
+        head over the features. Accuracy that was measured on the target's test images is read from evidence: of heads
+        trained on the extractor's features, and of extractors that started from it.
+
+        Args:
+            extractors: Pattern, or patterns.
+            data: The target; of a data set the training split is scored.
+            scores: Names of metrics whose first figure is the score; None for all that compatkit brings. One with a
+                setting ``source`` is given images, labels and class names of the extractor's own training data.
+            examples: Most examples, balanced over classes.
+            controls: Score extractors with Gaussian weights of equal norms, too.
+            seed: Seed of the sample and the controls.
+            batch_size: Images per pass.
+            device: Device to run on.
+            sources: Returns the data set of an extractor by its reference; None looks where it was found before.
+            progress: Called with done, total and the extractor.
+
+        Raises:
+            NotFound: A pattern matches nothing.
+            UnknownName: A score is not installed.
+            UsageError: ``data`` is no data set; no score is named; a number is too small.
+        """
+        from compatkit.components.matrices.bounds import bounds_of
+        from compatkit.components.ranking import Ranking, Scored, agreements_of
+        from compatkit.components.scoring import SCORES, Origins, measured_on, score
+        from compatkit.data.dataset import DataSet, Split
+        from compatkit.plugins.discovery import find
+
+        if not isinstance(data, DataSet | Split):
+            raise UsageError(
+                f"data= expects a data set or a split with labels; got {type_of(data)}.", subject=data
+            )
+        Number(least=2, whole=True).check("rank", examples=examples)
+        COUNT.check("rank", batch_size=batch_size)
+        SEED.check("rank", seed=seed)
+        wanted = (
+            SCORES if scores is None else texts_of(scores, "scores", "the name of a score, such as 'logme'")
+        )
+        if not wanted:
+            raise UsageError(f"Name at least one score, such as {', '.join(SCORES)}.", subject="scores")
+        offers = {name: find("metrics", name) for name in wanted}
+        train, tests = (data.train, data.test) if isinstance(data, DataSet) else (data, data)
+        sample = train if len(train) <= examples else train.subset(examples, seed)
+        parts = PartLoader(self.store)
+        lefts = [parts.component(place) for place in self.store.select(extractors, "extractor")]
+        heads = bounds_of(parts, lefts, [])
+        rows, passes, origins = list[Scored](), dict[str, float](), Origins(self.store, sources, seed)
+        for number, part in enumerate(lefts):
+            if progress is not None:
+                progress(number, len(lefts), part.reference)
+            head = heads.get(part.reference)
+            scored, passes[part.reference] = score(
+                part, head, sample, offers, origins, controls, seed, batch_size, device
+            )
+            rows += scored
+        if progress is not None:
+            progress(len(lefts), len(lefts), "")
+        best = {part.reference: measured_on(self.store, parts, part, tests) for part in lefts}
+        measured = {name: figure for name, figure in best.items() if figure is not None}
+        order = list(offers)
+        rows.sort(key=lambda row: (order.index(row.score), row.goodness is None, -(row.goodness or 0.0)))
+        return Ranking(
+            data=train.name,
+            examples=len(sample),
+            rows=tuple(rows),
+            measured=measured,
+            agreements=agreements_of(order, rows, measured),
+            passes=passes,
+        )
+
+    def matrix(
+        self,
+        extractors: str | Sequence[str],
+        heads: str | Sequence[str],
+        data: Sequence[Split] | Mapping[str, Split] | None = None,
+        *,
+        bn_policy: str = DEFAULT,
+        batch_size: int = 256,
+        seed: int = 0,
+        precision: str = "float32",
+        device: str = "cpu",
+        fill: str = "missing",
+        where: str | Sequence[str] = (),
+        adapters: Adapters | None = None,
+        bridges: Mapping[tuple[str, str], Bridge] | None = None,
+        progress: Progress | None = None,
+        record: bool = True,
+    ) -> Matrix:
+        """Return the accuracy of every extractor with every head, on the extractor's own test set.
+
+        A cell is taken from evidence if there is a result under exactly these conditions; this reads no weights.
+        Missing cells are measured: each extractor runs once over its images with the requested heads, and the results
+        are recorded when it is done. ``settings["cells"]`` of the matrix counts cells taken and measured.
+
+        Args:
+            extractors: Pattern, or patterns, such as ``"digits/*.extractor"``; other kinds are skipped.
+            heads: Pattern, or patterns.
+            data: Test sets; an extractor uses that of the data set it was trained on (by the name before the slash:
+                ``mnist/train`` and ``mnist/test``). Or a mapping from extractor pattern to test set. None finds them:
+                where they were when the extractor was published on this machine, else by name; with ``fill="none"``,
+                the images of its last measurement.
+            bn_policy: ``"batch"`` (as in the paper), ``"reestimate"``, ``"mix:16"`` or ``"running"``.
+            batch_size: Images per batch; part of the conditions except under ``"running"``.
+            seed: Seed of the order of the images; part of the conditions except under ``"running"``.
+            precision: ``"float32"``, or ``"bfloat16"`` (``"bf16"``) with autocast.
+            device: Device to run on; ``"auto"`` for an accelerator if there is one.
+            fill: ``"missing"`` measures cells without a result, ``"stale"`` also those that changed since (version of
+                the metric, images of the same name, head of the upper bound), ``"all"`` everything, with a warning if
+                figures differ from those under the same key, ``"none"`` nothing.
+            where: Filters ``FIELD=VALUE`` of components and cells, all of which must match; see
+                ``compatkit.components.matrices.where``.
+            adapters: ``Recombination.inserted`` by pinned references of extractor and head, for pairs to be measured
+                with adapters; recorded under a separate key, never as evidence of the bare pair.
+            bridges: Result of ``bridges.between``: their adapters are used, and the results of the rungs are listed in
+                the cell. For heads with batch normalization only under ``"batch"`` or ``"reestimate"``.
+            progress: Called with done, total and what is being done.
+            record: Record the figures as evidence, for ``check`` to read.
+
+        Raises:
+            NotFound: A pattern matches nothing, or nothing passes the filters.
+            UsageError: A setting, a filter or a bridge is invalid; a reference that is not a pattern has another kind.
+            DataError: ``data`` contains no test set for an extractor, or several; or its own cannot be found.
+        """
+        from compatkit.components.bridges.ladder import inserted
+        from compatkit.components.matrices.filling import matrix
+        from compatkit.evaluation.conditions import Conditions
+
+        if not isinstance(adapters, Mapping | None):
+            raise UsageError(
+                f"adapters= expects adapters by the pinned references of extractor and head; got {type_of(adapters)}.",
+                subject=adapters,
+            )
+        between = {**(adapters or {}), **({} if bridges is None else inserted(bridges, bn_policy))}
+        between = {pair: steps for pair, steps in between.items() if steps}
+        conditions = Conditions(bn_policy, batch_size, seed, precision, device)
+        columns = self.store, extractors, heads, data, conditions
+        result = matrix(*columns, where, fill, between, record, progress)
+        if not bridges:
+            return result
+        notes = {pair: bridge.lines() for pair, bridge in bridges.items()}
+        return result.with_ladders(notes, {pair: bridge.ladder() for pair, bridge in bridges.items()})
