@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import compatkit as ck
-from compatkit.data.bars import Progress
 from compatkit.data.lazy import LazyImages, Reader
 from compatkit.data.split import Split
+from compatkit.foundation.bars import Progress
 
 CLASSES = ("cat", "dog", "owl")
 

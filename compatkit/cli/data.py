@@ -15,9 +15,9 @@ from compatkit.cli.output import clean, columns, emit, first, paragraph, progres
 from compatkit.cli.roots import check_outputs
 
 if TYPE_CHECKING:
-    from compatkit.data.bars import Progress
     from compatkit.data.split import Split
     from compatkit.data.survey import Copies, DataSurvey, Range
+    from compatkit.foundation.bars import Progress
 
 ROWS, COLUMNS, SIDE = 24, 8, 96
 """Contact sheet: most classes, most images of each, and pixels a side."""

@@ -225,7 +225,7 @@ def command(
 
 def _quiet() -> AbstractContextManager[None]:
     """Show no progress inside."""
-    from compatkit.data.bars import silent
+    from compatkit.foundation.bars import silent
 
     return silent()
 

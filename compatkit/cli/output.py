@@ -235,7 +235,7 @@ def progress(title: str, *, bytes: bool = False) -> Iterator[Callable[[int, int,
         title: Title of the work.
         bytes: Whether bytes are counted, and shown with their rate.
     """
-    from compatkit.data.bars import Lines, is_silent, rich_bar, silent
+    from compatkit.foundation.bars import Lines, is_silent, rich_bar, silent
 
     if is_silent():
         yield lambda done, total, what: None

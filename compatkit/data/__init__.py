@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compatkit.data.dataset import DataSet, Split, describe
+    from compatkit.data.dataset import DataSet, Split
     from compatkit.data.folders import read_folder
     from compatkit.data.loading import load
     from compatkit.data.specification import load_spec
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _HOMES = {
     "DataSet": "compatkit.data.dataset",
     "Split": "compatkit.data.dataset",
-    "describe": "compatkit.data.dataset",
     "load": "compatkit.data.loading",
     "load_spec": "compatkit.data.specification",
     "read_folder": "compatkit.data.folders",
@@ -26,7 +25,6 @@ _HOMES = {
 __all__ = [
     "DataSet",
     "Split",
-    "describe",
     "load",
     "load_spec",
     "read_folder",

@@ -49,22 +49,14 @@ def check_images(images: Any, owner: str) -> None:
     if not isinstance(images, np.ndarray):
         raise DataError(f"{owner}: images must be a numpy array, got {type(images).__name__}.")
     if images.dtype != np.uint8:
-        hint = ""
-        if images.dtype.kind == "f":
-            hint = " Scale to 0..255, round and convert with astype(numpy.uint8)."
-            if not np.isfinite(images).all():
-                hint = f" Some are not finite: replace them first, with numpy.nan_to_num.{hint}"
-        elif images.dtype.kind in "iu" and images.size:
-            fits = images.min() >= 0 and images.max() <= 255
-            hint = f" {'Convert' if fits else 'Scale to 0..255 and convert'} with astype(numpy.uint8)."
-        raise DataError(f"{owner}: images must be uint8 (0 to 255), got {images.dtype}.{hint}")
-    if images.ndim != 4 or images.shape[3] not in (1, 3):
-        hint = ""
-        if images.ndim == 4 and images.shape[1] in (1, 3):
-            hint = " Channels come last: images.transpose(0, 2, 3, 1)."
         raise DataError(
-            f"{owner}: images must have the shape (n, height, width, 1 or 3), got "
-            f"{tuple(images.shape)}.{hint}"
+            f"{owner}: images must be uint8 (0 to 255), got {images.dtype}. Scale to 0..255, round and convert with "
+            "astype(numpy.uint8)."
+        )
+    if images.ndim != 4 or images.shape[3] not in (1, 3):
+        raise DataError(
+            f"{owner}: images must have the shape (n, height, width, 1 or 3), got {tuple(images.shape)}. Channels come "
+            "last: images.transpose(0, 2, 3, 1)."
         )
     if 0 in images.shape:
         raise DataError(

@@ -13,7 +13,7 @@ from compatkit.data.split import Channels, Split
 from compatkit.errors import DataError
 from compatkit.foundation.arguments import checks_arguments
 
-__all__ = ["Channels", "DataSet", "Source", "Split", "describe"]
+__all__ = ["Channels", "DataSet", "Source", "Split"]
 
 
 @attrs.frozen
@@ -137,22 +137,3 @@ class DataSet:
     def renamed(self, name: str) -> DataSet:
         """Return the same images under another name, the splits' names included."""
         return DataSet(name, self.train.renamed(f"{name}/train"), self.test.renamed(f"{name}/test"))
-
-
-def describe(data: DataSet) -> dict[str, Any]:
-    """Describe a data set in JSON values."""
-    described: dict[str, Any] = {"name": data.name, "classes": list(data.classes)}
-    for split in (data.train, data.test):
-        mean, std = split.statistics()
-        described["train" if split is data.train else "test"] = {
-            "name": split.name,
-            "images": len(split),
-            **({"damaged": split.damaged} if split.damaged else {}),
-            "per_class": list(split.counts),
-            "size": split.size and list(split.size),
-            "channels": split.channels,
-            "mean": list(mean),
-            "std": list(std),
-            "digest": split.digest,
-        }
-    return described

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.bars import Progress, bar
 from compatkit.data.memory import recalled, remember
 from compatkit.data.threads import each
 from compatkit.errors import DataError, EnvironmentFailure
+from compatkit.foundation.bars import Progress, bar
 
 KNOWN = np.dtype([("state", "<u8"), ("digest", "V16")])
 """Of a file: 64 bits of a digest of its path, size and times of the last write and of the last change, which no archive

@@ -12,11 +12,11 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.bars import Progress, bar
 from compatkit.data.filedigests import file_digests
 from compatkit.data.lazy import LazyImages
 from compatkit.data.leftout import HIDDEN_FILES, HIDDEN_FOLDERS, JUNK, LINKS, LISTED, PIPES, LeftOut
 from compatkit.errors import DataError, EnvironmentFailure
+from compatkit.foundation.bars import Progress, bar
 
 ENDINGS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"),

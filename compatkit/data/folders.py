@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.contracts.contract_rules import folded
-from compatkit.data.bars import Progress
 from compatkit.data.checking import DataWarning, warn_caller
 from compatkit.data.classlists import LARGEST_LIST, NAMES, lines_of
 from compatkit.data.dataset import DataSet
@@ -37,6 +36,7 @@ from compatkit.data.partnames import part_name, tell_unused
 from compatkit.data.samefile import check_images_once
 from compatkit.data.split import Split
 from compatkit.errors import DataError
+from compatkit.foundation.bars import Progress
 
 
 def read_folder(

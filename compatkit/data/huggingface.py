@@ -19,7 +19,6 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.bars import Progress, bar
 from compatkit.data.checking import DataWarning, warn_caller
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import text_of
@@ -31,6 +30,7 @@ from compatkit.data.partnames import EXPECTED, divides, held_out, part_name, par
 from compatkit.data.shardsets import check_finished, check_whole
 from compatkit.data.split import Split
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, MissingDependency
+from compatkit.foundation.bars import Progress, bar
 
 PREFIX = "hf:"
 STATES = ("dataset_dict.json", "state.json")

@@ -13,7 +13,6 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.bars import Progress, bar
 from compatkit.data.decoding import decoded
 from compatkit.data.threads import each
 from compatkit.data.transforms import (
@@ -27,6 +26,7 @@ from compatkit.data.transforms import (
     shifted,
 )
 from compatkit.errors import DataError
+from compatkit.foundation.bars import Progress, bar
 
 if TYPE_CHECKING:
     from PIL.Image import Image

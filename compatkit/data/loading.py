@@ -9,7 +9,6 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.data.bars import Progress
 from compatkit.data.dataset import DataSet, Source
 from compatkit.data.folders import read_folder
 from compatkit.data.holding import SHARE, divided
@@ -21,16 +20,15 @@ from compatkit.data.readable import check_damaged, readable
 from compatkit.data.shards import ENDING, is_shards, read_shards
 from compatkit.data.split import Split
 from compatkit.errors import (
-    CompatkitError,
     DataError,
     EnvironmentFailure,
-    PluginError,
     UnknownName,
     UsageError,
     suggest,
 )
 from compatkit.foundation.addresses import is_url, local, normalized
 from compatkit.foundation.arguments import checks_arguments
+from compatkit.foundation.bars import Progress
 from compatkit.foundation.limits import Number
 from compatkit.plugins.discovery import providers
 
@@ -211,16 +209,7 @@ def _found(path: Path, folders: list[Path]) -> Path:
 def _provided(
     factory: Callable[..., DataSet], name: str, root: str | os.PathLike[str] | None, download: bool
 ) -> DataSet:
-    try:
-        data = factory(root=root, download=download)
-    except CompatkitError:
-        raise
-    except Exception as error:
-        raise PluginError(
-            f"The plugin's data set {name!r} failed with {type(error).__name__}: {error}. Its factory is "
-            "called with root and download; see the plugin's own documentation.",
-            plugin=name,
-        ) from error
+    data = factory(root=root, download=download)
     if not isinstance(data, DataSet):
         raise DataError(
             f"The plugin's data set {name!r} must be a compatkit.data.DataSet, its factory returned "

@@ -1,7 +1,7 @@
 """Decoded images of a split in one file of the user's cache folder, which is mapped and not read.
 
-``pixels`` holds the images one after the other, ``sizes.npy`` their heights, widths and channels. Both are written
-into a draft folder that then takes its name, so that what has the name is whole.
+``pixels`` holds the images one after the other, ``sizes.npy`` their heights, widths and channels. The latter is written
+last: where it is missing, or the two do not fit, both are written again.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
-import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +18,11 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from compatkit.data.bars import bar
 from compatkit.data.decoding import RULE
 from compatkit.data.lazy import as_image, pixels_of
 from compatkit.data.split import Split
 from compatkit.data.threads import each
+from compatkit.foundation.bars import bar
 from compatkit.foundation.cache import above
 
 if TYPE_CHECKING:
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 
 KEPT = 8
 """Number of splits whose images stay in the cache folder; the least recently used are removed."""
-ABANDONED = 86_400
-"""Seconds after which the draft of a process that was killed is removed."""
 
 
 @attrs.frozen(eq=False)
@@ -120,32 +116,24 @@ def _mapped(place: Path, count: int) -> Pixels | None:
 
 
 def _write(place: Path, split: Split) -> None:
-    _clear(place)
-    draft = Path(tempfile.mkdtemp(dir=place.parent, prefix="draft-"))
+    """Write the images of a split; remove those of splits that were used least recently."""
+    others = sorted(
+        (folder for folder in place.parent.iterdir() if folder.is_dir() and folder != place),
+        key=lambda folder: folder.stat().st_mtime,
+    )
+    for folder in (place, *others[: max(0, len(others) + 1 - KEPT)]):
+        shutil.rmtree(folder, ignore_errors=True)
+    place.mkdir()
     try:
         sizes: list[tuple[int, ...]] = []
-        with (draft / "pixels").open("wb") as file, bar() as tell:
+        with (place / "pixels").open("wb") as file, bar() as tell:
             for pixels in each(lambda number: pixels_of(split.image(number)), range(len(split))):
                 file.write(np.ascontiguousarray(pixels).data)
                 sizes.append(pixels.shape)
                 tell(len(sizes), len(split), f"decoding {split.name} once")
             file.flush()
             os.fsync(file.fileno())
-        np.save(draft / "sizes.npy", np.array(sizes, dtype=np.int64))
-        os.rename(draft, place)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _clear(place: Path) -> None:
-    """Make room: remove damaged images of this name, drafts of killed processes, and the least recently used images."""
-    shutil.rmtree(place, ignore_errors=True)
-    folders = [(folder.stat().st_mtime, folder) for folder in place.parent.iterdir() if folder.is_dir()]
-    drafts = [
-        folder
-        for changed, folder in folders
-        if folder.name.startswith("draft-") and changed < time.time() - ABANDONED
-    ]
-    whole = [folder for _, folder in sorted(folders, reverse=True) if not folder.name.startswith("draft-")]
-    for folder in (*drafts, *whole[KEPT - 1 :]):
-        shutil.rmtree(folder, ignore_errors=True)
+        np.save(place / "sizes.npy", np.array(sizes, dtype=np.int64))
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise

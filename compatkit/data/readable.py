@@ -8,7 +8,6 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.bars import Progress, bar
 from compatkit.data.dataset import DataSet
 from compatkit.data.decoding import RULE, decoded
 from compatkit.data.lazy import LazyImages
@@ -16,6 +15,7 @@ from compatkit.data.memory import recalled, remember
 from compatkit.data.split import Split
 from compatkit.data.threads import each
 from compatkit.errors import DamagedImage, DataError
+from compatkit.foundation.bars import Progress, bar
 
 DAMAGED = ("refuse", "skip")
 """What may be done about damaged images: fail when one is read, or leave it out."""

@@ -149,14 +149,20 @@ def _packed(samples: list[_Sample], path: str, left_out: LeftOut) -> NDArray[np.
             else f"{path}: {bare} has no class. Expected {bare.rpartition('.')[0]}{CLASS}, with a number or name.",
             subject=path,
         )
-    labels = [row[4].encode() for row in rows]
-    names = [row[3].encode("utf-8", "surrogateescape") for row in rows]
-    packed = [
-        (offset, size, np.void(digest), label, name)
-        for (offset, size, digest, *_), label, name in zip(rows, labels, names, strict=True)
-    ]
-    kinds = ("<i8", "<i8", "V16", *(f"S{max(map(len, column))}" for column in (labels, names)))
-    return np.array(packed, dtype=list(zip(FIELDS, kinds, strict=True)))
+    offsets, sizes, digests, names, labels = zip(*rows, strict=True)
+    columns = (
+        np.array(offsets, "<i8"),
+        np.array(sizes, "<i8"),
+        np.frombuffer(b"".join(digests), "V16"),
+        np.array([label.encode() for label in labels]),
+        np.array([name.encode("utf-8", "surrogateescape") for name in names]),
+    )
+    packed = np.zeros(
+        len(rows), [(field, column.dtype) for field, column in zip(FIELDS, columns, strict=True)]
+    )
+    for field, column in zip(FIELDS, columns, strict=True):
+        packed[field] = column
+    return packed
 
 
 def _members(file: IO[bytes], path: str) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:

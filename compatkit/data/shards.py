@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.addresses import Address, located
-from compatkit.data.bars import Progress, bar
 from compatkit.data.classlists import NAMES, names_of, numbered
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import text_of
@@ -28,6 +27,7 @@ from compatkit.data.shardindex import index
 from compatkit.data.shardsets import check_finished, check_whole, tell_single
 from compatkit.data.split import Split
 from compatkit.errors import DataError
+from compatkit.foundation.bars import Progress, bar
 
 ENDING = ".tar"
 
@@ -39,11 +39,13 @@ class Shards:
     Attributes:
         place: Where the shards are.
         paths: Of the shards.
-        members: Of each image: its shard, and a row of its index.
+        shards: Of each image: number of its shard, ``(n,)``.
+        members: Rows of their indexes, ``(n,)``.
     """
 
     place: Address
     paths: tuple[str, ...]
+    shards: NDArray[np.int64]
     members: NDArray[np.void]
 
     def __len__(self) -> int:
@@ -51,13 +53,13 @@ class Shards:
 
     def name(self, position: int) -> str:
         """See ``Reader``."""
-        member = self.members[position]
-        return f"{self.paths[member['shard']]}:{member['name'].decode('utf-8', 'replace')}"
+        name = self.members["name"][position].decode("utf-8", "replace")
+        return f"{self.paths[self.shards[position]]}:{name}"
 
     def read(self, position: int) -> bytes:
         """See ``Reader``."""
         member = self.members[position]
-        return self.place.read(self.paths[member["shard"]], int(member["offset"]), int(member["size"]))
+        return self.place.read(self.paths[self.shards[position]], int(member["offset"]), int(member["size"]))
 
     def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         """See ``Reader``; made with the index."""
@@ -98,7 +100,8 @@ def read_shards(
                 tell(before + count, sum(sizes), path)
 
             tables.append(index(place, path, arrived))
-    members, shard = _joined(tables)
+    members = np.concatenate(tables)
+    shard = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
     called = text_of(
         name
         or posixpath.basename(paths[0].removesuffix(ENDING) if address.endswith(paths[0]) else root)
@@ -108,7 +111,7 @@ def read_shards(
     names = None if listed is None else names_of(place.whole(f"{root}/{listed}"), f"{root}/{listed}")
     classes, labels = numbered([label.decode() for label in members["label"].tolist()], address, names)
     whole = Split(
-        LazyImages(Shards(place, tuple(paths), members), np.arange(len(members))),
+        LazyImages(Shards(place, tuple(paths), shard, members), np.arange(len(members))),
         labels,
         classes,
         f"{called}/train",
@@ -145,17 +148,3 @@ def _check_set(place: Address, address: str, root: str, paths: list[str]) -> Non
             f"{local[before]} and {local[row]} are one file by a link: its images would come twice. Remove one.",
             subject=local[row],
         )
-
-
-def _joined(tables: list[NDArray[np.void]]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-    """Return the rows of all shards, and the shard of each; texts are as wide as the longest."""
-    shard = np.repeat(np.arange(len(tables)), [len(column) for column in tables])
-    names = tables[0].dtype.names or ()
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in names}
-    members = np.zeros(
-        len(shard), dtype=[("shard", "<u4"), *((name, table.dtype) for name, table in columns.items())]
-    )
-    members["shard"] = shard
-    for name, column in columns.items():
-        members[name] = column
-    return members, shard

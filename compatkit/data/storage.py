@@ -10,9 +10,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.bars import Progress
 from compatkit.data.lazy import Channels, ImageResize, LazyImages, Shrink, as_image, changed, pixels_of
 from compatkit.data.transforms import Floats, Images, Shift, Size, chunks, histogram, mapped, resized, shifted
+from compatkit.foundation.bars import Progress
 
 if TYPE_CHECKING:
     from PIL.Image import Image

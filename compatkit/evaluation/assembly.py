@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from compatkit.contracts.batchnorm import check_policy
 from compatkit.contracts.contract import Contract
-from compatkit.data.bars import bar
 from compatkit.data.readable import check_damaged
 from compatkit.data.split import Split
 from compatkit.data.unlabeled import read_unlabeled
@@ -23,6 +22,7 @@ from compatkit.evaluation.inputs import unread
 from compatkit.evaluation.normalization import batch_statistics, batches, evaluation_mode, normalized
 from compatkit.evaluation.predictions import Predictions
 from compatkit.evaluation.preprocessing import Prepared, fitted, normalize, prepare
+from compatkit.foundation.bars import bar
 
 if TYPE_CHECKING:
     from compatkit.evaluation.inputs import Given

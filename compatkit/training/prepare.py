@@ -16,9 +16,9 @@ import torch
 
 from compatkit.adapters.cutting.assigned import copied
 from compatkit.contracts.labels import common, label
-from compatkit.data.bars import silent
 from compatkit.data.split import Split
 from compatkit.errors import DataError, PluginError, UsageError, type_of
+from compatkit.foundation.bars import silent
 from compatkit.foundation.codec import digest, dumps
 from compatkit.plugins import RunPlugins, Use
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values

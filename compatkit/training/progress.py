@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from compatkit.data.bars import EVERY, pause
+from compatkit.foundation.bars import EVERY, pause
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

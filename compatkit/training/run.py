@@ -14,8 +14,8 @@ from typing import Any
 
 import attrs
 
-from compatkit.data.bars import is_silent, silent
 from compatkit.errors import CompatkitError, EnvironmentFailure, TrainingError
+from compatkit.foundation.bars import is_silent, silent
 from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import Streamed
 from compatkit.training.evaluating import Evaluator, Stopper

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from compatkit.data import filedigests
-from compatkit.data.bars import Progress
 from compatkit.errors import DataError, EnvironmentFailure
+from compatkit.foundation.bars import Progress
 
 
 @pytest.fixture

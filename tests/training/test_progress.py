@@ -13,7 +13,7 @@ import pytest
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.data.bars import silent
+from compatkit.foundation.bars import silent
 from compatkit.training import progress
 from compatkit.training.progress import Bar
 

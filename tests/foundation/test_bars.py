@@ -14,10 +14,10 @@ from pictured import photos, task
 from small import quick
 
 import compatkit as ck
-from compatkit.data import bars
-from compatkit.data.bars import bar, silent
 from compatkit.data.survey import survey
 from compatkit.data.unlabeled import read_unlabeled
+from compatkit.foundation import bars
+from compatkit.foundation.bars import bar, silent
 
 
 class Terminal(io.StringIO):
