@@ -14,13 +14,15 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import attrs
 import click
 
-from compatkit.cli.options import (
+from compatkit.cli.command_line import (
     CommandLine,
     command_line,
     json_option,
@@ -31,59 +33,51 @@ from compatkit.cli.options import (
 from compatkit.cli.output import clean, emit, only_json, report_text, show_outcome, speaks, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
 
-if TYPE_CHECKING:
-    from compatkit.contracts.report import Report
-
 COMMANDS = {
-    "adapt": ("compatkit.cli.adapt", "Adapt an extractor to unlabeled images."),
-    "adopt": ("compatkit.cli.adopt", "Adopt a checkpoint as an extractor and a head."),
-    "alias": ("compatkit.cli.alias", "Point an alias to a version, or show its version."),
-    "bridge": ("compatkit.cli.bridge", "Bridge a head to an extractor that it was not trained with."),
-    "check": ("compatkit.cli.check", "Compare the contracts of extractors and heads."),
-    "clone": ("compatkit.cli.remote", "Create a registry with everything from a remote."),
-    "cuts": ("compatkit.cli.cuts", "List where a model can be cut and what crosses there."),
-    "data": ("compatkit.cli.data", "Show what a data set holds, and what is wrong with it."),
-    "demo": ("compatkit.cli.demo", "Train, publish, recombine and report on small real data."),
-    "diff": ("compatkit.cli.diff", "Show changes between two components, and the required step."),
-    "export": ("compatkit.cli.export", "Write a component as one file that runs without a registry."),
-    "extend": ("compatkit.cli.extend", "Add classes to a head."),
-    "gc": ("compatkit.cli.gc", "Find unreferenced files, and delete them on request."),
-    "import": ("compatkit.cli.import_", "Copy components from another registry."),
-    "index": ("compatkit.cli.index", "Show or rebuild the index behind search and ls."),
-    "init": ("compatkit.cli.init", "Create a registry in a folder."),
-    "inspect": ("compatkit.cli.inspect", "Show the header of any safetensors file after a strict check."),
-    "keys": ("compatkit.cli.keys", "Make signing keys, and manage trusted keys."),
-    "log": ("compatkit.cli.log", "Show what happened to a component's versions and aliases."),
-    "ls": ("compatkit.cli.ls", "List components with their versions."),
-    "matrix": ("compatkit.cli.matrix", "Measure extractors with heads and report the matrix."),
-    "metric": ("compatkit.cli.metric", "Compute metrics of a network: predictions, layers, weights."),
-    "policy": ("compatkit.cli.policy", "Set, show and test what new versions must keep working with."),
-    "oci": ("compatkit.cli.oci", "Write and read OCI image layouts for container registries."),
-    "plugins": ("compatkit.cli.plugins", "List plugins with status, distribution, version and hooks."),
-    "predict": ("compatkit.cli.predict", "Predict the class of each photo with a network of the registry."),
-    "publish": ("compatkit.cli.publish", "Publish a trained run that was not published."),
-    "pull": ("compatkit.cli.remote", "Copy components from a remote, verified."),
-    "push": ("compatkit.cli.remote", "Copy components to a remote: a folder, S3, the Hugging Face Hub."),
-    "rank": ("compatkit.cli.rank", "Score extractors for a data set before any training."),
-    "recombine": (
-        "compatkit.cli.recombine",
-        "Combine a head with another network's extractor, and measure it.",
-    ),
-    "search": ("compatkit.cli.search", "Find components by kind, tags, model, width or class."),
-    "show": ("compatkit.cli.show", "Show a component's contract."),
-    "sign": ("compatkit.cli.sign", "Sign components with a private key."),
-    "signatures": (
-        "compatkit.cli.signatures",
-        "Show who signed components, and whether the signatures are valid.",
-    ),
-    "similarity": ("compatkit.cli.similarity", "Compare all layers of two networks."),
-    "split": ("compatkit.cli.split", "Cut a model and show both parts."),
-    "study": ("compatkit.cli.study", "List the studies of the papers, and run one by its number."),
-    "sweep": ("compatkit.cli.sweep", "Run all variants of a recipe with lists, and compare them."),
-    "train": ("compatkit.cli.train", "Train the tasks of a recipe and publish their parts."),
-    "verify": ("compatkit.cli.verify", "Verify a registry's files, and repair what is possible."),
-    "withdraw": ("compatkit.cli.withdraw", "Withdraw a version, with a reason."),
+    "adapt": "Adapt an extractor to unlabeled images.",
+    "adopt": "Adopt a checkpoint as an extractor and a head.",
+    "alias": "Point an alias to a version, or show its version.",
+    "bridge": "Bridge a head to an extractor that it was not trained with.",
+    "check": "Compare the contracts of extractors and heads.",
+    "clone": "Create a registry with everything from a remote.",
+    "cuts": "List where a model can be cut and what crosses there.",
+    "data": "Show what a data set holds, and what is wrong with it.",
+    "demo": "Train, publish, recombine and report on small real data.",
+    "diff": "Show changes between two components, and the required step.",
+    "export": "Write a component as one file that runs without a registry.",
+    "extend": "Add classes to a head.",
+    "gc": "Find unreferenced files, and delete them on request.",
+    "import": "Copy components from another registry.",
+    "index": "Show or rebuild the index behind search and ls.",
+    "init": "Create a registry in a folder.",
+    "inspect": "Show the header of any safetensors file after a strict check.",
+    "keys": "Make signing keys, and manage trusted keys.",
+    "log": "Show what happened to a component's versions and aliases.",
+    "ls": "List components with their versions.",
+    "matrix": "Measure extractors with heads and report the matrix.",
+    "metric": "Compute metrics of a network: predictions, layers, weights.",
+    "policy": "Set, show and test what new versions must keep working with.",
+    "plugins": "List plugins with status, distribution, version and hooks.",
+    "predict": "Predict the class of each photo with a network of the registry.",
+    "publish": "Publish a trained run that was not published.",
+    "pull": "Copy components from a remote, verified.",
+    "push": "Copy components to a remote: a folder, S3, the Hugging Face Hub.",
+    "rank": "Score extractors for a data set before any training.",
+    "recombine": "Combine a head with another network's extractor, and measure it.",
+    "search": "Find components by kind, tags, model, width or class.",
+    "show": "Show a component's contract.",
+    "sign": "Sign components with a private key.",
+    "signatures": "Show who signed components, and whether the signatures are valid.",
+    "similarity": "Compare all layers of two networks.",
+    "split": "Cut a model and show both parts.",
+    "study": "List the studies of the papers, and run one by its number.",
+    "sweep": "Run all variants of a recipe with lists, and compare them.",
+    "train": "Train the tasks of a recipe and publish their parts.",
+    "verify": "Verify a registry's files, and repair what is possible.",
+    "withdraw": "Withdraw a version, with a reason.",
 }
+MODULES = {"import": "import_", "clone": "remote", "pull": "remote", "push": "remote"}
+"""Modules of this folder whose name is not that of the command."""
 FIRST_STEPS = """\b
 New here?
   compatkit demo                      the idea, in under two minutes
@@ -112,13 +106,13 @@ class LazyGroup(click.Group):
         """Import and return one command."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(COMMANDS[cmd_name][0])
+        module = import_module(f"compatkit.cli.{MODULES.get(cmd_name, cmd_name)}")
         return getattr(module, f"{cmd_name}_command")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl(sorted(COMMANDS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -144,10 +138,9 @@ class LazyGroup(click.Group):
     expose_value=False,
     help="Also show the Python traceback of an error; allowed anywhere.",
 )
-@click.pass_context
-def program(context: click.Context, json: bool) -> None:
+def program(json: bool) -> None:
     """Train compatible network parts, publish them, recombine them, report what fits."""
-    command_line(context).json = json
+    command_line().json = json
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -156,13 +149,11 @@ def main(arguments: list[str] | None = None) -> None:
     machine = "--json" in words
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a terminal without UTF-8 gets escapes instead of an error
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 gets escapes
     output = sys.stdout
     try:
         with warnings.catch_warnings(), only_json() if machine else nullcontext():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = lambda message, *where, **more: warn(f"{message}")
             code = _run(words, machine)
     except KeyboardInterrupt:  # a second Ctrl-C, while the first is being reported
         code = INTERRUPTED
@@ -176,143 +167,123 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
+@attrs.frozen
+class Failure:
+    """What is told of an error.
+
+    Attributes:
+        message: For people and programs.
+        code: Stable code.
+        exit_code: Of the process.
+        details: A report as JSON values, or None.
+        show: Prints the report for people, or None.
+    """
+
+    message: str
+    code: str
+    exit_code: int
+    details: dict[str, Any] | None = None
+    show: Callable[[], None] | None = None
+
+
 def _run(words: list[str], machine: bool) -> int:
     """Run the command line; return the exit code."""
+    line = CommandLine(arguments=tuple(words))
+    rest = [word for word in words if word != TRACEBACK]
     try:
-        return _traced(words)
+        return program(args=rest, prog_name="compatkit", standalone_mode=False, obj=line) or 0
+    except BrokenPipeError:
+        raise  # not an error: main handles it
     except SystemExit as end:
         if end.code != TERMINATED:
             raise
-        return _fail(
-            "Ended by SIGTERM. No half-written file was left behind.", "interrupted", TERMINATED, machine
+        failure = Failure(
+            "Ended by SIGTERM. No half-written file was left behind.", "interrupted", TERMINATED
         )
-    except click.Abort:
-        return _fail(
-            "Interrupted. No half-written file was left behind.", "interrupted", INTERRUPTED, machine
-        )
-    except click.ClickException as error:
-        return _fail(_of_click(error, machine), "usage", error.exit_code, machine)
-    except IncompatibleError as error:
-        return _refuse(error, machine)
-    except PolicyBroken as error:
-        return _break(error, machine)
-    except CompatkitError as error:
-        return _fail(str(error), error.code, error.exit_code, machine)
-    except BrokenPipeError:
-        raise  # not an error: main handles it
-    except (OSError, MemoryError) as error:
-        return _fail(_of_system(error), EnvironmentFailure.code, EnvironmentFailure.exit_code, machine)
     except Exception as error:
-        if TRACEBACK not in words:
-            _show_traceback()
-        return _fail(
-            f"{type(error).__name__}: {error}. This is a defect of compatkit or of a plugin, not of what you asked "
-            "for; please report it with the lines above.",
-            "defect",
-            DEFECT,
-            machine,
-        )
+        failure = _failure(error, machine)
+        asked = TRACEBACK in words and not isinstance(error, click.ClickException | click.Abort)
+        if asked or failure.exit_code == DEFECT:
+            import traceback
+
+            click.echo(clean(traceback.format_exc()), err=True)
+    return _report(failure, machine)
 
 
-def _traced(words: list[str]) -> int:
-    """Run the command line with ``--traceback`` anywhere in it."""
-    shown = TRACEBACK in words
-    try:
-        rest = [word for word in words if word != TRACEBACK]
-        line = CommandLine(arguments=tuple(words))
-        return program(args=rest, prog_name="compatkit", standalone_mode=False, obj=line) or 0
-    except (click.ClickException, click.Abort, BrokenPipeError):
-        raise
-    except Exception:
-        if shown:
-            _show_traceback()
-        raise
+def _failure(error: Exception, machine: bool) -> Failure:
+    """Return what is told of an error; for people, that of a usage points to the help of the command."""
+    match error:
+        case click.Abort():
+            text = "Interrupted. No half-written file was left behind."
+            return Failure(text, "interrupted", INTERRUPTED)
+        case click.ClickException():
+            text = f"{error.format_message().rstrip('.')}."
+            context = error.ctx if isinstance(error, click.UsageError) and not machine else None
+            if context is not None:
+                text += f" See `{context.command_path} --help`."
+            return Failure(text, "usage", error.exit_code)
+        case IncompatibleError():
+            return _refusal(error)
+        case PolicyBroken():
+            from compatkit.components.outcomes import PolicyOutcome
+
+            if not isinstance(outcome := error.subject, PolicyOutcome):
+                return Failure(str(error), error.code, error.exit_code)
+            details = outcome.to_json() if machine else None
+            return Failure(str(error), error.code, error.exit_code, details, lambda: show_outcome(outcome))
+        case CompatkitError():
+            return Failure(str(error), error.code, error.exit_code)
+        case MemoryError():
+            text = "The memory is used up. Use a smaller batch or data set."
+            return Failure(text, EnvironmentFailure.code, EnvironmentFailure.exit_code)
+        case OSError():
+            name = errno.errorcode.get(error.errno or 0, type(error).__name__)
+            where = f"{error.filename}: " if error.filename else ""
+            text = (
+                f"{where}{error.strerror or error} ({name}). Check the path, its rights and the space left."
+            )
+            return Failure(text, EnvironmentFailure.code, EnvironmentFailure.exit_code)
+    text = (
+        f"{type(error).__name__}: {error}. This is a defect of compatkit or of a plugin, not of what you asked for; "
+        "please report it with the lines above."
+    )
+    return Failure(text, "defect", DEFECT)
 
 
-def _show_traceback() -> None:
-    import traceback
-
-    click.echo(clean(traceback.format_exc()), err=True)
-
-
-def _fail(
-    message: str,
-    code: str,
-    exit_code: int,
-    machine: bool,
-    report: Report | None = None,
-    outcome: dict[str, Any] | None = None,
-) -> int:
-    """Report a failure; ``outcome`` is a report as JSON values, if it is not that of a check."""
-    if not speaks():
-        time.sleep(HEAD_START)
-    if machine:
-        details = report.to_json() if report is not None else outcome
-        try:
-            emit({"error": {"code": code, "message": message, "report": details}})
-        except OSError as error:  # the report cannot be printed either, for example on a full disk
-            if isinstance(error, BrokenPipeError):
-                raise
-            click.echo(f"error [{code}] {clean(message)}", err=True)
-    else:
-        click.echo(f"{click.style('error', fg='red', bold=True)} [{code}] {clean(message)}", err=True)
-        if report is not None:
-            click.echo(report_text(report), err=True)
-    return exit_code
-
-
-def _refuse(error: IncompatibleError, machine: bool) -> int:
-    """Report two parts that cannot be wired; the report gives the expectations and possible adapters."""
+def _refusal(error: IncompatibleError) -> Failure:
+    """Return what is told of two parts that cannot be wired, and their report."""
     from compatkit.contracts.report import Report
 
-    report = error.subject if isinstance(error.subject, Report) else None
-    message = str(error)
-    if report is not None:
-        findings = [finding for finding in report.findings if finding.severity in ("refuses", "adaptable")]
-        message = f"{report.head} does not fit {report.extractor} as it is: " + "; ".join(
-            f"it expects {finding.expected}, got {finding.actual} ({finding.level} level)"
-            for finding in findings
-        )
-        advice = (
-            str(error).removeprefix(str(report)).strip()
-        )  # advice that the error has in addition to the report
-        message = f"{message}. {advice}".strip()
-    return _fail(message, error.code, error.exit_code, machine, report)
+    report = error.subject
+    if not isinstance(report, Report):
+        return Failure(str(error), error.code, error.exit_code)
+    problems = "; ".join(
+        f"it expects {finding.expected}, got {finding.actual} ({finding.level} level)"
+        for finding in report.findings
+        if finding.severity in ("refuses", "adaptable")
+    )
+    advice = str(error).removeprefix(str(report)).strip()  # what the error says beside the report
+    text = f"{report.head} does not fit {report.extractor} as it is: {problems}. {advice}".strip()
+    return Failure(
+        text, error.code, error.exit_code, report.to_json(), lambda: click.echo(report_text(report), err=True)
+    )
 
 
-def _break(error: PolicyBroken, machine: bool) -> int:
-    """Report a version that its policy forbids; the outcome shows all figures and the open version number."""
-    from compatkit.components.outcomes import PolicyOutcome
-
-    outcome = error.subject if isinstance(error.subject, PolicyOutcome) else None
-    details = outcome.to_json() if outcome is not None and machine else None
-    code = _fail(str(error), error.code, error.exit_code, machine, outcome=details)
-    if outcome is not None and not machine:
-        show_outcome(outcome)
-    return code
-
-
-def _of_click(error: click.ClickException, machine: bool) -> str:
-    """Return the message of a usage error; for people, point to the help of the command."""
-    message = error.format_message().rstrip(".")
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return f"{message}." if machine or context is None else f"{message}. See `{context.command_path} --help`."
-
-
-def _of_system(error: OSError | MemoryError) -> str:
-    if isinstance(error, MemoryError):
-        return "The memory is used up. Use a smaller batch or data set."
-    name = errno.errorcode.get(error.errno or 0, type(error).__name__)
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error} ({name}). Check the path, its rights and the space left."
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: Any = None,
-    line: str | None = None,
-) -> None:
-    warn(f"{message}")
+def _report(failure: Failure, machine: bool) -> int:
+    """Print a failure, and return its exit code."""
+    if not speaks():
+        time.sleep(HEAD_START)
+    plain = f"[{failure.code}] {clean(failure.message)}"
+    if machine:
+        error = {"code": failure.code, "message": failure.message, "report": failure.details}
+        try:
+            return emit({"error": error}, failure.exit_code)
+        except BrokenPipeError:
+            raise
+        except OSError:  # the report cannot be printed either, for example on a full disk
+            click.echo(f"error {plain}", err=True)
+            return failure.exit_code
+    click.echo(f"{click.style('error', fg='red', bold=True)} {plain}", err=True)
+    if failure.show is not None:
+        failure.show()
+    return failure.exit_code

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.images import found_in, images_and_tests
-from compatkit.cli.options import (
-    AboutOptions,
-    NamedDataOptions,
-    Options,
-    PathType,
-    SignatureOptions,
-    SigningOptions,
-    argument,
-    command,
-    command_line,
-    option,
-    version_option,
-)
+from compatkit.cli.images import NamedDataOptions
+from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import columns, emit, news, next_step, progress
-from compatkit.cli.roots import check_target, open_registry
-from compatkit.cli.sign import chosen_key, sign_published
+from compatkit.cli.releases import AboutOptions, SigningOptions, sign_published, version_option
+from compatkit.cli.roots import SignatureOptions, check_target, open_registry
 
 if TYPE_CHECKING:
     from compatkit.components.domains import Adapted
@@ -38,7 +27,7 @@ class TrainerOptions(Options):
     batch_size: int | None = option("Images per step; 64.", min=2)
     seed: int | None = option("Seed of the order of the images; 0.", min=0)
     device: str | None = option("Where to train: auto (the default), cpu, cuda, ...")
-    checkpoint: str | None = option("Keep the state in this file.", type=PathType(), metavar="FILE")
+    checkpoint: Path | None = option("Keep the state in this file.")
 
 
 class AdaptOptions(TrainerOptions, AboutOptions, SigningOptions, SignatureOptions, NamedDataOptions):
@@ -74,20 +63,17 @@ class AdaptOptions(TrainerOptions, AboutOptions, SigningOptions, SignatureOption
     "the source's own, is combined with it unchanged. Training defaults are those of the paper, except for "
     "--frozen-statistics.",
 )
-def adapt_command(context: click.Context, options: AdaptOptions) -> None:
+def adapt_command(options: AdaptOptions) -> int | None:
     """Adapt, measure if there are labels, and publish if a name is given."""
     from compatkit.components.domains import paper
 
-    options.check_publishes(options.publish)
+    options.check_publishes()
     if options.publish is not None:
-        check_target(context, options.publish, "extractor", options.version)
-    key, registry = chosen_key(options), open_registry(context)
-    images, tests = images_and_tests(
-        options.name, options.test, options.data_root, options.download, options.damaged
-    )
-    trainer = paper(
-        **{name: value for name, value in options.of(TrainerOptions).items() if value is not None}
-    )
+        check_target(options.publish, "extractor", options.version)
+    key, registry = options.key(), open_registry()
+    images, tests = options.images_and_tests(options.name, options.test)
+    settings = {name: value for name, value in options.of(TrainerOptions).items() if value is not None}
+    trainer = paper(**settings)
     news(f"{len(images):,} images of {images.name}, {trainer.steps:,} steps; their labels are not read")
     adapted = registry.adapt(
         options.extractor,
@@ -106,28 +92,24 @@ def adapt_command(context: click.Context, options: AdaptOptions) -> None:
                 options.publish,
                 version=options.version,
                 about=options.about(),
-                data=(*([] if tests is None else [tests]), found_in(options.data_root, options.download)),
+                data=(*([] if tests is None else [tests]), options.finder()),
                 progress=report,
             )
         signed = sign_published(registry, [reference], key)
     if options.json:
-        emit({**_to_json(adapted), "steps": trainer.steps, "published": reference, **signed})
-    else:
-        _print(context, adapted, reference)
+        facts = {
+            "source": adapted.source.reference,
+            "head": adapted.head.reference,
+            "data": dict(adapted.fit.run["tasks"][0]["data"]),
+            "losses": adapted.fit.history[-1]["losses"],
+            "accuracy": adapted.accuracy,
+            "plan": adapted.fit.plan,
+        }
+        return emit({**facts, "steps": trainer.steps, "published": reference, **signed})
+    _print(adapted, reference)
 
 
-def _to_json(adapted: Adapted) -> dict[str, Any]:
-    return {
-        "source": adapted.source.reference,
-        "head": adapted.head.reference,
-        "data": dict(adapted.fit.run["tasks"][0]["data"]),
-        "losses": adapted.fit.history[-1]["losses"],
-        "accuracy": adapted.accuracy,
-        "plan": adapted.fit.plan,
-    }
-
-
-def _print(context: click.Context, adapted: Adapted, reference: str | None) -> None:
+def _print(adapted: Adapted, reference: str | None) -> None:
     last = adapted.fit.history[-1]["losses"]
     click.echo(", ".join(f"{name} {value:.3f}" for name, value in last.items()) + " in the last steps")
     table = [("extractor", "statistics", "accuracy", "")]
@@ -143,5 +125,4 @@ def _print(context: click.Context, adapted: Adapted, reference: str | None) -> N
         click.echo("nothing was published; --publish NAME keeps the extractor")
         return
     click.echo(f"published {reference}")
-    where = command_line(context).words
-    next_step("compatkit", *where, "recombine", reference, adapted.head.reference, "--bn-policy", "batch")
+    next_step("recombine", reference, adapted.head.reference, "--bn-policy", "batch")

@@ -6,64 +6,42 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.cuts import ModelOptions
-from compatkit.cli.images import load_data_set
-from compatkit.cli.options import (
-    AboutOptions,
-    NamedDataOptions,
-    PathType,
-    argument,
-    command,
-    command_line,
-    labels_option,
-    option,
-)
+from compatkit.cli.images import NamedDataOptions
+from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import clean, emit, next_step, size
+from compatkit.cli.releases import AboutOptions
 from compatkit.cli.roots import destination, open_or_create_registry
-from compatkit.cli.split import class_names, print_parts
+from compatkit.cli.split import CutOptions, print_parts
 from compatkit.registry.names import check_name
 
 IMAGES = ("mean", "std", "interpolation", "crop_pct")
 """Options about the preprocessing of images."""
 
 
-def numbers(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> tuple[float, ...] | None:
+def numbers(value: str) -> tuple[float, ...]:
     """Read ``0.485,0.456,0.406``."""
-    if value is None:
-        return None
     try:
         return tuple(float(number) for number in value.split(","))
     except ValueError as error:
         raise click.BadParameter(
-            f"expected a number, or one per channel separated by commas, got {value!r:.100}.",
-            context,
-            parameter,
+            f"expected a number, or one per channel separated by commas, got {value!r:.100}."
         ) from error
 
 
-def renames(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def renames(values: tuple[str, ...]) -> dict[str, str]:
     """Read ``module.=`` and ``old.=new.``."""
-    pairs = [value.partition("=") for value in values]
-    if wrong := [value for value, pair in zip(values, pairs, strict=True) if not pair[1]]:
-        raise click.BadParameter(
-            f"expected OLD=NEW, such as module.=, got {wrong[0]!r:.100}.", context, parameter
-        )
-    return {old: new for old, _, new in pairs}
+    if wrong := [value for value in values if "=" not in value]:
+        raise click.BadParameter(f"expected OLD=NEW, such as module.=, got {wrong[0]!r:.100}.")
+    return dict(value.split("=", 1) for value in values)
 
 
-class AdoptOptions(ModelOptions, AboutOptions, NamedDataOptions):
+class AdoptOptions(CutOptions, AboutOptions, NamedDataOptions):
     """Arguments and options of ``adopt``."""
 
-    file: str = argument(type=PathType())
+    file: Path = argument()
     model: str | None = option(
         "The network that the weights were saved from; default: what config.json beside them says.",
         metavar="MODEL",
-    )
-    cut: str = option(
-        "Where to cut: a module path such as layer3, or forward_features; `compatkit cuts MODEL` lists them.",
-        metavar="MODULE",
     )
     name: str = option("Name of the parts, such as zoo/resnet18.", metavar="NAME")
     key: str | None = option(
@@ -73,21 +51,20 @@ class AdoptOptions(ModelOptions, AboutOptions, NamedDataOptions):
     rename: dict[str, str] = option(
         "Replace the beginning OLD of tensors' names by NEW, such as `module.=`; may be repeated.",
         multiple=True,
-        callback=renames,
+        convert=renames,
         metavar="OLD=NEW",
     )
-    labels: str | None = labels_option
     dataset: str | None = option(
         "Training images by name or path, for feature statistics.", "--data", metavar="NAME"
     )
     dataset_labels: bool = option("Use the class names of --data.")
     mean: tuple[float, ...] | None = option(
         "Mean of the images on the scale 0 to 1: one per channel, separated by commas, or one for all.",
-        callback=numbers,
+        convert=numbers,
         metavar="NUMBERS",
     )
     std: tuple[float, ...] | None = option(
-        "The same for the standard deviation.", callback=numbers, metavar="NUMBERS"
+        "The same for the standard deviation.", convert=numbers, metavar="NUMBERS"
     )
     interpolation: str | None = option(
         "How images are resized: bilinear, bicubic, lanczos or nearest.", metavar="KIND"
@@ -104,22 +81,20 @@ class AdoptOptions(ModelOptions, AboutOptions, NamedDataOptions):
     "Pickles are read as tensors only, in a "
     "subprocess with limits.",
 )
-def adopt_command(context: click.Context, options: AdoptOptions) -> None:
+def adopt_command(options: AdoptOptions) -> int | None:
     """Adopt a checkpoint; the parts must reproduce its network bitwise."""
     check_name(f"{options.name}.extractor")
     if options.dataset_labels and (options.dataset is None or options.labels is not None):
         raise click.UsageError("--dataset-labels needs --data NAME, and no --labels.")
-    root = destination(context)
-    data = None
-    if options.dataset is not None:
-        data = load_data_set(options.dataset, options.data_root, options.download, options.damaged).train
-    labels = (
-        list(data.classes) if options.dataset_labels and data is not None else class_names(options.labels)
-    )
+    root = destination()
+    data = None if options.dataset is None else options.load(options.dataset).train
+    labels = options.class_names()
+    if options.dataset_labels and data is not None:
+        labels = list(data.classes)
     from compatkit.components.adopting import adopt
 
     adopted = adopt(
-        Path(options.file).expanduser(),
+        options.file.expanduser(),
         labels=labels,
         data=data,
         preprocessing={name: value for name, value in options.only(*IMAGES).items() if value is not None},
@@ -128,11 +103,11 @@ def adopt_command(context: click.Context, options: AdoptOptions) -> None:
     published = adopted.publish(open_or_create_registry(root).store, options.name, about=options.about())
     if options.json:
         parts = {side: part.to_json() for side, part in adopted.parts.items()}
-        emit({**adopted.provenance, "kwargs": dict(adopted.kwargs), "parts": parts, "published": published})
-        return
+        facts = {"kwargs": dict(adopted.kwargs), "parts": parts, "published": published}
+        return emit({**adopted.provenance, **facts})
     checkpoint = adopted.checkpoint
     click.echo(click.style(clean(f"{checkpoint}, {size(checkpoint.bytes)}"), bold=True))
     for line in adopted.notes:
         click.echo(f"  {clean(line)}")
     print_parts(adopted.model, options.cut, adopted.parts, published.values())
-    next_step("compatkit", *command_line(context).words, "check", published["extractor"], "*.head")
+    next_step("check", published["extractor"], "*.head")

@@ -29,27 +29,25 @@ class AliasOptions(Options):
     help="Point ALIAS of the component NAME to VERSION, such as `compatkit alias digits/mnist.head prod 1.2.0`; "
     "without VERSION show its version. Moves are recorded in the component's log.",
 )
-def alias_command(context: click.Context, options: AliasOptions) -> None:
+def alias_command(options: AliasOptions) -> int | None:
     """Move, remove or show an alias."""
     from compatkit.registry.aliases import ANY
 
-    store = open_store(context)
+    store = open_store()
     if options.remove and options.version is not None:
         raise UsageError("VERSION and --remove exclude each other; give one of them.")
     if options.expected is not None and options.version is None and not options.remove:
         raise UsageError("--expected needs a VERSION to move the alias to.")
     if options.version is None and not options.remove:
         reference = store.resolve(f"{options.name}:{options.alias}")
-        shown = {"name": options.name, "alias": options.alias, "version": str(reference.version)}
-        emit(shown) if options.json else click.echo(f"{options.name}:{options.alias} is {reference.version}")
-        return
+        if options.json:
+            return emit({**options.only("name", "alias"), "version": str(reference.version)})
+        click.echo(f"{options.name}:{options.alias} is {reference.version}")
+        return None
     before = store.aliases(options.name).get(options.alias)
     expected = ANY if options.expected is None else None if options.expected == "none" else options.expected
     store.set_alias(options.name, options.alias, options.version, expected=expected)
     if options.json:
-        emit({"name": options.name, "alias": options.alias, "before": before, "version": options.version})
-    else:
-        click.echo(
-            f"{options.name}:{options.alias} is {options.version or 'removed'}"
-            + (f", was {before}" if before else "")
-        )
+        return emit({**options.only("name", "alias", "version"), "before": before})
+    was = f", was {before}" if before else ""
+    click.echo(f"{options.name}:{options.alias} is {options.version or 'removed'}{was}")

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.images import images_and_tests, load_data_set, tests_for
-from compatkit.cli.options import (
-    AboutOptions,
-    NamedDataOptions,
-    PathType,
-    SignatureOptions,
-    argument,
-    command,
-    command_line,
-    option,
-)
+from compatkit.cli.images import NamedDataOptions, tests_for
+from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
-from compatkit.cli.roots import check_outputs, check_target, open_registry, open_store
+from compatkit.cli.releases import AboutOptions
+from compatkit.cli.roots import SignatureOptions, check_target, open_registry, open_store
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +61,7 @@ class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
     every: bool = option("Try all rungs, whatever the agreement.", "--all")
     max_images: int = option("Most images to fit on.", min=2, default=1000)
     seed: int = option("Seed of orders and draws.", min=0, max=2**63 - 1, default=0)
-    png: str | None = option("Draw the ladder: agreement against seconds.", type=PathType(), metavar="FILE")
+    png: Path | None = option("Draw the ladder: agreement against seconds.", written=True)
     publish: str | None = option("Publish the bridge as NAME, if it fits.", metavar="NAME")
     accept_doubtful: bool = option("Publish a bridge whose verdict is doubtful, too.")
 
@@ -79,45 +72,42 @@ class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
     help="Bridge HEAD to EXTRACTOR, which it was not trained with, on unlabeled images, trying rungs from the "
     "cheapest on. A rung is judged by its agreement with the head's own network on held-out images.",
 )
-def bridge_command(context: click.Context, options: BridgeOptions) -> None:
+def bridge_command(options: BridgeOptions) -> int | None:
     """Try rungs, choose, print, and publish if a name is given; exit code 1 if nothing fits or is published."""
     from compatkit.components.bridges.publishing import check_names
 
-    options.check_publishes(options.publish)
+    options.check_publishes()
     if options.accept_doubtful and options.publish is None:
         raise UsageError(
             "--accept-doubtful says what may be published; add --publish NAME.", subject="--accept-doubtful"
         )
-    check_outputs({"--png": options.png})
     if options.publish is not None:
-        check_target(context, options.publish, "recombination")
-        check_target(context, f"{options.publish}.adapter", "adapter")
-        check_target(context, f"{options.publish}.head", "head")
-        check_names(open_store(context), options.publish)
-    registry, where = open_registry(context), (options.data_root, options.download, options.damaged)
-    data, tests = images_and_tests(options.name, options.test, *where)
+        check_target(options.publish, "recombination")
+        check_target(f"{options.publish}.adapter", "adapter")
+        check_target(f"{options.publish}.head", "head")
+        check_names(open_store(), options.publish)
+    registry = open_registry()
+    data, tests = options.images_and_tests(options.name, options.test)
     if options.test is None:
         tests = tests_for(registry.store.manifest(options.head), options.head, tests)
-    rungs = None
-    if options.rungs is not None:
-        rungs = [rung.strip() for rung in options.rungs.split(",") if rung.strip()]
+    rungs = options.rungs and [rung.strip() for rung in options.rungs.split(",") if rung.strip()]
     with progress("bridge") as report:
         bridge = registry.bridge(
             options.extractor,
             options.head,
             data,
-            labels=None if options.labels is None else load_data_set(options.labels, *where).train,
+            labels=None if options.labels is None else options.load(options.labels).train,
             test=tests,
-            head_data=None
-            if options.head_data is None
-            else images_and_tests(options.head_data, None, *where)[0],
+            head_data=None if options.head_data is None else options.images_and_tests(options.head_data)[0],
             rungs=rungs,
             until=None if options.every else options.until,
             progress=report,
             **options.only("max_images", "on", "seed"),
         )
-    good, published = bridge.says == "fit" or (bridge.says == "doubtful" and options.accept_doubtful), {}
-    if good and options.publish is not None:
+    published = {}
+    if options.publish is not None and (
+        bridge.says == "fit" or (bridge.says == "doubtful" and options.accept_doubtful)
+    ):
         published = registry.publish(
             bridge, options.publish, about=options.about(), accept_doubtful=options.accept_doubtful
         )
@@ -125,22 +115,21 @@ def bridge_command(context: click.Context, options: BridgeOptions) -> None:
         bridge.to_png(options.png)
     code = 1 if bridge.says == "no fit" or (options.publish is not None and not published) else 0
     if options.json:
-        emit(bridge.to_json() | {"published": published or None})
-        context.exit(code)
+        return emit(bridge.to_json() | {"published": published or None}, code)
     _print(bridge)
     for what, reference in published.items():
         click.echo(f"published {what} {reference}")
     if published:
-        next_step("compatkit", *command_line(context).words, "show", published["recombination"])
-    elif options.publish is not None and bridge.says == "no fit":
+        next_step("show", published["recombination"])
+    elif options.publish is None:
+        click.echo("nothing was published; --publish NAME keeps the bridge")
+    elif bridge.says == "no fit":
         click.echo("not published: it does not fit")
-    elif options.publish is not None:
+    else:
         paragraph(
             "not published: it is doubtful. Measure it with labels (--test, --labels), or add --accept-doubtful."
         )
-    else:
-        click.echo("nothing was published; --publish NAME keeps the bridge")
-    context.exit(code)
+    return code
 
 
 def _print(bridge: Bridge) -> None:

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.images import load_data_set
-from compatkit.cli.options import (
-    NamedDataOptions,
-    PathType,
-    SignatureOptions,
-    argument,
-    bn_policy_option,
-    command,
-    command_line,
-    option,
-)
-from compatkit.cli.output import clean, emit, first, next_step, paragraph, print_rich, report_text
-from compatkit.cli.roots import check_outputs, open_registry
+from compatkit.cli.images import NamedDataOptions
+from compatkit.cli.options import argument, bn_policy_option, command, option
+from compatkit.cli.output import emit, first, next_step, paragraph, print_rich, report_text
+from compatkit.cli.roots import SignatureOptions, open_registry
 
 if TYPE_CHECKING:
     from compatkit.components.bridges.published import BridgeRecord
-    from compatkit.contracts.check import Classes
     from compatkit.contracts.report import Report
     from compatkit.reports.verdicts import Verdicts
 
@@ -50,7 +41,7 @@ class CheckOptions(NamedDataOptions, SignatureOptions):
         "Compare the heads' classes with those of this data set, by name or path.", "--data", metavar="NAME"
     )
     bn_policy: str = bn_policy_option
-    markdown: str | None = option("Write the verdicts as Markdown tables.", type=PathType(), metavar="FILE")
+    markdown: Path | None = option("Write the verdicts as Markdown tables.", written=True)
 
 
 @command(
@@ -59,13 +50,13 @@ class CheckOptions(NamedDataOptions, SignatureOptions):
     help="Compare the contracts of EXTRACTOR and HEAD; reads no weights. With patterns such as 'digits/*', compare all "
     "matching extractors with all matching heads, as a table.",
 )
-def check_command(context: click.Context, options: CheckOptions) -> None:
+def check_command(options: CheckOptions) -> int | None:
     """Check whether heads fit extractors; exit code 1 if one does not."""
+    from compatkit.contracts.labels import label
     from compatkit.registry.resolving import is_pattern
 
-    check_outputs({"--markdown": options.markdown})
-    data = None if options.name is None else _classes(options.name, options)
-    registry = open_registry(context)
+    data = None if options.name is None else tuple(map(label, options.load(options.name).classes))
+    registry = open_registry()
     verdicts = registry.check_all(options.extractor, options.head, data=data, bn_policy=options.bn_policy)
     failing = verdicts.unsatisfied(options.require)
     if options.markdown is not None:
@@ -75,28 +66,11 @@ def check_command(context: click.Context, options: CheckOptions) -> None:
     else:
         report = verdicts.report(verdicts.extractors[0], verdicts.heads[0])
         bridges = registry.bridges.of(str(report.extractor), str(report.head))
-        _print(context, report, bridges, not failing, options)
-    if options.markdown is not None and not options.json:
-        click.echo(f"wrote {clean(options.markdown)}")
-    context.exit(1 if failing else 0)
+        _print(report, bridges, not failing, options)
+    return 1 if failing else 0
 
 
-def _classes(name: str, options: NamedDataOptions) -> Classes:
-    """Return the classes of a data set, for comparison with those of heads."""
-    from compatkit.contracts.labels import label
-
-    return tuple(
-        map(label, load_data_set(name, options.data_root, options.download, options.damaged).classes)
-    )
-
-
-def _print(
-    context: click.Context,
-    report: Report,
-    bridges: list[BridgeRecord],
-    satisfied: bool,
-    options: CheckOptions,
-) -> None:
+def _print(report: Report, bridges: list[BridgeRecord], satisfied: bool, options: CheckOptions) -> None:
     from compatkit.contracts.report import EQUAL_SHAPES
 
     if options.json:
@@ -105,17 +79,15 @@ def _print(
         emit({**report.to_json(), **facts, "bn_policy": options.bn_policy})
         return
     click.echo(report_text(report))
-    if report.evidence != "none" and not options.signed:
-        click.echo()
-        paragraph(ANYBODY)
-    for bridge in bridges:
-        click.echo()
-        paragraph(str(bridge))
+    notes = [ANYBODY] if report.evidence != "none" and not options.signed else []
+    notes += map(str, bridges)
     if report.unproven and not bridges:
+        notes.append(f"{EQUAL_SHAPES} Measure the pair before you rely on it.")
+    for note in notes:
         click.echo()
-        paragraph(f"{EQUAL_SHAPES} Measure the pair before you rely on it.")
-        where = command_line(context).words
-        next_step("compatkit", *where, "recombine", str(report.extractor), str(report.head))
+        paragraph(note)
+    if report.unproven and not bridges:
+        next_step("recombine", report.extractor, report.head)
     if not satisfied:
         click.echo(f"\n--require {options.require}{_under(options)}: no (exit code 1)")
 

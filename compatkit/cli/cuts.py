@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import re
+from typing import Any
 
 import attrs
 import click
@@ -11,35 +12,24 @@ import click
 from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, columns, emit, next_step, paragraph, progress
 
-if TYPE_CHECKING:
-    pass
 
-
-def model_arguments(context: click.Context, parameter: click.Parameter, value: str) -> dict[str, Any]:
+def model_arguments(value: str) -> dict[str, Any]:
     """Parse ``--kwargs``, a JSON object."""
     try:
         settings = json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"--kwargs is not JSON: {error}", context) from error
+        raise click.UsageError(f"--kwargs is not JSON: {error}") from error
     if not isinstance(settings, dict):
-        raise click.UsageError(f"--kwargs expects a JSON object, got {value}.", context)
+        raise click.UsageError(f"--kwargs expects a JSON object, got {value}.")
     return settings
 
 
-def image_size(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> tuple[int, int] | None:
+def image_size(value: str) -> tuple[int, int]:
     """Parse ``HxW``, or one side."""
-    if value is None:
-        return None
-    sides = value.lower().split("x")
-    if len(sides) > 2 or not all(
-        side.isascii() and side.isdigit() and 0 < int(side) < 10**5 for side in sides
-    ):
-        raise click.UsageError(
-            f"--size expects height and width in pixels such as 96x128, got {value!r}.", context
-        )
-    return int(sides[0]), int(sides[-1])
+    sides = re.fullmatch(r"([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?", value.lower())
+    if sides is None:
+        raise click.UsageError(f"--size expects height and width in pixels such as 96x128, got {value!r}.")
+    return int(sides[1]), int(sides[2] or sides[1])
 
 
 class ModelOptions(Options):
@@ -53,11 +43,11 @@ class ModelOptions(Options):
         "Further arguments of the model: '{\"in_chans\": 1}'.",
         default="{}",
         show_default=False,
-        callback=model_arguments,
+        convert=model_arguments,
         metavar="JSON",
     )
     size: tuple[int, int] | None = option(
-        "Height and width of the images; default: the model's own.", callback=image_size, metavar="HxW"
+        "Height and width of the images; default: the model's own.", convert=image_size, metavar="HxW"
     )
 
 
@@ -77,7 +67,7 @@ class CutsOptions(ModelOptions):
     help="List where MODEL (any of timm's, torchvision's, a plugin's, or ours) can be cut into extractor and head.",
     registry=False,
 )
-def cuts_command(context: click.Context, options: CutsOptions) -> None:
+def cuts_command(options: CutsOptions) -> int | None:
     """List cuts in the order of the forward pass."""
     from compatkit.adapters.blueprints import cuts
 
@@ -86,8 +76,7 @@ def cuts_command(context: click.Context, options: CutsOptions) -> None:
             options.model, options.kwargs, size=options.size, builder=options.builder, progress=report
         )
     if options.json:
-        emit({"model": options.model, "cuts": [attrs.asdict(point) for point in points]})
-        return
+        return emit({"model": options.model, "cuts": [attrs.asdict(point) for point in points]})
     shown = points if options.everything else points.usable
     columns([points.HEADER, *(point.row() for point in shown)], right=(3, 4, 5, 6))
     hidden = len(points) - len(shown)
@@ -113,4 +102,4 @@ def cuts_command(context: click.Context, options: CutsOptions) -> None:
         words = [] if options.builder is None else ["--builder", options.builder]
         words += ["--kwargs", json.dumps(options.kwargs)] if options.kwargs else []
         words += ["--size", "x".join(map(str, options.size))] if options.size else []
-        next_step("compatkit", "split", options.model, "--cut", middle.name, *words)
+        next_step("split", options.model, "--cut", middle.name, *words, registry=False)

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import attrs
 import click
 
-from compatkit.cli.options import DataOptions, PathType, argument, command, group, option
+from compatkit.cli.images import DataOptions
+from compatkit.cli.options import argument, command, group
 from compatkit.cli.output import clean, columns, emit, first, paragraph, progress, warn
-from compatkit.cli.roots import check_outputs
 
 if TYPE_CHECKING:
     from compatkit.data.split import Split
     from compatkit.data.survey import Copies, DataSurvey, Range
     from compatkit.foundation.bars import Progress
 
-ROWS, COLUMNS, SIDE = 24, 8, 96
-"""Contact sheet: most classes, most images of each, and pixels a side."""
-LETTERS = 15
-"""Most characters of a class name on the sheet."""
 SHOWN = 10
 """Most damaged images named in a line."""
 
@@ -33,9 +27,6 @@ class DataShowOptions(DataOptions):
     """Arguments and options of ``data show``."""
 
     name: str = argument()
-    sheet: str | None = option(
-        "Draw some training images of each class as PNG.", type=PathType(), metavar="FILE"
-    )
 
 
 @command(
@@ -46,64 +37,16 @@ class DataShowOptions(DataOptions):
     group=data_command,
     registry=False,
 )
-def show(context: click.Context, options: DataShowOptions) -> None:
+def show(options: DataShowOptions) -> int | None:
     """Look at a data set."""
     from compatkit.data.survey import survey
 
-    check_outputs({"--sheet": options.sheet})
     with progress("data") as report:
         splits, others = _splits(options, report)
         result = attrs.evolve(survey(splits, report), others=others)
-    if options.sheet is not None:
-        from compatkit.reports.writing import write
-
-        write(options.sheet, sheet(splits[0], set(result.parts[0].damaged)))
     if options.json:
-        emit(attrs.asdict(result))
-        return
+        return emit(attrs.asdict(result))
     _print(result)
-    if options.sheet is not None:
-        click.echo(f"wrote {clean(options.sheet)}")
-
-
-def sheet(split: Split, damaged: set[str]) -> bytes:
-    """Return a contact sheet as PNG: for each class whole images, one of each file extension first.
-
-    Args:
-        split: Images and labels.
-        damaged: Names of images that cannot be decoded.
-    """
-    import numpy as np
-    from PIL import ImageOps
-
-    from compatkit.reports.pictures import beside
-
-    rows = {}
-    shown = split.converted("RGB")
-    for label in np.flatnonzero(split.counts)[:ROWS].tolist():
-        name = split.classes[label]
-        short = name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
-        places = [
-            place
-            for place in np.flatnonzero(split.labels == label).tolist()
-            if split.name_of(place) not in damaged
-        ]
-        images = np.full((COLUMNS, SIDE, SIDE, 3), 255, dtype=np.uint8)
-        for column, place in enumerate(_of_each_kind(split, places)):
-            images[column] = np.asarray(ImageOps.pad(shown.image(place), (SIDE, SIDE), color="white"))
-        rows[short if short not in rows else f"{label} {short}"] = images.transpose(0, 3, 1, 2)
-    return beside(rows, low=0, high=255)
-
-
-def _of_each_kind(split: Split, places: list[int]) -> list[int]:
-    """Return the first positions, alternating between file extensions, in the order of the split."""
-    counts: Counter[str] = Counter()
-    turns: dict[int, int] = {}
-    for place in places:
-        ending = PurePath(split.name_of(place)).suffix.lower()
-        turns[place] = counts[ending]
-        counts[ending] += 1
-    return sorted(sorted(places, key=turns.__getitem__)[:COLUMNS])
 
 
 def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], dict[str, int]]:
@@ -117,8 +60,7 @@ def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], di
         if is_flat(options.name) or (options.name.endswith(".npz") and is_bare(options.name)):
             splits = [read_unlabeled(options.name)]
         else:
-            where = {"root": options.data_root, "download": options.download}
-            data = load(options.name, **where, progress=report)
+            data = load(options.name, **options.place, progress=report)
             splits = [data.train, data.test]
     others: dict[str, int] = {}
     for warning in caught:
@@ -149,9 +91,8 @@ def _print(survey: DataSurvey) -> None:
     if classes:
         click.echo()
         rows = [(label, *(f"{part.classes[label]:,}" for part in survey.parts)) for label in classes]
-        columns(
-            [("class", *(part.name for part in survey.parts)), *rows], right=range(1, len(survey.parts) + 1)
-        )
+        names = [part.name for part in survey.parts]
+        columns([("class", *names), *rows], right=range(1, len(names) + 1))
     for part in survey.parts:
         if part.damaged:
             click.echo()
@@ -171,9 +112,9 @@ def _print_copies(where: str, copies: Copies) -> None:
     if copies.count:
         other = f", {copies.relabeled:,} of them of another class" if copies.relabeled else ""
         copy = "1 copy" if copies.count == 1 else f"{copies.count:,} copies"
-        click.echo(f"\n{clean(where)}: {copy}{other}, such as")
+        click.echo(clean(f"\n{where}: {copy}{other}, such as"))
         for original, copied in copies.first:
-            click.echo(f"  {clean(copied)} of {clean(original)}")
+            click.echo(clean(f"  {copied} of {original}"))
 
 
 def _range(sides: Range | None) -> str:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
-from compatkit.cli.options import Options, PathType, command, option
+from compatkit.cli.options import Options, command, option
 from compatkit.cli.output import clean, columns, emit, news, next_step, paragraph, print_rich
-
-if TYPE_CHECKING:
-    from compatkit.experiments.demo import Demo
 
 
 class DemoOptions(Options):
     """Arguments and options of ``demo``."""
 
-    out: str = option("Folder to write to.", type=PathType(), default="compatkit-demo")
+    out: Path = option("Folder to write to.", default="compatkit-demo", metavar="DIR")
     steps: int | None = option("Steps per network; default: 500, as for the figures in the docs.", min=1)
     seed: int = option("Seed of everything random.", min=0, default=0)
     rotation: bool = option("Add an arm with rotation prediction (slower).")
@@ -28,7 +25,7 @@ class DemoOptions(Options):
     help="Train parts that fit and parts that do not, recombine them, show the matrix.",
     registry=False,
 )
-def demo_command(context: click.Context, options: DemoOptions) -> None:
+def demo_command(options: DemoOptions) -> int | None:
     """Run the demo and state whether the effect shows."""
     from compatkit.experiments.demo import STEPS, run
 
@@ -36,14 +33,9 @@ def demo_command(context: click.Context, options: DemoOptions) -> None:
         options.out, steps=options.steps or STEPS, seed=options.seed, rotation=options.rotation, say=news
     )
     if options.json:
-        files = {name: str(path) for name, path in demo.files.items()}
-        emit({"recombined": demo.recombined, "own": demo.own, "effect_shows": demo.shows, "files": files})
-        return
+        shown = {"recombined": demo.recombined, "own": demo.own, "effect_shows": demo.shows}
+        return emit({**shown, "files": dict(demo.files)})
     print_rich(demo.matrix)
-    _conclude(demo)
-
-
-def _conclude(demo: Demo) -> None:
     click.echo()
     paragraph("Mean accuracy of the two networks of each arm, as trained and with their heads exchanged:")
     table = [("arm", "as trained", "recombined")]
@@ -65,4 +57,4 @@ def _conclude(demo: Demo) -> None:
     click.echo("\nwritten:")
     for name, path in demo.files.items():
         click.echo(f"  {name:<8}  {clean(str(path))}")
-    next_step("compatkit", "--registry", str(demo.files["registry"]), "ls")
+    next_step("--registry", demo.files["registry"], "ls", registry=False)

@@ -40,29 +40,23 @@ class DiffOptions(Options):
     help="Show the changes from component A to component B (REF as in show), level by level, the smallest version step "
     "that they require, and the differences of the weights.",
 )
-def diff_command(context: click.Context, options: DiffOptions) -> None:
+def diff_command(options: DiffOptions) -> int | None:
     """Compare two components."""
-    registry = open_registry(context)
-    left, right = registry.store.resolve(options.old), registry.store.resolve(options.new)
-    exactly = (
-        f"{reference.name}@{reference.digest}" for reference in (left, right)
-    )  # by digest, to include withdrawn versions
+    registry = open_registry()
+    pair = [registry.store.resolve(reference) for reference in (options.old, options.new)]
+    exactly = (f"{reference.name}@{reference.digest}" for reference in pair)  # withdrawn versions too
     difference = registry.diff(*exactly, tensors=not options.no_tensors)
+    code = 1 if options.exit_code and difference.changes else 0
     if options.json:
-        places = {"old": _place(left), "new": _place(right)}
-        emit({**places, "equal": not difference.changes, **difference.to_json()})
-    else:
-        click.echo(click.style(f"{_pinned(left)} -> {_pinned(right)}", bold=True))
-        _print(difference, left, right)
-    context.exit(1 if options.exit_code and difference.changes else 0)
-
-
-def _place(reference: Reference) -> dict[str, Any]:
-    return {"name": reference.name, "version": str(reference.version), "digest": reference.digest}
-
-
-def _pinned(reference: Reference) -> str:
-    return f"{reference.name}@{reference.version}"
+        places = {
+            side: {"name": reference.name, "version": str(reference.version), "digest": reference.digest}
+            for side, reference in zip(("old", "new"), pair, strict=True)
+        }
+        return emit({**places, "equal": not difference.changes, **difference.to_json()}, code)
+    names = (f"{reference.name}@{reference.version}" for reference in pair)
+    click.echo(click.style(" -> ".join(names), bold=True))
+    _print(difference, *pair)
+    return code
 
 
 def _print(difference: Difference, left: Reference, right: Reference) -> None:
@@ -80,8 +74,13 @@ def _print(difference: Difference, left: Reference, right: Reference) -> None:
                 click.echo(fold(path, values, indent=9, size=size))
     if difference.tensors is not None:
         _print_tensors(difference.tensors)
-    click.echo()
-    _print_step(difference, left, right)
+    least = left.version.bumped(difference.bump) if left.version is not None else None
+    where = f": {least} after {left.version}" if left.name == right.name else ", if B were to follow A"
+    click.echo(f"\nleast step  {click.style(difference.bump.upper(), bold=True)}{where}")
+    if difference.equal_shapes:
+        from compatkit.contracts.report import EQUAL_SHAPES
+
+        paragraph(f"{EQUAL_SHAPES} The ports are equal and the weights are new: measure before you swap.")
 
 
 def _print_tensors(tensors: Sequence[TensorChange]) -> None:
@@ -89,12 +88,19 @@ def _print_tensors(tensors: Sequence[TensorChange]) -> None:
     if not tensors:
         click.echo("  no difference, bit by bit")
         return
-    click.echo(
-        f"  {len(tensors)} differ" + (f"; the {SHOWN} that differ most:" if len(tensors) > SHOWN else ":")
-    )
-    most = sorted(tensors, key=_rank)[:SHOWN]
-    columns([("  tensor", "before -> after", "values", "largest"), *map(_cells, most)], right=(2, 3))
-    if len(tensors) > SHOWN:
+    more = len(tensors) > SHOWN
+    click.echo(f"  {len(tensors)} differ" + (f"; the {SHOWN} that differ most:" if more else ":"))
+    rows = [
+        (
+            f"  {change.name}",
+            change.form,
+            "" if change.values is None else f"{change.values:,}",
+            change.distance,
+        )
+        for change in sorted(tensors, key=_rank)[:SHOWN]
+    ]
+    columns([("  tensor", "before -> after", "values", "largest"), *rows], right=(2, 3))
+    if more:
         click.echo("  --json lists all")
 
 
@@ -102,22 +108,3 @@ def _rank(change: TensorChange) -> tuple[bool, float]:
     """Sort by the largest difference; incomparable tensors first, counters last."""
     counter = all(form is not None and "int" in form.dtype for form in (change.before, change.after))
     return counter, -float("inf") if change.largest is None else -change.largest
-
-
-def _cells(change: TensorChange) -> tuple[str, str, str, str]:
-    return (
-        f"  {change.name}",
-        change.form,
-        "" if change.values is None else f"{change.values:,}",
-        change.distance,
-    )
-
-
-def _print_step(difference: Difference, left: Reference, right: Reference) -> None:
-    least = left.version.bumped(difference.bump) if left.version is not None else None
-    where = f": {least} after {left.version}" if left.name == right.name else ", if B were to follow A"
-    click.echo(f"least step  {click.style(difference.bump.upper(), bold=True)}{where}")
-    if difference.equal_shapes:
-        from compatkit.contracts.report import EQUAL_SHAPES
-
-        paragraph(f"{EQUAL_SHAPES} The ports are equal and the weights are new: measure before you swap.")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from compatkit.cli.inspect import network_call
-from compatkit.cli.options import Options, PathType, argument, command, option
+from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, emit, next_step, rows, size
-from compatkit.cli.roots import check_outputs, open_registry
+from compatkit.cli.roots import open_registry
+from compatkit.cli.writable import check_outputs
 
 
 class ExportOptions(Options):
     """Arguments and options of ``export``."""
 
     reference: str = argument(metavar="REF")
-    file: str = argument(type=PathType())
+    file: Path = argument()
     names: str = option(
         "Tensor names: those of the one network that both halves make up, for timm.create_model or torchvision; those "
         "of the parts, prefixed with extractor. and head.; or the former if possible.",
@@ -36,29 +39,27 @@ class ExportOptions(Options):
     help="Write REF, a recombination or one part, to FILE: all tensors, and metadata to rebuild, feed and read the "
     "network. compatkit.load_exported(FILE) runs a safetensors file without a registry.",
 )
-def export_command(context: click.Context, options: ExportOptions) -> None:
+def export_command(options: ExportOptions) -> int | None:
     """Export a component; an existing FILE is replaced."""
     from compatkit.registry.remotes.address import options_of
 
     check_outputs({"FILE": options.file})
-    written = open_registry(context).export(
+    written = open_registry().export(
         options.reference,
         options.file,
-        names=options.names,
-        format=options.format,
         settings=options_of(options.settings),
+        **options.only("names", "format"),
     )
     network = written.description
     if options.json:
         from compatkit.foundation.codec import unstructure
 
-        emit({"file": options.file, "bytes": written.bytes, "exported": unstructure(network)})
-        return
+        return emit({"file": options.file, "bytes": written.bytes, "exported": unstructure(network)})
     kind = network.kind.replace("_", " ")
-    click.echo(f"wrote {clean(options.file)} ({size(written.bytes)}): {kind} {network.reference}")
+    click.echo(f"wrote {clean(str(options.file))} ({size(written.bytes)}): {kind} {network.reference}")
     if options.format != "safetensors":
-        return
-    facts = {"runs with": f"compatkit.load_exported({options.file!r})"}
+        return None
+    facts = {"runs with": f"compatkit.load_exported({str(options.file)!r})"}
     if network.whole is not None:
         facts["loads into"] = network_call(network.whole)
     if network.kind == "recombination" and network.policy == "batch":
@@ -66,4 +67,4 @@ def export_command(context: click.Context, options: ExportOptions) -> None:
             "batches of images, whose statistics normalize them; for single images recombine with data="
         )
     rows(facts)
-    next_step("compatkit", "inspect", options.file)
+    next_step("inspect", options.file, registry=False)

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import click
 
-from compatkit.cli.images import found_in
-from compatkit.cli.options import (
-    AboutOptions,
-    DataOptions,
-    SignatureOptions,
-    SigningOptions,
-    argument,
-    command,
-    option,
-    version_option,
-)
+from compatkit.cli.images import DataOptions
+from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import emit, progress
-from compatkit.cli.roots import check_target, open_registry
-from compatkit.cli.sign import chosen_key, sign_published
+from compatkit.cli.releases import AboutOptions, SigningOptions, sign_published, version_option
+from compatkit.cli.roots import SignatureOptions, check_target, open_registry
 
 
 class ExtendOptions(AboutOptions, SigningOptions, SignatureOptions, DataOptions):
@@ -36,10 +27,10 @@ class ExtendOptions(AboutOptions, SigningOptions, SignatureOptions, DataOptions)
     help="Add classes to HEAD: its own weights are kept bitwise, and new rows are initialized as its network does. "
     "Train the new head on all classes next.",
 )
-def extend_command(context: click.Context, options: ExtendOptions) -> None:
+def extend_command(options: ExtendOptions) -> int | None:
     """Extend and publish; the name is checked first."""
-    check_target(context, options.publish, "head", options.version)
-    key, registry = chosen_key(options), open_registry(context)
+    check_target(options.publish, "head", options.version)
+    key, registry = options.key(), open_registry()
     names = [name.strip() for name in options.classes.split(",")]
     if not all(names):
         raise click.UsageError(f"--classes expects names separated by commas, got {options.classes!r}.")
@@ -49,14 +40,15 @@ def extend_command(context: click.Context, options: ExtendOptions) -> None:
             names,
             options.publish,
             about=options.about(),
-            data=(found_in(options.data_root, options.download),),
+            data=(options.finder(),),
             progress=report,
             **options.only("seed", "version"),
         )
     signed = sign_published(registry, [reference], key)
     classes = [label.name for label in registry.store.manifest(reference).contract.data.labels or ()]
     if options.json:
-        emit({"published": reference, "classes": classes, "added": names, "seed": options.seed, **signed})
-        return
+        return emit(
+            {"published": reference, "classes": classes, "added": names, "seed": options.seed, **signed}
+        )
     click.echo(f"{', '.join(classes)}: the last {len(names)} are new")
     click.echo(f"published {reference}{' and signed it' if signed else ''}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Options, command, command_line, option
+from compatkit.cli.options import Options, command, option
 from compatkit.cli.output import columns, counted, emit, next_step, paragraph, progress, size
 from compatkit.cli.roots import open_store
 
@@ -29,14 +29,12 @@ _KINDS = {
 }
 
 
-def duration(context: click.Context, parameter: click.Parameter, value: str) -> timedelta:
+def duration(value: str) -> timedelta:
     """Parse a duration: a whole number with s, m, h or d."""
     match = _TIME.fullmatch(value)
     if match is None or (not match[2] and match[1].strip("0")):
         raise click.BadParameter(
-            f"expected a whole number with its unit (s, m, h or d), such as 24h or 7d, got {value!r:.40}.",
-            context,
-            parameter,
+            f"expected a whole number with its unit (s, m, h or d), such as 24h or 7d, got {value!r:.40}."
         )
     return timedelta(**{_UNITS[match[2] or "s"]: int(match[1])})
 
@@ -49,7 +47,7 @@ class GcOptions(Options):
         "Keep what changed within this time, such as 24h or 7d: somebody may be about to refer to it.",
         default="24h",
         metavar="TIME",
-        callback=duration,
+        convert=duration,
     )
     withdrawn: bool = option(
         "Also delete weights of versions withdrawn longer ago than that, if nothing else uses them."
@@ -66,17 +64,14 @@ class GcOptions(Options):
     GcOptions,
     help="Show what could be deleted: unreferenced blobs, unfinished files. --delete deletes it.",
 )
-def gc_command(context: click.Context, options: GcOptions) -> None:
+def gc_command(options: GcOptions) -> int | None:
     """Collect garbage."""
     from compatkit.registry.maintenance.gc import plan
 
-    store = open_store(context)
+    store = open_store()
     with progress("looking") as report:
-        collection = plan(
-            store,
-            progress=report,
-            **options.only("grace", "withdrawn", "alone", "lost"),
-        )
+        settings = options.only("grace", "withdrawn", "alone", "lost")
+        collection = plan(store, progress=report, **settings)
     if not options.json:
         _show(collection, options.delete)
     collected = None
@@ -84,15 +79,15 @@ def gc_command(context: click.Context, options: GcOptions) -> None:
         with progress("collecting") as report:
             collected = collection.apply(report)
     if options.json:
-        emit({"plan": collection.to_json(), "collected": None if collected is None else collected.to_json()})
-    elif collected is not None:
+        return emit({"plan": collection.to_json(), "collected": collected and collected.to_json()})
+    if collected is not None:
         _print(collected, collection)
     elif not collection.is_empty:
         words = [f"--{word}" for word in ("withdrawn", "alone") if getattr(options, word)]
         if options.grace != timedelta(hours=24):
             words += ["--grace", f"{int(options.grace.total_seconds())}s"]
         words += [word for digest in options.lost for word in ("--lost", digest)]
-        next_step("compatkit", *command_line(context).words, "gc", *words, "--delete")
+        next_step("gc", *words, "--delete")
 
 
 def _show(collection: CollectionPlan, delete: bool) -> None:

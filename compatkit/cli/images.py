@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compatkit.cli.options import AdmissionOptions, NamedDataOptions
+from compatkit.cli.options import Options, option
 from compatkit.cli.output import warn
 from compatkit.errors import DataError, EnvironmentFailure, UnknownName, UsageError
 
@@ -24,47 +25,173 @@ WAYS = (
 )
 NOT_FOUND = "in none of these folders"
 """Part of the error for a known data set that is missing."""
+recipe_option = option("Use the test sets of this recipe's tasks.")
+
+
+class DataOptions(Options):
+    """Where data sets are."""
+
+    data_root: Path | None = option(
+        "Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.", metavar="DIR"
+    )
+    download: bool = option("Allow downloads of missing data sets and weights.")
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where data sets are, as arguments of functions that load them."""
+        return {"root": self.data_root and str(self.data_root), "download": self.download}
+
+    def finder(self, **settings: Any) -> Callable[[str], DataSet]:
+        """Return a function that loads the data set of a split's name from these folders.
+
+        Args:
+            settings: Further arguments of ``load``.
+        """
+
+        def find(name: str) -> DataSet:
+            from compatkit.data import load
+
+            family = name if Path(name).exists() else name.removesuffix("/test").removesuffix("/train")
+            return load(family, **self.place, **settings)
+
+        return find
+
+
+class NamedDataOptions(DataOptions):
+    """Where data sets are, for commands that name them; recipes say ``damaged`` themselves."""
+
+    damaged: str = option(
+        "What to do about images of data sets named here that cannot be decoded: fail when one is read, or decode all "
+        "first and leave these out.",
+        choices=("refuse", "skip"),
+        default="refuse",
+    )
+
+    def load(self, name: str) -> DataSet:
+        """Return a data set by name or path, including those of plugins; an error says how to name one."""
+        from compatkit.data import load
+
+        try:
+            return load(name, **self.place, damaged=self.damaged)
+        except (DataError, UnknownName) as error:
+            error.add_note(WAYS)
+            raise
+
+    def images_and_tests(self, name: str, test: str | None = None) -> tuple[Split, Split | None]:
+        """Return images without labels, and labeled test images if there are any.
+
+        Args:
+            name: A folder of image files, or a data set by name, path or address.
+            test: Data set whose test images are used; None for those of ``name``.
+
+        Raises:
+            DataError: There are no such images.
+            UnknownName: There is no such data set.
+        """
+        from compatkit.data.unlabeled import is_bare, is_flat, read_unlabeled
+
+        tests = None if test is None else self.load(test).test
+        if is_flat(name) or (name.endswith(".npz") and is_bare(name)):
+            return read_unlabeled(name, damaged=self.damaged), tests
+        folder = Path(name).expanduser()
+        data = self.load(str(folder.absolute()) if folder.is_dir() else name)
+        return data.train, data.test if tests is None else tests
+
+    def at_hand(self, names: Sequence[str], recipe: Path | None = None) -> PolicyData:
+        """Return the data sets named on the command line, and a function that finds others by name.
+
+        Args:
+            names: Data sets by name or path.
+            recipe: File whose tasks' data sets are returned too, or None.
+        """
+        sets: list[Any] = [self.finder(damaged=self.damaged)(name) for name in names]
+        if recipe is not None:
+            from compatkit.experiments.recipes import data_sets
+
+            sets += data_sets(recipe, **self.place)
+        return (*sets, self.finder())
+
+
+class TestSetOptions(NamedDataOptions):
+    """The test set of one extractor."""
+
+    name: str | None = option(
+        "Test set by name or path; default: the one that the extractor was trained on.",
+        "--data",
+        metavar="NAME",
+    )
+    recipe: Path | None = recipe_option
+
+    def data_of(self, registry: Registry, extractor: str) -> DataSet:
+        """Return the data set of an extractor; see ``data_sets``.
+
+        Args:
+            registry: Registry of the extractor.
+            extractor: Its pinned reference.
+        """
+        names = (self.name,) if self.name else ()
+        return data_sets(registry, [extractor], self, names, self.recipe)[extractor]
+
+
+class AdmissionOptions(NamedDataOptions):
+    """How policies of the receiving registry are decided."""
+
+    measure: bool = option(
+        "Measure on arrival what policies of the receiving registry require and no result decides."
+    )
+    names: tuple[str, ...] = option("Images to measure on, by name or path.", "--data", metavar="NAME")
+    unmeasured: bool = option(
+        "Accept what policies of the receiving registry require but nobody measured; their logs record it."
+    )
+
+    def deciding(self, report: Progress) -> Deciding:
+        """Return the decider for arriving versions.
+
+        Args:
+            report: Told of measurements.
+
+        Raises:
+            UsageError: Images are named without ``--measure``.
+        """
+        from compatkit.components.deciding import deciding
+
+        if self.names and not self.measure:
+            raise UsageError("--data names images to measure on; add --measure.")
+        return deciding(measure=self.measure, data=self.at_hand(self.names), progress=report)
 
 
 def data_sets(
     registry: Registry,
     extractors: Sequence[str],
-    names: Sequence[str],
-    recipe: str | None,
     options: NamedDataOptions,
+    names: Sequence[str] = (),
+    recipe: Path | None = None,
 ) -> dict[str, DataSet]:
     """Return the data set of each extractor by its reference.
 
     Args:
         registry: Registry of the extractors.
         extractors: Pinned references.
+        options: Where data sets are, and whether they may be downloaded.
         names: Data sets by name or path; a single one is used for a single extractor whatever it was trained on.
             Without recipe and names they are found automatically: see ``images_again``.
         recipe: File whose tasks' data sets are used, or None.
-        options: Where data sets are, and whether they may be downloaded.
 
     Raises:
         DataError: An extractor has no test set; the message says how to name one.
     """
-    root, download = options.data_root, options.download
     if options.damaged == "skip" and not names:
         raise UsageError(
             "--damaged is for data sets named with --data; a recipe says it itself, and images found again are those "
             "that were trained on."
         )
-    if not recipe and not names:
-        from compatkit.components.images import images_again
+    from compatkit.components.images import family_of, images_again, trained_on
 
-        places = map(registry.store.resolve, extractors)
-        return images_again(registry.store, places, WAYS, root=root, download=download)
-    from compatkit.components.images import family_of, trained_on
+    if not recipe and not names:
+        return images_again(registry.store, map(registry.store.resolve, extractors), WAYS, **options.place)
     from compatkit.experiments.recipes import data_sets
 
-    sets = (
-        data_sets(recipe, root=root, download=download)
-        if recipe
-        else [load_data_set(name, root, download, options.damaged) for name in names]
-    )
+    sets = data_sets(recipe, **options.place) if recipe else map(options.load, names)
     tests = {data.test.name: data for data in sets}
     chosen = {}
     for reference in extractors:
@@ -80,52 +207,6 @@ def data_sets(
             )
         chosen[reference] = known[0]
     return chosen
-
-
-def load_data_set(name: str, root: str | None, download: bool, damaged: str = "refuse") -> DataSet:
-    """Return a data set by name or path, including those of plugins; an error says how to name one.
-
-    Args:
-        name: Name or path.
-        root: Folder of data sets, or None.
-        download: Whether it may be downloaded.
-        damaged: As for ``load``.
-    """
-    from compatkit.data import load
-
-    try:
-        return load(name, root=root, download=download, damaged=damaged)
-    except (DataError, UnknownName) as error:
-        error.add_note(WAYS)
-        raise
-
-
-def images_and_tests(
-    name: str, test: str | None, root: str | None, download: bool, damaged: str = "refuse"
-) -> tuple[Split, Split | None]:
-    """Return images without labels, and labeled test images if there are any.
-
-    Args:
-        name: A folder of image files, or a data set by name, path or address.
-        test: Data set whose test images are used; None for those of ``name``.
-        root: Folder of data sets.
-        download: Whether torchvision may download missing data.
-        damaged: As for ``load``.
-
-    Raises:
-        DataError: There are no such images.
-        UnknownName: There is no such data set.
-    """
-    from pathlib import Path
-
-    from compatkit.data.unlabeled import is_bare, is_flat, read_unlabeled
-
-    tests = None if test is None else load_data_set(test, root, download, damaged).test
-    if is_flat(name) or (name.endswith(".npz") and is_bare(name)):
-        return read_unlabeled(name, damaged=damaged), tests
-    folder = Path(name).expanduser()
-    data = load_data_set(str(folder.absolute()) if folder.is_dir() else name, root, download, damaged)
-    return data.train, data.test if tests is None else tests
 
 
 def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | None:
@@ -153,65 +234,6 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
     )
     warn(f"accuracy is not measured: {why}. --test NAME takes other test images.")
     return None
-
-
-def found_in(root: str | None, download: bool, damaged: str = "refuse") -> Callable[[str], DataSet]:
-    """Return a function that loads the data set of a split's name from the folders on the command line.
-
-    Args:
-        root: Folder of data sets, or None.
-        download: Whether data sets may be downloaded.
-        damaged: As for ``load``.
-    """
-
-    def find(name: str) -> DataSet:
-        from pathlib import Path
-
-        from compatkit.data import load
-
-        family = name if Path(name).exists() else name.removesuffix("/test").removesuffix("/train")
-        return load(family, root=root, download=download, damaged=damaged)
-
-    return find
-
-
-def images_at_hand(
-    names: Sequence[str], root: str | None, download: bool, damaged: str = "refuse", recipe: str | None = None
-) -> PolicyData:
-    """Return the data sets named on the command line, and a function that finds others by name.
-
-    Args:
-        names: Data sets by name or path.
-        root: Folder of data sets, or None.
-        download: Whether data sets may be downloaded.
-        damaged: As for ``load``, of the data sets named.
-        recipe: File whose tasks' data sets are returned too, or None.
-    """
-    find = found_in(root, download, damaged)
-    sets: list[Any] = [find(name) for name in names]
-    if recipe is not None:
-        from compatkit.experiments.recipes import data_sets
-
-        sets += data_sets(recipe, root=root, download=download)
-    return (*sets, found_in(root, download))
-
-
-def deciding_on(options: AdmissionOptions, report: Progress) -> Deciding:
-    """Return the decider for arriving versions, according to ``AdmissionOptions``.
-
-    Args:
-        options: Options of the command.
-        report: Told of measurements.
-
-    Raises:
-        UsageError: Images are named without ``--measure``.
-    """
-    from compatkit.components.deciding import deciding
-
-    if options.names and not options.measure:
-        raise UsageError("--data names images to measure on; add --measure.")
-    images = images_at_hand(options.names, options.data_root, options.download, options.damaged)
-    return deciding(measure=options.measure, data=images, progress=report)
 
 
 @contextmanager

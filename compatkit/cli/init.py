@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.options import Options, PathType, argument, command, command_line
+from compatkit.cli.command_line import command_line
+from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, emit, next_step
 from compatkit.cli.roots import ensure_store
 from compatkit.foundation.addresses import local
@@ -15,7 +16,7 @@ from compatkit.foundation.addresses import local
 class InitOptions(Options):
     """Arguments and options of ``init``."""
 
-    root: str | None = argument(type=PathType())
+    root: Path | None = argument()
 
 
 @command(
@@ -23,23 +24,12 @@ class InitOptions(Options):
     InitOptions,
     help="Make the folder ROOT a registry, unless it is one. [default: the current folder]",
 )
-def init_command(context: click.Context, options: InitOptions) -> None:
+def init_command(options: InitOptions) -> int | None:
     """Create a registry in a folder."""
-    folder = (
-        Path(options.root or local(command_line(context).registry or ".", "a registry"))
-        .expanduser()
-        .absolute()
-    )
-    made, fresh = ensure_store(folder)
+    root = options.root or Path(local(command_line().registry or ".", "a registry"))
+    made, fresh = ensure_store(root.expanduser().absolute())
     if options.json:
-        emit({"root": str(made.root), "id": made.id, "created": fresh})
-        return
+        return emit({"root": str(made.root), "id": made.id, "created": fresh})
     click.echo(f"{'made the' if fresh else 'already a'} registry {clean(str(made.root))}")
     if fresh:
-        next_step(
-            "compatkit",
-            "--registry",
-            options.root or command_line(context).registry or ".",
-            "train",
-            "RECIPE.toml",
-        )
+        next_step("--registry", root, "train", "RECIPE.toml", registry=False)

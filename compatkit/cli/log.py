@@ -29,27 +29,26 @@ class LogOptions(Options):
     help="Show the history of NAME, newest first: versions with the required step and the reason, withdrawals with "
     "their reasons, moves of aliases. NAME may be a glob over whole names, such as 'digits/*'.",
 )
-def log_command(context: click.Context, options: LogOptions) -> None:
+def log_command(options: LogOptions) -> int | None:
     """Show the history of components, including damaged entries, which cause exit code 3."""
     from compatkit.registry.history import log
     from compatkit.registry.resolving import is_pattern
 
-    store = open_store(context)
+    store = open_store()
     names = store.names(options.name) if is_pattern(options.name) else [options.name]
     if not names:
         raise NotFound(f"{options.name!r} matches no component; see `compatkit ls`.", subject=options.name)
     histories = {name: log(store, name) for name in names}
-    if options.json:
-        emit(
-            [{"name": name, "entries": [entry.to_json() for entry in log]} for name, log in histories.items()]
-        )
-    else:
-        for place, (name, entries) in enumerate(histories.items()):
-            click.echo(f"{chr(10) if place else ''}{click.style(clean(name), bold=True)}")
-            for entry in entries:
-                _print(entry)
     damaged = any(entry.damaged for entries in histories.values() for entry in entries)
-    context.exit(IntegrityError.exit_code if damaged else 0)
+    code = IntegrityError.exit_code if damaged else 0
+    if options.json:
+        shown = {name: [entry.to_json() for entry in log] for name, log in histories.items()}
+        return emit([{"name": name, "entries": entries} for name, entries in shown.items()], code)
+    for place, (name, entries) in enumerate(histories.items()):
+        click.echo(f"{chr(10) if place else ''}{click.style(clean(name), bold=True)}")
+        for entry in entries:
+            _print(entry)
+    return code
 
 
 def _print(entry: HistoryEntry) -> None:

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.images import data_sets
-from compatkit.cli.options import (
-    NamedDataOptions,
-    Options,
-    PathType,
-    SignatureOptions,
-    argument,
-    batch_size_option,
-    bn_policy_option,
-    command,
-    option,
-    recipe_option,
-)
-from compatkit.cli.output import clean, counted, emit, news, paragraph, print_rich, progress, warn
-from compatkit.cli.roots import check_outputs, open_registry
+from compatkit.cli.images import NamedDataOptions, data_sets, recipe_option
+from compatkit.cli.options import Options, argument, batch_size_option, bn_policy_option, command, option
+from compatkit.cli.output import clean, counted, emit, first, news, paragraph, print_rich, progress, warn
+from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.evaluation.conditions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -35,7 +25,6 @@ if TYPE_CHECKING:
 NAMED = 4
 """Most extractors named for one set of images."""
 FILLS = ("missing", "stale", "all", "none")
-WRITERS = ("html", "png", "markdown", "csv")
 
 
 class ConditionOptions(Options):
@@ -50,21 +39,16 @@ class ConditionOptions(Options):
     device: str = option("Device: cpu, cuda, ... or auto.", default="cpu")
 
 
-class MeasuringOptions(ConditionOptions, NamedDataOptions, SignatureOptions):
-    """Options of commands that measure pairs."""
-
-    recipe: str | None = recipe_option
-
-
-class MatrixOptions(MeasuringOptions):
+class MatrixOptions(ConditionOptions, NamedDataOptions, SignatureOptions):
     """Arguments and options of ``matrix``."""
 
     extractors: str = argument()
     heads: str = argument()
-    html: str | None = option("Write one self-contained page.", type=PathType(), metavar="FILE")
-    png: str | None = option("Write a heat map.", type=PathType(), metavar="FILE")
-    markdown: str | None = option("Write a Markdown table.", type=PathType(), metavar="FILE")
-    csv: str | None = option("Write all figures as CSV.", type=PathType(), metavar="FILE")
+    html: Path | None = option("Write one self-contained page.", written=True)
+    png: Path | None = option("Write a heat map.", written=True)
+    markdown: Path | None = option("Write a Markdown table.", written=True)
+    csv: Path | None = option("Write all figures as CSV.", written=True)
+    recipe: Path | None = recipe_option
     names: tuple[str, ...] = option(
         "Test set by name or path, may be repeated; default: those that the extractors were trained on.",
         "--data",
@@ -97,15 +81,13 @@ class MatrixOptions(MeasuringOptions):
     help="Report all EXTRACTORS with all HEADS (globs such as 'digits/*.head'): results under exactly these conditions "
     "are reused, missing ones are measured and recorded.",
 )
-def matrix_command(context: click.Context, options: MatrixOptions) -> None:
+def matrix_command(options: MatrixOptions) -> int | None:
     """Report and measure, each cell on its extractor's own test set."""
     from compatkit.components.loading import PartLoader
     from compatkit.components.matrices.filling import chosen
     from compatkit.components.matrices.where import parse
 
-    paths = options.only(*WRITERS)
-    check_outputs({f"--{name}": path for name, path in paths.items()})
-    registry = open_registry(context)
+    registry = open_registry()
     data, between = None, None
     if options.fill != "none" or options.names or options.recipe:
         parts, where = PartLoader(registry.store), parse(options.where)
@@ -114,7 +96,7 @@ def matrix_command(context: click.Context, options: MatrixOptions) -> None:
         if options.rung is not None:  # resolve and check heads before images are read
             rights = chosen(parts, options.heads, "head", where)
             _check_policy(rights, options.bn_policy)
-        sets = data_sets(registry, lefts, options.names, options.recipe, options)
+        sets = data_sets(registry, lefts, options, options.names, options.recipe)
         data = {name: dataset.test for name, dataset in sets.items()}
         if options.names or options.recipe:
             _print_images(data)
@@ -134,18 +116,14 @@ def matrix_command(context: click.Context, options: MatrixOptions) -> None:
             **options.only("fill", "where"),
             **options.of(ConditionOptions),
         )
-    for name, path in paths.items():
-        if path is not None:
-            getattr(matrix, f"to_{name}")(path)
+    for name, path in options.outputs().items():
+        getattr(matrix, f"to_{name.removeprefix('--')}")(path)
     if options.names or options.recipe:
         _warn_stale(matrix)
     if options.json:
-        emit(json.loads(matrix.to_json()))
-        return
+        return emit(json.loads(matrix.to_json()))
     print_rich(matrix)
     _print_cells(matrix)
-    for path in filter(None, paths.values()):
-        click.echo(f"wrote {clean(path)}")
 
 
 def _check_policy(heads: Sequence[Component], bn_policy: str) -> None:
@@ -185,9 +163,7 @@ def _print_images(tests: Mapping[str, Split]) -> None:
     for reference, split in tests.items():
         rows.setdefault(f"{clean(split.name)} ({len(split):,} images)", []).append(reference)
     for images, references in rows.items():
-        shown = ", ".join(references[:NAMED])
-        more = f" and {len(references) - NAMED:,} more" if len(references) > NAMED else ""
-        news(f"images by the name of the data set trained on: {images} for {clean(shown)}{more}")
+        news(f"images by the name of the data set trained on: {images} for {first(references, NAMED)}")
 
 
 def _warn_stale(matrix: Matrix) -> None:

@@ -1,4 +1,4 @@
-"""``compatkit metric``: compute metrics of a network in one pass over its test images, or of arrays in files."""
+"""``compatkit metric``: compute metrics of a network in one pass over its test images."""
 
 from __future__ import annotations
 
@@ -8,38 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.images import data_sets
-from compatkit.cli.options import (
-    NamedDataOptions,
-    SignatureOptions,
-    argument,
-    command,
-    device_option,
-    option,
-    recipe_option,
-)
+from compatkit.cli.images import TestSetOptions
+from compatkit.cli.options import argument, command, device_option, option
 from compatkit.cli.output import columns, emit, paragraph, progress
-from compatkit.cli.roots import open_registry
+from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
     from compatkit.evaluation.metrics import Measured
 
-FILES = (".npy", ".npz")
 PRINTED = 40
 """Most cells of a table printed; ``--json`` has all."""
 
 
-class MetricOptions(NamedDataOptions, SignatureOptions):
+class MetricOptions(TestSetOptions, SignatureOptions):
     """Arguments and options of ``metric``."""
 
-    words: tuple[str, ...] = argument(
-        required=True, metavar="{EXTRACTOR HEAD METRIC... | METRIC --arrays FILE...}"
-    )
-    arrays: bool = option(
-        "Take a metric and files of arrays, one row a sample: .npy, or .npz with an array for each layer. Which "
-        "arrays a metric takes, and in which order, is said if their number is wrong."
-    )
+    extractor: str = argument()
+    head: str = argument()
+    metrics: tuple[str, ...] = argument("METRIC...", required=True)
     layers: tuple[str, ...] = option(
         "A layer to measure, by its path in the whole network or a glob; may be repeated.",
         "--layer",
@@ -51,14 +38,10 @@ class MetricOptions(NamedDataOptions, SignatureOptions):
         metavar="EXTRACTOR HEAD",
     )
     settings: tuple[str, ...] = option(
-        "A setting of a metric; the value is JSON, or else text; may be repeated. With --arrays, NAME=VALUE.",
+        "A setting of a metric; the value is JSON, or else text; may be repeated.",
         "--set",
         metavar="METRIC.NAME=VALUE",
     )
-    name: str | None = option(
-        "Test set by name or path; default: the one that EXTRACTOR was trained on.", "--data", metavar="NAME"
-    )
-    recipe: str | None = recipe_option
     device: str = device_option
     batch_size: int = option("Images per batch.", min=1, default=256)
 
@@ -67,31 +50,20 @@ class MetricOptions(NamedDataOptions, SignatureOptions):
     "metric",
     MetricOptions,
     help="Run test images through EXTRACTOR and HEAD once, in eval mode, and print each METRIC "
-    "(`compatkit plugins` lists those installed). With --arrays, compute one METRIC of FILEs: "
-    "`compatkit metric cka --arrays a.npy b.npy`.",
+    "(`compatkit plugins` lists those installed).",
 )
-def metric_command(context: click.Context, options: MetricOptions) -> None:
+def metric_command(options: MetricOptions) -> int | None:
     """Combine the parts with their stored statistics, and measure."""
     from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.measure import measure
 
-    if options.arrays:
-        _measure_arrays(options)
-        return
-    if len(options.words) < 3 or any(result.endswith(FILES) for result in options.words):
-        raise UsageError(
-            f"metric expects EXTRACTOR HEAD METRIC..., or METRIC --arrays FILE...; got {' '.join(options.words)}."
-        )
-    extractor, head, *metrics = options.words
-    chosen = settings_of(options.settings, metrics)
-    made = [make_metric(word, **chosen[word]) for word in metrics]
-    registry = open_registry(context)
-    left, right = registry.store.resolve(extractor), registry.store.resolve(head)
-    names = (options.name,) if options.name else ()
-    (data,) = data_sets(registry, [str(left)], names, options.recipe, options).values()
-    images = data.test
-    model = registry.recombine(str(left), str(right))
-    others = [str(registry.store.resolve(metric)) for metric in options.against or ()]
+    chosen = settings_of(options.settings, options.metrics)
+    made = [make_metric(name, **chosen[name]) for name in options.metrics]
+    registry = open_registry()
+    left, right = str(registry.store.resolve(options.extractor)), str(registry.store.resolve(options.head))
+    images = options.data_of(registry, left).test
+    model = registry.recombine(left, right)
+    others = [str(registry.store.resolve(reference)) for reference in options.against or ()]
     other = registry.recombine(*others) if others else None
     with progress("metric") as report:
         measured = measure(
@@ -104,51 +76,12 @@ def metric_command(context: click.Context, options: MetricOptions) -> None:
         )
     if options.json:
         beside = {"against": others} if others else {}
-        emit({"extractor": str(left), "head": str(right), **beside, **measured.to_json()})
-        return
+        return emit({"extractor": left, "head": right, **beside, **measured.to_json()})
     compared = f" against {others[0]} with {others[1]}" if others else ""
     paragraph(
         f"{left} with {right}{compared} on {images.name}, {len(images):,} images; batch-norm policy "
         f"{measured.settings['bn_policy']}"
     )
-    for reference in measured.values():
-        _print(reference)
-
-
-def _measure_arrays(options: MetricOptions) -> None:
-    """Measure arrays in files.
-
-    Raises:
-        UsageError: There is not one metric, or not the arrays that it takes, or an option is of networks.
-    """
-    from compatkit.evaluation.metrics import make_metric
-    from compatkit.measuring.arrays import measure_arrays, read_array, roles_of
-
-    of_networks = {
-        "--layer": options.layers,
-        "--against": options.against,
-        "--data": options.name,
-        "--recipe": options.recipe,
-    }
-    if wrong := [option for option, value in of_networks.items() if value]:
-        raise UsageError(f"--arrays expects files alone; {', '.join(wrong)} is of networks. Leave it out.")
-    files = [word for word in options.words if word.endswith(FILES)]
-    names = [word for word in options.words if word not in files]
-    if len(names) != 1:
-        raise UsageError(
-            f"--arrays expects one METRIC and files whose names end in .npy or .npz; got {' '.join(options.words)}."
-        )
-    settings = [
-        f"{names[0]}.{setting}" if "." not in setting.partition("=")[0] else setting
-        for setting in options.settings
-    ]
-    chosen = settings_of(settings, names)[names[0]]
-    measured = measure_arrays(names[0], *map(read_array, files), batch_size=options.batch_size, **chosen)
-    arrays = dict(zip(roles_of(make_metric(names[0], **chosen)), files, strict=True))
-    if options.json:
-        emit({"arrays": arrays, "results": measured.to_json()["results"]})
-        return
-    paragraph(f"{names[0]} of {', '.join(f'{path} ({role})' for role, path in arrays.items())}")
     for result in measured.values():
         _print(result)
 
@@ -194,12 +127,12 @@ def _print(result: Measured) -> None:
     else:
         cells, axes = list(result), list(result.axes)
     shown = [
-        [
+        (
             *names,
             "-" if cell.value is None else f"{cell.value:.4f}",
             cell.status.replace("ok", ""),
             cell.reason,
-        ]
+        )
         for names, cell in cells[:PRINTED]
     ]
     columns([[*axes, "value", "status", "reason"], *shown], right=[len(axes)])

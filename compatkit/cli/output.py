@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from compatkit.cli.command_line import command_line
+
 if TYPE_CHECKING:
     from compatkit.components.outcomes import PolicyOutcome
     from compatkit.contracts.report import Report
@@ -44,9 +46,15 @@ def only_json() -> Iterator[None]:
         _stream.reset(token)
 
 
-def emit(value: Any) -> None:
-    """Print a JSON value in ASCII, valid in any terminal encoding."""
-    click.echo(json.dumps(value, indent=2), file=_stream.get())
+def emit(value: Any, code: int = 0) -> int:
+    """Print a JSON value in ASCII, valid in any terminal encoding, and return the exit code.
+
+    Args:
+        value: JSON values; paths are written as text.
+        code: Of the command.
+    """
+    click.echo(json.dumps(value, indent=2, default=os.fspath), file=_stream.get())
+    return code
 
 
 def news(text: str) -> None:
@@ -103,7 +111,7 @@ def _line(text: str) -> str:
 
 
 def rows(values: Mapping[str, str], *, indent: int = 2) -> None:
-    """Print labels and texts in two columns.
+    """Print labels and texts in two columns, without empty texts.
 
     Args:
         values: Texts by label.
@@ -111,8 +119,9 @@ def rows(values: Mapping[str, str], *, indent: int = 2) -> None:
     """
     from compatkit.foundation.display import width_of
 
-    size = max((width_of(_line(label)) for label in values), default=0)
-    for label, text in values.items():
+    texts = {label: text for label, text in values.items() if text}
+    size = max((width_of(_line(label)) for label in texts), default=0)
+    for label, text in texts.items():
         click.echo(fold(label, text, indent=indent, size=size))
 
 
@@ -142,16 +151,18 @@ def paragraph(text: str) -> None:
     click.echo(textwrap.fill(clean(text), width(), break_long_words=False, break_on_hyphens=False))
 
 
-def next_step(*words: str, before: str = "next") -> None:
+def next_step(*words: object, before: str = "next", registry: bool = True) -> None:
     """Print a suggested next command, quoted for the shell.
 
     Args:
-        words: Of the command.
+        words: Of the command, without ``compatkit`` and what selects the registry.
         before: Word in front of it: ``"or"`` of a second one.
+        registry: Whether it works on the registry of this command.
     """
     import shlex
 
-    click.echo(f"{before}: {shlex.join(words)}")
+    place = command_line().words if registry else ()
+    click.echo(f"{before}: {shlex.join(['compatkit', *place, *map(str, words)])}")
 
 
 def report_text(report: Report) -> str:

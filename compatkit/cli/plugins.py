@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.options import Options, argument, command, option
-from compatkit.cli.output import clean, columns, emit, fold, paragraph, width
+from compatkit.cli.output import clean, columns, emit, paragraph, rows, width
 
 if TYPE_CHECKING:
     from compatkit.plugins import Listed
@@ -36,7 +36,7 @@ class PluginsOptions(Options):
     "the NAME of one, show its details: status, settings, hooks, order, source.",
     registry=False,
 )
-def plugins_command(context: click.Context, options: PluginsOptions) -> None:
+def plugins_command(options: PluginsOptions) -> int | None:
     """List plugins; each is imported separately, and a broken one is not an error here."""
     from compatkit.plugins import listing
 
@@ -60,7 +60,7 @@ def plugins_command(context: click.Context, options: PluginsOptions) -> None:
             paragraph(
                 f"nothing has {options.word!r} in its name or description; `compatkit plugins` lists all."
             )
-        context.exit(1)
+        return 1
 
 
 def _words(plugin: Listed) -> str:
@@ -97,13 +97,9 @@ def _line(plugin: Listed, left: int) -> tuple[str, str, str]:
 
 def _print_plugin(plugin: Listed, *, first: bool) -> None:
     color = "green" if plugin.status == "active" else "red"
-    key, owner = (
-        clean(f"{plugin.kind}.{plugin.name}"),
-        clean(f"{plugin.distribution or '?'} {plugin.version or '?'}"),
-    )
-    click.echo(
-        f"{'' if first else chr(10)}{click.style(key, bold=True)}  {click.style(plugin.status, fg=color)}  {owner}"
-    )
+    key = click.style(clean(f"{plugin.kind}.{plugin.name}"), bold=True)
+    owner = clean(f"{plugin.distribution or '?'} {plugin.version or '?'}")
+    click.echo(f"{'' if first else chr(10)}{key}  {click.style(plugin.status, fg=color)}  {owner}")
     facts = {
         "does": plugin.summary,
         "models": ", ".join(plugin.models),
@@ -114,6 +110,4 @@ def _print_plugin(plugin: Listed, *, first: bool) -> None:
         "problem": plugin.message,
         "notes": " ".join(plugin.notes),
     }
-    for label, text in facts.items():
-        if text:
-            click.echo(fold(label, text, indent=2, size=8))
+    rows(facts)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.images import found_in, images_at_hand
+from compatkit.cli.images import NamedDataOptions
 from compatkit.cli.options import (
-    NamedDataOptions,
     Options,
-    PathType,
     argument,
     batch_size_option,
     bn_policy_option,
     command,
-    command_line,
     group,
     option,
 )
@@ -37,6 +35,7 @@ from compatkit.registry.policies import MODES, WILDCARDS, check_scope
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import Split
+    from compatkit.registry.policies import Policy
     from compatkit.registry.policylog import Revision
     from compatkit.registry.store import Store
 
@@ -48,20 +47,26 @@ policy_command = group(
 )
 
 
-def revision(context: click.Context, parameter: click.Parameter, value: str | None) -> int | Anything | None:
-    """Parse the required revision: its number, None for no policy, ``ANY`` if the option is not given."""
-    if value is None:
-        return ANY
+def revision(value: str) -> int | str:
+    """Parse the required revision: its number, or ``"none"`` for no policy."""
     if value != "none" and not value.isdecimal():
         raise UsageError(f"--expected is the number of a revision, or 'none'; got {value!r}.")
-    return None if value == "none" else int(value)
+    return value if value == "none" else int(value)
 
 
-expected_option = option(
-    "Change it only if this is the present revision ('none' for no policy). Prevents undoing another change.",
-    metavar="N",
-    callback=revision,
-)
+class ExpectedOptions(Options):
+    """Which policy is replaced."""
+
+    expected: int | str | None = option(
+        "Change it only if this is the present revision ('none' for no policy). Prevents undoing another change.",
+        metavar="N",
+        convert=revision,
+    )
+
+    @property
+    def present(self) -> int | Anything | None:
+        """The present revision that is required: None for no policy, ``ANY`` if none is."""
+        return {None: ANY, "none": None}.get(self.expected, self.expected)
 
 
 class PolicySettings(Options):
@@ -75,19 +80,16 @@ class PolicySettings(Options):
     seed: int = option("Seed of that draw and of the order.", min=0, default=0)
     batch_size: int = batch_size_option
     across_major: bool = option("Also bind new MAJOR versions.")
-    expected: int | Anything | None = expected_option
 
 
-class PolicySetOptions(PolicySettings, NamedDataOptions):
+class PolicySetOptions(PolicySettings, ExpectedOptions, NamedDataOptions):
     """Arguments and options of ``policy set``."""
 
     scope: str = argument()
     name: str | None = option(
         "Images to decide on, such as mnist/test; or the path of a pack.", "--data", metavar="NAME"
     )
-    recipe: str | None = option(
-        "Use the test set of this recipe's task instead.", type=PathType(), metavar="FILE"
-    )
+    recipe: Path | None = option("Use the test set of this recipe's task instead.")
 
 
 @command(
@@ -96,14 +98,14 @@ class PolicySetOptions(PolicySettings, NamedDataOptions):
     help="Set the policy of SCOPE: a name, a prefix such as digits/, or a glob.",
     group=policy_command,
 )
-def set_command(context: click.Context, options: PolicySetOptions) -> None:
+def set_command(options: PolicySetOptions) -> int | None:
     """Set a policy; the images are loaded once, for their digest."""
-    registry, scope, images = open_registry(context), check_scope(options.scope), None
+    registry, scope, images = open_registry(), check_scope(options.scope), None
     if options.mode != "none":
         images = _deciding(options)
     elif options.name is not None or options.recipe is not None:
         raise UsageError("--mode none measures nothing; leave --data and --recipe out.")
-    made = registry.policies.set(scope, data=images, **options.of(PolicySettings))
+    made = registry.policies.set(scope, data=images, expected=options.present, **options.of(PolicySettings))
     policies = registry.store.policies
     here = [
         component
@@ -114,8 +116,7 @@ def set_command(context: click.Context, options: PolicySetOptions) -> None:
     others = [component.name for component in here if component.name not in bound]
     if options.json:
         number = revision.number if (revision := policies.current(scope)) else 0
-        emit({"revision": number, "policy": made.to_json(), "binds": bound, "asks_nothing_of": others})
-        return
+        return emit({"revision": number, "policy": made.to_json(), "binds": bound, "asks_nothing_of": others})
     paragraph(f"policy {made}")
     if images is not None:
         click.echo(f"decided on {images.name}, {len(images):,} images, {images.digest}")
@@ -125,7 +126,7 @@ def set_command(context: click.Context, options: PolicySetOptions) -> None:
             f"asks nothing of {', '.join(others)}: policies measure extractors and heads, as their mode says"
         )
     if bound:
-        next_step("compatkit", *command_line(context).words, "policy", "test", bound[0])
+        next_step("policy", "test", bound[0])
 
 
 class PolicyShowOptions(Options):
@@ -141,33 +142,31 @@ class PolicyShowOptions(Options):
     help="Show the policy that binds NAME (or of a scope); without NAME, all policies.",
     group=policy_command,
 )
-def show_command(context: click.Context, options: PolicyShowOptions) -> None:
+def show_command(options: PolicyShowOptions) -> int | None:
     """Show policies; loads no network."""
-    store = open_store(context)
+    store = open_store()
     if options.name is None:
         if options.log:
             raise UsageError("--log shows the changes of one policy; give its NAME.")
         every = store.policies.all()
-        emit([_to_json(policy) for policy in every]) if options.json else _show_table(every)
-        return
+        if options.json:
+            return emit([_to_json(policy) for policy in every])
+        return _show_table(every)
     scope = check_scope(options.name)
     if options.log:
-        _show_log(store, scope, options.json)
-        return
+        return _show_log(store, scope, options.json)
     revision = store.policies.current(scope) if set(WILDCARDS) & set(scope) else store.policies.of(scope)
     if revision is None or revision.policy is None:
         raise NotFound(f"no policy binds {scope!r}: {_known(store)}.", subject=scope)
     if options.json:
-        emit(_to_json(revision))
-    else:
-        rows({label: str(value) for label, value in _facts(revision).items()})
+        return emit(_to_json(revision))
+    rows(_facts(revision, revision.policy))
 
 
-class PolicyClearOptions(Options):
+class PolicyClearOptions(ExpectedOptions):
     """Arguments and options of ``policy clear``."""
 
     scope: str = argument()
-    expected: int | Anything | None = expected_option
 
 
 @command(
@@ -176,19 +175,18 @@ class PolicyClearOptions(Options):
     help="Remove SCOPE's own policy, so that a wider one applies.",
     group=policy_command,
 )
-def clear_command(context: click.Context, options: PolicyClearOptions) -> None:
+def clear_command(options: PolicyClearOptions) -> int | None:
     """Clear a policy; its history is kept."""
-    store, scope = open_store(context), check_scope(options.scope)
+    store, scope = open_store(), check_scope(options.scope)
     revision = store.policies.current(scope)
     if revision is None:
         raise NotFound(f"{scope!r} never had a policy: {_known(store)}.", subject=scope)
-    store.set_policy(scope, None, expected=options.expected)
+    store.set_policy(scope, None, expected=options.present)
     before = revision.policy
     if options.json:
-        emit({"scope": scope, "before": None if before is None else before.to_json()})
-    else:
-        was = "" if before is None else f"; it was {before.mode}"
-        click.echo(f"{scope} has no policy of its own{was}")
+        return emit({"scope": scope, "before": before and before.to_json()})
+    was = "" if before is None else f"; it was {before.mode}"
+    click.echo(f"{scope} has no policy of its own{was}")
 
 
 class PolicyTestOptions(NamedDataOptions):
@@ -198,7 +196,7 @@ class PolicyTestOptions(NamedDataOptions):
     name: str | None = option("Test it as the next version of NAME.", "--as", metavar="NAME")
     against: tuple[str, ...] = option("Partners, instead of those that the policy finds.", metavar="PATTERN")
     names: tuple[str, ...] = option("Available images, by name or path.", "--data", metavar="NAME")
-    recipe: str | None = option("Images of this recipe's tasks.", type=PathType(), metavar="FILE")
+    recipe: Path | None = option("Images of this recipe's tasks.")
 
 
 @command(
@@ -208,32 +206,30 @@ class PolicyTestOptions(NamedDataOptions):
     "Nothing is published; the figures are recorded. Exit code 1 if one fails.",
     group=policy_command,
 )
-def test_command(context: click.Context, options: PolicyTestOptions) -> None:
+def test_command(options: PolicyTestOptions) -> int | None:
     """Test released versions, or versions published under another name."""
-    registry = open_registry(context)
+    registry = open_registry()
     wanted = list(
         dict.fromkeys(str(pinned) for text in options.references for pinned in registry.store.select(text))
     )
-    images = images_at_hand(
-        options.names, options.data_root, options.download, options.damaged, options.recipe
-    )
+    images = options.at_hand(options.names, options.recipe)
     outcomes = {}
     for reference in wanted:
         with progress(f"policy of {reference}") as report:
             outcomes[reference] = registry.policies.test(
                 reference, name=options.name, against=options.against or None, data=images, progress=report
             )
+    code = 0 if all(outcome.passed for outcome in outcomes.values()) else 1
     if options.json:
-        emit([{"reference": reference, **outcome.to_json()} for reference, outcome in outcomes.items()])
-    else:
-        for reference, outcome in outcomes.items():
-            role = f"the next version of {options.name}" if options.name else "it is"
-            click.echo(f"tested {reference} as {role}")
-            show_outcome(outcome)
-            if outcome.matrix is not None:
-                click.echo()
-                print_rich(outcome.matrix)
-    context.exit(0 if all(outcome.passed for outcome in outcomes.values()) else 1)
+        return emit([{"reference": name, **outcome.to_json()} for name, outcome in outcomes.items()], code)
+    for reference, outcome in outcomes.items():
+        role = f"the next version of {options.name}" if options.name else "it is"
+        click.echo(f"tested {reference} as {role}")
+        show_outcome(outcome)
+        if outcome.matrix is not None:
+            click.echo()
+            print_rich(outcome.matrix)
+    return code
 
 
 def _deciding(options: PolicySetOptions) -> Split:
@@ -242,7 +238,7 @@ def _deciding(options: PolicySetOptions) -> Split:
     if recipe is not None:
         from compatkit.experiments.recipes import data_sets
 
-        sets = data_sets(recipe, root=options.data_root, download=options.download)
+        sets = data_sets(recipe, **options.place)
         matches = [data for data in sets if name in (None, data.name, data.test.name)]
         if len({data.test.digest for data in matches}) != 1:
             known = ", ".join(data.test.name for data in sets)
@@ -250,27 +246,19 @@ def _deciding(options: PolicySetOptions) -> Split:
         return matches[0].test
     if name is None:
         raise UsageError("The images to decide on are missing: give --data mnist/test, or --recipe FILE.")
-    data = found_in(options.data_root, options.download, options.damaged)(name)
+    data = options.finder(damaged=options.damaged)(name)
     return data.train if name.endswith("/train") else data.test
 
 
 def _to_json(revision: Revision) -> dict[str, Any]:
-    policy = None if revision.policy is None else revision.policy.to_json()
+    policy = revision.policy and revision.policy.to_json()
     value = {"scope": revision.scope, "revision": revision.number, "time": revision.time, "policy": policy}
     return value | ({"admitted": revision.admitted} if revision.admitted else {})
 
 
-def _facts(revision: Revision) -> dict[str, Any]:
+def _facts(revision: Revision, policy: Policy) -> dict[str, str]:
     """Return a revision as labeled texts."""
-    policy = revision.policy
-    if policy is None:
-        return {
-            "scope": revision.scope,
-            "mode": "cleared",
-            "revision": revision.number,
-            "since": revision.time,
-        }
-    facts: dict[str, Any] = {"scope": revision.scope, "mode": policy.mode}
+    facts = {"scope": revision.scope, "mode": policy.mode}
     if policy.data is not None:
         drawn = f"{policy.cap:,} images, drawn with seed {policy.seed}" if policy.cap else "all images"
         facts |= {
@@ -281,7 +269,7 @@ def _facts(revision: Revision) -> dict[str, Any]:
             "tolerance": f"{policy.tolerance:g} below the bound",
             "binds": "every version" if policy.across_major else "within one MAJOR line",
         }
-    return facts | {"revision": revision.number, "since": revision.time}
+    return facts | {"revision": str(revision.number), "since": revision.time}
 
 
 def _show_table(revisions: list[Revision]) -> None:
@@ -292,23 +280,14 @@ def _show_table(revisions: list[Revision]) -> None:
     table: list[tuple[str, ...]] = [("scope", "mode", "data", "tolerance", "statistics", "revision", "since")]
     for revision in revisions:
         if (policy := revision.policy) is not None:
-            data = policy.data.name if policy.data is not None else ""
-            tolerance, statistics = (f"{policy.tolerance:g}", policy.bn_policy) if data else ("", "")
-            table.append(
-                (
-                    revision.scope,
-                    policy.mode,
-                    data,
-                    tolerance,
-                    statistics,
-                    str(revision.number),
-                    revision.time,
-                )
+            images = (
+                (policy.data.name, f"{policy.tolerance:g}", policy.bn_policy) if policy.data else ("",) * 3
             )
+            table.append((revision.scope, policy.mode, *images, str(revision.number), revision.time))
     columns(table, right=(3, 5))
 
 
-def _show_log(store: Store, scope: str, machine: bool) -> None:
+def _show_log(store: Store, scope: str, machine: bool) -> int | None:
     """Print all changes of a scope's policy, or of the one that binds a name.
 
     Raises:
@@ -320,8 +299,7 @@ def _show_log(store: Store, scope: str, machine: bool) -> None:
     if not history:
         raise NotFound(f"{scope!r} never had a policy: {_known(store)}.", subject=scope)
     if machine:
-        emit([_to_json(revision) for revision in history])
-        return
+        return emit([_to_json(revision) for revision in history])
     for revision in history:
         text = str(revision.policy) if revision.policy is not None else f"{revision.scope}: cleared"
         text = f"{revision.admitted} was accepted unmeasured" if revision.admitted else text

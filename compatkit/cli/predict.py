@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import attrs
 import click
 
-from compatkit.cli.options import (
-    BatchNormPolicyType,
-    NamedDataOptions,
-    SignatureOptions,
-    argument,
-    command,
-    device_option,
-    option,
-)
-from compatkit.cli.output import clean, columns, counted, emit, news, warn
-from compatkit.cli.roots import check_outputs, open_registry
+from compatkit.cli.images import NamedDataOptions
+from compatkit.cli.options import BatchNormPolicyType, argument, command, device_option, option
+from compatkit.cli.output import columns, counted, emit, news, warn
+from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.cli.statistics import ALONE, images_of_statistics, normalizes, policy_for_single_images
 from compatkit.contracts.batchnorm import DEFAULT, estimates
 from compatkit.contracts.contract import HEADS
@@ -33,7 +24,7 @@ from compatkit.registry.resolving import wrong_kind
 if TYPE_CHECKING:
     from compatkit.components.registry import Registry
     from compatkit.data.split import Split
-    from compatkit.evaluation.predictions import Predictions
+    from compatkit.evaluation.predictions import Prediction
     from compatkit.evaluation.recombination import Recombination
 
 
@@ -53,7 +44,7 @@ class PredictOptions(NamedDataOptions, SignatureOptions):
         "extractor's training images.",
         metavar="NAME",
     )
-    csv: str | None = option("Write the rows to a CSV file instead of printing them.", metavar="FILE")
+    csv: Path | None = option("Write the rows to a CSV file instead of printing them.", written=True)
     batch_size: int = option("Images per batch.", min=1, default=256)
     device: str = device_option
 
@@ -62,60 +53,68 @@ class PredictOptions(NamedDataOptions, SignatureOptions):
     "predict",
     PredictOptions,
     help="Predict class and probability of each image. PART is a published recombination, or an extractor: with "
-    "--head, or with the head that it was trained with. PHOTOS are image files, folders of them, or arrays (.npy, "
-    ".npz). A file that cannot be read has a row with the reason, and the exit code is then 1.",
+    "--head, or with the head that it was trained with. PHOTOS are image files and folders of them. A "
+    "file that cannot be read has a row with the reason, and the exit code is then 1.",
 )
-def predict_command(context: click.Context, options: PredictOptions) -> None:
+def predict_command(options: PredictOptions) -> int | None:
     """Predict; exit code 1 if some file could not be read."""
-    check_outputs({"--csv": options.csv})
-    groups, others = _groups(options.photos)
-    model = _model(open_registry(context), options)
+    from compatkit.evaluation.assembly import BatchStatisticsWarning
+    from compatkit.evaluation.passes import placed
+
+    photos, others = _photos(options.photos)
+    model = _model(open_registry(), options)
     if model.bn_policy == "batch" and normalizes([part.manifest for part in model.sources]):
         warn(f"{ALONE} Add --bn-policy reestimate, and --data with 100 or more photos of all classes.")
-    predictions = _predictions(model, groups, options)
+    with warnings.catch_warnings(), placed(model, options.device):
+        warnings.simplefilter("ignore", BatchStatisticsWarning)  # the command warns in its own words
+        predictions = model.predict(photos, batch_size=options.batch_size, damaged="skip")
     if options.csv is not None:
         predictions.to_csv(options.csv)
     if options.json:
         used = {"parts": [part.reference for part in model.sources], "bn_policy": model.bn_policy}
-        emit(
-            {
-                **used,
-                "classes": list(predictions.classes),
-                "predictions": _rows(predictions),
-                "left_out": others,
-            }
-        )
+        rows = [
+            {"image": name} | ({"damaged": best.damaged} if best.damaged else _facts(best))
+            for name, best in zip(predictions.files, predictions, strict=True)
+        ]
+        emit({**used, "classes": list(predictions.classes), "predictions": rows, "left_out": others})
+    elif options.csv is None:
+        click.echo(str(predictions))
     else:
-        _print(predictions, options.csv)
-    if predictions.damaged:
-        total = counted(len(predictions), "file")
-        warn(f"{len(predictions.damaged):,} of {total} could not be read; their rows say why.")
-    context.exit(1 if predictions.damaged else 0)
+        counts = Counter(label for label in predictions.labels if label)
+        lines = [(name, f"{count:,}") for name, count in counts.most_common()]
+        columns([("class", "images"), *lines], right=[1])
+    if not predictions.damaged:
+        return 0
+    total = counted(len(predictions), "file")
+    warn(f"{len(predictions.damaged):,} of {total} could not be read; their rows say why.")
+    return 1
 
 
-def _groups(photos: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, int]]:
-    """Group the inputs: all files together, each array alone; count the files left out of folders.
-
-    Returns:
-        Images by the name of their array, and numbers of files by ending.
+def _photos(places: tuple[str, ...]) -> tuple[Split, dict[str, int]]:
+    """Return the images of files and folders, and numbers of the files left out of folders by ending.
 
     Raises:
         DataError: A path does not exist, or a folder holds no image.
     """
-    from compatkit.data.unlabeled import read_unlabeled
+    import numpy as np
 
-    files, arrays, others = list[str](), dict[str, Any](), Counter[str]()
-    for place in photos:
+    from compatkit.data.files import listed
+    from compatkit.data.split import NO_CLASSES, Split
+
+    files, others = list[str](), Counter[str]()
+    for place in places:
         path = Path(place).expanduser().absolute()
         if not path.exists():
             raise DataError(f"There is no file or folder {place}.", subject=place)
-        if path.is_dir():
-            files += _files(path, others)
-        elif path.suffix in (".npz", ".npy"):
-            arrays[place] = read_unlabeled(path) if path.suffix == ".npz" else _array(path)
-        else:
-            files.append(str(path))
-    return {**({"photos": _split(files)} if files else {}), **arrays}, dict(others.most_common())
+        files += _files(path, others) if path.is_dir() else [str(path)]
+    root = Path(files[0]).anchor
+    images = listed(Path(root), [file.removeprefix(root) for file in files])
+    labels = np.zeros(len(files), dtype=np.int64)
+    return Split(images, labels, NO_CLASSES, "photos"), dict(others.most_common())
+
+
+def _facts(best: Prediction) -> dict[str, Any]:
+    return {"label": best.label, "probability": best.probability, "position": best.position}
 
 
 def _files(folder: Path, others: Counter[str]) -> list[str]:
@@ -131,27 +130,6 @@ def _files(folder: Path, others: Counter[str]) -> list[str]:
         if isinstance(warning.message, LeftOutWarning):
             others.update(warning.message.counts)
     return [images.reader.name(place) for place in range(len(images))]
-
-
-def _split(files: list[str]) -> Split:
-    """Return image files as images without labels, read when they are accessed."""
-    import numpy as np
-
-    from compatkit.data.files import listed
-    from compatkit.data.split import NO_CLASSES, Split
-
-    root = Path(files[0]).anchor
-    images = listed(Path(root), [file.removeprefix(root) for file in files])
-    return Split(images, np.zeros(len(files), dtype=np.int64), NO_CLASSES, "photos")
-
-
-def _array(path: Path) -> Any:
-    import numpy as np
-
-    try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise DataError(f"{path} is no array of numpy: {error}.", subject=path) from error
 
 
 def _model(registry: Registry, options: PredictOptions) -> Recombination:
@@ -174,10 +152,8 @@ def _model(registry: Registry, options: PredictOptions) -> Recombination:
                 f"{part} has adapters, and is used as it was published; leave --bn-policy and --data out.",
                 subject=options.part,
             )
-        extractor, head = (Reference.parse(source.reference) for source in model.sources)
-        return _recombined(
-            registry, registry.store.resolve(str(extractor)), registry.store.resolve(str(head)), options
-        )
+        extractor, head = (registry.store.resolve(source.reference) for source in model.sources)
+        return _recombined(registry, extractor, head, options)
     if kind in HEADS:
         raise UsageError(
             f"{part} is a head: name an extractor, and this with --head {options.part}.", subject=options.part
@@ -228,44 +204,3 @@ def _own_head(registry: Registry, extractor: Reference) -> Reference:
     (head,) = heads.values()
     news(f"with its own head {head}")
     return registry.store.resolve(str(head))
-
-
-def _predictions(model: Recombination, groups: Mapping[str, Any], options: PredictOptions) -> Predictions:
-    """Return the predictions of all groups, one after the other, each image with a name."""
-    import torch
-
-    from compatkit.evaluation.assembly import BatchStatisticsWarning
-    from compatkit.evaluation.passes import placed
-    from compatkit.evaluation.predictions import Predictions
-
-    shares, files, damaged = list[torch.Tensor](), list[str](), dict[int, str]()
-    classes: tuple[str, ...] = ()
-    with warnings.catch_warnings(), placed(model, options.device):
-        warnings.simplefilter("ignore", BatchStatisticsWarning)  # the command warns in its own words
-        for name, images in groups.items():
-            some = model.predict(images, batch_size=options.batch_size, damaged="skip")
-            damaged |= {len(files) + place: reason for place, reason in some.damaged.items()}
-            files += some.files or [f"{name}[{place}]" for place in range(len(some))]
-            shares.append(some.probabilities)
-            classes = some.classes or classes
-    return Predictions(torch.cat(shares), classes, tuple(files), damaged)
-
-
-def _rows(predictions: Predictions) -> list[dict[str, Any]]:
-    """Return JSON values of each image: its class, or why it could not be read."""
-    return [
-        {"image": name, "damaged": best.damaged}
-        if best.damaged
-        else {"image": name, **attrs.asdict(best, filter=lambda field, _: field.name != "damaged")}
-        for name, best in zip(predictions.files, predictions, strict=True)
-    ]
-
-
-def _print(predictions: Predictions, csv: str | None) -> None:
-    """Print one row per image, or with ``--csv`` the number of images per class."""
-    if csv is None:
-        click.echo(str(predictions))
-        return
-    counts = Counter(label for label in predictions.labels if label)
-    columns([("class", "images"), *((name, f"{count:,}") for name, count in counts.most_common())], right=[1])
-    click.echo(f"wrote {clean(csv)}: {counted(len(predictions), 'row')}")

@@ -10,19 +10,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from compatkit.cli.images import found_in, offline
-from compatkit.cli.options import (
-    AboutOptions,
-    DataOptions,
-    SigningOptions,
-    argument,
-    command,
-    command_line,
-    option,
-)
+from compatkit.cli.command_line import command_line
+from compatkit.cli.images import DataOptions, offline
+from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import columns, emit, news, next_step, progress, show_outcome
+from compatkit.cli.releases import AboutOptions, SigningOptions, sign_published
 from compatkit.cli.roots import destination, open_or_create_registry, open_registry
-from compatkit.cli.sign import chosen_key, sign_published
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.experiments.recipes import STATE, Started
 from compatkit.registry.names import Version
@@ -46,22 +39,17 @@ class ReleaseOptions(SigningOptions, AboutOptions):
     major: bool = option("Use the next MAJOR number of each part: a break, which policies allow.")
     dry_run: bool = option("Show the outcomes of policies for all parts; publish nothing.")
 
+    def check_numbers(self) -> None:
+        """Raise for an invalid version, or for both options.
 
-def check_numbers(version: str | None, major: bool) -> None:
-    """Raise for an invalid version, or for both options.
-
-    Args:
-        version: Value of ``--version``.
-        major: Value of ``--major``.
-
-    Raises:
-        UsageError: Both are given.
-        InvalidName: The version is malformed.
-    """
-    if version is not None:
-        Version.parse(version)
-        if major:
-            raise UsageError("--version and --major exclude each other; give one of them.")
+        Raises:
+            UsageError: Both are given.
+            InvalidName: The version is malformed.
+        """
+        if self.version is not None:
+            Version.parse(self.version)
+            if self.major:
+                raise UsageError("--version and --major exclude each other; give one of them.")
 
 
 @attrs.frozen
@@ -69,7 +57,6 @@ class Publication:
     """The publication of a trained run.
 
     Attributes:
-        context: Context of the command.
         options: Options of the command: ``version``, ``major``, ``dry_run``, ``json``.
         root: Folder of the registry.
         plan: Recipe of the run.
@@ -81,7 +68,6 @@ class Publication:
         key: Signing key, or None.
     """
 
-    context: click.Context
     options: ReleaseOptions
     root: Path
     plan: Recipe
@@ -92,21 +78,19 @@ class Publication:
     about: About
     key: SigningKey | None
 
-    def publish(self, fit: Fit) -> None:
-        """Publish the parts of a run; with ``--dry-run`` show the outcomes of policies, and exit."""
+    def publish(self, fit: Fit) -> int:
+        """Publish the parts of a run, or with ``--dry-run`` show the outcomes of policies; return the exit code."""
         if fit.averages is not None:
             news("What is published are the moving averages of the weights, as the recipe's ema asks.")
             fit = fit.averaged()
         settings: dict[str, Any] = {"prefix": self.plan.prefix, "data": self.images}
         settings |= self.options.only("version", "major")
         if self.options.dry_run:
-            self._rehearse(fit, settings)
-            return
+            return self._rehearse(fit, settings)
         with self._kept(), progress("policies") as report:
-            parts = open_or_create_registry(self.root).publish(
-                fit, about=self.about, progress=report, **settings
-            )
-        signed = sign_published(open_registry(self.context), parts.values(), self.key)
+            registry = open_or_create_registry(self.root)
+            parts = registry.publish(fit, about=self.about, progress=report, **settings)
+        signed = sign_published(open_registry(), parts.values(), self.key)
         if self.folder is not None:
             attrs.evolve(self.started, published=parts).write(self.folder)
             if not self.keeps_folder:
@@ -114,38 +98,34 @@ class Publication:
         if self.options.json:
             last = {row["task"]: row["losses"] for row in fit.history}
             measured = {"evaluations": fit.evaluations} if fit.evaluations else {}
-            result = {"registry": str(self.root), "parts": parts, **signed, "losses": last, **measured}
-            emit({**result, "plan": fit.plan})
-            return
+            result = {"registry": self.root, "parts": parts, **signed, "losses": last, **measured}
+            return emit({**result, "plan": fit.plan})
         show_figures(fit)
         for reference in parts.values():
             click.echo(f"published {reference}{' and signed it' if signed else ''}")
         globs = f"{self.plan.prefix}/*.extractor", f"{self.plan.prefix}/*.head"
         data = ("--data-root", self.started.data_root) if self.started.data_root else ()
-        words = "compatkit", *command_line(self.context).words, "matrix", *globs
-        next_step(*words, "--recipe", self.started.recipe, *data, "--html", "matrix.html")
+        next_step("matrix", *globs, "--recipe", self.started.recipe, *data, "--html", "matrix.html")
         own = [name for key, name in parts.items() if f"{key.removesuffix('.extractor')}.head" in parts]
         if own:
-            next_step(
-                "compatkit", *command_line(self.context).words, "predict", own[0], "PHOTOS", before="or"
-            )
+            next_step("predict", own[0], "PHOTOS", before="or")
+        return 0
 
-    def _rehearse(self, fit: Fit, settings: dict[str, Any]) -> None:
-        """Show the outcomes of policies for the parts; exit with 1 if one fails."""
+    def _rehearse(self, fit: Fit, settings: dict[str, Any]) -> int:
+        """Show the outcomes of policies for the parts; return 1 if one fails."""
         with progress("policies") as report:
-            outcomes = open_or_create_registry(self.root).publish(
-                fit, progress=report, **settings, dry_run=True
-            )
+            registry = open_or_create_registry(self.root)
+            outcomes = registry.publish(fit, progress=report, **settings, dry_run=True)
+        code = 0 if all(outcome.passed for outcome in outcomes.values()) else 1
         if self.options.json:
             reports = {key: outcome.to_json() for key, outcome in outcomes.items()}
-            emit({"registry": str(self.root), "outcomes": reports, "plan": fit.plan})
-        else:
-            for outcome in outcomes.values():
-                show_outcome(outcome)
-            click.echo("nothing was published")
-            if self.folder is not None:
-                next_step("compatkit", "publish", str(self.folder))
-        self.context.exit(0 if all(outcome.passed for outcome in outcomes.values()) else 1)
+            return emit({"registry": self.root, "outcomes": reports, "plan": fit.plan}, code)
+        for outcome in outcomes.values():
+            show_outcome(outcome)
+        click.echo("nothing was published")
+        if self.folder is not None:
+            next_step("publish", self.folder, registry=False)
+        return code
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
@@ -164,16 +144,15 @@ class Publication:
             raise
 
 
-def load(context: click.Context, started: Started, download: bool) -> tuple[Recipe, Frozen]:
+def load(started: Started, download: bool) -> tuple[Recipe, Frozen]:
     """Return the recipe of a run and the frozen parts that it is trained against.
 
     Args:
-        context: Holds the registry.
         started: How the run was started.
         download: Whether data sets may be downloaded.
     """
-    plan = started.load(download, lambda *words, **settings: open_registry(context).task(*words, **settings))
-    return plan, open_registry(context).frozen(**plan.against) if plan.against else None
+    plan = started.load(download, lambda *words, **settings: open_registry().task(*words, **settings))
+    return plan, open_registry().frozen(**plan.against) if plan.against else None
 
 
 def show_figures(fit: Fit) -> None:
@@ -209,26 +188,25 @@ class PublishOptions(ReleaseOptions, DataOptions):
     help="Publish the parts of a run that `compatkit train` trained but did not publish: because the name was taken, a "
     "policy forbade it, or nothing was to be published. RUN is the folder that it printed. Nothing is trained.",
 )
-def publish_command(context: click.Context, options: PublishOptions) -> None:
+def publish_command(options: PublishOptions) -> int | None:
     """Restore the trained state and publish it, to the registry of the run unless another is named."""
-    check_numbers(options.version, options.major)
+    options.check_numbers()
     run, started = options.run, Started.read(options.run)
     _check_trained(run, started)
-    changed = {
-        name: value for name, value in options.only("prefix", "data_root").items() if value is not None
-    }
-    started = attrs.evolve(started, **changed)
-    if command_line(context).registry is None:
-        command_line(context).registry = started.registry
-    root, key = destination(context), chosen_key(options)
-    plan, frozen = load(context, started, options.download)
+    changed = {"prefix": options.prefix, "data_root": options.place["root"]}
+    started = attrs.evolve(started, **{name: value for name, value in changed.items() if value is not None})
+    if command_line().registry is None:
+        command_line().registry = started.registry
+    root, key = destination(), options.key()
+    plan, frozen = load(started, options.download)
     plan = attrs.evolve(plan, trainer=attrs.evolve(plan.trainer, checkpoint=run / STATE))
     with offline(unless=options.download):
         fit = plan.trainer.fit(
             plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen.statistics
         )
-    images, about = (found_in(started.data_root, options.download),), options.about(plan.about)
-    Publication(context, options, root, plan, started, run, True, images, about, key).publish(fit)
+    options.data_root = Path(started.data_root) if started.data_root else None
+    about = options.about(plan.about)
+    return Publication(options, root, plan, started, run, True, (options.finder(),), about, key).publish(fit)
 
 
 def _check_trained(run: Path, started: Started) -> None:

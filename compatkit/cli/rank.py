@@ -6,18 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.images import WAYS, load_data_set
-from compatkit.cli.options import (
-    NamedDataOptions,
-    SignatureOptions,
-    argument,
-    batch_size_option,
-    command,
-    device_option,
-    option,
-)
+from compatkit.cli.images import WAYS, NamedDataOptions
+from compatkit.cli.options import argument, batch_size_option, command, device_option, option
 from compatkit.cli.output import emit, progress
-from compatkit.cli.roots import open_registry
+from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,13 +46,13 @@ class RankOptions(NamedDataOptions, SignatureOptions):
     help="Score EXTRACTORS for a data set before any training: LogME, H-score, LEEP, NCE and the theory of transfer, "
     "with permuted labels beside, their agreement, and the accuracy that was measured.",
 )
-def rank_command(context: click.Context, options: RankOptions) -> None:
+def rank_command(options: RankOptions) -> int | None:
     """Score, and print the table."""
     from compatkit.components.images import images_again
     from compatkit.components.scoring import SCORES
 
-    registry = open_registry(context)
-    target = load_data_set(options.name, options.data_root, options.download, options.damaged)
+    registry = open_registry()
+    target = options.load(options.name)
     chosen = options.extractors
     names = [place.name for place in registry.store.select(chosen, "extractor")]
     if options.versions:
@@ -77,10 +69,7 @@ def rank_command(context: click.Context, options: RankOptions) -> None:
         trained = str(registry.store.manifest(reference).training.get("data"))
         if trained not in loaded:
             places = [registry.store.resolve(reference)]
-            again = images_again(
-                registry.store, places, WAYS, root=options.data_root, download=options.download
-            )
-            loaded[trained] = again[reference]
+            loaded[trained] = images_again(registry.store, places, WAYS, **options.place)[reference]
         return loaded[trained]
 
     with progress("rank") as report:
@@ -99,8 +88,7 @@ def rank_command(context: click.Context, options: RankOptions) -> None:
         name, _, version = best.partition("@")
         registry.alias(name, options.alias, version)
     if options.json:
-        emit(ranking.to_json() | ({"best": best} if best is not None else {}))
-        return
+        return emit(ranking.to_json() | ({"best": best} if best is not None else {}))
     click.echo(str(ranking))
     if best is not None:
         click.echo(f"best: {best}" + (f", now :{options.alias}" if options.alias is not None else ""))

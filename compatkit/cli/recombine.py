@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from compatkit.cli.images import data_sets
-from compatkit.cli.matrix import ConditionOptions, MeasuringOptions
-from compatkit.cli.options import AboutOptions, argument, command, command_line, option
+from compatkit.cli.images import TestSetOptions
+from compatkit.cli.matrix import ConditionOptions
+from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import emit, next_step, paragraph, progress, report_text, rows, warn
-from compatkit.cli.roots import check_target, open_registry
+from compatkit.cli.releases import AboutOptions
+from compatkit.cli.roots import SignatureOptions, check_target, open_registry
 from compatkit.cli.statistics import ALONE, normalizes, policy_for_single_images, states_policy
 from compatkit.contracts.batchnorm import DEFAULT, estimates
 from compatkit.errors import DataError, IncompatibleError
@@ -22,14 +23,11 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
 
 
-class RecombineOptions(AboutOptions, MeasuringOptions):
+class RecombineOptions(AboutOptions, ConditionOptions, TestSetOptions, SignatureOptions):
     """Arguments and options of ``recombine``."""
 
     extractor: str = argument()
     head: str = argument()
-    name: str | None = option(
-        "Test set by name or path; default: the one that EXTRACTOR was trained on.", "--data", metavar="NAME"
-    )
     insert_adapters: bool = option(
         "Insert the adapters that the check names; one with weights is fitted on training images of the data set, "
         "without labels."
@@ -48,18 +46,18 @@ class RecombineOptions(AboutOptions, MeasuringOptions):
     RecombineOptions,
     help="Combine HEAD with EXTRACTOR: check the contracts, build the network, measure it on a test set.",
 )
-def recombine_command(context: click.Context, options: RecombineOptions) -> None:
+def recombine_command(options: RecombineOptions) -> int | None:
     """Check, build and measure; exit code 1 if it cannot be wired or measured, or is at chance."""
     from compatkit.components.images import fitting_images
     from compatkit.components.stitching import needs_fit
 
-    options.check_publishes(options.publish)
+    options.check_publishes()
     if options.publish is not None:
-        check_target(context, options.publish, "recombination")
-    registry = open_registry(context)
+        check_target(options.publish, "recombination")
+    registry = open_registry()
     left, right = registry.store.resolve(options.extractor), registry.store.resolve(options.head)
     pair = str(left), str(right)
-    if options.publish is not None and not states_policy(context):
+    if options.publish is not None and not states_policy():
         wanted = policy_for_single_images(registry, left, right)
         options.bn_policy = DEFAULT if options.no_measure and estimates(wanted) else wanted
     report = registry.check(*pair, bn_policy=options.bn_policy)
@@ -68,9 +66,7 @@ def recombine_command(context: click.Context, options: RecombineOptions) -> None
     data = given_images = None
     if fits or anew or not options.no_measure:
         try:
-            (data,) = data_sets(
-                registry, pair[:1], (options.name,) if options.name else (), options.recipe, options
-            ).values()
+            data = options.data_of(registry, pair[0])
         except DataError as error:
             if fits or anew:
                 raise
@@ -101,13 +97,17 @@ def recombine_command(context: click.Context, options: RecombineOptions) -> None
     reference, why_not = None, _why_not(cell)
     if options.publish is not None and not why_not:
         reference = registry.publish(model, options.publish, about=options.about())
+    code = 1 if why_not else 0
     if options.json:
-        _emit(report, cell, model, {} if options.publish is None else {"published": reference})
-    else:
-        _print(report, cell, model)
-        if options.publish is not None:
-            _print_published(context, model, reference, why_not, measured=cell is not None)
-    context.exit(1 if why_not else 0)
+        from compatkit.foundation.codec import unstructure
+
+        measured = {"check": report.to_json(), "adapters": unstructure(model.contract.adapters)}
+        published = {} if options.publish is None else {"published": reference}
+        return emit({**measured, "cell": cell and attrs.asdict(cell), **published}, code)
+    _print(report, cell, model)
+    if options.publish is not None:
+        _print_published(model, reference, why_not, measured=cell is not None)
+    return code
 
 
 def _refuse(report: Report, insert_adapters: bool) -> None:
@@ -133,14 +133,6 @@ def _why_not(cell: Cell | None) -> str:
     return "it is at chance" if cell.grade == "chance" else ""
 
 
-def _emit(report: Report, cell: Cell | None, model: Recombination, published: dict[str, str | None]) -> None:
-    from compatkit.foundation.codec import unstructure
-
-    measured = None if cell is None else attrs.asdict(cell)
-    adapters = unstructure(model.contract.adapters)
-    emit({"check": report.to_json(), "adapters": adapters, "cell": measured, **published})
-
-
 def _print(report: Report, cell: Cell | None, model: Recombination) -> None:
     """Print the check, the adapters and the measurement if there is one."""
     click.echo(report_text(report))
@@ -158,9 +150,7 @@ def _print(report: Report, cell: Cell | None, model: Recombination) -> None:
     rows(dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)})
 
 
-def _print_published(
-    context: click.Context, model: Recombination, reference: str | None, why_not: str, *, measured: bool
-) -> None:
+def _print_published(model: Recombination, reference: str | None, why_not: str, *, measured: bool) -> None:
     """Print the name of the publication, or why there is none."""
     click.echo()
     if reference is None:
@@ -175,6 +165,6 @@ def _print_published(
         warn(
             f"{ALONE} Publish it with --bn-policy reestimate, and name images with --data if they are not found."
         )
-    next_step("compatkit", *command_line(context).words, "predict", reference, "PHOTOS")
+    next_step("predict", reference, "PHOTOS")
     file = f"{reference.partition('@')[0].rpartition('/')[2]}.safetensors"
-    next_step("compatkit", *command_line(context).words, "export", reference, file)
+    next_step("export", reference, file)

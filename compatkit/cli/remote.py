@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.images import deciding_on
-from compatkit.cli.options import (
-    AdmissionOptions,
-    Options,
-    PathType,
-    SignatureOptions,
-    argument,
-    command,
-    command_line,
-    option,
-)
+from compatkit.cli.images import AdmissionOptions
+from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import (
     clean,
     columns,
@@ -32,7 +23,7 @@ from compatkit.cli.output import (
     progress,
     size,
 )
-from compatkit.cli.roots import demanded, destination, open_or_create_store, open_store
+from compatkit.cli.roots import SignatureOptions, demanded, destination, open_or_create_store, open_store
 
 if TYPE_CHECKING:
     from compatkit.registry import Progress
@@ -78,16 +69,16 @@ class PushOptions(RemoteOptions, AdmissionOptions):
 
 
 @command("push", PushOptions, help=f"Copy components to REMOTE; only what is missing there is copied. {WHAT}")
-def push_command(context: click.Context, options: PushOptions) -> None:
+def push_command(options: PushOptions) -> int | None:
     """Copy components to a remote."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import push
 
-    store, filesystem = open_store(context), options_of(options.settings)
+    store, filesystem = open_store(), options_of(options.settings)
     with progress("pushing") as report:
-        choice = choice_of(context, options, report)
+        choice = choice_of(options, report)
         moved = push(store, options.remote, options.patterns or None, options=filesystem, choice=choice)
-    finish(context, options, moved, "pushed")
+    return finish(options, moved, "pushed")
 
 
 class PullOptions(RemoteOptions, SignatureOptions, AdmissionOptions):
@@ -103,23 +94,23 @@ class PullOptions(RemoteOptions, SignatureOptions, AdmissionOptions):
     PullOptions,
     help=f"Copy components from REMOTE, verified on arrival; nothing here is overwritten. {WHAT}",
 )
-def pull_command(context: click.Context, options: PullOptions) -> None:
+def pull_command(options: PullOptions) -> int | None:
     """Copy components from a remote."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import pull
 
-    root, filesystem = destination(context), options_of(options.settings)
+    root, filesystem = destination(), options_of(options.settings)
     with progress("pulling") as report, target_at(root, options.dry_run) as target:
-        choice = choice_of(context, options, report)
+        choice = choice_of(options, report)
         moved = pull(target, options.remote, options.patterns or None, options=filesystem, choice=choice)
-    finish(context, options, moved, "pulled", shows=True)
+    return finish(options, moved, "pulled", shows=True)
 
 
 class CloneOptions(RemoteOptions, SignatureOptions):
     """Arguments and options of ``clone``."""
 
     remote: str = argument()
-    folder: str = argument(type=PathType())
+    folder: Path = argument()
 
 
 @command(
@@ -128,28 +119,26 @@ class CloneOptions(RemoteOptions, SignatureOptions):
     help="Create a registry in FOLDER with everything from REMOTE; see `compatkit pull`.",
     registry=False,
 )
-def clone_command(context: click.Context, options: CloneOptions) -> None:
+def clone_command(options: CloneOptions) -> int | None:
     """Create a registry with everything from a remote."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import clone
 
     with progress("cloning") as report:
-        choice = choice_of(context, options, report)
-        new, moved = clone(
-            options.remote, Path(options.folder), options=options_of(options.settings), choice=choice
-        )
-    print_moved(moved, "cloned", options.json)
+        choice = choice_of(options, report)
+        filesystem = options_of(options.settings)
+        new, moved = clone(options.remote, options.folder, options=filesystem, choice=choice)
+    code = finish(options, moved, "cloned")
     if not options.json:
         news(f"made the registry {new.root}")
-        next_step("compatkit", "--registry", options.folder, "ls")
-    context.exit(exit_code(moved))
+        next_step("--registry", options.folder, "ls", registry=False)
+    return code
 
 
-def choice_of(context: click.Context, options: Options, report: Progress) -> Choice:
+def choice_of(options: Options, report: Progress) -> Choice:
     """Return what to copy, and how, from a command's options.
 
     Args:
-        context: Holds the required signatures.
         options: Options of the command; those that it lacks have their defaults.
         report: Told of what is copied.
     """
@@ -158,15 +147,12 @@ def choice_of(context: click.Context, options: Options, report: Progress) -> Cho
     has = vars(options)
     return Choice(
         versions="latest" if has.get("latest") else "all",
-        aliases=not has.get("no_aliases"),
+        aliases=has.get("aliases", not has.get("no_aliases")),
         evidence=not has.get("no_results"),
-        deciding=deciding_on(options, report) if isinstance(options, AdmissionOptions) else None,
-        unmeasured=has.get("unmeasured", False),
-        jobs=has.get("jobs", 8),
-        dry_run=has.get("dry_run", False),
-        create=has.get("create", False),
+        deciding=options.deciding(report) if isinstance(options, AdmissionOptions) else None,
         progress=report,
-    ).requiring(demanded(context))
+        **{name: has[name] for name in ("unmeasured", "jobs", "dry_run", "create") if name in has},
+    ).requiring(demanded())
 
 
 @contextmanager
@@ -188,43 +174,28 @@ def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
         yield lambda: Store.init(empty)
 
 
-def finish(context: click.Context, options: Options, moved: Moved, verb: str, *, shows: bool = False) -> None:
-    """Print the result, and exit with the code of the refusals.
+def finish(options: Options, moved: Moved, verb: str, *, shows: bool = False) -> int:
+    """Print what was copied, then what was refused; return the highest exit code of the refusals.
 
     Args:
-        context: Of the command.
         options: Options of the command.
         moved: What was copied and refused.
-        verb: In the past tense, such as ``"copied"``.
+        verb: What was done to blobs, such as ``"pushed"``.
         shows: Whether to suggest a command that shows the last version.
     """
-    print_moved(moved, verb, options.json)
-    if shows and moved.made and not moved.planned and not options.json:
-        next_step("compatkit", *command_line(context).words, "show", str(moved.made[-1]))
-    context.exit(exit_code(moved))
+    code = max((refusal.error.exit_code for refusal in moved.refused), default=0)
+    if options.json:
+        return emit(moved.to_json(), code)
+    _print(moved, verb)
+    if shows and moved.made and not moved.planned:
+        next_step("show", moved.made[-1])
+    return code
 
 
-def exit_code(moved: Moved) -> int:
-    """Return the highest exit code of the refusals; 0 if there are none."""
-    return max((refusal.error.exit_code for refusal in moved.refused), default=0)
-
-
-def print_moved(moved: Moved, verb: str, machine: bool) -> None:
-    """Print what was copied, then what was refused.
-
-    Args:
-        moved: Result of the copy.
-        verb: What was done to blobs, such as ``"pushed"``.
-        machine: Whether to print JSON.
-    """
-    if machine:
-        emit(moved.to_json())
-        return
+def _print(moved: Moved, verb: str) -> None:
     rows = [(str(version), "would be new" if moved.planned else "new") for version in moved.made]
-    rows += [
-        (str(parent.digest), f"a parent; {parent} is another one there, or not signed")
-        for parent in moved.unnamed
-    ]
+    parent_note = "a parent; {} is another one there, or not signed"
+    rows += [(str(parent.digest), parent_note.format(parent)) for parent in moved.unnamed]
     rows += [(refusal.what, "refused") for refusal in moved.refused]
     if rows:
         columns([("component", ""), *rows])

@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from compatkit.cli.options import SignatureOptions, command_line
+from compatkit.cli.command_line import command_line
+from compatkit.cli.options import Options, option
 from compatkit.cli.output import news
+from compatkit.cli.writable import check_folder
 from compatkit.errors import EnvironmentFailure, LayoutError, NotFound, UsageError
 from compatkit.foundation.addresses import is_url, normalized
 
@@ -20,8 +20,26 @@ if TYPE_CHECKING:
     from compatkit.registry.signing.trust import Trusted
     from compatkit.registry.store import Store
 
+trusted_option = option(
+    "Trust these instead of your own trusted keys (`compatkit keys`): a folder of public keys, a file of one, "
+    "or a key; may be repeated.",
+    metavar="WHOM",
+)
 
-def open_store(context: click.Context) -> Store:
+
+class SignatureOptions(Options):
+    """Whose signatures loaded components must carry."""
+
+    require_signature: bool = option("Refuse what is not signed by a trusted key; implied by --trusted.")
+    trusted: tuple[str, ...] = trusted_option
+
+    @property
+    def signed(self) -> bool:
+        """Whether loaded components must be signed."""
+        return self.require_signature or bool(self.trusted)
+
+
+def open_store() -> Store:
     """Open the store named on the command line; imports no torch.
 
     Raises:
@@ -29,11 +47,11 @@ def open_store(context: click.Context) -> Store:
     """
     from compatkit.registry.store import Store
 
-    root, trusted = _named(context), demanded(context)
+    root, trusted = _named(), demanded()
     return Store.find(trusted=trusted) if root is None else Store.open(Path(root).expanduser(), trusted)
 
 
-def _named(context: click.Context) -> str | None:
+def _named() -> str | None:
     """Return the registry named by the command line or the environment, or None.
 
     Raises:
@@ -41,7 +59,7 @@ def _named(context: click.Context) -> str | None:
     """
     from compatkit.registry.layout import VARIABLE
 
-    root = command_line(context).registry or os.environ.get(VARIABLE) or None
+    root = command_line().registry or os.environ.get(VARIABLE) or None
     root = None if root is None else normalized(root)
     if root is not None and is_url(root):
         raise UsageError(
@@ -52,14 +70,14 @@ def _named(context: click.Context) -> str | None:
     return root
 
 
-def demanded(context: click.Context) -> Trusted | None:
+def demanded() -> Trusted | None:
     """Return the keys whose signature is required, or None.
 
     Raises:
         KeyFileError: The trusted keys cannot be determined.
         MissingDependency: ``cryptography`` is not installed.
     """
-    options = command_line(context).options
+    options = command_line().options
     if not isinstance(options, SignatureOptions) or not options.signed:
         return None
     from compatkit.registry.signing.keys import check_installed
@@ -69,14 +87,14 @@ def demanded(context: click.Context) -> Trusted | None:
     return Trusted.of(options.trusted or True)
 
 
-def open_registry(context: click.Context) -> Registry:
+def open_registry() -> Registry:
     """Open the registry named on the command line."""
     from compatkit.components.registry import Registry
 
-    return Registry(open_store(context))
+    return Registry(open_store())
 
 
-def destination(context: click.Context) -> Path:
+def destination() -> Path:
     """Return the folder of the registry to publish to, without writing to it.
 
     A named folder that is missing or empty becomes a registry when something is published, so a command that fails
@@ -88,14 +106,13 @@ def destination(context: click.Context) -> Path:
     """
     from compatkit.registry.layout import FOLDERS, MARKER, VARIABLE, locate
 
-    name = _named(context)
+    name = _named()
     root = Path(name if name is not None else locate(None)).expanduser().absolute()
     if (root / MARKER).exists():
         _try_to_write(root)
         return root
-    if root.is_dir() and not {entry.name for entry in root.iterdir()} <= {
-        name.split("/")[0] for name in FOLDERS
-    }:
+    own = {folder.split("/")[0] for folder in FOLDERS}
+    if root.is_dir() and not {entry.name for entry in root.iterdir()} <= own:
         raise LayoutError(
             f"{root} is not a registry and holds other files. Make it one anyway with `compatkit init {root}`, "
             f"or name another folder (--registry, {VARIABLE}).",
@@ -114,15 +131,18 @@ def ensure_store(root: Path) -> tuple[Store, bool]:
     Raises:
         EnvironmentFailure: The folder cannot be created or written.
     """
-    from compatkit.registry.layout import MARKER
+    from compatkit.registry.layout import FOLDERS, MARKER
     from compatkit.registry.store import Store
 
     fresh, above = not (root / MARKER).exists(), _above(root)
     try:
         return Store.init(root, exist_ok=True), fresh
     except EnvironmentFailure:
-        if not (root / MARKER).exists():
-            _remove_empty(root, above)
+        below = [root / name for name in FOLDERS]
+        made = {folder for leaf in below for folder in (leaf, *leaf.parents) if above in folder.parents}
+        for folder in sorted(made, reverse=True) if not (root / MARKER).exists() else ():
+            with suppress(OSError):  # not empty, or missing
+                folder.rmdir()
         raise
 
 
@@ -141,13 +161,12 @@ def open_or_create_registry(root: Path) -> Registry:
     return Registry(open_or_create_store(root))
 
 
-def check_target(context: click.Context, name: str, kind: Kind, version: str | None = None) -> None:
+def check_target(name: str, kind: Kind, version: str | None = None) -> None:
     """Raise for a name, a version or a registry that a component of this kind cannot be published under.
 
     All versions of a name have one kind, because the bare name means the newest version.
 
     Args:
-        context: Holds the registry.
         name: To publish under.
         kind: Of the component.
         version: To publish as, or None.
@@ -163,8 +182,8 @@ def check_target(context: click.Context, name: str, kind: Kind, version: str | N
     check_name(name)
     if version is not None:
         Version.parse(version)
-    destination(context)
-    store = open_store(context)
+    destination()
+    store = open_store()
     try:
         latest = store.resolve(name)
     except NotFound:
@@ -182,65 +201,6 @@ def check_target(context: click.Context, name: str, kind: Kind, version: str | N
 def _above(root: Path) -> Path:
     """Return ``root``, or the nearest existing folder above it."""
     return next(folder for folder in (root, *root.parents) if folder.exists())
-
-
-def _remove_empty(root: Path, above: Path) -> None:
-    """Remove what a failed ``Store.init`` created: empty folders in ``root``, and parents up to ``above``."""
-    from compatkit.registry.layout import FOLDERS
-
-    made = [
-        root.joinpath(*name.split("/")[: depth + 1])
-        for name in FOLDERS
-        for depth in range(name.count("/") + 1)
-    ]
-    parents = [folder for folder in (root, *root.parents) if above in folder.parents]
-    for folder in (*sorted(made, reverse=True), *parents):
-        with suppress(OSError):  # not empty, or missing
-            folder.rmdir()
-
-
-def check_folder(folder: Path, what: str) -> None:
-    """Raise for a folder in which nothing can be created.
-
-    Args:
-        folder: Where something is to be created.
-        what: What is to be created, for the message.
-
-    Raises:
-        EnvironmentFailure: It is missing, not a folder, or not writable.
-    """
-    if not folder.exists():
-        problem = "does not exist; create it first, or name another"
-    elif not folder.is_dir():
-        problem = "is not a folder; name another"
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        problem = "is not writable: read-only, or owned by somebody else; name another"
-    else:
-        return
-    raise EnvironmentFailure(f"{what} cannot be written: {folder} {problem}.", subject=folder)
-
-
-def check_outputs(paths: dict[str, str | None]) -> None:
-    """Raise for output files that cannot be written, before anything is measured.
-
-    Args:
-        paths: Path by option; None if the option is not given.
-
-    Raises:
-        UsageError: A path is a folder, or given twice.
-        EnvironmentFailure: Its folder is missing or not writable.
-    """
-    seen: dict[Path, str] = {}
-    for option, path in paths.items():
-        if path is None:
-            continue
-        file = Path(path).absolute()
-        if file.is_dir():
-            raise UsageError(f"{option} {path} is a folder; name a file in it.", subject=file)
-        if file in seen:
-            raise UsageError(f"{seen[file]} and {option} both name {path}; one would replace the other.")
-        seen[file] = option
-        check_folder(file.parent, f"{option} {path}")
 
 
 def _try_to_write(root: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from compatkit.cli.options import Options, argument, command, option, tags
 from compatkit.cli.output import columns, emit, paragraph
 from compatkit.cli.roots import open_store
@@ -26,7 +24,7 @@ class SearchOptions(Options):
     pattern: str | None = argument()
     kind: str | None = option("extractor, head, auxiliary_head, adapter, ...")
     tagged: dict[str, str] = option(
-        "A tag; may be repeated.", "--tag", multiple=True, metavar="KEY=VALUE", callback=tags
+        "A tag; may be repeated.", "--tag", multiple=True, metavar="KEY=VALUE", convert=tags
     )
     model: str | None = option("The blueprint's model, such as 'resnet*'.", metavar="GLOB")
     channels: int | None = option("A feature width: of an extractor's outputs, a head's inputs.")
@@ -47,12 +45,12 @@ class SearchOptions(Options):
     help="Search versions; all filters must match. PATTERN is a glob over whole names, such as 'digits/*.head', or "
     "words to find in name, title, description, model or tags, such as resnet.",
 )
-def search_command(context: click.Context, options: SearchOptions) -> None:
+def search_command(options: SearchOptions) -> int | None:
     """Search versions."""
     from compatkit.registry.index.search import Query
     from compatkit.registry.resolving import is_pattern
 
-    index, pattern = open_store(context).index, options.pattern
+    index, pattern = open_store().index, options.pattern
     most = options.limit if options.limit is not None or options.json else SHOWN
     as_words = pattern is not None and not is_pattern(pattern) and not {"@", ":"} & {*pattern}
     query = Query(
@@ -65,8 +63,7 @@ def search_command(context: click.Context, options: SearchOptions) -> None:
     versions = index.search(query)
     total = len(versions) if most is None or len(versions) < most else max(len(versions), index.count(query))
     if options.json:
-        emit({"total": total, "components": [version.to_json() for version in versions]})
-        return
+        return emit({"total": total, "components": [version.to_json() for version in versions]})
     if versions:
         columns([HEADER, *map(_cells, versions)], right=(3, 4))
     if total > len(versions):

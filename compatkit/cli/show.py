@@ -27,28 +27,29 @@ class ShowOptions(Options):
     ShowOptions,
     help="Show the component REF and its contract (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias).",
 )
-def show_command(context: click.Context, options: ShowOptions) -> None:
+def show_command(options: ShowOptions) -> int | None:
     """Show a component's contract."""
     from compatkit.contracts.manifest import to_bytes
     from compatkit.foundation.codec import loads
-    from compatkit.reports.contracts import facts
+    from compatkit.reports.contracts import facts as facts_of
 
-    store = open_store(context)
+    store = open_store()
     reference = store.resolve(options.reference)
     manifest = store.manifest(reference)
+    verified, verdicts = _signatures(store, reference)
     if options.json:
-        place = {"name": reference.name, "version": str(reference.version), "digest": reference.digest}
-        known = {
+        facts = {
+            "name": reference.name,
+            "version": str(reference.version),
+            "digest": reference.digest,
             "versions": list(map(str, store.versions(reference.name))),
             "aliases": store.aliases(reference.name),
+            "signatures": [verdict.to_json() for verdict in verdicts],
+            "signatures_verified": verified,
         }
-        verified, found_out = _signatures(store, reference)
-        signed = {"signatures": [verdict.to_json() for verdict in found_out], "signatures_verified": verified}
-        emit({**place, **known, **signed, "manifest": loads(to_bytes(manifest), what=options.reference)})
-        return
+        return emit(facts | {"manifest": loads(to_bytes(manifest), what=options.reference)})
     click.echo(click.style(f"{reference.name}@{reference.version}", bold=True))
-    signed = _signed(*_signatures(store, reference))
-    rows(facts(store, reference, manifest) | ({"signatures": signed} if signed else {}))
+    rows(facts_of(store, reference, manifest) | {"signatures": _signed(verified, verdicts)})
 
 
 def _signatures(store: Store, reference: Reference) -> tuple[bool, list[SignatureVerdict]]:

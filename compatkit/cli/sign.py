@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Options, SigningOptions, argument, command, command_line, option
+from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import emit, next_step
 from compatkit.cli.roots import open_registry
 
 if TYPE_CHECKING:
-    from compatkit.components.registry import Registry
     from compatkit.registry.signing.signer import SigningKey
 
 all_option = option("All versions of a name or glob instead of the latest, without withdrawn ones.", "--all")
@@ -44,43 +42,36 @@ class SignOptions(Options):
     help="Sign components under their names and versions: REF is a name (its latest version), a glob such as "
     "'digits/*', NAME@VERSION, or a bare digest. Existing signatures of this key with the same end are kept.",
 )
-def sign_command(context: click.Context, options: SignOptions) -> None:
+def sign_command(options: SignOptions) -> int | None:
     """Sign components, or the measured results of pairs."""
-    registry = open_registry(context)
+    registry = open_registry()
     if options.evidence:
-        _sign_evidence(context, options, registry)
-        return
-    signatures = registry.care.sign(
-        options.references,
-        open_key(options.key),
-        expires=options.expires,
-        named=not options.unnamed,
-        every=options.every,
-    )
+        if len(options.references) != 2 or options.every or options.unnamed:
+            raise click.UsageError(
+                "--evidence takes two REF, extractors and heads, without --all and --unnamed.",
+                click.get_current_context(),
+            )
+        key = open_key(options.key)
+        signatures = registry.care.sign_evidence(*options.references, key, expires=options.expires)
+    else:
+        signatures = registry.care.sign(
+            options.references,
+            open_key(options.key),
+            expires=options.expires,
+            named=not options.unnamed,
+            every=options.every,
+        )
     if options.json:
-        emit([signature.to_json() for signature in signatures])
-        return
+        return emit([signature.to_json() for signature in signatures])
+    if options.evidence:
+        made = sum(signature.made for signature in signatures)
+        click.echo(f"signed {made:,} measured results; {len(signatures) - made:,} were signed before")
+        return None
     for signature in signatures:
         facts = signature.to_json()
         ends = f", until {facts['expires']}" if facts["expires"] else ""
         click.echo(f"{'signed' if signature.made else 'signed before'} {signature.subject}{ends}")
-    more = ["--all"] if options.every else []
-    next_step("compatkit", *command_line(context).words, "signatures", *options.references, *more)
-
-
-def _sign_evidence(context: click.Context, options: SignOptions, registry: Registry) -> None:
-    if len(options.references) != 2 or options.every or options.unnamed:
-        raise click.UsageError(
-            "--evidence takes two REF, extractors and heads, without --all and --unnamed.", context
-        )
-    signatures = registry.care.sign_evidence(
-        *options.references, open_key(options.key), expires=options.expires
-    )
-    if options.json:
-        emit([signature.to_json() for signature in signatures])
-        return
-    made = sum(signature.made for signature in signatures)
-    click.echo(f"signed {made:,} measured results; {len(signatures) - made:,} were signed before")
+    next_step("signatures", *options.references, *(["--all"] if options.every else []))
 
 
 def key_folder() -> Path:
@@ -123,23 +114,3 @@ def ask(prompt: str, *, confirm: bool = False) -> str:
         return ""
     text = click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True)
     return str(text)
-
-
-def chosen_key(options: SigningOptions) -> SigningKey | None:
-    """Return the key of ``--sign-with``, opened before any work is done; or None."""
-    return None if options.sign_with is None else open_key(options.sign_with)
-
-
-def sign_published(
-    registry: Registry, references: Iterable[str], key: SigningKey | None
-) -> dict[str, list[dict[str, Any]]]:
-    """Sign new publications; return ``signed`` for ``--json``, empty without a key.
-
-    Args:
-        registry: The registry.
-        references: What was published.
-        key: Signing key, or None.
-    """
-    if key is None:
-        return {}
-    return {"signed": [signature.to_json() for signature in registry.care.sign(list(references), key)]}

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Options, argument, command, trusted_option
+from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, emit, fold
-from compatkit.cli.roots import open_store
+from compatkit.cli.roots import open_store, trusted_option
 from compatkit.cli.sign import all_option
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ class SignaturesOptions(Options):
     "component, for this name and version, at this time. REF as for `compatkit sign`; default: the latest version of "
     "everything. Exit code 1 if a component has no valid signature, 3 if that is because one is forged or damaged.",
 )
-def signatures_command(context: click.Context, options: SignaturesOptions) -> None:
+def signatures_command(options: SignaturesOptions) -> int | None:
     """Verify the signatures of components."""
     from compatkit.registry.signing.judging import judge, refusal
     from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted
     from compatkit.registry.signing.verify import subjects
 
-    store, trusted = open_store(context), Trusted.of(options.trusted or True)
+    store, trusted = open_store(), Trusted.of(options.trusted or True)
     check_installed()
     reports: list[dict[str, Any]] = []
     code = 0
@@ -48,22 +48,16 @@ def signatures_command(context: click.Context, options: SignaturesOptions) -> No
         ]
         error = refusal(part.digest, part.name, verdicts)
         code = max(code, 0 if error is None else error.exit_code)
-        reports.append(
-            {
-                "reference": str(part),
-                "digest": part.digest,
-                "good": error is None,
-                "code": None if error is None else error.code,
-                "signatures": [verdict.to_json() for verdict in verdicts],
-            }
-        )
+        facts = {"good": error is None, "code": error and error.code}
+        signed = [verdict.to_json() for verdict in verdicts]
+        reports.append({"reference": str(part), "digest": part.digest, **facts, "signatures": signed})
         if not options.json:
             _print(part, verdicts, error is None)
     if options.json:
-        emit(reports)
-    elif not trusted.keys:
+        return emit(reports, code)
+    if not trusted.keys:
         click.echo(f"no key is trusted in {clean(trusted.source)}: compatkit keys trust FILE", err=True)
-    context.exit(code)
+    return code
 
 
 def _print(part: SignedPart, verdicts: list[SignatureVerdict], good: bool) -> None:

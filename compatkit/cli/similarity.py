@@ -1,41 +1,32 @@
-"""``compatkit similarity``: compare all layers of two networks, as figures, a heat map and a page."""
+"""``compatkit similarity``: compare all layers of two networks, as figures and a heat map."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.images import data_sets
+from compatkit.cli.images import TestSetOptions
 from compatkit.cli.metric import settings_of
-from compatkit.cli.options import (
-    NamedDataOptions,
-    PathType,
-    SignatureOptions,
-    argument,
-    command,
-    device_option,
-    option,
-    recipe_option,
-)
-from compatkit.cli.output import clean, columns, emit, paragraph, progress
-from compatkit.cli.roots import check_outputs, open_registry
+from compatkit.cli.options import argument, command, device_option, option
+from compatkit.cli.output import columns, emit, paragraph, progress
+from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from compatkit.components.registry import Registry
     from compatkit.evaluation.assembly import Assembly
     from compatkit.evaluation.metrics import Table
     from compatkit.measuring.activations import Activations
-    from compatkit.measuring.measurement import Measurement
 
 PRINTED = 14
 """Most layers of the other network in a printed table; ``--json`` and files have all."""
 
 
-class SimilarityOptions(NamedDataOptions, SignatureOptions):
+class SimilarityOptions(TestSetOptions, SignatureOptions):
     """Arguments and options of ``similarity``."""
 
     left: str = argument()
@@ -69,12 +60,7 @@ class SimilarityOptions(NamedDataOptions, SignatureOptions):
     controls: bool = option(
         "Also compare with the images of RIGHT shuffled, and the same networks untrained."
     )
-    png: str | None = option("Write heat maps.", type=PathType(), metavar="FILE")
-    html: str | None = option("Write one self-contained page.", type=PathType(), metavar="FILE")
-    name: str | None = option(
-        "Test set by name or path; default: the one that LEFT was trained on.", "--data", metavar="NAME"
-    )
-    recipe: str | None = recipe_option
+    png: Path | None = option("Write heat maps.", written=True)
     images: int | None = option("Take N images, balanced over classes.", min=4, metavar="N")
     seed: int = option("Seed of all that is drawn.", min=0, default=0)
     device: str = device_option
@@ -87,7 +73,7 @@ class SimilarityOptions(NamedDataOptions, SignatureOptions):
     help="Run the same test images through two networks and compare all of their layers. LEFT and RIGHT are an "
     "extractor, a recombination, or parts joined by +: EXTRACTOR+HEAD, ENCODER+LATENT+DECODER.",
 )
-def similarity_command(context: click.Context, options: SimilarityOptions) -> None:
+def similarity_command(options: SimilarityOptions) -> int | None:
     """Record both networks, compare, and write."""
     from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.activations import activations
@@ -95,17 +81,14 @@ def similarity_command(context: click.Context, options: SimilarityOptions) -> No
     from compatkit.reports.layer_maps import LayerMaps
     from compatkit.reports.writing import write
 
-    files = {"--png": options.png, "--html": options.html}
-    check_outputs(files)
     chosen = settings_of(options.settings, options.metrics)
     made = [make_metric(name, **chosen[name]) for name in options.metrics]
-    registry = open_registry(context)
+    registry = open_registry()
     pinned = [
         [str(registry.store.resolve(reference)) for reference in network.split("+")]
         for network in (options.left, options.right)
     ]
-    names = (options.name,) if options.name else ()
-    (data,) = data_sets(registry, [pinned[0][0]], names, options.recipe, options).values()
+    data = options.data_of(registry, pinned[0][0])
     images = data.test if options.images is None else data.subset(test=options.images, seed=options.seed).test
     networks = [_network(registry, parts) for parts in pinned]
     wanted = [options.layers, options.other_layers or options.layers]
@@ -120,15 +103,9 @@ def similarity_command(context: click.Context, options: SimilarityOptions) -> No
                 **options.only("flatten", "device", "batch_size"),
             )
 
-    sides = [
-        record(network, layers, name)
-        for network, layers, name in zip(networks, wanted, ("left", "right"), strict=True)
-    ]
-
-    def compare(left: Activations, right: Activations) -> Measurement:
-        return similarity(left, right, made, batch_size=options.batch_size)
-
-    compared = {"": compare(sides[0], sides[1])}
+    sides = [record(*side) for side in zip(networks, wanted, ("left", "right"), strict=True)]
+    compare = partial(similarity, metrics=made, batch_size=options.batch_size)
+    compared = {"": compare(*sides)}
     if other := [
         result for result in compared[""].values() if list(getattr(result, "axes", ())) != ["this", "other"]
     ]:
@@ -143,46 +120,34 @@ def similarity_command(context: click.Context, options: SimilarityOptions) -> No
             record(_untrained(registry, parts, network, options.seed + number), layers, "untrained")
             for number, (parts, network, layers) in enumerate(zip(pinned, networks, wanted, strict=True))
         ]
-        compared["untrained"] = compare(fresh[0], fresh[1])
+        compared["untrained"] = compare(*fresh)
     shown: dict[str, Table] = {}
     for control, measurement in compared.items():
         tables: dict[str, Any] = dict(measurement)
         if {"cka", "procrustes"} <= tables.keys():
             tables = {"smaller": smaller(measurement.table("cka"), measurement.table("procrustes")), **tables}
         shown |= {f"{name}, {control}" if control else name: table for name, table in tables.items()}
-    maps = LayerMaps(
-        {title: table.values for title, table in shown.items()},
-        tuple(sides[0]),
-        tuple(sides[1]),
-        *(_groups(network, side) for network, side in zip(networks, sides, strict=True)),
-        networks=(options.left, options.right),
-        notes={title: [cell.reason for cell in table.cells] for title, table in shown.items()},
-        about={"data": images.name, "images": len(images), "flatten": options.flatten, "seed": options.seed},
-        across=len(shown) // len(compared),
-    )
-    for path, content in ((options.png, maps.to_png), (options.html, maps.to_html)):
-        if path is not None:
-            write(path, content())
-    if options.json:
-        controls = {name: each.to_json()["results"] for name, each in compared.items() if name}
-        emit(
-            {
-                "left": pinned[0],
-                "right": pinned[1],
-                **compared[""].to_json(),
-                **({"smaller": shown["smaller"].to_json()} if "smaller" in shown else {}),
-                **({"controls": controls} if controls else {}),
-            }
+    if options.png is not None:
+        maps = LayerMaps(
+            {title: table.values for title, table in shown.items()},
+            tuple(sides[0]),
+            tuple(sides[1]),
+            *(_groups(network, side) for network, side in zip(networks, sides, strict=True)),
+            networks=(options.left, options.right),
+            across=len(shown) // len(compared),
         )
-        return
+        write(options.png, maps.to_png())
+    if options.json:
+        more: dict[str, Any] = {"smaller": shown["smaller"].to_json()} if "smaller" in shown else {}
+        if options.controls:
+            more["controls"] = {name: each.to_json()["results"] for name, each in compared.items() if name}
+        return emit({"left": pinned[0], "right": pinned[1], **compared[""].to_json(), **more})
     paragraph(
         f"{options.left} (rows) and {options.right} on {images.name}, {len(images):,} images, {options.flatten}"
     )
     for title, table in shown.items():
         if "/" not in title:
             _print(title, table)
-    for path in filter(None, files.values()):
-        click.echo(f"wrote {clean(path)}")
 
 
 def _network(registry: Registry, parts: Sequence[str]) -> Assembly:
@@ -250,7 +215,7 @@ def _print(title: str, table: Table) -> None:
     ]
     columns([["", *shown], *rows], right=range(1, len(shown) + 1))
     if len(shown) < len(other):
-        paragraph(f"... {len(other) - len(shown):,} more layers; --json, --html and --png have all.")
+        paragraph(f"... {len(other) - len(shown):,} more layers; --json and --png have all.")
     unsound = [(names, cell) for names, cell in table if cell.reason]
     for reason in dict.fromkeys(cell.reason for _, cell in unsound):
         count = sum(cell.reason == reason for _, cell in unsound)

@@ -9,37 +9,54 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.cuts import ModelOptions
-from compatkit.cli.images import load_data_set, offline
-from compatkit.cli.options import (
-    AboutOptions,
-    NamedDataOptions,
-    SigningOptions,
-    argument,
-    command,
-    labels_option,
-    option,
-)
+from compatkit.cli.images import NamedDataOptions, offline
+from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import emit, rows
+from compatkit.cli.releases import AboutOptions, SigningOptions, sign_published
 from compatkit.cli.roots import destination, open_or_create_registry
-from compatkit.cli.sign import chosen_key, sign_published
 from compatkit.registry.names import check_name
 
 if TYPE_CHECKING:
     from compatkit.components.drafts import Draft
 
 
-class SplitOptions(ModelOptions, SigningOptions, AboutOptions, NamedDataOptions):
-    """Arguments and options of ``split``."""
+class CutOptions(ModelOptions):
+    """Where a model is cut, and what its outputs mean."""
 
-    model: str = argument()
     cut: str = option(
         "Where to cut: a module path such as layer3, or forward_features; `compatkit cuts MODEL` lists them.",
         metavar="MODULE",
     )
+    labels: Path | None = option(
+        "Class names in the order of the outputs, one per line; without them the head has no class names.",
+        exists=True,
+        dir_okay=False,
+    )
+
+    def class_names(self) -> list[str] | None:
+        """Return the lines of the file of class names, or None without a file.
+
+        Raises:
+            UsageError: The file is not UTF-8 (click's error, shown with the command).
+        """
+        if self.labels is None:
+            return None
+        try:
+            text = self.labels.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise click.UsageError(
+                f"--labels {self.labels}: expected UTF-8, got an invalid byte at offset {error.start}."
+            ) from error
+        return text.removesuffix("\n").replace("\r\n", "\n").split("\n")
+
+
+class SplitOptions(CutOptions, SigningOptions, AboutOptions, NamedDataOptions):
+    """Arguments and options of ``split``."""
+
+    model: str = argument()
     publish: str | None = option("Publish the parts as PREFIX.extractor and PREFIX.head.", metavar="PREFIX")
     pretrained: bool = option("Use the library's pretrained weights instead of random ones.")
     seed: int = option("Seed of the random weights.", default=0)
-    labels: str | None = labels_option
     name: str | None = option(
         "Training images by name or path, for feature statistics.", "--data", metavar="NAME"
     )
@@ -51,23 +68,21 @@ class SplitOptions(ModelOptions, SigningOptions, AboutOptions, NamedDataOptions)
     help="Cut MODEL (any of timm's, torchvision's, a plugin's, or ours) and show what crosses, with both parts' "
     "contracts.",
 )
-def split_command(context: click.Context, options: SplitOptions) -> None:
+def split_command(options: SplitOptions) -> int | None:
     """Cut a model; the parts must reproduce the whole bitwise."""
-    options.check_publishes(options.publish)
-    root, key = None, chosen_key(options)
+    options.check_publishes()
+    root, key = None, options.key()
     if options.publish is not None:
         check_name(f"{options.publish}.extractor")
-        root = destination(context)
-    images = None
-    if options.name is not None:
-        images = load_data_set(options.name, options.data_root, options.download, options.damaged).train
+        root = destination()
+    images = None if options.name is None else options.load(options.name).train
     with offline(unless=options.download):
         from compatkit.components.splitting import publish_split, split
 
         parts = split(
             options.model,
             options.cut,
-            labels=class_names(options.labels),
+            labels=options.class_names(),
             data=images,
             **options.only("kwargs", "size", "builder", "pretrained", "seed"),
         )
@@ -79,8 +94,7 @@ def split_command(context: click.Context, options: SplitOptions) -> None:
     if options.json:
         described = {side: part.to_json() for side, part in parts.items()}
         done = {"published": published, **signed, "bitwise_equal": True}
-        emit({"model": options.model, "cut": options.cut, "parts": described, **done})
-        return
+        return emit({**options.only("model", "cut"), "parts": described, **done})
     print_parts(options.model, options.cut, parts, published.values(), bool(signed))
 
 
@@ -102,20 +116,3 @@ def print_parts(
         rows(part.describe())
     for reference in published:
         click.echo(f"published {reference}{' and signed it' if signed else ''}")
-
-
-def class_names(path: str | None) -> list[str] | None:
-    """Return the lines of a file of class names, or None without a file.
-
-    Raises:
-        UsageError: The file is not UTF-8 (click's error, shown with the command).
-    """
-    if path is None:
-        return None
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise click.UsageError(
-            f"--labels {path}: expected UTF-8, got an invalid byte at offset {error.start}."
-        ) from error
-    return text.removesuffix("\n").replace("\r\n", "\n").split("\n")

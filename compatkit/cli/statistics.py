@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from compatkit.cli.images import data_sets, images_and_tests
-from compatkit.cli.options import NamedDataOptions
+from compatkit.cli.images import NamedDataOptions, data_sets
 from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.contracts.manifest import trained_with
 
@@ -25,9 +24,9 @@ ALONE = (
 )
 
 
-def states_policy(context: click.Context) -> bool:
+def states_policy() -> bool:
     """Return whether the command line states ``--bn-policy``, whose default is for measuring."""
-    return context.get_parameter_source("bn_policy") is ParameterSource.COMMANDLINE
+    return click.get_current_context().get_parameter_source("bn_policy") is ParameterSource.COMMANDLINE
 
 
 def normalizes(parts: Sequence[Manifest]) -> bool:
@@ -65,7 +64,6 @@ def images_of_statistics(
     from compatkit.components.images import evenly, fitting_images
 
     if name is not None:
-        images, _ = images_and_tests(name, None, options.data_root, options.download, options.damaged)
-        return evenly(images)
-    (data,) = data_sets(registry, [str(extractor)], (), None, options).values()
+        return evenly(options.images_and_tests(name)[0])
+    (data,) = data_sets(registry, [str(extractor)], options).values()
     return fitting_images(data)

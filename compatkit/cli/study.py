@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Options, PathType, argument, command, group, option
+from compatkit.cli.options import Options, argument, command, group, option
 from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress, rows, warn
 
 if TYPE_CHECKING:
@@ -23,15 +24,14 @@ study_command = group("study", help="List the studies of the papers, and run one
     group=study_command,
     registry=False,
 )
-def list_command(context: click.Context, options: Options) -> None:
+def list_command(options: Options) -> int | None:
     """List studies; a broken one causes a warning and does not hide the others."""
     from compatkit.experiments.studies.finding import find_all
 
     studies, broken = find_all()
     if options.json:
         faults = [{"study": number, "error": str(error)} for number, error in broken.items()]
-        emit([*map(_described, studies), *faults])
-        return
+        return emit([*map(_described, studies), *faults])
     for place, installed in enumerate(studies):
         if place:
             click.echo()
@@ -43,11 +43,11 @@ def list_command(context: click.Context, options: Options) -> None:
             "sizes": ", ".join(installed.study.sizes),
             "data": ", ".join(installed.study.data),
         }
-        rows({label: text for label, text in facts.items() if text})
+        rows(facts)
     for number, error in broken.items():
         warn(f"study {number}: {error}")
     if studies:
-        next_step("compatkit", "study", "run", studies[0].number)
+        next_step("study", "run", studies[0].number, registry=False)
 
 
 def _described(installed: InstalledStudy) -> dict[str, Any]:
@@ -79,15 +79,13 @@ class StudyRunOptions(Options):
     arms: str = option(
         "Some of the study's arms, separated by commas; default: all.", metavar="A,B", default=""
     )
-    data: str | None = option(
-        "Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.",
-        type=PathType(),
-        metavar="PATH",
+    data: Path | None = option(
+        "Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.", metavar="PATH"
     )
     changes: tuple[str, ...] = option("Override a setting of the size.", "--set", metavar="NAME=VALUE")
     threads: int = option("Threads of a run's operations.", min=1, default=1)
     anew: bool = option("Delete runs with other settings from DIR.")
-    out: str | None = option("Folder to write to; default: study-NUMBER.", type=PathType(), metavar="DIR")
+    out: Path | None = option("Folder to write to; default: study-NUMBER.", metavar="DIR")
 
 
 @command(
@@ -98,14 +96,15 @@ class StudyRunOptions(Options):
     group=study_command,
     registry=False,
 )
-def run_command(context: click.Context, options: StudyRunOptions) -> None:
+def run_command(options: StudyRunOptions) -> int | None:
     """Carry out the missing runs, then show the results."""
     import torch
 
+    from compatkit.experiments.spread import Spread
     from compatkit.experiments.studies.finding import read_changes
     from compatkit.experiments.studies.running import carry_out
 
-    out = options.out or f"study-{options.number}"
+    out = options.out or Path(f"study-{options.number}")
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
     try:
@@ -125,14 +124,7 @@ def run_command(context: click.Context, options: StudyRunOptions) -> None:
     finally:
         torch.set_num_threads(before)
     if options.json:
-        emit({**document, "folder": out})
-    else:
-        _show(document, out)
-
-
-def _show(document: dict[str, Any], out: str) -> None:
-    from compatkit.experiments.spread import Spread
-
+        return emit({**document, "folder": out})
     by_arm: dict[str, dict[str, str]] = {}
     for row in document["results"]:
         known = [value for value in row["values"] if value is not None]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.images import named_options, offline
-from compatkit.cli.options import DataOptions, PathType, argument, command, command_line, option
+from compatkit.cli.images import DataOptions, named_options, offline
+from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import columns, counted, emit, news, next_step, paragraph, progress, warn
 from compatkit.cli.roots import destination
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class SweepOptions(DataOptions):
     """Arguments and options of ``sweep``."""
 
-    recipe: str = argument(type=PathType())
+    recipe: Path = argument()
     resume: bool = option("Keep the finished runs, and continue with the others.")
     launcher: str = option(
         "What carries out the runs: sequential, process (on this machine), ray (on a cluster), or that of a plugin; "
@@ -28,10 +29,8 @@ class SweepOptions(DataOptions):
         metavar="NAME",
     )
     workers: int | None = option("Runs at a time, in processes or on a cluster.", min=1)
-    out: str | None = option(
-        "Folder of records and checkpoints; default: ROOT-sweeps/RECIPE next to the registry.",
-        type=PathType(),
-        metavar="DIR",
+    out: Path | None = option(
+        "Folder of records and checkpoints; default: ROOT-sweeps/RECIPE next to the registry.", metavar="DIR"
     )
     prefix: str | None = option("Publish under this prefix instead of the recipe's.")
 
@@ -42,30 +41,27 @@ class SweepOptions(DataOptions):
     help="Carry out all runs of RECIPE, a TOML file whose table [sweep] lists what varies: train, publish, measure. "
     "A failed run does not end the others, but causes exit code 1.",
 )
-def sweep_command(context: click.Context, options: SweepOptions) -> None:
+def sweep_command(options: SweepOptions) -> int | None:
     """Check everything, carry out the runs, show means and spreads over seeds."""
     from compatkit.experiments.sweeps.sweep import Sweep
 
-    root = destination(context)
-    sweep = Sweep.read(
-        options.recipe, root=options.data_root, download=options.download, prefix=options.prefix
-    )
+    root = destination()
+    sweep = Sweep.read(options.recipe, **options.place, prefix=options.prefix)
     varies = ", ".join(f"{axis.path} ({len(axis.values)})" for axis in sweep.axes)
     news(f"{counted(len(sweep.runs), 'run')} of {sweep.file.name}: {varies}")
     try:
         with named_options(), offline(unless=options.download), progress("sweep") as report:
-            outcome = sweep.run(
-                root, progress=report, say=news, **options.only("out", "launcher", "workers", "resume")
-            )
+            settings = options.only("out", "launcher", "workers", "resume")
+            outcome = sweep.run(root, progress=report, say=news, **settings)
     except KeyboardInterrupt:
         news("The same command with --resume goes on from here.")
         raise
+    code = 1 if outcome.failed else 0
     if options.json:
-        emit({"registry": str(root), **to_json(outcome)})
-    else:
-        _show(outcome)
-        next_step("compatkit", *command_line(context).words, "ls", f"{sweep.runs[0].tables['prefix']}/*")
-    context.exit(1 if outcome.failed else 0)
+        return emit({"registry": root, **to_json(outcome)}, code)
+    _show(outcome)
+    next_step("ls", f"{sweep.runs[0].tables['prefix']}/*")
+    return code
 
 
 def to_json(outcome: SweepResult) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from compatkit.cli.images import found_in, named_options, offline
-from compatkit.cli.options import DataOptions, PathType, argument, command, command_line, option, tags
+from compatkit.cli.command_line import command_line
+from compatkit.cli.images import DataOptions, named_options, offline
+from compatkit.cli.options import argument, command, option, tags
 from compatkit.cli.output import emit, news, speaks
-from compatkit.cli.publish import Publication, ReleaseOptions, check_numbers, load
-from compatkit.cli.roots import check_folder, destination
-from compatkit.cli.sign import chosen_key
+from compatkit.cli.publish import Publication, ReleaseOptions, load
+from compatkit.cli.roots import destination
+from compatkit.cli.writable import check_folder
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.experiments.recipes import STATE, Started
 from compatkit.registry.names import Version
@@ -38,7 +39,7 @@ NOTES = 3
 class TrainOptions(ReleaseOptions, DataOptions):
     """Arguments and options of ``train``."""
 
-    recipe: str = argument(type=PathType())
+    recipe: Path = argument()
     seed: int | None = option("Overrides the recipe's.", min=0)
     steps: int | None = option("Steps of each task; overrides the recipe's.", min=1)
     out: Path | None = option(
@@ -46,10 +47,8 @@ class TrainOptions(ReleaseOptions, DataOptions):
         "published.",
         metavar="DIR",
     )
-    checkpoint: str | None = option(
-        "Save the state in this file instead of a folder, and continue from it if it exists.",
-        type=PathType(),
-        metavar="FILE",
+    checkpoint: Path | None = option(
+        "Save the state in this file instead of a folder, and continue from it if it exists."
     )
     new_augment: bool = option(
         "Go on from a run (--out, --checkpoint) whose recipe had another `augment`, and was otherwise the same; the "
@@ -60,7 +59,7 @@ class TrainOptions(ReleaseOptions, DataOptions):
         "--logger",
         multiple=True,
         metavar="NAME=FOLDER",
-        callback=tags,
+        convert=tags,
     )
     explain: bool = option(
         "Show the plan (tasks, owners of parameters, hooks, how steps execute); train nothing."
@@ -74,9 +73,9 @@ class TrainOptions(ReleaseOptions, DataOptions):
     help="Train the tasks of RECIPE, a TOML file, and publish their parts. Examples are in examples/. The run is saved "
     "every two minutes and on Ctrl-C or SIGTERM; the same command then continues it.",
 )
-def train_command(context: click.Context, options: TrainOptions) -> None:
+def train_command(options: TrainOptions) -> int | None:
     """Train and publish, after checking registry and policies, so that nothing is trained in vain."""
-    check_numbers(options.version, options.major)
+    options.check_numbers()
     if options.out is not None and options.checkpoint is not None:
         raise UsageError("--out and --checkpoint exclude each other; give one of them.")
     if options.new_augment and options.out is None and options.checkpoint is None:
@@ -89,30 +88,31 @@ def train_command(context: click.Context, options: TrainOptions) -> None:
             "example with `compatkit train RECIPE --steps 1 --dry-run --download`."
         )
     first, notes = speaks(), list[str]()
-    root, key = (destination(context), chosen_key(options)) if first else (Path("registry"), None)
+    root, key = (destination(), options.key()) if first else (Path("registry"), None)
     started = Started.of(
-        options.recipe,
+        str(options.recipe),
         root,
-        options.data_root,
+        options.place["root"],
         settings={
-            **options.only("seed", "steps", "checkpoint"),
+            **options.only("seed", "steps"),
+            "checkpoint": options.checkpoint and str(options.checkpoint),
             "loggers": options.loggers or None,
             "new_augment": options.new_augment or None,
         },
         prefix=options.prefix,
         about=options.described(),
-        command=("compatkit", *command_line(context).arguments),
+        command=("compatkit", *command_line().arguments),
     )
     with named_options():
-        plan, frozen = load(context, started, options.download)
+        plan, frozen = load(started, options.download)
     if options.explain or options.profile is not None:
         _look(plan, frozen, options)
-        return
+        return None
     folder = None
     if plan.trainer.checkpoint is None:
         folder = started.beside() if options.out is None else options.out
         plan = attrs.evolve(plan, trainer=attrs.evolve(plan.trainer, checkpoint=folder / STATE))
-    images = (found_in(options.data_root, options.download),)
+    images = (options.finder(),)
     if first:
         _check_checkpoint(plan.trainer.checkpoint, folder)
         notes = [] if options.major else _check_versions(root, plan, options.version, images)
@@ -120,11 +120,10 @@ def train_command(context: click.Context, options: TrainOptions) -> None:
     keeping = started.in_folder(folder) if first and folder is not None else nullcontext()
     with keeping, offline(unless=options.download):
         fit = _fit(plan, frozen, started.again(), notes)
-    if first:
-        given_folder = options.out is not None
-        Publication(
-            context, options, root, plan, started, folder, given_folder, images, plan.about, key
-        ).publish(fit)
+    if not first:
+        return None
+    named = options.out is not None
+    return Publication(options, root, plan, started, folder, named, images, plan.about, key).publish(fit)
 
 
 def _fit(plan: Recipe, frozen: Frozen, again: str, notes: Sequence[str]) -> Fit:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Options, PathType, command, command_line, option
-from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress
+from compatkit.cli.command_line import command_line
+from compatkit.cli.options import Options, command, option
+from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress, rows
 from compatkit.errors import IntegrityError
 
 if TYPE_CHECKING:
     from compatkit.registry.maintenance.check import Soundness
     from compatkit.registry.maintenance.faults import Fault
-    from compatkit.registry.maintenance.plan import ActionResult, RepairPlan
+    from compatkit.registry.maintenance.plan import ActionResult
 
 COLORS = {"error": "red", "warning": "yellow"}
 NAMED = 5
@@ -28,8 +30,8 @@ class VerifyOptions(Options):
     repair: bool = option(
         "Repair what is possible, and verify again. Nothing is deleted: damaged files go to quarantine/."
     )
-    copy: str | None = option(
-        "Another copy of the registry, to restore lost bytes from.", "--from", type=PathType(), metavar="ROOT"
+    copy: Path | None = option(
+        "Another copy of the registry, to restore lost bytes from.", "--from", metavar="ROOT"
     )
 
 
@@ -39,16 +41,16 @@ class VerifyOptions(Options):
     help="Check the registry's files for all faults, and show the remedies. Exit code 3 if there is an error, not for "
     "warnings and infos.",
 )
-def verify_command(context: click.Context, options: VerifyOptions) -> None:
+def verify_command(options: VerifyOptions) -> int | None:
     """Verify a registry, and repair it on request."""
     from compatkit.registry.layout import locate
     from compatkit.registry.maintenance.check import examine, open_damaged
     from compatkit.registry.maintenance.repair import plan
     from compatkit.registry.store import Store
 
-    root = command_line(context).registry
+    root = command_line().registry
     store = open_damaged(locate(None) if root is None else Path(root).expanduser())
-    source = Store.open(Path(options.copy).expanduser()) if options.copy is not None else None
+    source = Store.open(options.copy.expanduser()) if options.copy is not None else None
 
     def look() -> Soundness:
         with progress("verify", bytes=True) as report:
@@ -58,17 +60,38 @@ def verify_command(context: click.Context, options: VerifyOptions) -> None:
     planned = plan(before, source=source)
     outcomes = planned.apply() if options.repair else ()
     after = look() if any(outcome.done for outcome in outcomes) else before
+    code = 0 if after.sound else IntegrityError.exit_code
     if options.json:
         done = {"before": before.to_json(), "outcomes": [outcome.to_json() for outcome in outcomes]}
-        emit({**after.to_json(), "repair": planned.to_json(), **(done if options.repair else {})})
+        return emit(
+            {**after.to_json(), "repair": planned.to_json(), **(done if options.repair else {})}, code
+        )
+    _print(before)
+    if options.repair:
+        _list("repair", [_outcome(outcome) for outcome in outcomes])
     else:
-        _print(before)
-        _print_repair(planned, outcomes, after) if options.repair else _print_plan(planned)
-        _conclude(after)
-        if planned.actions and not options.repair:
-            more = ["--from", options.copy] if options.copy else []
-            next_step("compatkit", *command_line(context).words, "verify", *more, "--repair")
-    context.exit(0 if after.sound else IntegrityError.exit_code)
+        _list(
+            "--repair would",
+            [("-", _with_users(action.words, action.affected)) for action in planned.actions],
+        )
+    left = [(fault.code, _with_users(fault.path, fault.affected), fault.remedy) for fault in planned.left]
+    _list("left to you", [("-", f"{name} {where}: {remedy}") for name, where, remedy in left])
+    known = {(fault.code, fault.path) for fault in planned.left}
+    new = [
+        fault for fault in after.faults if fault.severity != "info" and (fault.code, fault.path) not in known
+    ]
+    if outcomes and new:
+        click.echo(click.style("\nstill there, or only seen now:", bold=True))
+        for fault in new:
+            _print_fault(fault)
+    counts = {name: after.count(name) for name in ("error", "warning")}
+    text = " and ".join(counted(count, name) for name, count in counts.items() if count)
+    word = click.style("sound", fg="green") if after.sound else click.style("not sound", fg="red", bold=True)
+    click.echo(f"\n{text}: {word}" if text else word)
+    if planned.actions and not options.repair:
+        more = ["--from", options.copy] if options.copy else []
+        next_step("verify", *more, "--repair")
+    return code
 
 
 def _print(report: Soundness) -> None:
@@ -87,59 +110,24 @@ def _print(report: Soundness) -> None:
 def _print_fault(fault: Fault) -> None:
     severity = click.style(fault.severity, fg=COLORS.get(fault.severity))
     click.echo(f"\n{severity}  {fault.code}  {clean(fault.path) or '.'}")
-    facts = {"what": fault.what, "affected": first(fault.affected, NAMED), "remedy": fault.remedy}
-    for label, text in facts.items():
-        if text:
-            click.echo(fold(label, text, indent=2, size=8))
+    rows({"what": fault.what, "affected": first(fault.affected, NAMED), "remedy": fault.remedy})
 
 
-def _print_plan(planned: RepairPlan) -> None:
-    if planned.actions:
-        click.echo(click.style("\n--repair would:", bold=True))
-        for action in planned.actions:
-            click.echo(fold("-", _with_users(action.words, action.affected), indent=2, size=1))
-    _print_left(planned)
+def _list(title: str, lines: Sequence[tuple[str, str]]) -> None:
+    """Print a title and labeled lines, if there are any."""
+    if lines:
+        click.echo(click.style(f"\n{title}:", bold=True))
+    size = max((len(label) for label, _ in lines), default=0)
+    for label, text in lines:
+        click.echo(fold(label, text, indent=2, size=size))
 
 
-def _print_repair(planned: RepairPlan, outcomes: tuple[ActionResult, ...], after: Soundness) -> None:
-    if outcomes:
-        click.echo(click.style("\nrepair:", bold=True))
-    for outcome in outcomes:
-        state = "done" if outcome.done else "failed" if outcome.error else "not needed any more"
-        words = _with_users(outcome.action.words, outcome.action.affected)
-        click.echo(fold(state, f"{words}: {outcome.error}" if outcome.error else words, indent=2, size=6))
-    _print_left(planned)
-    known = {(fault.code, fault.path) for fault in planned.left}
-    new = [
-        fault for fault in after.faults if fault.severity != "info" and (fault.code, fault.path) not in known
-    ]
-    if outcomes and new:
-        click.echo(click.style("\nstill there, or only seen now:", bold=True))
-        for fault in new:
-            _print_fault(fault)
-
-
-def _print_left(planned: RepairPlan) -> None:
-    if planned.left:
-        click.echo(click.style("\nleft to you:", bold=True))
-        for fault in planned.left:
-            click.echo(
-                fold(
-                    "-",
-                    f"{fault.code} {_with_users(fault.path, fault.affected)}: {fault.remedy}",
-                    indent=2,
-                    size=1,
-                )
-            )
+def _outcome(outcome: ActionResult) -> tuple[str, str]:
+    state = "done" if outcome.done else "failed" if outcome.error else "not needed any more"
+    words = _with_users(outcome.action.words, outcome.action.affected)
+    return state, f"{words}: {outcome.error}" if outcome.error else words
 
 
 def _with_users(text: str, users: tuple[str, ...]) -> str:
     more = tuple(user for user in users if user not in text)
     return f"{text} ({first(more, NAMED)})" if more else text
-
-
-def _conclude(report: Soundness) -> None:
-    counts = {name: report.count(name) for name in ("error", "warning")}
-    text = " and ".join(counted(count, name) for name, count in counts.items() if count)
-    word = click.style("sound", fg="green") if report.sound else click.style("not sound", fg="red", bold=True)
-    click.echo(f"\n{text}: {word}" if text else word)

@@ -22,11 +22,11 @@ class WithdrawOptions(Options):
     WithdrawOptions,
     help="Withdraw a version (NAME@1.2.0): only its digest finds it afterwards, and its number is never reused.",
 )
-def withdraw_command(context: click.Context, options: WithdrawOptions) -> None:
+def withdraw_command(options: WithdrawOptions) -> int | None:
     """Withdraw a version."""
     from compatkit.registry.names import Reference
 
-    store, wanted = open_store(context), Reference.parse(options.reference)
+    store, wanted = open_store(), Reference.parse(options.reference)
     if wanted.version is None:
         raise UsageError(
             f"Name the version to withdraw, such as {wanted.name}@1.2.0; got {options.reference!r}."
@@ -37,18 +37,11 @@ def withdraw_command(context: click.Context, options: WithdrawOptions) -> None:
     pointing = [
         alias for alias, version in store.aliases(wanted.name).items() if version == str(wanted.version)
     ]
+    reason = note.reason if note else options.reason
     if options.json:
-        emit(
-            {
-                "name": wanted.name,
-                "version": str(wanted.version),
-                "digest": digest,
-                "reason": note.reason if note else options.reason,
-                "aliases": pointing,
-            }
-        )
-        return
-    click.echo(f"withdrew {wanted}: {clean(note.reason if note else options.reason)}")
+        version = {"name": wanted.name, "version": str(wanted.version), "digest": digest}
+        return emit({**version, "reason": reason, "aliases": pointing})
+    click.echo(f"withdrew {wanted}: {clean(reason)}")
     click.echo(f"it can still be read as {wanted.name}@{digest}")
     for alias in pointing:
         click.echo(f"the alias {alias} still points at it: compatkit alias {wanted.name} {alias} VERSION")

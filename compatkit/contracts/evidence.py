@@ -112,7 +112,7 @@ class Cell:
     recovered: float | None = None
     difference: tuple[float, float] | None = None
     common: tuple[str, ...] = ()
-    settings: dict[str, str | int | float] = attrs.field(factory=dict)
+    settings: dict[str, str | bool | int | float] = attrs.field(factory=dict)
     findings: tuple[str, ...] = ()
     reason: str = ""
     ladder: tuple[Rung, ...] = ()

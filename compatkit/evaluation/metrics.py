@@ -13,7 +13,7 @@ import attrs
 from compatkit.errors import DataError, PluginError, UnknownName
 from compatkit.plugins.isolation import suggestion
 from compatkit.plugins.loading import Offer
-from compatkit.reports.tabular import Tabular, grid
+from compatkit.reports.tabular import Tabular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,15 +64,11 @@ class Result(Tabular):
         figure = {name: getattr(self, name) for name in ("value", "status", "reason", *FACTS)}
         return [{"metric": self.name, **figure}]
 
-    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
-        return printed(self._rows())
-
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return attrs.asdict(self)
 
 
-NOT_PRINTED = ("reason", "direction", "estimator", "paper", "equation")
 COLUMNS = ("metric", "value", "status", "reason", *FACTS)
 
 
@@ -89,8 +85,7 @@ class TableCell:
 class Table(Tabular):
     """Results of a metric over a grid of layers, classes, ...; see ``Result`` for the other attributes.
 
-    As a table it has a row for each cell, with the names along the axes as columns; in LaTeX a table of two axes is a
-    grid of them.
+    As a table it has a row for each cell, with the names along the axes as columns.
 
     Attributes:
         axes: Names along each axis: ``{"layer": ("conv1", "fc"), "class": ("cat", "dog")}``.
@@ -126,12 +121,6 @@ class Table(Tabular):
             for names, cell in self
         ]
 
-    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
-        if len(self.axes) != 2:
-            return printed(self._rows())
-        (rows, columns), values = self.axes.values(), {names: cell.value for names, cell in self}
-        return grid(" / ".join(self.axes), rows, columns, lambda row, column: values[row, column])
-
     def __iter__(self) -> Iterator[tuple[tuple[str, ...], TableCell]]:
         """Yield the names along the axes together with each cell."""
         return zip(product(*self.axes.values()), self.cells, strict=True)
@@ -165,11 +154,6 @@ class Table(Tabular):
         """Return plain JSON values."""
         axes = {axis: list(names) for axis, names in self.axes.items()}
         return {**attrs.asdict(self), "axes": axes, "cells": [attrs.asdict(cell) for cell in self.cells]}
-
-
-def printed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of results without the columns that a printed table has no room for."""
-    return [{name: value for name, value in row.items() if name not in NOT_PRINTED} for row in rows]
 
 
 Measured = Result | Table

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from compatkit.errors import UnknownName, suggest
-from compatkit.evaluation.metrics import Measured, Result, Table, TableCell, printed
+from compatkit.evaluation.metrics import Measured, Result, Table, TableCell
 from compatkit.foundation.display import Shown, aligned
 from compatkit.reports.tabular import Tabular
 
@@ -35,9 +35,6 @@ class Measurement(Shown, Tabular, Mapping[str, Measured]):
 
     def _rows(self) -> list[Any]:
         return [row for result in self.results.values() for row in result._rows()]
-
-    def _print_rows(self, digits: int) -> list[Any]:
-        return printed(self._rows())
 
     def __getitem__(self, name: str) -> Measured:
         """Return a result.

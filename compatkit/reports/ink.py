@@ -14,22 +14,31 @@ INK, QUIET, PAPER = "#0d1520", "#566170", "#ffffff"
 BLACK = "#000000"
 """On shades: on every one of them, either black or white has a contrast of 4.5 (WCAG AA)."""
 EMPTY = "#eceef1"
+COLORS = ("#566170", "#c2410c", "#1d4ed8", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d")
+MARKS = "osD^vPX*"
+"""Of series in one picture."""
 OWN_EDGE, STALE_EDGE = "#c2410c", "#7a5200"
 """Outlines of own pairs, and of stale figures (dashed), on every picture and page."""
 
 
-def png(figure: Figure, title: str = "") -> bytes:
+def png(figure: Figure, title: str = "", *, tight: bool = False) -> bytes:
     """Return a figure as PNG without time and version, so that equal figures have equal bytes.
 
     Args:
         figure: A figure of matplotlib.
         title: Stored in the file; empty for none.
+        tight: Whether the picture is as large as what is drawn, beyond the figure too.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     out = io.BytesIO()
     metadata = {"Title": title} if title else {}
-    FigureCanvasAgg(figure).print_png(out, metadata={**metadata, "Software": "compatkit"})
+    figure.savefig(
+        out,
+        format="png",
+        dpi=figure.dpi,
+        bbox_inches="tight" if tight else None,
+        pad_inches=0.2,
+        metadata={**metadata, "Software": "compatkit"},
+    )
     return out.getvalue()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import operator
 import os
 from collections import Counter
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
+DRAWN = 900
+"""Most pairs that a notebook draws; more are counted by their verdict."""
+
 
 @checks_arguments
 @attrs.frozen(repr=False)
@@ -38,8 +42,7 @@ class Matrix(CellGrid, Tabular):
 
     ``to_dataframe`` has one row per cell: names, grades, numbers; missing without a figure. ``accuracy``, ``correct``,
     ``count``, ``low`` and ``high`` refer to the common classes; ``unrestricted_...`` to all outputs, ``bound_...`` to
-    the extractor with its own head. ``setting_...`` are the settings of each cell. ``to_latex`` has a row per extractor
-    and a column per head.
+    the extractor with its own head. ``setting_...`` are the settings of each cell.
 
     Attributes:
         extractors: Rows in display order.
@@ -176,9 +179,6 @@ class Matrix(CellGrid, Tabular):
     def _rows(self) -> list[dict[str, Any]]:
         return tidy.rows(self)
 
-    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
-        return tidy.print_rows(self, digits)
-
     def to_numpy(self, field: str = "accuracy") -> NDArray[float64]:
         """Return one number per pair as float64 ``(extractors, heads)``, NaN if missing.
 
@@ -245,11 +245,18 @@ class Matrix(CellGrid, Tabular):
         return document.parse(text, cls)
 
     def _repr_html_(self) -> str:
-        """Return a heat map for a notebook; of very many pairs, how many have which verdict."""
-        from compatkit.reports.notebook import MOST, render
+        """Return a heat map for a notebook, and what it shows; of very many pairs, how many have which verdict."""
+        if not 0 < len(self.extractors) * len(self.heads) <= DRAWN:
+            return super()._repr_html_()
+        from markupsafe import Markup
 
-        few = 0 < len(self.extractors) * len(self.heads) <= MOST
-        return render(self) if few else super()._repr_html_()
+        from compatkit.reports.conclusion import conclusion
+        from compatkit.reports.heatmap import render
+
+        picture, text = base64.b64encode(render(self)).decode(), conclusion(self)
+        return Markup('<p>{}</p><img style="max-width:100%" src="data:image/png;base64,{}" alt="{}">').format(
+            text, picture, str(self)
+        )
 
     def __str__(self) -> str:
         from compatkit.reports.tables import matrix_table

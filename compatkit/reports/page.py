@@ -22,7 +22,7 @@ from compatkit.reports import document
 from compatkit.reports.conclusion import conclusion, scale_of
 from compatkit.reports.ink import OWN_EDGE, STALE_EDGE, shade
 from compatkit.reports.labels import shortened
-from compatkit.reports.ladder import Picture, picture
+from compatkit.reports.ladder import described
 from compatkit.reports.wording import (
     VerdictWord,
     conditions,
@@ -68,7 +68,7 @@ class Square:
     settings: list[tuple[str, str]]
     findings: list[str]
     scale: dict[str, float]
-    ladder: Picture | None
+    ladder: list[tuple[str, str]]
     through: str
 
 
@@ -105,10 +105,13 @@ def render(matrix: CellGrid) -> str:
     ]
     counts = Counter(square.verdict.key for row in rows for square in row)
     own = ["own"] if any(square.own for row in rows for square in row) else []
-    return environment.get_template("matrix.html.j2").render(
+    return environment.get_template(
+        "matrix.html.j2"
+    ).render(
         style=Markup(style),
         script=Markup(script),
-        policy=_policy(style, script),
+        policy=f"default-src 'none'; style-src 'sha256-{_hash(style)}'; script-src 'sha256-{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'",  # a hash covers the element's exact text, as the browser sees it
         data=Markup(embedded(matrix)),
         settings=conditions(matrix.settings),
         extractors=_headings(matrix.extractors, "Extractor"),
@@ -150,25 +153,8 @@ def _breakable(name: str) -> Markup:
     return Markup("<wbr>").join(re.findall(r"[^/._@-]*[/._@-]+|[^/._@-]+", name))
 
 
-def style_policy(style: str) -> str:
-    """Return the policy of a page without scripts.
-
-    Args:
-        style: Text of its style element.
-    """
-    return f"default-src 'none'; style-src 'sha256-{_hash(style)}'; base-uri 'none'; form-action 'none'"
-
-
 def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _policy(style: str, script: str) -> str:
-    # The hash covers the element's exact text, as the browser sees it.
-    return (
-        f"default-src 'none'; style-src 'sha256-{_hash(style)}'; script-src 'sha256-{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _headings(parts: Sequence[Part], what: str) -> list[Heading]:
@@ -216,7 +202,7 @@ def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
         else [],
         findings=[visible(line) for line in cell.findings] if cell else [],
         scale=_scale(cell) if cell else {},
-        ladder=picture(cell.ladder) if cell and cell.ladder else None,
+        ladder=described(cell.ladder) if cell else [],
         through=through(cell),
     )
 

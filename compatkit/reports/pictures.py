@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.errors import DataError
-from compatkit.reports.ink import INK, PAPER, QUIET, png, printable, text_at
+from compatkit.reports.ink import COLORS, INK, MARKS, PAPER, QUIET, png, printable, text_at
 from compatkit.reports.layer_maps import LayerMaps as LayerMaps
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ SIDE, GAP, TITLE = 1.0, 0.12, 0.26
 """Inches: side of a picture, gap between two, height of a title."""
 NEAR = 0.04
 """Share of an axis; names of layers nearer than this would overlap."""
-COLORS = ("#566170", "#c2410c", "#1d4ed8", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d")
-MARKS = "osD^vPX*"
 CONTOURS = 60
 """Most contours of a landscape."""
 Floats = NDArray[np.floating[Any]]

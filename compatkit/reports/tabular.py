@@ -1,19 +1,16 @@
-"""Results as tables of plain values: a pandas data frame, CSV, LaTeX."""
+"""Results as tables of plain values: a pandas data frame, CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import math
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compatkit.errors import MissingDependency
-from compatkit.foundation.display import visible
-from compatkit.foundation.limits import Number, native
+from compatkit.foundation.limits import native
 from compatkit.reports.writing import written
 
 if TYPE_CHECKING:
@@ -21,32 +18,14 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-DIGITS = Number(least=0, most=17, whole=True)
-LARGE = 1e6
-"""From here on, LaTeX has numbers as powers of ten."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """What a spreadsheet would run as a formula begins so."""
-LATEX = {
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "[": "{[}",  # not the optional argument of the line break before it
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "±": r"$\pm$",
-    "\N{MINUS SIGN}": "$-$",
-    "\N{EN DASH}": r"\textendash{}",
-    "\N{HORIZONTAL ELLIPSIS}": r"\ldots{}",
-}
 
 
 class Tabular:
     """Base of results that are tables.
 
-    A subclass has ``_rows``; ``_print_rows`` where a printed table has another form, such as a grid.
+    A subclass has ``_rows``.
     """
 
     __slots__ = ()
@@ -59,10 +38,6 @@ class Tabular:
     def _rows(self) -> Sequence[Row]:
         """Return a mapping from columns to plain values for each row; None where there is no value."""
         raise NotImplementedError
-
-    def _print_rows(self, digits: int) -> Sequence[Row]:
-        """Return the rows of LaTeX; numbers that are parts of texts have ``digits`` behind the point."""
-        return self._rows()
 
     def to_dataframe(self) -> DataFrame:
         """Return the rows as a pandas data frame, with missing values where there is no figure.
@@ -83,21 +58,6 @@ class Tabular:
         """
         rows = self._rows()
         return written(csv_text(rows, columns_of(rows, self._columns)), path)
-
-    def to_latex(self, path: str | os.PathLike[str] | None = None, *, digits: int = 3) -> str:
-        r"""Return a LaTeX ``tabular``, which needs no package; also write it if a path is given.
-
-        Args:
-            path: Of the file, or None.
-            digits: Behind the point; very small and large numbers are powers of ten with as many.
-
-        Raises:
-            UsageError: ``digits`` is not from 0 to 17.
-            EnvironmentFailure: The file cannot be written.
-        """
-        DIGITS.check("to_latex", digits=digits)
-        rows = self._print_rows(digits)
-        return written(latex_text(rows, columns_of(rows, () if rows else self._columns), digits), path)
 
 
 def columns_of(rows: Sequence[Row], first: Sequence[str] = ()) -> list[str]:
@@ -166,68 +126,8 @@ def _csv_cell(value: Any) -> str:
     return repr(value)
 
 
-def latex_text(rows: Sequence[Row], columns: Sequence[str], digits: int = 3) -> str:
-    """Return rows as a LaTeX ``tabular``; columns of numbers are aligned at the right.
-
-    Args:
-        rows: Values by column.
-        columns: In order.
-        digits: Behind the point.
-    """
-    texts = [[_latex_cell(row.get(name), digits) for name in columns] for row in rows]
-    numeric = [_kind([row.get(name) for row in rows]) in ("Int64", "float64") for name in columns]
-    lines = [
-        rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}",
-        r"\hline",
-        " & ".join(map(escape_latex, columns)) + r" \\",
-        r"\hline",
-        *(" & ".join(row) + r" \\" for row in texts),
-        r"\hline",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _latex_cell(value: Any, digits: int) -> str:
-    value = _plain(value)
-    if value is None or isinstance(value, bool):
-        return {True: "yes", False: "no", None: ""}[value]
-    if isinstance(value, int):
-        return f"${value}$"
-    if isinstance(value, float) and math.isfinite(value):
-        return _latex_number(value, digits)
-    return escape_latex(str(value))
-
-
-def _latex_number(value: float, digits: int) -> str:
-    if value == 0 or 10**-digits <= abs(value) < LARGE:
-        return f"${value:.{digits}f}$"
-    mantissa, _, power = f"{value:.{digits}e}".partition("e")
-    return rf"${mantissa} \times 10^{{{int(power)}}}$"
-
-
-def escape_latex(text: str) -> str:
-    """Return text in which nothing is a command of LaTeX; control characters are shown as escapes."""
-    escaped = "".join(LATEX.get(sign, sign) for sign in visible(text))
-    return re.sub("-(?=-)", "-{}", escaped)  # LaTeX joins hyphens to a dash
-
-
 def _plain(value: Any) -> Any:
     """Return a value that a cell can hold: numbers of Python, lists and mappings as JSON."""
     if isinstance(value, list | tuple | Mapping):
         return json.dumps(value, ensure_ascii=False)
     return native(value)
-
-
-def grid(
-    corner: str, names: Sequence[str], columns: Sequence[str], cell: Callable[[str, str], Any]
-) -> list[dict[str, Any]]:
-    """Return a row for each name, for print.
-
-    Args:
-        corner: Heading of the column of names, such as ``"extractor / head"``.
-        names: Of the rows.
-        columns: Of the other columns.
-        cell: Gives the value of a row's and a column's name.
-    """
-    return [{corner: name} | {column: cell(name, column) for column in columns} for name in names]

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compatkit.contracts.evidence import Cell, Figure, Part
 from compatkit.errors import UnknownName, suggest
-from compatkit.reports import tabular
-from compatkit.reports.wording import interval, rung_of, share, through, verdict
+from compatkit.reports.wording import rung_of, verdict
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -111,29 +110,6 @@ FRAME = (*NAMES, "common_classes", "reason", "through")
 """Columns of a data frame before the settings."""
 KINDS = {"own": "boolean"} | dict.fromkeys(COUNTED, "Int64") | dict.fromkeys(SHARES, "float64")
 """Types of columns that may hold no value."""
-
-
-def print_rows(matrix: CellGrid, digits: int) -> list[dict[str, Any]]:
-    """Return a row for each extractor: accuracy, 95 % interval and verdict with each head.
-
-    Args:
-        matrix: The cells.
-        digits: Behind the point.
-    """
-    return tabular.grid(
-        "extractor / head",
-        [part.reference for part in matrix.extractors],
-        [part.reference for part in matrix.heads],
-        lambda extractor, head: _printed(matrix.find(extractor, head), digits),
-    )
-
-
-def _printed(cell: Cell | None, digits: int) -> str:
-    word = verdict(cell).word
-    if cell is None or cell.restricted is None:
-        return word
-    figure = cell.restricted
-    return f"{share(figure.accuracy, digits)} ({interval(figure, digits)}) {word}{through(cell)}"
 
 
 def array(matrix: CellGrid, field: str) -> NDArray[float64]:

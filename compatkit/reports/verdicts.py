@@ -14,7 +14,7 @@ from compatkit.contracts.check import compare
 from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.reports.markdown import escape, row
-from compatkit.reports.tabular import Tabular, grid
+from compatkit.reports.tabular import Tabular
 from compatkit.reports.wording import of_word
 from compatkit.reports.writing import written
 
@@ -37,7 +37,7 @@ FINDINGS = ("finding", "level", "severity", "pairs", "for example", "expected", 
 class Verdicts(Outlines, Tabular):
     """What is known of every extractor with every head without reading weights.
 
-    As a table it has a row for each pair; in LaTeX a row for each extractor and a column for each head.
+    As a table it has a row for each pair.
 
     Attributes:
         extractors: References of the rows.
@@ -60,12 +60,6 @@ class Verdicts(Outlines, Tabular):
             }
             for extractor, head, outline in self.pairs()
         ]
-
-    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
-        words = {(extractor, head): outline.answers.word for extractor, head, outline in self.pairs()}
-        return grid(
-            "extractor / head", self.extractors, self.heads, lambda extractor, head: words[extractor, head]
-        )
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the verdicts as Markdown tables; also write them if a path is given.

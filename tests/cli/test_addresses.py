@@ -22,8 +22,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "clone to": ("clone", "far", "@"),
     "import": ("import", "@"),
     "export": ("export", HEAD, "@"),
-    "oci export": ("oci", "export", "@"),
-    "oci import": ("oci", "import", "@"),
     "init": ("init", "@"),
     "registry": ("--registry", "@", "ls"),
     "new registry": ("--registry", "@", "split", "resnet8_cifar", "--cut", "layer2", "--publish", "a/b"),
@@ -38,14 +36,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "demo": ("demo", "--out", "@"),
     "data": ("data", "show", "@/x"),
     "data root": ("data", "show", "digits", "--data-root", "@"),
-    "data sheet": ("data", "show", "digits", "--sheet", "@"),
     "matrix": ("matrix", "*.extractor", "*.head", "--csv", "@"),
     "similarity": ("similarity", EXTRACTOR, EXTRACTOR, "--layers", "*", "--png", "@"),
     "check": ("check", EXTRACTOR, HEAD, "--markdown", "@"),
     "recombine": ("recombine", EXTRACTOR, HEAD, "--recipe", "@"),
     "keys": ("keys", "new", "me", "--out", "@"),
     "trusted": ("keys", "list", "--trusted", "@"),
-    "arrays": ("metric", "cka", "--arrays", "@/a.npy", "@/b.npy"),
 }
 
 
@@ -60,9 +56,7 @@ def test_no_command_takes_a_misspelt_address_for_a_path(door: str, address: str,
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/x", "HF://datasets/me/x"])
-@pytest.mark.parametrize(
-    "door", ["export", "oci export", "init", "clone to", "matrix", "demo", "inspect", "sweep out"]
-)
+@pytest.mark.parametrize("door", ["export", "init", "clone to", "matrix", "demo", "inspect", "sweep out"])
 def test_no_command_takes_a_remote_where_it_needs_a_path(door: str, address: str, run: Any, parts: Path):
     before = {one.name for one in Path.cwd().iterdir()}
     assert run(*(word.replace("@", address) for word in COMMANDS[door])).code == 2

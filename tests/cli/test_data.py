@@ -1,19 +1,14 @@
-"""data show: images and classes of each split, sizes, kinds, damaged files, copies, a contact sheet."""
+"""data show: images and classes of each split, sizes, kinds, damaged files, copies."""
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from photos import class_folder, encoded, photo
-from PIL import Image
-
-from compatkit.cli.data import COLUMNS
 
 
 @pytest.fixture
@@ -71,41 +66,14 @@ def test_what_is_wrong_is_told(run: Any, photos: Path) -> None:
     }
 
 
-def test_a_contact_sheet(run: Any, photos: Path, tmp_path: Path) -> None:
-    (photos / "train" / "ant" / "000.png").write_bytes(b"")
-    for one in (photos / "train" / "ant" / "001.png", photos / "train" / "ant" / "002.png"):
-        one.write_bytes(encoded(Image.new("RGB", (40, 20), (255, 0, 0))))
-    assert run("data", "show", photos, "--sheet", tmp_path / "sheet.png").code == 0
-    shown = np.asarray(Image.open(io.BytesIO((tmp_path / "sheet.png").read_bytes())).convert("RGB")).astype(
-        int
-    )
-    red = (np.abs(shown - (255, 0, 0)).sum(axis=2) == 0).sum()
-    assert red == pytest.approx(2 * 160 * 80, rel=0.05), "whole images of twice the width"
-    assert run("data", "show", photos, "--sheet", tmp_path).code == 2
-
-
-def test_a_contact_sheet_has_each_kind_of_file(run: Any, photos: Path, tmp_path: Path) -> None:
-    for number in range(COLUMNS + 2):
-        (photos / "train" / "ant" / f"1{number:02}.png").write_bytes(
-            encoded(Image.new("RGB", (20, 20), "red"))
-        )
-    (photos / "train" / "ant" / "last.bmp").write_bytes(encoded(Image.new("RGB", (20, 20), "blue"), "BMP"))
-    assert run("data", "show", photos, "--sheet", tmp_path / "sheet.png").code == 0
-    with Image.open(tmp_path / "sheet.png") as picture:
-        shown = np.asarray(picture.convert("RGB")).astype(int)
-    blue = (np.abs(shown - (0, 0, 255)).sum(axis=2) == 0).sum()
-    assert blue == pytest.approx(160 * 160, rel=0.05)
-
-
 def test_images_without_labels_sets_by_name_and_what_is_none(run: Any, photos: Path, tmp_path: Path) -> None:
     found = run("data", "show", photos / "train" / "ant", "--json").json
     assert [part["classes"] for part in found["parts"]] == [{}] and found["shared"] is None
     assert "none known" in run("data", "show", photos / "train" / "ant").out
-    peaks = run("data", "show", "peaks", "--json", "--sheet", tmp_path / "peaks.png").json
+    peaks = run("data", "show", "peaks", "--json").json
     assert peaks["parts"][0]["heights"] == [28, 28, 28] and peaks["parts"][0]["kinds"] == {
         "L": peaks["parts"][0]["images"]
     }
-    assert (tmp_path / "peaks.png").stat().st_size
     failed = run("data", "show", tmp_path / "nowhere", "--json")
     assert failed.code == 2 and failed.json["error"]["code"] == "data"
     assert run("data", "show", "nothing").code == 2

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from damages import EXTRACTOR, HEAD, REASON, Parts, build, overwrite
 
-from compatkit import cli
-
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Parts:
@@ -19,7 +17,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 
 @pytest.fixture
 def parts(whole: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parts:
-    monkeypatch.setitem(cli.COMMANDS, "log", ("compatkit.cli.log", "Show what happened to a name."))
     monkeypatch.setenv("COMPATKIT_REGISTRY", str(tmp_path / "parts"))
     return whole.copy(tmp_path / "parts")
 

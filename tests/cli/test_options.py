@@ -29,7 +29,7 @@ class Own(Shared):
     word: tuple[str, ...] = option("Repeated.", choices=("a", "b"))
     file: Path | None = option("A path.")
     pair: tuple[int, int] | None = option("Two numbers.", type=(int, int))
-    length: int | None = option("Converted.", callback=lambda context, parameter, text: text and len(text))
+    length: int | None = option("Converted.", convert=len)
 
 
 def run(*words: str) -> Any:
@@ -37,7 +37,7 @@ def run(*words: str) -> Any:
     received: list[Own] = []
 
     @command("run", Own, help="Run.", registry=False)
-    def run_command(context: click.Context, options: Own) -> None:
+    def run_command(options: Own) -> None:
         received.append(options)
 
     ended = CliRunner().invoke(run_command, list(words))
@@ -90,7 +90,7 @@ def test_other_values_are_refused(words: tuple[str, ...], subject: str) -> None:
     runner = CliRunner()
 
     @command("run", Own, help="Run.", registry=False)
-    def run_command(context: click.Context, options: Own) -> None:
+    def run_command(options: Own) -> None:
         raise AssertionError
 
     ended = runner.invoke(run_command, list(words))

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from photos import encoded, photo
 
@@ -77,16 +76,11 @@ def test_a_photo_alone_is_told_as_among_others(run: Any, photos: Path, number: i
     assert alone[0]["probability"] == pytest.approx(same["probability"], abs=1e-5)
 
 
-def test_files_folders_and_arrays_come_in_one_answer(run: Any, photos: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 20, 20, 3), dtype=np.uint8)
-    np.save("some.npy", pixels)
-    np.savez("pack.npz", x_train=pixels[:2])
+def test_files_and_folders_come_in_one_answer(run: Any, photos: Path) -> None:
     os.chdir(photos.parent)
-    found = said(run, LEFT, "some.npy", "photos/a/0.png", "photos/b", "pack.npz")["predictions"]
+    found = said(run, LEFT, "photos/a/0.png", "photos/b")["predictions"]
     names = [row["image"].removeprefix(f"{photos}/") for row in found]
-    arrays = ["some.npy[0]", "some.npy[1]", "some.npy[2]", "pack.npz[0]", "pack.npz[1]"]
-    assert names == ["a/0.png", "b/1.png", "b/3.png", "b/5.png", *arrays]
-    assert found[4]["probability"] == pytest.approx(found[7]["probability"], abs=1e-6)
+    assert names == ["a/0.png", "b/1.png", "b/3.png", "b/5.png"]
 
 
 def test_what_cannot_be_read_has_a_row_with_the_reason(run: Any, photos: Path) -> None:
@@ -111,7 +105,7 @@ def test_what_cannot_be_read_has_a_row_with_the_reason(run: Any, photos: Path) -
 def test_rows_as_csv(run: Any, photos: Path, tmp_path: Path) -> None:
     (photos / "a" / "broken.jpg").write_bytes(b"no image")
     text = run("predict", LEFT, photos, "--csv", tmp_path / "rows.csv")
-    assert text.code == 1 and f"wrote {tmp_path / 'rows.csv'}: 7 rows" in text.out
+    assert text.code == 1 and f"wrote {tmp_path / 'rows.csv'}" in text.out
     with open(tmp_path / "rows.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     expected = said(run, LEFT, photos)["predictions"]
@@ -182,12 +176,10 @@ class TestRecombinations:
         (("digits/none", "photos"), "not-found"),
         ((LEFT, "photos", "--head", "digits/none"), "not-found"),
         ((LEFT, "photos", "--head", LEFT), "usage"),
-        ((LEFT, "text.npy"), "data"),
     ],
 )
 def test_what_does_not_go_is_refused(run: Any, photos: Path, words: tuple[str, ...], code: str) -> None:
     (photos.parent / "empty").mkdir()
-    (photos.parent / "text.npy").write_text("no array")
     found = run("predict", *words, "--json")
     assert found.code == 2 and found.json["error"]["code"] == code
 

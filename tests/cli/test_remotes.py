@@ -1,4 +1,4 @@
-"""push, pull, clone and oci on the command line: what people read, what programs read, and the exit codes."""
+"""push, pull and clone on the command line: what people read, what programs read, and the exit codes."""
 
 from __future__ import annotations
 
@@ -211,12 +211,11 @@ def test_text_from_a_remote_cannot_drive_the_terminal(
 
 def test_components_go_through_an_image_layout(run: Any, parts: Path, tmp_path: Path, untouched: Any) -> None:
     with untouched(parts):
-        said = run("oci", "export", tmp_path / "layout", "*.extractor", "*.head")
-    assert said.code == 0 and f"{HEAD}@1.0.0" in said.out and "wrote" in said.out
-    assert f"next: skopeo copy oci:{tmp_path / 'layout'}:digits/" in said.out
+        said = run("push", f"oci-layout://{tmp_path}/layout", "*.extractor", "*.head", "--create")
+    assert said.code == 0 and f"{HEAD}@1.0.0" in said.out and "pushed" in said.out
     listed = json.loads((tmp_path / "layout" / "index.json").read_bytes())["manifests"]
     assert len(listed) == 4
-    came = run("--registry", tmp_path / "copy", "oci", "import", tmp_path / "layout", HEAD, "--json")
+    came = run("--registry", tmp_path / "copy", "pull", f"oci-layout://{tmp_path}/layout", HEAD, "--json")
     assert came.code == 0 and {one["reference"] for one in came.json["made"]} == {
         f"{HEAD}@1.0.0",
         f"{EXTRACTOR}@1.0.0",
@@ -224,17 +223,15 @@ def test_components_go_through_an_image_layout(run: Any, parts: Path, tmp_path: 
     assert run("--registry", tmp_path / "copy", "verify").code == 0
     checked = run("--registry", tmp_path / "copy", "check", EXTRACTOR, HEAD)
     assert checked.code == 0 and "promise one-network" in checked.out
-    rest = run("--registry", tmp_path / "copy", "oci", "import", tmp_path / "layout")
+    rest = run("--registry", tmp_path / "copy", "pull", f"oci-layout://{tmp_path}/layout")
     assert "2 versions were there already" in rest.out and "next: compatkit --registry" in rest.out
 
 
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("oci", "import", "nowhere"), 3, "is no OCI image layout"),
-        (("oci", "import", "parts"), 3, "is no OCI image layout"),
-        (("oci", "export"), 2, "FOLDER"),
-        (("oci", "nothing"), 2, "No such command"),
+        (("pull", "oci-layout://nowhere"), 3, "is no OCI image layout"),
+        (("pull", "oci-layout://parts"), 3, "is no OCI image layout"),
     ],
 )
 def test_what_is_no_layout_leaves_nothing(
@@ -245,7 +242,7 @@ def test_what_is_no_layout_leaves_nothing(
 
 
 def test_an_export_of_what_is_not_there_leaves_nothing(run: Any, parts: Path, tmp_path: Path) -> None:
-    said = run("oci", "export", tmp_path / "layout", "nothing")
+    said = run("push", f"oci-layout://{tmp_path}/layout", "nothing", "--create")
     assert said.code == 2 and not (tmp_path / "layout").exists()
-    said = run("oci", "export", parts)
+    said = run("push", f"oci-layout://{parts}", "--create")
     assert said.code == 3 and "holds other files" in said.err

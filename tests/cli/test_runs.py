@@ -281,7 +281,7 @@ def test_a_second_interruption_while_the_first_is_told_prints_nothing(
         return call
 
     monkeypatch.setattr("compatkit.cli.program", interrupt(click.Abort))
-    monkeypatch.setattr("compatkit.cli._fail", interrupt(KeyboardInterrupt))
+    monkeypatch.setattr("compatkit.cli._report", interrupt(KeyboardInterrupt))
     said = run("ls")
     assert (said.code, said.err) == (130, "")
 

@@ -151,10 +151,10 @@ def test_what_is_pulled_cloned_or_read_from_a_layout_may_be_required_to_be_signe
     run: Any, parts: Path, alice: Path, tmp_path: Path
 ) -> None:
     public, copy, layout = alice.with_suffix(".pub"), tmp_path / "copy", tmp_path / "layout"
-    assert run("oci", "export", layout).code == 0
+    assert run("push", f"oci-layout://{layout}", "--create").code == 0
     commands = [
         ("--registry", copy, "pull", parts),
-        ("--registry", copy, "oci", "import", layout),
+        ("--registry", copy, "pull", f"oci-layout://{layout}"),
         ("clone", parts, tmp_path / "clone"),
     ]
     for command in commands:
@@ -169,7 +169,7 @@ def test_what_is_pulled_cloned_or_read_from_a_layout_may_be_required_to_be_signe
     assert Store.open(copy).names() == [] == Store.open(tmp_path / "clone").names()
     shutil.rmtree(tmp_path / "clone")
     assert run("sign", "digits/*", "--key", alice).code == 0
-    assert run("oci", "export", layout).code == 0
+    assert run("push", f"oci-layout://{layout}", "--create").code == 0
     for command in commands:
         assert run(*command, "--require-signature").code == 1  # signed, by somebody unknown
         shutil.rmtree(tmp_path / "clone", ignore_errors=True)

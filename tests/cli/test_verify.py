@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from damages import OLD, TOP, Parts, build, overwrite
 
-from compatkit import cli
 from compatkit.registry import disk as durable
 
 
@@ -23,7 +22,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 @pytest.fixture
 def parts(whole: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parts:
     """A registry of this test's own, which is the current folder's."""
-    monkeypatch.setitem(cli.COMMANDS, "verify", ("compatkit.cli.verify", "Look for damaged files."))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMPATKIT_REGISTRY", "parts")
     return whole.copy(tmp_path / "parts")

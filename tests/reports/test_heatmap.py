@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 
+import attrs
 import numpy as np
 import pytest
 from PIL import Image
@@ -78,15 +79,16 @@ def test_settings_are_broken_between_and_never_cut():
         "fill": "missing",
         "cells": {"taken": 0, "measured": 4},
     }
-    lines = heatmap._settings_lines(Matrix([], [], [], settings), 40)
-    assert lines == ["bridge ridge in 2 cells, batch size 256,", "precision float32"], (
+    lines = heatmap._notes(Matrix([], [], [], settings), 40)
+    assert lines[-2:] == ["bridge ridge in 2 cells, batch size 256,", "precision float32"], (
         "nor what was newly measured"
     )
 
 
 @pytest.mark.parametrize("rows", [2, 20])
 def test_the_legend_has_no_figure(rows: int) -> None:
-    lines = " ".join(heatmap._legend_lines(examples.crowd(rows), 3))
+    crowd = examples.crowd(rows)
+    lines = " ".join(heatmap._notes(attrs.evolve(crowd, cells=()), 60))
     assert "accuracy" in lines and not re.search(r"\.\d", lines)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compatkit.reports.heatmap import Scale, _names
+from compatkit.reports.heatmap import FEW, _names
 from compatkit.reports.labels import shortened
 
 from . import examples
@@ -50,7 +50,7 @@ def test_no_names_have_no_labels() -> None:
 
 @pytest.mark.parametrize("rows", [3, 8, 20])
 def test_parts_of_a_picture_read_apart(rows: int) -> None:
-    scale = Scale.of(rows, rows)
+    few = rows <= FEW
     for pattern in (
         "experiments/resnet18-imagenet-pretrained-long-run/{}.extractor@1.0.0",
         "experiments/resnet18-imagenet-pretrained-long-run/mnist.extractor@{}.0.0",
@@ -59,8 +59,8 @@ def test_parts_of_a_picture_read_apart(rows: int) -> None:
         "\U0001f600" * 2 + "{}@1.0.0",
     ):
         parts = [examples.part(pattern.format(number), "extractor") for number in range(rows)]
-        assert len(set(_names(parts, scale))) == rows
+        assert len(set(_names(parts, few))) == rows
     unprintable = [
         attrs.evolve(examples.part("a", "head"), reference=f"{sign}@1.0.0") for sign in "\u72ac\u732b"
     ]
-    assert len(set(_names(unprintable, scale))) == 2, "neither is in the font"
+    assert len(set(_names(unprintable, few))) == 2, "neither is in the font"

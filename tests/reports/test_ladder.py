@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from compatkit.contracts.evidence import Rung
 from compatkit.errors import UsageError
 from compatkit.reports import heatmap
-from compatkit.reports.ladder import picture
+from compatkit.reports.ladder import described, draw
 from compatkit.reports.matrix import Matrix
 from compatkit.reports.page import render
 
@@ -36,29 +35,45 @@ def bridged(rungs: tuple[Rung, ...] = RUNGS) -> Matrix:
     return made.with_ladders({pair: ["Bridged by ridge3x3."]}, {pair: rungs})
 
 
-def test_points_stand_where_their_figures_say() -> None:
-    found = picture(RUNGS)
-    first, second, third = found.points
-    assert [text for _, text in found.seconds] == ["0.01 s", "0.1 s", "1 s", "10 s"]
-    assert [first.x, second.x, third.x] == [found.seconds[place][0] for place in (0, 1, 3)]
-    one, half, zero = (dict((text, y) for y, text in found.shares)[text] for text in ("1", "0.5", "0"))
-    assert first.agreement == zero + 0.25 * (one - zero) and second.accuracy == half and third.accuracy == one
-    assert second.low > second.agreement > second.high and first.accuracy is None  # y runs downwards
-    assert third.line <= second.line - 15  # names do not stand on each other
-    assert third.name == "ridge3x3, 1,000 images" and third.chosen
-    assert second.description == (
-        "ridge: agreement 0.750 (0.657 to 0.825), accuracy 0.500 (0.431 to 0.569), 1,000 images, 0.10 s"
+def test_figures_of_each_rung_are_told() -> None:
+    assert described(RUNGS)[1:] == [
+        ("ridge", "agreement 0.750 (0.657 to 0.825), accuracy 0.500 (0.431 to 0.569), 1,000 images, 0.10 s"),
+        (
+            "ridge3x3, chosen",
+            "agreement 0.760 (0.668 to 0.833), accuracy 1.000 (0.981 to 1.000), 1,000 images, 10.00 s",
+        ),
+    ]
+
+
+def test_equal_ladders_give_equal_pictures() -> None:
+    many = tuple(Rung(f"rung $\\{i}", 1e300 if i else 0, 10, examples.figure(i / 40, 100)) for i in range(40))
+    assert draw(many, "a").startswith(b"\x89PNG") and draw(many, "a") == draw(many, "a") != draw(RUNGS, "a")
+
+
+def test_the_page_has_the_ladder_of_a_bridged_cell_alone(visit: Visit, tmp_path: Path) -> None:
+    names = (
+        attrs.evolve(RUNGS[0], name=examples.HOSTILE[0]),
+        attrs.evolve(RUNGS[1], name=examples.HOSTILE[4]),
     )
+    page = visit.open(bridged((*names, RUNGS[2])), tmp_path)
+    page.locator("td a").nth(1).click()
+    shown = page.locator("dialog[open]").inner_text()
+    assert "<script>alert(1)</script>" in shown and "\\u202egnp.exe\\u202c" in shown
+    assert "ridge3x3, chosen" in shown and "0.760 (0.668 to 0.833)" in shown
+    visit.assert_quiet()
+    assert "Ladder of bridges" not in render(examples.digits())
 
 
-def test_many_rungs_at_one_place_keep_their_names_apart() -> None:
-    for share in (0.0, 0.9, 1.0):
-        many = tuple(Rung(f"rung {i}", 1e300, 10, examples.figure(share, 100)) for i in range(40))
-        found = picture(many)
-        assert len(found.seconds) <= 7
-        lines = sorted(one.line for one in found.points)
-        assert min(b - a for a, b in itertools.pairwise(lines)) >= 15
-        assert lines[0] >= 0 and lines[-1] <= found.height
+def test_the_picture_says_in_the_cell_by_which_rung_it_is_bridged() -> None:
+    figure = heatmap._figure(bridged())
+    axes = figure.axes[0]
+    assert [text.get_text() for text in axes.texts].count("through ridge3x3") == 1
+    assert "bridge" not in axes.get_xlabel().partition("◆")[2], "no legend where the cell has room"
+    crowd = examples.crowd(12)
+    pairs = [(one.extractor, one.head) for one in crowd.cells if one.restricted is not None and not one.own]
+    axes = heatmap._figure(crowd.with_ladders({}, dict.fromkeys(pairs[:3], RUNGS))).axes[0]
+    assert sum(text.get_text().endswith(" b") for text in axes.texts) == 3, "small cells have a letter"
+    assert "b through a bridge" in axes.get_xlabel()
 
 
 def test_the_ladder_comes_back_from_json_and_older_documents_have_none() -> None:
@@ -71,29 +86,6 @@ def test_the_ladder_comes_back_from_json_and_older_documents_have_none() -> None
         bridged((wrong,))
 
 
-def test_the_page_draws_the_ladder_of_a_bridged_cell_alone() -> None:
-    page = render(bridged())
-    assert page.count('<svg class="ladder"') == 1 and page.count('<path class="cross"') == 3  # with the key
-    assert page.count(' class="chosen"') == 1
-    assert 'class="ladder"' not in render(examples.digits())
-
-
-def test_a_hostile_name_stays_text_and_the_picture_is_seen(visit: Visit, tmp_path: Path) -> None:
-    names = (
-        attrs.evolve(RUNGS[0], name=examples.HOSTILE[0]),
-        attrs.evolve(RUNGS[1], name=examples.HOSTILE[4]),
-    )
-    page = visit.open(bridged((*names, RUNGS[2])), tmp_path)
-    page.locator("td a").nth(1).click()
-    shown = page.locator("dialog[open] svg.ladder")
-    assert shown.bounding_box()["height"] > 100
-    texts = shown.locator("text").all_text_contents()
-    assert "<script>alert(1)</script>, 100 images" in texts
-    assert any("\\u202egnp.exe\\u202c" in one for one in texts)
-    assert page.get_by_role("img", name="ridge3x3, chosen: agreement 0.760").count() == 1
-    visit.assert_quiet()
-
-
 def test_every_form_says_by_which_rung_a_pair_is_bridged() -> None:
     made = bridged()
     assert "compatible through ridge3x3" in str(made) and str(made).count("through") == 1
@@ -102,21 +94,6 @@ def test_every_form_says_by_which_rung_a_pair_is_bridged() -> None:
     assert page.count("compatible through ridge3x3") >= 2  # the square, and what a screen reader says of it
     bare = bridged(tuple(attrs.evolve(one, chosen=False) for one in RUNGS))
     assert "through" not in str(bare)
-
-
-def test_the_picture_says_in_the_cell_by_which_rung_it_is_bridged() -> None:
-    figure = heatmap._figure(bridged())
-    assert [one.get_text() for one in figure.axes[0].texts].count("through ridge3x3") == 1
-    assert not any("through" in one.get_text() for one in figure.texts), "no legend where the cell has room"
-    crowd = examples.crowd(12)
-    pairs = [(one.extractor, one.head) for one in crowd.cells if one.restricted is not None and not one.own]
-    other = (attrs.evolve(RUNGS[2], name="procrustes"),)
-    many = crowd.with_ladders({}, {pairs[0]: RUNGS, pairs[1]: other, pairs[2]: RUNGS})
-    figure = heatmap._figure(many)
-    letters = [one.get_text().split()[-1] for one in figure.axes[0].texts if " " in one.get_text()]
-    assert letters == ["a", "b", "a"], "small cells have a letter beside the mark"
-    legend = " ".join(one.get_text() for one in figure.texts)
-    assert "a through ridge3x3" in legend and "b through procrustes" in legend
 
 
 def test_every_table_says_that_figures_are_through_a_bridge() -> None:

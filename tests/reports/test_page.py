@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compatkit.reports import notebook
 from compatkit.reports.ink import shade
 from compatkit.reports.matrix import Matrix
 from compatkit.reports.page import LEVELS, embedded, render
@@ -226,7 +225,7 @@ def test_the_count_of_own_pairs_is_in_the_right_number(rows: int, words: str):
     assert f"<b>{rows}</b> {words}</li>" in page
 
 
-def test_page_picture_and_notebook_have_one_scale_of_colors():
+def test_page_and_picture_have_one_scale_of_colors():
     matrix = examples.digits()
     level = round(0.951 * LEVELS)
     fill, ink = shade(level / LEVELS)
@@ -239,7 +238,7 @@ def test_what_was_newly_measured_is_no_condition():
     made = examples.digits()
     settings = {**made.settings, "fill": "missing", "cells": {"taken": 0, "measured": 4}}
     matrix = Matrix(made.extractors, made.heads, made.cells, settings)
-    texts = render(matrix).split('<script type="application/json"')[0], notebook.render(matrix), str(matrix)
+    texts = render(matrix).split('<script type="application/json"')[0], str(matrix)
     assert all(
         "taken" not in text
         and "fill" not in re.sub(r"<style>.*</style>|<svg.*?</svg>", "", text, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Results as data frames, CSV and LaTeX: the same rows and columns, without pandas where that is possible."""
+"""Results as data frames and CSV: the same rows and columns, without pandas where that is possible."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import builtins
 import csv
 import io
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,9 @@ import torch
 from sample_components import extractor, head, maps, vector
 
 import compatkit as ck
-from compatkit.errors import EnvironmentFailure, MissingDependency, UsageError
+from compatkit.errors import EnvironmentFailure, MissingDependency
 from compatkit.evaluation.metrics import Result, Table, TableCell
-from compatkit.foundation.display import visible
-from compatkit.reports.tabular import Tabular, escape_latex
-
-from . import examples
+from compatkit.reports.tabular import Tabular
 
 
 class Example(Tabular):
@@ -36,33 +32,7 @@ class Example(Tabular):
         return self.rows
 
 
-def unescaped(latex: str) -> str:
-    """Return the text that LaTeX prints, by the definitions of its commands."""
-    names = {
-        "textbackslash": "\\",
-        "textasciitilde": "~",
-        "textasciicircum": "^",
-        "textless": "<",
-        "textgreater": ">",
-        "textbar": "|",
-        "textquotedbl": '"',
-        "textendash": "\N{EN DASH}",
-        "ldots": "\N{HORIZONTAL ELLIPSIS}",
-    }
-    pattern = r"\\([a-z]+)\{\}|\\([&%$#_{}])|\{\[\}|\{\}|\$\\pm\$|\$-\$|(.)"
-
-    def printed(sign: re.Match[str]) -> str:
-        if sign[1]:
-            return names[sign[1]]
-        if sign[3] is not None:
-            assert sign[3] not in "\\{}$&%#_^~", "a character that LaTeX obeys"
-            return sign[3]
-        return sign[2] or {"{[}": "[", "{}": "", r"$\pm$": "±", "$-$": "\N{MINUS SIGN}"}[sign[0]]
-
-    return re.sub(pattern, printed, latex)
-
-
-def test_the_three_forms_hold_the_same_figures() -> None:
+def test_both_forms_hold_the_same_figures() -> None:
     table = Example({"name": "a", "figure": 0.1 + 0.2, "seed": 1}, {"name": "b", "figure": None, "seed": 2})
     frame = table.to_dataframe()
     read = list(csv.DictReader(io.StringIO(table.to_csv())))
@@ -70,53 +40,6 @@ def test_the_three_forms_hold_the_same_figures() -> None:
     assert float(read[0]["figure"]) == frame["figure"].tolist()[0] == 0.1 + 0.2, "all digits"
     assert read[1]["figure"] == "" and math.isnan(frame["figure"].tolist()[1])
     assert [str(kind) for kind in frame.dtypes[["figure", "seed"]]] == ["float64", "Int64"]
-    assert r"a & $0.300$ & $1$ \\" in table.to_latex() and r"b &  & $2$ \\" in table.to_latex()
-    assert table.to_latex().startswith("\\begin{tabular}{lrr}\n")
-
-
-def test_numbers_keep_their_size_in_latex() -> None:
-    numbers = [0.0, 1e-9, -2.5, 123456.789, 4.2e8, -0.00049, float("inf"), float("nan")]
-    rows = Example(*({"figure": number} for number in numbers)).to_latex().splitlines()[4:-2]
-    assert rows == [
-        r"$0.000$ \\",
-        r"$1.000 \times 10^{-9}$ \\",
-        r"$-2.500$ \\",
-        r"$123456.789$ \\",
-        r"$4.200 \times 10^{8}$ \\",
-        r"$-4.900 \times 10^{-4}$ \\",
-        r"inf \\",
-        r"nan \\",
-    ]
-    assert "$0.9$" in Example({"figure": 0.87}).to_latex(digits=1)
-
-
-@pytest.mark.parametrize("digits", [-1, 18, 1.5, "3", True, None])
-def test_digits_are_a_whole_number(digits: Any) -> None:
-    with pytest.raises(UsageError) as error:
-        Example().to_latex(digits=digits)
-    assert (error.value.code, error.value.subject) == ("usage", "digits")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        r"a_b & c% $x$ #1 {y} ~ ^ \input{/etc/passwd}",
-        '["dcc", "identical_init"]',
-        "--resume --- -y",
-        "<b>|\"'`",
-        "0.88 ± 0.01 \N{EN DASH} \N{MINUS SIGN}1\N{HORIZONTAL ELLIPSIS}",
-        "café, 犬",
-    ],
-)
-def test_no_text_is_a_command_of_latex(text: str) -> None:
-    latex = escape_latex(text)
-    assert unescaped(latex) == text and "--" not in latex and not latex.startswith("[")
-
-
-def test_control_characters_do_not_break_a_row() -> None:
-    table = Example({"name": "a\nb\x1b[31m\u202e"})
-    assert r"a\textbackslash{}nb\textbackslash{}x1b{[}31m\textbackslash{}u202e" in table.to_latex()
-    assert len(table.to_latex().splitlines()) == 7
 
 
 def test_csv_starts_no_formula_in_cells_and_headings() -> None:
@@ -135,16 +58,14 @@ def test_values_of_other_types_are_plain() -> None:
 def test_a_result_without_rows_has_its_columns() -> None:
     empty = Example()
     assert empty.to_csv() == "name,figure\n" and list(empty.to_dataframe().columns) == ["name", "figure"]
-    assert "name & figure" in empty.to_latex()
 
 
-@pytest.mark.parametrize("writer", ["to_csv", "to_latex"])
-def test_files_hold_what_is_returned(writer: str, tmp_path: Path) -> None:
+def test_files_hold_what_is_returned(tmp_path: Path) -> None:
     table = Example({"name": "é", "figure": 1.0})
-    text = getattr(table, writer)(tmp_path / "table")
-    assert (tmp_path / "table").read_text(encoding="utf-8") == text == getattr(table, writer)()
+    text = table.to_csv(tmp_path / "table")
+    assert (tmp_path / "table").read_text(encoding="utf-8") == text == table.to_csv()
     with pytest.raises(EnvironmentFailure):
-        getattr(table, writer)(tmp_path / "missing" / "table")
+        table.to_csv(tmp_path / "missing" / "table")
 
 
 def test_only_a_data_frame_needs_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,24 +78,11 @@ def test_only_a_data_frame_needs_pandas(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(builtins, "__import__", without)
     table = Example({"name": "a"})
-    assert table.to_csv() and table.to_latex()
+    assert table.to_csv()
     with pytest.raises(MissingDependency) as error:
         table.to_dataframe()
     assert (error.value.code, error.value.subject) == ("missing-dependency", "pandas")
     assert "compatkit[pandas]" in str(error.value)
-
-
-def test_a_matrix_is_a_grid_in_latex() -> None:
-    matrix = examples.digits_and_more()
-    text = matrix.to_latex()
-    rows = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if " & " in line]
-    assert [len(row) for row in rows] == [1 + len(matrix.heads)] * (1 + len(matrix.extractors))
-    assert rows[0][1:] == [escape_latex(part.reference) for part in matrix.heads]
-    assert rows[1][2] == r"0.881 (0.875\textendash{}0.887) compatible" and rows[2][3] == "refused"
-    assert r"0.88 (0.87\textendash{}0.89) compatible" in matrix.to_latex(digits=2)
-    hostile = examples.hostile()
-    for line, part in zip(hostile.to_latex().splitlines()[4:-2], hostile.extractors, strict=True):
-        assert unescaped(line.split(" & ")[0]) == visible(part.reference)
 
 
 def test_predictions_have_a_row_an_image() -> None:
@@ -201,7 +109,7 @@ def figures(name: str, *axes: tuple[str, tuple[str, ...]], first: float = 0.0) -
     return Table(name=name, axes=dict(axes), cells=tuple(cells), paper="P (2020)", equation="eq. 1", **facts)
 
 
-def test_a_table_of_figures_has_a_row_a_cell_and_two_axes_are_a_grid() -> None:
+def test_a_table_of_figures_has_a_row_a_cell() -> None:
     table = figures("cka", ("this", ("a_1", "b")), ("other", ("c", "d")))
     frame = table.to_dataframe()
     assert frame[["metric", "this", "other"]].to_numpy().tolist() == [
@@ -213,13 +121,6 @@ def test_a_table_of_figures_has_a_row_a_cell_and_two_axes_are_a_grid() -> None:
         frame.pivot(index="this", columns="other", values="value").loc["b", "c"]
         == table.at(this="b", other="c").value
     )
-    assert table.to_latex(digits=1).splitlines()[2:-1] == [
-        r"this / other & c & d \\",
-        r"\hline",
-        r"a\_1 & $0.0$ & $1.0$ \\",
-        r"b & $2.0$ &  \\",
-        r"\hline",
-    ]
 
 
 def test_an_axis_that_is_called_like_a_column_hides_none() -> None:
@@ -236,7 +137,7 @@ def test_a_measurement_has_figures_and_tables_in_one() -> None:
     assert frame["metric"].tolist() == ["accuracy", "scale", "scale"]
     assert frame["layer"].tolist()[1:] == ["a", "b"] and frame["value"].tolist()[:2] == [0.5, 0.0]
     assert single.to_dataframe()["value"].tolist() == [0.5]
-    assert "plug-in" in found.to_csv() and "plug-in" not in found.to_latex()
+    assert "plug-in" in found.to_csv()
     assert ck.Measurement({}, {}).to_csv() == "metric,value,status,reason\n"
 
 
@@ -262,8 +163,6 @@ def test_a_study_has_a_row_a_run_with_arm_and_seed() -> None:
     frame = document.to_dataframe()
     assert frame[["arm", "seed"]].to_numpy().tolist() == [["plain", 0], ["plain", 1], ["dcc", 0], ["dcc", 1]]
     assert frame["accuracy"].tolist()[:3] == [0.5, 0.75, 1.0] and math.isnan(frame["accuracy"].tolist()[3])
-    assert r"plain & 0.62 $\pm$ 0.18 \\" in document.to_latex(digits=2), "sample deviation of two seeds"
-    assert r"dcc & 1.00 \\" in document.to_latex(digits=2)
 
 
 def test_verdicts_have_a_row_a_pair() -> None:
@@ -275,4 +174,3 @@ def test_verdicts_have_a_row_a_pair() -> None:
         report = verdicts.report(row["extractor"], row["head"])
         assert (row["word"], row["wiring"]) == (report.word, report.wiring)
         assert set(row["findings"].split(", ")) == {finding.code for finding in report.findings}
-    assert rf"b\_1 & {verdicts.report('b_1', 'h').word} \\" in verdicts.to_latex()

@@ -20,8 +20,7 @@ SCHEMA = 1
 class StudyDocument(Tabular, dict[str, Any]):
     """The content of ``results.json``: JSON values by name; ``StudyDocument(json.loads(text))`` reads an existing file.
 
-    As a table it has a row for each run, with arm, seed and each measure as columns; in LaTeX a row for each arm, with
-    mean and standard deviation over seeds.
+    As a table it has a row for each run, with arm, seed and each measure as columns.
     """
 
     _columns = ("study", "size", "arm", "seed")
@@ -38,14 +37,6 @@ class StudyDocument(Tabular, dict[str, Any]):
             for arm in arms
             for place, seed in enumerate(self["seeds"])
         ]
-
-    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
-        rows: dict[str, dict[str, Any]] = {}
-        for result in self["results"]:
-            spread = Spread.of([value for value in result["values"] if value is not None])
-            row = rows.setdefault(result["arm"], {"arm": result["arm"]})
-            row[result["metric"]] = None if spread is None else spread.text(digits)
-        return list(rows.values())
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -125,9 +116,6 @@ class Results(Tabular):
 
     def _rows(self) -> list[dict[str, Any]]:
         return StudyDocument(self.to_json(()))._rows()
-
-    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
-        return StudyDocument(self.to_json(()))._print_rows(digits)
 
     def to_json(self, files: Sequence[str]) -> dict[str, Any]:
         """Return everything except figure data as JSON values."""

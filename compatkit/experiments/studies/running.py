@@ -54,7 +54,7 @@ def carry_out(
         say: Called with each line of news.
 
     Returns:
-        The content of ``results.json``, which is a data frame, CSV or LaTeX too.
+        The content of ``results.json``, which is a data frame and CSV too.
 
     Raises:
         UnknownName: The study is unknown.

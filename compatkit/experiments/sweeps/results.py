@@ -62,8 +62,7 @@ class SweepResult(Shown, Tabular):
     """The runs of a sweep: all of them when ``Sweep.run`` returns, those recorded so far from ``Sweep.open``.
 
     As a table it has a row for each pair of each run, with the seed and the varied values as columns; a run without
-    figures has one row, with its state and reason. In LaTeX it has a row for each group of runs that differ in the seed
-    alone: mean and standard deviation over seeds.
+    figures has one row, with its state and reason.
 
     Attributes:
         folder: Folder of its records.
@@ -112,17 +111,6 @@ class SweepResult(Shown, Tabular):
 
     def _rows(self) -> list[dict[str, Any]]:
         return [row for record in self.records for row in _rows(record, self.seeds.get(record.run))]
-
-    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
-        return [
-            {path: worded(value) for path, value in group.values.items()}
-            | {"runs": group.runs}
-            | {
-                name: None if spread is None else spread.text(digits)
-                for name, spread in (("as trained", group.own), ("recombined", group.cross))
-            }
-            for group in self.groups()
-        ]
 
     def table(self) -> list[tuple[str, ...]]:
         """Return headings, and a row for each group of runs that differ only in the seed."""

@@ -51,13 +51,6 @@ def test_a_row_for_each_pair_with_the_seed_and_the_varied_values(swept: Any) -> 
     assert [float(row["accuracy"]) for row in read] == expected
 
 
-def test_latex_has_means_over_seeds(swept: Any) -> None:
-    lines = swept.to_latex(digits=2).splitlines()
-    assert lines[2] == r"regularizers & runs & as trained & recombined \\"
-    own = swept.groups()[1].own
-    assert lines[5] == rf"identical\_init & $2$ & {own.mean:.2f} $\pm$ {own.deviation:.2f} &  \\"
-
-
 def test_a_folder_alone_gives_what_the_run_gave(swept: Any, folder: Path) -> None:
     again = ck.Sweep.open(folder)
     assert again.records == swept.records and again.seeds == swept.seeds

@@ -1,0 +1,88 @@
+"""The command line that runs, and the options that may precede or follow every command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import click
+
+from compatkit.foundation.addresses import normalized
+
+REGISTRY_HELP = "Registry folder; default: COMPATKIT_REGISTRY, else the nearest folder above that is one."
+
+
+@attrs.define
+class CommandLine:
+    """The command line, as the object of click's context.
+
+    Attributes:
+        registry: Folder of the registry, or None.
+        json: Whether to print JSON.
+        quiet: Whether to show no progress.
+        plugins: Python files whose plugins count too.
+        arguments: All words of the command line.
+        options: Those of the command (``Options``), once it runs.
+    """
+
+    registry: str | None = None
+    json: bool = False
+    quiet: bool = False
+    plugins: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    options: Any = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Words that select the same registry and plugin files in a suggested command."""
+        root = () if self.registry is None else ("--registry", self.registry)
+        return (*root, *(word for file in self.plugins for word in ("--plugin", file)))
+
+
+def command_line() -> CommandLine:
+    """Return the command line that runs."""
+    return click.get_current_context().ensure_object(CommandLine)
+
+
+def _stored(
+    word: str, field: str, convert: Callable[..., Any] | None = None, **settings: Any
+) -> click.Option:
+    """Return an option that is stored in ``CommandLine``.
+
+    Args:
+        word: The option, such as ``--registry``.
+        field: Field of ``CommandLine``.
+        convert: Gives the value to store.
+        settings: Arguments of ``click.Option``.
+    """
+
+    def store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value is not None and (converted := convert(value) if convert else value):
+            setattr(command_line(), field, converted)
+
+    return click.Option([word, field], expose_value=False, callback=store, **settings)
+
+
+def _folder(value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("expected a folder, got an empty text.")
+    return normalized(value)
+
+
+registry_option = _stored("--registry", "registry", _folder, metavar="ROOT", help=REGISTRY_HELP)
+json_option = click.Option(
+    ["--json"],
+    is_flag=True,
+    callback=lambda context, _, value: value or command_line().json,
+    help="Print only JSON, for programs.",
+)
+quiet_option = _stored("--quiet", "quiet", is_flag=True, help="Show no progress; results and warnings stay.")
+plugin_option = _stored(
+    "--plugin",
+    "plugins",
+    lambda values: (*command_line().plugins, *values),
+    multiple=True,
+    metavar="FILE",
+    help="Also use what this Python file registers, such as a builder; it is run. May be repeated.",
+)
