@@ -95,8 +95,6 @@ def _show(collection: CollectionPlan, delete: bool) -> None:
     for kind, (what, happens) in _KINDS.items():
         if files := getattr(collection, kind):
             table.append((what, f"{len(files):,}", size(collection.bytes[kind]), happens))
-    if collection.folders:
-        table.append(("empty folders", f"{len(collection.folders):,}", "", "are removed"))
     if len(table) > 1:
         columns(table, right=(1, 2))
     if collection.is_empty:

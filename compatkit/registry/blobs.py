@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import mmap
 import os
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
@@ -29,8 +29,6 @@ Buffer = bytes | bytearray | memoryview
 
 SMALL = 2**18
 """Bytes; smaller files are read into memory and their state is not remembered."""
-JOINED = 2**22
-"""Bytes; smaller blobs are hashed in memory before they are written, larger ones by threads while the disk works."""
 SETTLED_NS = 2 * 10**9
 """A file that changed less than 2 s ago is not stamped: coarse clocks could hide one more change."""
 GRACE_SECONDS = 24 * 3600
@@ -80,49 +78,27 @@ class Objects:
             state = durable.file_state(path)
         return None if state is None else state.st_size
 
-    def put(self, data: Buffer) -> Edge:
-        """Write ``data`` durably and return its edge; an existing blob is verified and left alone.
-
-        Raises:
-            EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
-        """
-        return self.put_pieces([data])[0]
-
-    def put_pieces(
-        self, pieces: Sequence[Buffer], examine: Callable[[memoryview], Any] | None = None
-    ) -> tuple[Edge, Any]:
-        """Write bytes that come in pieces, without joining them; see ``put``.
+    def put(self, data: Buffer | Sequence[Buffer]) -> Edge:
+        """Write bytes durably and return their edge; an existing blob is verified and left alone.
 
         Args:
-            pieces: In order.
-            examine: Called with the bytes as they were written, while the disk works.
-
-        Returns:
-            The edge, and what ``examine`` returned.
+            data: In one piece, or in several, which are not joined.
 
         Raises:
             EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
         """
-        size = sum(len(piece) for piece in pieces)
-        work = [] if size < JOINED else [digest_of] if examine is None else [digest_of, examine]
-
-        def keep(draft: Path, results: list[Any]) -> tuple[Edge, Any]:
-            digest, *seen = results or small
-            self.place(draft, digest)
-            return Edge(digest, size), seen[0] if seen else None
-
+        pieces = [data] if isinstance(data, Buffer) else data
+        size, hashed = sum(len(piece) for piece in pieces), hashlib.sha256()
+        for piece in pieces:
+            hashed.update(piece)
+        digest = f"sha256:{hashed.hexdigest()}"
         with environment("write below", self.root):
-            small: list[Any] = []
-            if size < JOINED:
-                pieces = [pieces[0] if len(pieces) == 1 else b"".join(pieces)]
-                small = [digest_of(pieces[0]), examine(memoryview(pieces[0])) if examine else None]
-                with suppress(FileNotFoundError):  # taken out at this moment
-                    if self._held(small[0]):
-                        durable.sync_up(self.path(small[0]).parent, self.root)
-                        return Edge(small[0], size), small[1]
-            return durable.drafted(
-                self.root, pieces, keep, meanwhile=[partial(_on_file, piece) for piece in work]
-            )
+            with suppress(FileNotFoundError):  # taken out at this moment
+                if self._held(digest):
+                    durable.sync_up(self.path(digest).parent, self.root)
+                    return Edge(digest, size)
+            durable.drafted(self.root, pieces, lambda draft: self.place(draft, digest))
+        return Edge(digest, size)
 
     def read(
         self, digest: str, *, verify: Verify = "auto", most: int | None = None, aside: bool = True
@@ -227,7 +203,7 @@ class Objects:
             opened = durable.read(path, self.root)
             if opened is None:
                 raise FileNotFoundError(path) from None
-            durable.drafted(self.root, [opened[0]], lambda draft, _: durable.move(draft, path))
+            durable.drafted(self.root, [opened[0]], lambda draft: durable.move(draft, path))
 
     def _take_back(self, path: Path) -> bool:
         """Move a blob back from ``trash/``; False if it is not there, or the registry cannot be written."""
@@ -359,16 +335,6 @@ def check_verify(verify: str) -> None:
     """
     if verify not in ("auto", "always", "never"):
         raise UsageError(f"verify is 'auto', 'always' or 'never', got {verify!r}.")
-
-
-def _on_file(work: Callable[[memoryview], Any], path: Path) -> Any:
-    """Return ``work`` of the mapped content of a draft."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        view = memoryview(mapped)
-        try:
-            return work(view)
-        finally:
-            view.release()
 
 
 def _stamp(state: os.stat_result) -> Stamp:

@@ -92,13 +92,13 @@ class Care:
         unmeasured: bool = False,
         progress: Progress | None = None,
     ) -> Moved:
-        """Copy components of another registry, all or none; they need the signatures that this store requires.
+        """Copy components of another registry; they need the signatures that this store requires.
 
         Args:
             source: Where they are; only read.
             patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"``.
             versions: ``"all"`` or ``"latest"``, one of each name.
-            aliases: Whether aliases of the names are set here as they are there.
+            aliases: Whether aliases of the names follow, if their logs here are beginnings of those there.
             evidence: Whether measured results of pairs are copied, where both parts are.
             accept: Refuses a version before anything is copied; see ``copy.choice``.
             deciding: Makes what answers the policies of this registry.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from compatkit.errors import IntegrityError
 from compatkit.registry.os_errors import environment
@@ -150,23 +150,13 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def write(
-    path: Path,
-    pieces: Iterable[Buffer],
-    *,
-    root: Path | None = None,
-    meanwhile: Sequence[Callable[[Path], Any]] = (),
-) -> list[Any]:
+def write(path: Path, pieces: Iterable[Buffer], *, root: Path | None = None) -> None:
     """Write a new file and make it durable; remove it again if that fails.
 
     Args:
         path: Must not exist.
         pieces: The bytes, in one piece or in several.
         root: Of the registry; the file gets its read rights, and no right to write. None gives 0644 less the umask.
-        meanwhile: Work on the written file, such as hashing, that threads do while the disk works; given its path.
-
-    Returns:
-        What each of ``meanwhile`` returned.
     """
     step("create", path)
     mode = 0o644 if root is None else _rights(root, 0o444)
@@ -177,15 +167,8 @@ def write(
                 _give_rights(descriptor, mode)
             for piece in pieces:
                 _fill(descriptor, piece, path)
-            if not meanwhile:
-                _sync(descriptor, path)
-                return []
-            from concurrent.futures import ThreadPoolExecutor
-
-            with ThreadPoolExecutor(len(meanwhile)) as beside:
-                results = [beside.submit(work, path) for work in meanwhile]
-                _sync(descriptor, path)
-                return [work.result() for work in results]
+            step("sync", path)
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except BaseException:
@@ -198,11 +181,6 @@ def _fill(descriptor: int, data: Buffer, path: Path) -> None:
     while view:
         step("write", path)
         view = view[os.write(descriptor, view[:CHUNK]) :]
-
-
-def _sync(descriptor: int, path: Path) -> None:
-    step("sync", path)
-    os.fsync(descriptor)
 
 
 def read(
@@ -353,21 +331,14 @@ def announced(root: Path) -> Iterator[None]:
         discard(draft)
 
 
-def drafted(
-    root: Path,
-    pieces: Iterable[Buffer],
-    use: Callable[[Path, list[Any]], T],
-    *,
-    meanwhile: Sequence[Callable[[Path], Any]] = (),
-) -> T:
+def drafted(root: Path, pieces: Iterable[Buffer], use: Callable[[Path], T]) -> T:
     """Write a finished draft in ``tmp``, and return what is made of it; begin again where somebody cleaned it away.
 
     Args:
         root: Of the registry.
         pieces: The bytes; taken again at each attempt.
-        use: Takes the draft to its place. Given its path and what each of ``meanwhile`` returned; a FileNotFoundError
-            means that the draft, or a folder that was still empty, was cleaned away.
-        meanwhile: As for ``write``.
+        use: Takes the draft, given its path, to its place; a FileNotFoundError means that the draft, or a folder that
+            was still empty, was cleaned away.
 
     Raises:
         FileNotFoundError: Temporary files vanish as fast as they are made.
@@ -377,7 +348,8 @@ def drafted(
         make_folder(scratch, root)
         draft = temporary(scratch)
         try:
-            return use(draft, write(draft, pieces, root=root, meanwhile=meanwhile))
+            write(draft, pieces, root=root)
+            return use(draft)
         except FileNotFoundError:
             continue
         finally:
@@ -402,7 +374,7 @@ def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object]
         FileNotFoundError: Temporary files vanish as fast as they are made.
     """
 
-    def create(draft: Path, _: list[Any]) -> None:
+    def create(draft: Path) -> None:
         if ready is not None:
             ready()
         make_folder(path.parent, root)
@@ -436,7 +408,7 @@ def replace_file(path: Path, data: Buffer | Sequence[Buffer], *, root: Path | No
     """
     pieces = data if isinstance(data, (list, tuple)) else [cast(Buffer, data)]
 
-    def replace(draft: Path, _: list[Any]) -> None:
+    def replace(draft: Path) -> None:
         if root is not None:
             make_folder(path.parent, root)
         move(draft, path)
@@ -449,6 +421,6 @@ def replace_file(path: Path, data: Buffer | Sequence[Buffer], *, root: Path | No
         draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.part")
         write(draft, pieces)
         try:
-            replace(draft, [])
+            replace(draft)
         finally:
             discard(draft)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,8 +20,6 @@ from compatkit.registry.os_errors import environment
 
 LIMIT = 2**16
 """Bytes; no reference file is longer."""
-SETTLED = 2
-"""Seconds after which a folder's modification time tells its states apart."""
 LINE_LIMIT = 320
 """Bytes; no sound version file is longer."""
 WITHDRAWALS = "withdrawals"
@@ -43,7 +40,6 @@ class References:
     """The files below ``<root>/refs``."""
 
     root: Path
-    _listings: dict[str, _Listing] = attrs.field(factory=dict, init=False, repr=False)
 
     def folder(self, name: str) -> Path:
         """Return the folder of a name.
@@ -209,37 +205,25 @@ class References:
             return durable.create_once(path, data, self.root, ready)
 
     def _listed(self, name: str, kind: str) -> _Listing:
-        """Return the files of a folder that are named by versions; read anew where the folder changed since."""
+        """Return the files of a folder that are named by versions."""
         folder = self.folder(name) / kind
+        durable.check_folders(folder, self.root)
         with environment("read", folder):
-            durable.check_folders(folder, self.root)
             try:
-                state = os.stat(folder)
+                return _Listing(str(folder), sorted(_numbers(folder)))
             except FileNotFoundError:
-                return _Listing(str(folder), (0, 0), [])
-            stamp = state.st_ino, state.st_mtime_ns
-            cached = self._listings.get(str(folder))
-            if cached is not None and cached.stamp == stamp:
-                return cached
-            listing = _Listing(str(folder), stamp, sorted(_numbers(folder)))
-            if _age(state) > SETTLED:  # a folder may change twice within a tick of its clock
-                self._listings[str(folder)] = listing
-            return listing
+                return _Listing(str(folder), [])
 
 
-@attrs.define
+@attrs.frozen
 class _Listing:
     """The version numbers that a folder's files are named by, rising."""
 
     folder: str
-    stamp: tuple[int, int]
     numbers: list[tuple[int, int, int]]
-    all_finished: bool = False
 
     def is_finished(self, number: tuple[int, int, int]) -> bool:
         """Return whether a file has content."""
-        if self.all_finished:
-            return True
         major, minor, patch = number
         try:
             return os.lstat(f"{self.folder}/{major}.{minor}.{patch}").st_size > 0
@@ -248,9 +232,7 @@ class _Listing:
 
     def finished(self) -> list[tuple[int, int, int]]:
         """Return the numbers of files that have content."""
-        numbers = [number for number in self.numbers if self.is_finished(number)]
-        self.all_finished = len(numbers) == len(self.numbers)  # no file that has content loses it
-        return numbers
+        return [number for number in self.numbers if self.is_finished(number)]
 
 
 def version_line(label: str, digest: str) -> bytes:
@@ -330,7 +312,3 @@ def _numbers(folder: Path) -> Iterator[tuple[int, int, int]]:
         if match := VERSION.fullmatch(name):  # else a stray file of an editor or a file manager
             major, minor, patch = match.groups()
             yield int(major), int(minor), int(patch)
-
-
-def _age(state: os.stat_result) -> float:
-    return time.time() - state.st_mtime

@@ -155,12 +155,6 @@ class Obstacle(NamedTuple):
     path: str
 
 
-class EmptyFolder(NamedTuple):
-    """An empty folder for references, results or blobs, other than those of the layout."""
-
-    path: str
-
-
 RegistryEntry: TypeAlias = (
     VersionFile
     | TombstoneFile
@@ -174,7 +168,6 @@ RegistryEntry: TypeAlias = (
     | Aside
     | Unknown
     | Obstacle
-    | EmptyFolder
 )
 
 
@@ -245,20 +238,15 @@ class _Scan:
             **dict.fromkeys(ASIDE, self._aside),
         }
         if kind in read:  # keys and locks are reserved, and not looked into
-            yield from self._each(folder, read[kind], empty=bool(segments))
+            yield from self._each(folder, read[kind])
 
-    def _each(self, folder: str, read: Read, *, empty: bool = True) -> Iterator[RegistryEntry]:
-        entries = self.list(folder)
-        if empty and not entries:
-            yield EmptyFolder(folder)
-        for entry in entries:
+    def _each(self, folder: str, read: Read) -> Iterator[RegistryEntry]:
+        for entry in self.list(folder):
             yield from read(f"{folder}/{entry.name}", entry)
 
-    def _into(
-        self, path: str, entry: os.DirEntry[str], read: Read, *, empty: bool = True
-    ) -> Iterator[RegistryEntry]:
+    def _into(self, path: str, entry: os.DirEntry[str], read: Read) -> Iterator[RegistryEntry]:
         if entry.is_dir(follow_symlinks=False):
-            yield from self._each(path, read, empty=empty)
+            yield from self._each(path, read)
         else:
             yield Obstacle(path)
 
@@ -322,7 +310,7 @@ class _Scan:
         if not HEXADECIMAL.fullmatch(entry.name):
             yield Unknown(path, "")
         else:
-            yield from self._into(path, entry, partial(self._signature, entry.name), empty=False)
+            yield from self._into(path, entry, partial(self._signature, entry.name))
 
     def _signature(self, signed: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if SIGNATURE.fullmatch(entry.name):
@@ -332,7 +320,7 @@ class _Scan:
 
     def _blobs(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if entry.name == "sha256":
-            yield from self._into(path, entry, self._shard, empty=False)
+            yield from self._into(path, entry, self._shard)
         else:
             yield Unknown(path, "no folder of the layout")
 

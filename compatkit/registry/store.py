@@ -185,12 +185,12 @@ class Store:
         """
         from compatkit.registry.holding import PayloadFacts
         from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
-        from compatkit.registry.weights.tensorfile import pieces, tensor_digest
+        from compatkit.registry.weights.tensorfile import pieces, state_digest
 
         self.layout.check_writer(self.root)
         if not nonfinite:
             check_values(state, "The weights", NOT_PUBLISHED)
-        edge, tensors = self.objects.put_pieces(pieces(state), tensor_digest)
+        edge, tensors = self.objects.put(pieces(state)), state_digest(state)
         self._payloads[edge.blob] = PayloadFacts(tensors, len(state))
         return Payload(edge, tensors, len(state), parameters)
 

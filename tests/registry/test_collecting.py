@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from compatkit.contracts.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
-from compatkit.foundation.codec import digest, dumps, loads
+from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.care import Care
 from compatkit.registry.maintenance import leftovers
@@ -134,7 +134,6 @@ def test_without_a_grace_one_call_leaves_nothing(store: Store, publish: Publish)
     unused(store)
     assert at_once(store).apply().freed == 22
     assert files(store) == before
-    assert not store.objects.path(digest(b"nothing refers to this")).parent.exists()
 
 
 def test_numbers_are_those_of_what_happened(store: Store, publish: Publish):
@@ -699,27 +698,6 @@ def test_foreign_files_in_the_trash_stay(store: Store):
     assert not found.trash and not found.waiting
     found.apply()
     assert (store.root / "trash" / "mine").exists()
-
-
-def test_folders_that_hold_nothing_are_removed_when_they_are_old(store: Store, publish: Publish):
-    publish(store, "a/b")
-    store.set_alias("a/b", "prod", "1.0.0")
-    deep = store.root / "refs" / "x" / "y" / "z" / "@versions"
-    shard = store.root / "blobs" / "sha256" / "zz"
-    foreign = store.root / "evidence" / "mine"
-    young = store.root / "evidence" / ("5" * 64)
-    for folder in (deep, shard.with_name("00"), foreign, young / ("6" * 64)):
-        folder.mkdir(parents=True)
-    age(store)
-    age(store, young, young / ("6" * 64), seconds=1)
-    done = plan(store).apply()
-    assert done.folders == 5
-    assert not (store.root / "refs/x").exists() and not shard.with_name("00").exists()
-    assert foreign.exists() and (young / ("6" * 64)).exists()
-    assert {"blobs/sha256", "refs", "evidence", "tmp", "trash", "policies"} <= {
-        path.relative_to(store.root).as_posix() for path in store.root.rglob("*")
-    }
-    assert store.aliases("a/b") == {"prod": "1.0.0"}
 
 
 # --- time

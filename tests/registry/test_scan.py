@@ -13,7 +13,6 @@ from compatkit.registry.policylog import file_name
 from compatkit.registry.scan import (
     Aside,
     Blob,
-    EmptyFolder,
     Obstacle,
     PolicyFile,
     ResultPointer,
@@ -94,13 +93,6 @@ def test_places_say_what_their_names_say(hand: Hand) -> None:
         PolicyFile("", "digits/*", 3),
         SignatureFile("", HEX[1], f"{HEX[2][:16]}-{HEX[3]}.json"),
     ]
-
-
-def test_folders_that_hold_nothing_are_told_below_references_and_results(hand: Hand) -> None:
-    for path in ("refs/a/@versions", "refs/b", f"evidence/{HEX[1]}", "signatures/x", "refs/c/@log/best"):
-        (hand.root / path).mkdir(parents=True)
-    empty = {one.path for one in scan(hand.root) if isinstance(one, EmptyFolder)}
-    assert empty == {"refs/a/@versions", "refs/b", "refs/c/@log/best", f"evidence/{HEX[1]}"}
 
 
 @pytest.mark.parametrize("folder", ["refs", "evidence", "policies", "signatures", "blobs", "tmp", "keys"])

@@ -143,8 +143,8 @@ def test_order_limit_and_offset(index: Index) -> None:
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        ({"kind": "hed"}, "'hed' is not one of extractor, head, .*Did you mean 'head'"),
-        ({"kind": 7}, "7 is not one of"),
+        ({"kind": "hed"}, "'kind' must be one of extractor, head, .*Did you mean 'head'"),
+        ({"kind": 7}, "must be one of.*got 7"),
         ({"pattern": "a@1.0.0"}, "no part of it"),
         ({"pattern": "a:prod"}, "looks for names"),
         ({"pattern": 5}, "expected text"),
@@ -159,8 +159,8 @@ def test_order_limit_and_offset(index: Index) -> None:
         ({"channels": 0}, "whole number from 1"),
         ({"channels": 2**63}, "whole number"),
         ({"channels": True}, "whole number"),
-        ({"limit": -1}, "limit is a whole number from 0"),
-        ({"offset": 1.5}, "offset is a whole number"),
+        ({"limit": -1}, "limit.*a whole number from 0"),
+        ({"offset": 1.5}, "offset.*a whole number"),
         ({"anchor": "abc"}, "first 4 to 64"),
         ({"anchor": "sha256:XYZ0"}, "hexadecimal"),
         ({"parent": "A"}, "not valid"),

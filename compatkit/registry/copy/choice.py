@@ -34,8 +34,7 @@ class Choice:
 
     Attributes:
         versions: ``"all"`` takes all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
-        aliases: Whether to move aliases: they follow if the source's log continues the target's; a strict move sets
-            them as they are in the source.
+        aliases: Whether to move aliases: they follow if the source's log continues the target's.
         evidence: Whether to copy measured results of pairs whose parts are both copied.
         accept: Refuses a component before any of it is copied; a refused parent is copied without its name.
         deciding: Makes the function that answers policies of a receiving folder; None leaves them unanswered.
@@ -43,8 +42,6 @@ class Choice:
         jobs: Blobs copied at once.
         dry_run: Only report what would be copied.
         create: Whether a push makes the remote a registry if it is not one.
-        strict: Raise at the first refusal, so that all versions are added or none, and verify existing blobs; else
-            refusals are listed and the rest is copied.
         progress: Called with done, total and what is being done.
     """
 
@@ -57,7 +54,6 @@ class Choice:
     jobs: int = 8
     dry_run: bool = False
     create: bool = True
-    strict: bool = False
     progress: Progress = attrs.field(default=_silent, converter=attrs.converters.default_if_none(_silent))
 
     def __attrs_post_init__(self) -> None:

@@ -26,7 +26,6 @@ from compatkit.registry.copy.transfer import Transfer
 from compatkit.registry.evidence import FOLDER as EVIDENCE
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.signing.signatures import FILE, FOLDER, MOST, file_name
-from compatkit.registry.store import Store
 
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
 _NUMBER = re.compile("[1-9][0-9]{0,8}")
@@ -122,11 +121,7 @@ def _signature_folder(digest: str) -> str:
 
 
 def copy_results(
-    transfer: Transfer,
-    functions: Sequence[str],
-    refuse: Callable[[str, CompatkitError], None],
-    *,
-    anew: bool,
+    transfer: Transfer, functions: Sequence[str], refuse: Callable[[str, CompatkitError], None]
 ) -> tuple[int, list[str]]:
     """Copy the results of every pair of parts with everything they refer to.
 
@@ -134,7 +129,6 @@ def copy_results(
         transfer: The transfer.
         functions: Function digests of the parts.
         refuse: Called with the path of a damaged result and the error; the others are copied.
-        anew: Verify what results refer to, even if the target has the result.
 
     Returns:
         Number of new results, and the digests of all results of the origin.
@@ -144,7 +138,7 @@ def copy_results(
     """
     origin, target = transfer.origin, transfer.target
     paths = _result_paths(origin, functions)
-    existing = set() if anew else set(_result_paths(target, functions))
+    existing = set(_result_paths(target, functions))
     digests: dict[str, str] = {}
     for path, content in origin.read_small_files([path for path in paths if path not in existing]):
         digest = f"sha256:{path.rpartition('/')[2]}"
@@ -164,7 +158,7 @@ def copy_results(
         except CompatkitError as error:
             refuse(path, error)
     needed = list(dict.fromkeys(part for parts in needs.values() for part in parts))
-    failed = transfer.bring_all(needed if anew else transfer.lacking(needed))
+    failed = transfer.bring_all(transfer.lacking(needed))
     files: list[SmallFile] = []
     for path, parts in needs.items():
         if (wrong := next((failed[part] for part in parts if part in failed), None)) is not None:
@@ -269,24 +263,6 @@ def _follow(
     if target.small_file(pointer) != line:
         target.remove(pointer) if line is None else target.replace(pointer, line)
     return None
-
-
-def set_aliases(origin: Origin, store: Store, names: list[str]) -> list[str]:
-    """Set the aliases of some names as in the origin, whatever they point at here; return those that moved.
-
-    Args:
-        origin: Registry to follow.
-        store: Registry whose aliases move.
-        names: Of components.
-    """
-    moved: list[str] = []
-    for name in names:
-        alive, here = {str(version) for version in store.versions(name)}, store.aliases(name)
-        for alias, version in _aliases(origin, name).all().items():
-            if version in alive and here.get(alias) != version:
-                store.set_alias(name, alias, version)
-                moved.append(f"{name}:{alias}")
-    return moved
 
 
 def _aliases(registry: Origin, name: str) -> Aliases:

@@ -115,7 +115,7 @@ class StoreTarget(StoreOrigin, Target):
             blob.check_weights(data)
             return False
 
-        def keep(draft: Path, _: list[object]) -> None:
+        def keep(draft: Path) -> None:
             if blob.payload is not None:
                 with open(draft, "rb") as file:
                     blob.check_weights(_mapped(file.fileno()))

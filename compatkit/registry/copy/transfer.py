@@ -153,7 +153,7 @@ class Transfer(Closure):
 
     Attributes:
         target: Where they are copied to.
-        choice: Blobs at once, strictness, and progress.
+        choice: Blobs at once, and progress.
         items: Copied blobs.
     """
 
@@ -200,7 +200,6 @@ class Transfer(Closure):
 
         Raises:
             EnvironmentFailure: Disk or network failed; the others were stopped.
-            CompatkitError: A blob was refused, and the choice is strict.
         """
         self._arrived, self._total = 0, sum(self.item(digest).bytes for digest in self.lacking(digests))
         failed: dict[str, CompatkitError] = {}
@@ -235,7 +234,7 @@ class Transfer(Closure):
         try:
             return digest, self.bring(digest)
         except CompatkitError as error:
-            if self.choice.strict or isinstance(error, EnvironmentFailure):
+            if isinstance(error, EnvironmentFailure):
                 raise
             return digest, error
 

@@ -13,8 +13,9 @@ import attrs
 
 from compatkit.contracts.contract import Kind
 from compatkit.contracts.contract_rules import folded
-from compatkit.errors import UsageError, suggest
+from compatkit.errors import UsageError
 from compatkit.foundation.display import network_and_cut, visible
+from compatkit.foundation.limits import Number, OneOf
 
 KINDS: tuple[str, ...] = get_args(Kind)
 _ANCHOR = re.compile(r"(?:tensors:)?(?:sha256:)?([0-9a-f]{4,64})")
@@ -105,12 +106,6 @@ def _pattern(instance: object, field: attrs.Attribute[str | None], value: str | 
         )
 
 
-def _kind(instance: object, field: attrs.Attribute[str | None], value: str | None) -> None:
-    if value is not None and value not in KINDS:
-        hint = suggest(value, KINDS)
-        raise UsageError(f"kind {value!r:.80} is not one of {', '.join(KINDS)}.{hint}", subject=value)
-
-
 def _tags(instance: object, field: attrs.Attribute[Mapping[str, str]], value: Mapping[str, str]) -> None:
     fits = isinstance(value, Mapping) and all(key and _is_text(key) and _is_text(value[key]) for key in value)
     if not fits or len(value) > MOST:
@@ -127,15 +122,8 @@ def _words(instance: object, field: attrs.Attribute[str | None], value: str | No
         )
 
 
-def _whole(instance: object, field: attrs.Attribute[int | None], value: int | None) -> None:
-    if value is not None:
-        _offset(instance, field, value)
-
-
-def _offset(instance: object, field: attrs.Attribute[Any], value: int) -> None:
-    least = 1 if field.name == "channels" else 0
-    if type(value) is not int or not least <= value < 2**63:
-        raise UsageError(f"{field.name} is a whole number from {least}, got {value!r:.80}.", subject=value)
+def _number(least: int, *, optional: bool = False) -> Number:
+    return Number(least=least, below=2**63, whole=True, optional=optional)
 
 
 def _anchor(value: str | None) -> str | None:
@@ -174,10 +162,10 @@ class Query:
     """
 
     pattern: str | None = attrs.field(default=None, validator=_pattern)
-    kind: str | None = attrs.field(default=None, validator=_kind)
+    kind: str | None = attrs.field(default=None, validator=OneOf(KINDS, optional=True))
     tags: Mapping[str, str] = attrs.field(factory=dict, validator=_tags)
     model: str | None = attrs.field(default=None, validator=_text)
-    channels: int | None = attrs.field(default=None, validator=_whole)
+    channels: int | None = attrs.field(default=None, validator=_number(1, optional=True))
     label: str | None = attrs.field(default=None, validator=_text)
     anchor: str | None = attrs.field(default=None, converter=_anchor)
     parent: str | None = attrs.field(default=None, validator=_text)
@@ -186,8 +174,8 @@ class Query:
     anywhere: str | None = attrs.field(default=None, validator=_words)
     latest: bool = False
     withdrawn: bool = False
-    limit: int | None = attrs.field(default=None, validator=_whole)
-    offset: int = attrs.field(default=0, validator=_offset)
+    limit: int | None = attrs.field(default=None, validator=_number(0, optional=True))
+    offset: int = attrs.field(default=0, validator=_number(0))
 
     @property
     def words(self) -> list[str]:

@@ -23,7 +23,7 @@ from compatkit.foundation.display import Shown, aligned
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import GRACE_SECONDS, HELD_SECONDS, Objects
-from compatkit.registry.maintenance.leftovers import Ages, Leftover, aside, clock, is_empty, remove_folders
+from compatkit.registry.maintenance.leftovers import Ages, Leftover, aside, clock
 from compatkit.registry.maintenance.marks import Marker, Marks
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
@@ -51,7 +51,6 @@ class Collected:
         back: Digests of blobs moved back because something refers to them.
         drafts: Number of deleted drafts.
         deleted: Number of blobs deleted from ``trash``.
-        folders: Number of removed folders.
         freed: Freed bytes; a file with another hard link frees none.
     """
 
@@ -60,7 +59,6 @@ class Collected:
     back: list[str] = attrs.field(factory=list)
     drafts: int = 0
     deleted: int = 0
-    folders: int = 0
     freed: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +78,6 @@ class CollectionPlan(Shown):
         trash: Blobs in ``trash`` for longer than the grace, to be deleted.
         back: Blobs in ``trash`` that something refers to, to be moved back.
         quarantine: Damaged files, which are never deleted here.
-        folders: Empty folders, to be removed.
         young: Unreferenced blobs within the grace.
         waiting: Blobs in ``trash`` within the grace.
         referenced: Number of referenced digests.
@@ -93,7 +90,6 @@ class CollectionPlan(Shown):
     trash: tuple[Leftover, ...]
     back: tuple[Leftover, ...]
     quarantine: tuple[Leftover, ...]
-    folders: tuple[str, ...]
     young: tuple[Leftover, ...]
     waiting: tuple[Leftover, ...]
     referenced: int
@@ -123,7 +119,7 @@ class CollectionPlan(Shown):
     @property
     def is_empty(self) -> bool:
         """Whether ``apply`` would do nothing."""
-        return not any((self.blobs, self.withdrawn, self.drafts, self.trash, self.back, self.folders))
+        return not any((self.blobs, self.withdrawn, self.drafts, self.trash, self.back))
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values: all files, and totals."""
@@ -133,7 +129,6 @@ class CollectionPlan(Shown):
             "kept": self.referenced,
             "totals": {name: {"files": len(lists[name]), "bytes": size} for name, size in self.bytes.items()},
             **lists,
-            "folders": list(self.folders),
         }
 
     def apply(self, progress: Progress | None = None) -> Collected:
@@ -204,11 +199,9 @@ def plan(
         for leftover in trash:
             kind = "trash" if leftover.age >= ages.grace else "waiting"
             leftovers["back" if back.get(leftover.digest or "") is leftover else kind].append(leftover)
-        empty = tuple(folder for folder in marks.empty if is_empty(root / folder, ages))
     files = {kind: tuple(those) for kind, those in leftovers.items()}
     return CollectionPlan(
         grace=grace,
-        folders=empty,
         referenced=len(marks.alive),
         store=store,
         spares=withdrawn,
@@ -248,7 +241,6 @@ class _Sweep:
                     self._undo()
                     raise
                 self._empty_trash(listed, marks, progress)
-            self._remove_folders()
         return self.done
 
     def _delete_drafts(self, ages: Ages) -> None:
@@ -314,10 +306,6 @@ class _Sweep:
                 if ages.long_out(os.lstat(path)):
                     self._delete(path)
                     self.done.deleted += 1
-
-    def _remove_folders(self) -> None:
-        emptied = {f"blobs/sha256/{digest[7:9]}" for digest in self.done.moved}
-        self.done.folders = remove_folders(self.root, {*self.plan.folders, *emptied}, self._now())
 
     def _now(self) -> Ages:
         return Ages(clock(self.root), self.plan.grace.total_seconds())

@@ -1,13 +1,10 @@
-"""Find files old enough for deletion: abandoned drafts, blobs in ``trash``, empty folders."""
+"""Find files old enough for deletion: abandoned drafts and blobs in ``trash``."""
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import attrs
@@ -121,56 +118,6 @@ def aside(root: Path, ages: Ages) -> tuple[list[Leftover], list[Leftover], list[
         elif place.folder == "tmp" and ages.given_up(place.file, state):
             drafts.append(Leftover(place.path, None, state.st_size, ages.of(state)))
     return drafts, trash, quarantine
-
-
-def is_empty(folder: Path, ages: Ages) -> bool:
-    """Return whether a folder is old and empty.
-
-    Args:
-        folder: Of the registry.
-        ages: Times and grace.
-    """
-    try:
-        state = os.lstat(folder)
-        return stat.S_ISDIR(state.st_mode) and ages.old(state) and not os.listdir(folder)
-    except FileNotFoundError:
-        return False
-
-
-def remove_folders(root: Path, empty: Iterable[str], ages: Ages) -> int:
-    """Remove empty folders, and parents that become empty; return their number.
-
-    A concurrent publish recreates those that it needs.
-
-    Args:
-        root: Of the registry.
-        empty: Paths relative to the root.
-        ages: Times and grace.
-    """
-    count = 0
-    for name in empty:
-        folder, old = root / name, _is_old(root / name, ages)
-        while old and len(folder.relative_to(root).parts) > (2 if name.startswith("blobs/") else 1):
-            try:
-                durable.check_folders(folder, root)
-                old = _is_old(folder.parent, ages)  # before the removal, which updates the parent's mtime
-                durable.step("rmdir", folder)
-                os.rmdir(folder)
-            except FileNotFoundError:
-                break
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-                break  # it is in use again
-            count, folder = count + 1, folder.parent
-    return count
-
-
-def _is_old(folder: Path, ages: Ages) -> bool:
-    try:
-        return ages.old(os.lstat(folder))
-    except FileNotFoundError:
-        return False
 
 
 def _runs(process: int) -> bool:

@@ -30,7 +30,6 @@ from compatkit.registry.refs import LIMIT, LINE_LIMIT, References, pointed, read
 from compatkit.registry.scan import (
     Aside,
     Blob,
-    EmptyFolder,
     Obstacle,
     PolicyFile,
     ResultPointer,
@@ -57,13 +56,11 @@ class Marks:
     Attributes:
         alive: Digests to keep.
         spared: Weights used only by versions withdrawn long ago; part of ``alive`` if these are not collected.
-        empty: Empty folders, relative to the root.
         blobs: Blob files by path.
     """
 
     alive: frozenset[str]
     spared: frozenset[str]
-    empty: tuple[str, ...]
     blobs: tuple[Blob, ...]
 
 
@@ -139,7 +136,6 @@ class Marker:
         versions: list[tuple[VersionFile, str]] = []
         starts: list[_Step] = []
         buried: set[tuple[str, object]] = set()
-        empty: list[str] = []
         blobs: list[Blob] = []
         try:
             for place in scan(self.root):
@@ -158,8 +154,6 @@ class Marker:
                         starts += self._mentioned(place)
                     case Blob():
                         blobs.append(place)
-                    case EmptyFolder():
-                        empty.append(place.path)
                     case Obstacle():  # an error, as it may hide references
                         durable.check_folders(self.root / place.path, self.root)
                     case _:
@@ -184,7 +178,7 @@ class Marker:
             rank=lambda step: step.strength,
         ):
             (spared if step.spare else alive).add(step.digest)
-        return Marks(frozenset(alive), frozenset(spared - alive), tuple(empty), tuple(blobs))
+        return Marks(frozenset(alive), frozenset(spared - alive), tuple(blobs))
 
     def _pointed(self, file: VersionFile) -> str | None:
         data = _head(f"{self.root}/{file.path}")

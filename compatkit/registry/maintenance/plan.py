@@ -187,7 +187,7 @@ class Changes:
         if os.path.lexists(self.root / path):
             return False
         place = Objects(self.root).place
-        durable.drafted(self.root, _Pieces(origin, root, digest), lambda draft, _: place(draft, digest))
+        durable.drafted(self.root, _Pieces(origin, root, digest), lambda draft: place(draft, digest))
         return True
 
     def _keep(self, path: Path) -> None:

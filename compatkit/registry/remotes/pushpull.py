@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from compatkit.errors import CompatkitError, LayoutError, UsageError, near
+from compatkit.errors import LayoutError, UsageError
 from compatkit.registry import resolving
 from compatkit.registry.copy.choice import Choice, matching
 from compatkit.registry.copy.endpoints import Origin
@@ -28,35 +26,38 @@ from compatkit.registry.store import Store
 def import_components(
     source: Store, target: Store, patterns: Iterable[str] = ("*",), *, choice: Choice | None = None
 ) -> Moved:
-    """Copy components of another registry, all or none, and set aliases as in the source.
+    """Copy components of another registry in a folder, as ``pull`` does, and raise the first refusal.
 
     Args:
         source: Registry to copy from; only read.
         target: Registry to copy to.
         patterns: As for ``push``.
-        choice: What is copied, and how; always strict.
+        choice: What is copied, and how.
 
     Returns:
         What was copied.
 
     Raises:
         NotFound: A pattern matches nothing.
-        SignatureError: A requested component has no trusted signature; nothing was copied.
-        VersionExists: A number belongs to other bytes here; nothing was added.
-        VersionUntrue: A number is too small a step among the versions here; nothing was added.
-        PolicyBroken: A version does not work with a part that a policy here protects; nothing was added.
-        PolicyUndecided: A version was not measured as a policy here asks; nothing was added.
+        SignatureError: A requested component has no trusted signature.
+        VersionExists: A number belongs to other bytes here.
+        VersionUntrue: A number is too small a step among the versions here.
+        PolicyBroken: A version does not work with a part that a policy here protects.
+        PolicyUndecided: A version was not measured as a policy here asks.
         IntegrityError: Something in the source is missing, damaged or refused.
         FormatError: A manifest or weights file is not strict.
         EnvironmentFailure: Disk full, no write permission; the same call continues.
         UsageError: A registry would be imported into itself.
     """
-    if source.root.resolve() == target.root.resolve():
-        raise UsageError(
-            f"{source.root} would be imported into itself; name another registry.", subject=source.root
+    _check_other(target, source.root)
+    moved = Move(StoreOrigin(source), StoreTarget(target), choice or Choice()).run(patterns)
+    if moved.refused:
+        error = moved.refused[0].error
+        error.add_note(
+            f"{len(moved.refused)} refused; the rest was imported: {len(moved.made)} new versions."
         )
-    strict = attrs.evolve(choice or Choice(), strict=True)
-    return Move(StoreOrigin(source), StoreTarget(target), strict).run(patterns)
+        raise error
+    return moved
 
 
 def push(
@@ -90,7 +91,7 @@ def push(
     wanted = requested_patterns(origin, patterns)
     located = locate(remote, options)
     if not choice.create:
-        _check_exists(located, options)
+        _check_exists(located)
     if isinstance(located, Packages):
         return write_packages(store, located, wanted, choice)
     if not isinstance(located, Path):
@@ -229,24 +230,17 @@ def _origin(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any]
         yield origin
 
 
-def _check_exists(located: Located, options: Mapping[str, Any] | None) -> None:
+def _check_exists(located: Located) -> None:
     """Check that a registry exists, so that a mistyped address does not become one.
 
     Raises:
-        LayoutError: It does not; the message suggests a registry beside it with a similar name.
+        LayoutError: It does not.
     """
     if _is_registry(located):
         return
     address = str(located) if isinstance(located, Path) else located.url
-    parent, _, name = address.rpartition("/")
-    alike: list[str] = []
-    with suppress(OSError, CompatkitError):  # only a hint: the parent may not be readable, or not be there
-        siblings = located.neighbors() if isinstance(located, Files) else os.listdir(parent)
-        nearby = [f"{parent}/{sibling}" for sibling in near(name, siblings, 3)]
-        alike = [path for path in nearby if _is_registry(locate(path, options))]
-    hint = f" Did you mean {alike[0]}?" if alike else ""
     raise LayoutError(
-        f"There is no registry at {address}.{hint} Check the address; to make a new registry there, say so: "
+        f"There is no registry at {address}. Check the address; to make a new registry there, say so: "
         "`compatkit push --create`, or push(..., create=True) in Python.",
         subject=address,
     )

@@ -8,11 +8,9 @@ refuses them.
 from __future__ import annotations
 
 import re
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -47,8 +45,6 @@ LARGE = 2**23
 LARGEST_CACHED = 2**20
 """Bytes; longer documents are read again when they are copied."""
 CACHED_IN_ALL = 2**28
-AHEAD = 4
-"""Ranges of a large blob requested at once, to hide latency; each is in memory."""
 _NUMBER = re.compile("[1-9][0-9]{0,8}")
 _LISTED = ".listed"
 """Placeholder in the mirror for versions that were listed and not fetched."""
@@ -126,11 +122,8 @@ class Remote(Origin):
         self._by_digest = {}
 
     def versions_of(self, digest: str) -> list[Reference]:
-        """Return all versions of a manifest: among names of the fetched prefixes, else among all."""
-        spaces = {name.partition("/")[0] for name in self._fetched}
-        self.look(name for name in self.names() if name.partition("/")[0] in spaces)
-        if not super().versions_of(digest):
-            self.look(self.names())
+        """Return all versions of a manifest, among all names."""
+        self.look(self.names())
         return super().versions_of(digest)
 
     def _listed(self) -> dict[str, list[str]]:
@@ -212,8 +205,7 @@ class Remote(Origin):
                 raise self.missing(digest, owner)
             return data
 
-        with read_ahead(ask, size) as read:
-            yield Incoming(f"{self.where}/{path}", size, read)
+        yield Incoming(f"{self.where}/{path}", size, by_ranges(ask, size))
 
     # --- small files
 
@@ -353,35 +345,23 @@ def write_scratch(folder: str, path: str, data: bytes) -> None:
         file.write_bytes(data)
 
 
-@contextmanager
-def read_ahead(ask: Callable[[int, int], bytes], size: int) -> Iterator[Callable[[int], bytes]]:
-    """Yield a function that returns at most as many of the next bytes as asked, none at the end.
+def by_ranges(ask: Callable[[int, int], bytes], size: int) -> Callable[[int], bytes]:
+    """Return a function that returns at most as many of the next bytes as asked, none at the end.
 
     Args:
         ask: Called with start and count of a range.
         size: Size of the blob; no range reaches beyond.
     """
-    if size <= durable.CHUNK:
-        yield BytesIO(ask(0, size) if size else b"").read
-        return
-    waiting: deque[Future[bytes]] = deque()
-    starts = iter(range(0, size, durable.CHUNK))
-    rest = b""
+    at = 0
 
     def read(count: int) -> bytes:
-        nonlocal rest
-        while len(waiting) < AHEAD and (at := next(starts, None)) is not None:
-            waiting.append(pool.submit(ask, at, min(durable.CHUNK, size - at)))
-        data = rest or (waiting.popleft().result() if waiting else b"")
-        rest = data[count:]
-        return data[:count]
+        nonlocal at
+        many = min(count, durable.CHUNK, size - at)
+        data = ask(at, many) if many else b""
+        at += len(data)
+        return data
 
-    with ThreadPoolExecutor(AHEAD) as pool:
-        try:
-            yield read
-        finally:
-            for future in waiting:
-                future.cancel()
+    return read
 
 
 def _owner(path: str) -> str | None:

@@ -65,12 +65,21 @@ _UNSEEN = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*", re.ASCII)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|^[A-Za-z]:|(^|/)\.\.?(/|$)")
 _PICKLE = "unpickling runs code, so compatkit never does it; save the weights as safetensors"
-_PICTURES = {
-    b"\x89PNG\r\n\x1a\n": "a PNG picture",
-    b"\xff\xd8\xff": "a JPEG picture",
-    b"GIF8": "a GIF picture",
-    b"%PDF": "a PDF document",
+_CONVERT = "convert its weights to safetensors."
+_NO_WEIGHTS = "which holds no weights."
+_MAGIC = {
+    b"PK\x03\x04": f"a zip archive, which is what torch.save writes ({_PICKLE}).",
+    b"version https://git-lfs": "a git-lfs pointer, not the file itself; run `git lfs pull`.",
+    b"\x89HDF\r\n": f"an HDF5 file; {_CONVERT}",
+    b"GGUF": f"a GGUF file; {_CONVERT}",
+    b"\x93NUMPY": f"a NumPy array; {_CONVERT}",
+    b"\x1f\x8b": "a gzip archive; unpack it first.",
+    b"\x89PNG\r\n\x1a\n": f"a PNG picture, {_NO_WEIGHTS}",
+    b"\xff\xd8\xff": f"a JPEG picture, {_NO_WEIGHTS}",
+    b"GIF8": f"a GIF picture, {_NO_WEIGHTS}",
+    b"%PDF": f"a PDF document, {_NO_WEIGHTS}",
 }
+"""What a file is by its first bytes, and what to do."""
 _TEXT = re.compile(rb"[\t\n\r -~]{8}")
 
 
@@ -149,7 +158,6 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
 def read_whole(path: str | os.PathLike[str]) -> bytes:
     """Return all bytes of a safetensors file after checking its header; see ``read_header``."""
-    """Open a file and check its header."""
     with _checked(path) as (file, header):
         file.seek(0)
         return _exactly(file, header.size, Path(path))
@@ -364,27 +372,14 @@ def foreign(head: bytes) -> str | None:
     Returns:
         What it is and what to do, as the end of a sentence.
     """
-    if head.startswith(b"PK\x03\x04"):
-        return f"a zip archive, which is what torch.save writes ({_PICKLE})."
+    if (kind := next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)) is not None:
+        return kind
     # PROTO 2..5; a safetensors header of 640 bytes begins with the same two, but its JSON starts at byte 8
     if len(head) >= 3 and head[0] == 0x80 and 2 <= head[1] <= 5 and head[8:9] != b"{":
         return f"a pickle ({_PICKLE})."
-    if head.startswith(b"version https://git-lfs"):
-        return "a git-lfs pointer, not the file itself; run `git lfs pull`."
     start = head.lstrip()[:64].lower()
     if start.startswith((b"<!doctype html", b"<html", b"<?xml")):
         return "a web page, probably an error or login page in place of the download; download it again."
-    if head.startswith(b"\x89HDF\r\n"):
-        return "an HDF5 file; convert its weights to safetensors."
-    if head.startswith(b"GGUF"):
-        return "a GGUF file; convert its weights to safetensors."
-    picture = next((kind for magic, kind in _PICTURES.items() if head.startswith(magic)), None)
-    if picture is not None:
-        return f"{picture}, which holds no weights."
-    if head.startswith(b"\x1f\x8b"):
-        return "a gzip archive; unpack it first."
-    if head.startswith(b"\x93NUMPY"):
-        return "a NumPy array; convert its weights to safetensors."
     if len(head) >= 8 and not any(head):
         return (
             "zero bytes: it was never written, by a copy that broke off or a disk that failed; copy it again."
