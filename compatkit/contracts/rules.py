@@ -1,27 +1,21 @@
 """Rules of a check other than wiring and classes: images, training, statistics and measurements.
 
-A rule compares its inputs of an extractor with those of a head and returns hits. A hit has code and severity; its texts
-are made on request, so the same rule serves one pair and a whole matrix.
+A rule compares what the contracts of an extractor and of a head say, and returns findings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import attrs
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from compatkit.contracts.channels import Blobs, ChannelFigures
 from compatkit.contracts.contract import Anchor, Data, FeatureStatistics, Port, Protocol
 from compatkit.contracts.evidence import Cell, Grade
 from compatkit.contracts.labels import Labels, names, shared_classes
-from compatkit.contracts.report import EQUAL_SHAPES, Finding, Level, Promise, Report, Severity
+from compatkit.contracts.report import EQUAL_SHAPES, Finding, Promise, Report
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from compatkit.contracts.manifest import Manifest
 
 RELEASED = "released"
@@ -35,87 +29,28 @@ FAR_SCALE = 2.0
 QUIET = 0.01
 """Floor for a channel's standard deviation as a share of its port's, so that dead channels do not count as far."""
 REMEDY = "reestimate the statistics (normalization), or bridge the parts with an adapter fitted on unlabeled images"
-
-Texts = tuple[str, str, str, str]
-"""Texts of a finding: expected, came, whose, remedy."""
+BOTH = "head and extractor"
 
 
-class Hit(NamedTuple):
-    """Result of a rule.
-
-    Attributes:
-        texts: Makes the texts of the finding from both sides and ``values``.
-        values: Further arguments of ``texts``.
-    """
-
-    code: str
-    severity: Severity
-    level: Level
-    texts: Callable[..., Texts]
-    values: tuple[Any, ...] = ()
-
-    def finding(self, provided: Any, required: Any) -> Finding:
-        """Return the finding for these two sides.
-
-        Args:
-            provided: The rule's values for the extractor.
-            required: The rule's values for the head.
-        """
-        return Finding(self.code, self.level, self.severity, *self.texts(provided, required, *self.values))
-
-
-Hits = Sequence[Hit]
-
-
-def images_of(data: Data) -> tuple[Any, ...]:
-    """Return the inputs of the rule ``images`` for one component."""
-    return data.size, data.channels, data.mean, data.std
-
-
-def images(seen: tuple[Any, ...], trained: tuple[Any, ...]) -> Hits:
-    """Compare the extractor's images with the head's training images; both from ``images_of``.
+def images(extractor: Data, head: Data) -> list[Finding]:
+    """Compare the extractor's images with the head's training images.
 
     Args:
-        seen: Preprocessing of the extractor's images.
-        trained: Preprocessing of the images that the head was trained on.
+        extractor: Preprocessing of the extractor's images.
+        head: Preprocessing of the images that the head was trained on.
     """
-    return () if seen == trained else _OTHER_IMAGES
-
-
-def _images(seen: tuple[Any, ...], trained: tuple[Any, ...]) -> Texts:
-    pairs = list(zip(IMAGES, seen, trained, strict=True))
-    return (
-        "; ".join(f"{name} {_value(theirs)}" for name, mine, theirs in pairs if mine != theirs),
-        "; ".join(f"{name} {_value(mine)}" for name, mine, theirs in pairs if mine != theirs),
-        "images that the head was trained on, images of the extractor",
-        "none needed: the extractor's own preprocessing is used",
-    )
-
-
-_OTHER_IMAGES: Hits = (Hit("input-differs", "informs", "data", _images),)
-
-
-@attrs.frozen
-class Trained:
-    """Inputs of the rule ``training`` for one component.
-
-    Attributes:
-        batch: Whether it contains batch normalization.
-        names: Kind and digest of its anchors, in order.
-        known: The same as a set.
-        anchors: The anchors themselves.
-    """
-
-    batch: bool
-    names: tuple[tuple[str, str], ...]
-    known: frozenset[tuple[str, str]] = attrs.field(eq=False)
-    anchors: tuple[Anchor, ...] = attrs.field(eq=False)
-
-
-def trained(protocol: Protocol) -> Trained:
-    """Return the inputs of the rule ``training`` for one component."""
-    names = tuple([(anchor.kind, anchor.digest) for anchor in protocol.anchors])
-    return Trained(protocol.norm == "batch", names, frozenset(names), protocol.anchors)
+    pairs = [(name, getattr(head, name), getattr(extractor, name)) for name in IMAGES]
+    other = [
+        (f"{name} {_value(theirs)}", f"{name} {_value(mine)}")
+        for name, theirs, mine in pairs
+        if theirs != mine
+    ]
+    if not other:
+        return []
+    expected, actual = ("; ".join(texts) for texts in zip(*other, strict=True))
+    subject = "images that the head was trained on, images of the extractor"
+    remedy = "none needed: the extractor's own preprocessing is used"
+    return [Finding("input-differs", "data", "informs", expected, actual, subject, remedy)]
 
 
 def protocol_of(head: Manifest) -> Protocol:
@@ -127,52 +62,49 @@ def protocol_of(head: Manifest) -> Protocol:
     return Protocol(known.norm, (*known.anchors, own))
 
 
-def training(left: Trained, right: Trained) -> Hits:
+def training(extractor: Protocol, head: Protocol) -> list[Finding]:
     """Report whether batch normalization needs other statistics, and every shared anchor.
 
     Args:
-        left: What the extractor was trained against.
-        right: What the head was trained against.
+        extractor: What the extractor was trained against.
+        head: What the head was trained against; see ``protocol_of``.
     """
-    hits = _NORMALIZED if left.batch or right.batch else ()
-    if left.known.isdisjoint(right.known):
-        return hits
-    both = zip(right.names, right.anchors, strict=True)
-    return *hits, *(_shared(anchor) for name, anchor in both if name in left.known)
+    findings = []
+    if sides := [name for name, part in (("extractor", extractor), ("head", head)) if part.norm == "batch"]:
+        normalized = Finding(
+            "normalization-needed",
+            "protocol",
+            "informs",
+            "statistics of the images that the pair runs on",
+            "statistics of the images that each part was trained on",
+            f"batch normalization in the {' and the '.join(sides)}",
+            "normalization batch (batches of the extractor's images), or reestimate (unlabeled images of the "
+            "extractor's own data)",
+        )
+        findings.append(normalized)
+    own = {(anchor.kind, anchor.digest): anchor for anchor in extractor.anchors}
+    for anchor in head.anchors:
+        if (mine := own.get((anchor.kind, anchor.digest))) is not None:
+            findings.append(_shared(mine, anchor))
+    return findings
 
 
-def _batch(left: Trained, right: Trained) -> Texts:
-    sides = [name for name, part in (("extractor", left), ("head", right)) if part.batch]
-    return (
-        "statistics of the images that the pair runs on",
-        "statistics of the images that each part was trained on",
-        f"batch normalization in the {' and the '.join(sides)}",
-        "normalization batch (batches of the extractor's images), or reestimate (unlabeled images of the "
-        "extractor's own data)",
-    )
-
-
-_NORMALIZED: Hits = (Hit("normalization-needed", "informs", "protocol", _batch),)
-
-CONSTANT: tuple[Hits, ...] = ((), _OTHER_IMAGES, _NORMALIZED)
-"""Results of rules for most pairs; one object each."""
-
-
-def _shared(anchor: Anchor) -> Hit:
-    if anchor.kind == "initial_weights":
-        return Hit("initial-weights-shared", "informs", "protocol", _initial, (anchor,))
-    return Hit("head-shared", "promises", "protocol", _head, (anchor,))
-
-
-def _initial(left: Trained, _right: Trained, shared: Anchor) -> Texts:
-    own = dict(zip(left.names, left.anchors, strict=True))[shared.kind, shared.digest]
-    return (
-        f"initial weights {_short(shared.digest)}",
-        f"the same{_rows(own.classes or (), shared.classes or ())}",
-        "head and extractor",
-        "alone never a promise: training moves the networks apart again; class layers that started equal help "
-        "where the same class stands at the same row; measure the pair",
-    )
+def _shared(mine: Anchor, theirs: Anchor) -> Finding:
+    digest = _short(theirs.digest)
+    if theirs.kind == "initial_weights":
+        return Finding(
+            "initial-weights-shared",
+            "protocol",
+            "informs",
+            f"initial weights {digest}",
+            f"the same{_rows(mine.classes or (), theirs.classes or ())}",
+            BOTH,
+            "alone never a promise: training moves the networks apart again; class layers that started equal help "
+            "where the same class stands at the same row; measure the pair",
+        )
+    classes = f" ({names(theirs.classes)})" if theirs.classes else ""
+    expected = f"trained against the auxiliary head {theirs.task or 'without a name'} {digest}"
+    return Finding("head-shared", "protocol", "promises", expected, f"the same{classes}", BOTH)
 
 
 def _rows(left: Labels, right: Labels) -> str:
@@ -185,30 +117,16 @@ def _rows(left: Labels, right: Labels) -> str:
     return f"; class layers too: {same} of {len(pairs)} common classes stand at one row" if pairs else ""
 
 
-def _head(_left: object, _right: object, shared: Anchor) -> Texts:
-    classes = f" ({names(shared.classes)})" if shared.classes else ""
-    return (
-        f"trained against the auxiliary head {shared.task or 'without a name'} {_short(shared.digest)}",
-        f"the same{classes}",
-        "head and extractor",
-        "",
-    )
-
-
-def own(extractor: str, *, exact: bool) -> Hit:
-    """Return the hit that a head was cut from or trained with an extractor.
+def own(extractor: str, *, exact: bool) -> Finding:
+    """Return the finding that a head was cut from or trained with an extractor.
 
     Args:
         extractor: Manifest digest that the head names; it covers weights and cut.
         exact: Whether it is exactly this extractor, or another release that computes the same function.
     """
-    return Hit("one-network", "promises", "protocol", _own, (extractor, exact))
-
-
-def _own(_left: object, _right: object, extractor: str, exact: bool) -> Texts:
     expected = f"the extractor that the head was cut or trained with ({_short(extractor)})"
     actual = "this extractor" if exact else "another release of it, which computes the same"
-    return expected, actual, "head and extractor", ""
+    return Finding("one-network", "protocol", "promises", expected, actual, BOTH)
 
 
 def promise_of(codes: Sequence[str]) -> Promise:
@@ -265,8 +183,8 @@ def features_of(
     )
 
 
-def statistics(left: Sequence[Features], right: Sequence[Features]) -> Hits:
-    """Return hits for features that are far from the head's training features.
+def statistics(left: Sequence[Features], right: Sequence[Features]) -> list[Finding]:
+    """Return findings for features that are far from the head's training features.
 
     Per-channel statistics are compared if both sides have them for the same number of channels, else those of the port.
 
@@ -274,75 +192,53 @@ def statistics(left: Sequence[Features], right: Sequence[Features]) -> Hits:
         left: Features of the extractor.
         right: Training features of the head.
     """
-    hits: Hits = ()
+    findings = []
     for provided, trained in zip(left, right, strict=False):
         mean, std, mine, _ = provided
         wanted, scale, theirs, port = trained
         if mine is not None and theirs is not None and len(mine.means) == len(theirs.means):
-            quiet = QUIET * scale
-            far = _far_channels(mine, theirs, quiet)
-            if far.any():
-                values = mine, theirs, quiet, far, port
-                hits = (*hits, Hit("statistics-far", "warns", "statistical", _worst, values))
+            texts = _worst(mine, theirs, QUIET * scale)
         # Without a division, so that features of scale 0 are far from all others but not from each other.
         elif abs(mean - wanted) > FAR_MEAN * scale or std > FAR_SCALE * scale or scale > FAR_SCALE * std:
-            hits = (*hits, Hit("statistics-far", "warns", "statistical", _whole, (provided, trained)))
-    return hits
+            texts = tuple(f"{_figures(*features[:2])} over all channels" for features in (trained, provided))
+        else:
+            continue
+        if texts:
+            subject = "training features of the head, features of the extractor on its own images"
+            subject += f", port {port!r}" if port is not None else ""
+            findings.append(Finding("statistics-far", "statistical", "warns", *texts, subject, REMEDY))
+    return findings
 
 
-def _far_channels(provided: ChannelFigures, trained: ChannelFigures, quiet: float) -> NDArray[np.bool_]:
-    """Return for each channel whether it is far, ``(C,)``; scales below ``quiet`` are raised to it."""
+def _worst(provided: ChannelFigures, trained: ChannelFigures, quiet: float) -> tuple[str, ...]:
+    """Describe the channel that is farthest, expected and actual; empty if none is far.
+
+    Scales below ``quiet`` are raised to it.
+    """
     import numpy as np
 
     scale, wanted = np.maximum(provided.stds, quiet), np.maximum(trained.stds, quiet)
-    far = abs(provided.means - trained.means) > FAR_MEAN * wanted
-    far |= scale > FAR_SCALE * wanted
-    far |= wanted > FAR_SCALE * scale
-    return far
-
-
-def _whole(_left: object, _right: object, provided: Features, trained: Features) -> Texts:
-    expected, actual = (
-        f"mean {features.mean:.4g} and standard deviation {features.std:.4g} over all channels"
-        for features in (trained, provided)
-    )
-    return expected, actual, _whose(trained.port), REMEDY
-
-
-def _worst(
-    _left: object,
-    _right: object,
-    provided: ChannelFigures,
-    trained: ChannelFigures,
-    quiet: float,
-    far: NDArray[np.bool_],
-    port: str | None,
-) -> Texts:
-    places = far.nonzero()[0].tolist()
-
-    def distance(place: int) -> float:
-        """Distance in units of the limits."""
-        tiny = 1e-300  # avoids division by 0; a scale of 0 is at maximal distance
-        scale, wanted = (max(float(figures.stds[place]), quiet, tiny) for figures in (provided, trained))
-        shift = abs(float(provided.means[place] - trained.means[place]))
-        return max(shift / (FAR_MEAN * wanted), scale / wanted / FAR_SCALE, wanted / scale / FAR_SCALE)
-
-    worst = max(places, key=distance)
-    expected, actual = (
-        f"mean {side.means[worst]:.4g} and standard deviation {side.stds[worst]:.4g}"
-        for side in (trained, provided)
-    )
+    shift = abs(provided.means - trained.means)
+    far = (shift > FAR_MEAN * wanted) | (scale > FAR_SCALE * wanted) | (wanted > FAR_SCALE * scale)
+    if not far.any():
+        return ()
+    tiny = 1e-300  # avoids division by 0; a scale of 0 is at maximal distance
+    scale, wanted = np.maximum(scale, tiny), np.maximum(wanted, tiny)
+    with np.errstate(over="ignore"):
+        distance = np.maximum.reduce(
+            [shift / (FAR_MEAN * wanted), scale / wanted / FAR_SCALE, wanted / scale / FAR_SCALE]
+        )
+    worst = int(np.where(far, distance, -1).argmax())
+    expected, actual = (_figures(side.means[worst], side.stds[worst]) for side in (trained, provided))
+    count = int(far.sum())
     return (
         f"{expected} in channel {worst}",
-        f"{actual}: the worst of {len(places)} channels that are far, of {len(provided.means)}",
-        _whose(port),
-        REMEDY,
+        f"{actual}: the worst of {count} channels that are far, of {len(far)}",
     )
 
 
-def _whose(port: str | None) -> str:
-    subject = "training features of the head, features of the extractor on its own images"
-    return subject if port is None else f"{subject}, port {port!r}"
+def _figures(mean: float, std: float) -> str:
+    return f"mean {mean:.4g} and standard deviation {std:.4g}"
 
 
 def newest(cells: Sequence[Cell], bn_policy: str) -> Grade:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from sample_components import GRAY, extractor, figures, head, initial, labels, maps, shared, vector
 from sample_contracts import cells, data, manifests
 
-from compatkit.contracts import check as engine
 from compatkit.contracts.channels import ChannelFigures
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Statistical
@@ -220,23 +219,6 @@ def test_it_says_what_a_check_of_each_pair_says(
         said = attrs.evolve(report, extractor=extractor_name, head=head_name)
         assert table.report(extractor_name, head_name) == said
         assert json.dumps(table.report(extractor_name, head_name).to_json()) == json.dumps(said.to_json())
-
-
-def test_what_pairs_have_in_common_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contracts that differ in their anchors only: one comparison of their ports."""
-    calls: list[object] = []
-    wiring, *others = engine.RULES
-
-    def counted(*arguments: Any) -> Any:
-        calls.append(arguments)
-        return wiring(*arguments)
-
-    monkeypatch.setattr(engine, "RULES", (counted, *others))
-    lefts = [extractor(anchors=(shared(str(number)),)) for number in range(8)]
-    table = check_all(lefts, [head(anchors=one.contract.protocol.anchors) for one in lefts])
-    assert len(calls) == 1
-    assert table.counts() == {"promised": 8, "unproven": 56}
-    assert len({id(outline) for row in table.outlines for outline in row}) == 2
 
 
 def varied(count: int) -> tuple[list[Manifest], list[Manifest]]:
