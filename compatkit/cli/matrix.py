@@ -68,9 +68,8 @@ class MatrixOptions(ConditionOptions, NamedDataOptions, SignatureOptions):
         metavar="RUNG",
     )
     where: tuple[str, ...] = option(
-        "Only components with tag:KEY=VALUE, model=GLOB, class=NAME, anchor=DIGEST, latest=yes, ... (head.model=GLOB "
-        "for one side), only cells with grade=compatible,perfect, state=stale, promise=shared-head, wiring=direct, "
-        "accuracy>=.9; may be repeated, and all must match.",
+        "Only cells with grade=compatible,perfect, state=stale, promise=shared-head, wiring=direct, accuracy>=.9; may "
+        "be repeated, and all must match.",
         metavar="FIELD=VALUE",
     )
 
@@ -90,11 +89,12 @@ def matrix_command(options: MatrixOptions) -> int | None:
     registry = open_registry()
     data, between = None, None
     if options.fill != "none" or options.names or options.recipe:
-        parts, where = PartLoader(registry.store), parse(options.where)
-        lefts = [component.reference for component in chosen(parts, options.extractors, "extractor", where)]
+        parse(options.where)  # before images are read
+        parts = PartLoader(registry.store)
+        lefts = [component.reference for component in chosen(parts, options.extractors, "extractor")]
         rights: Sequence[Component] = []
         if options.rung is not None:  # resolve and check heads before images are read
-            rights = chosen(parts, options.heads, "head", where)
+            rights = chosen(parts, options.heads, "head")
             _check_policy(rights, options.bn_policy)
         sets = data_sets(registry, lefts, options, options.names, options.recipe)
         data = {name: dataset.test for name, dataset in sets.items()}

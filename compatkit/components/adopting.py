@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import heapq
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
-import torch
 
-from compatkit.adapters.builders import BUILDERS, BUILT_IN, builder_for, create
+from compatkit.adapters.builders import BUILDERS, builder_for
 from compatkit.adapters.cutting.planning import blank
 from compatkit.adapters.inputs import class_layer, config_of
 from compatkit.components.checkpoints.matching import compare, completed, converted, refuse
@@ -22,8 +18,7 @@ from compatkit.components.checkpoints.unwrapping import stripped
 from compatkit.components.drafts import Draft
 from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.manifest import About
-from compatkit.contracts.own_networks import OWN
-from compatkit.errors import CompatkitError, UsageError
+from compatkit.errors import UsageError
 from compatkit.registry.names import check_name
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
@@ -35,8 +30,6 @@ if TYPE_CHECKING:
 
 IMAGES = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
 """Facts about images; the size is an argument of its own."""
-NEAR = 8
-"""Similarly named models of each library that are tried if a file does not fit."""
 
 
 @attrs.frozen(eq=False)
@@ -264,28 +257,9 @@ def _fitted(
         notes += more
     own = whole.state_dict()
     state, added = completed(state, own)
-    mismatch = compare({**state, **_without_numbers(checkpoint.others, own.keys() - state.keys())}, own)
-    if mismatch:
-        fitting = list(_fitting(builder, model, kwargs, content.tensors))
-        raise refuse(owner, f"{model} of {builder}", mismatch, fitting)
+    if mismatch := compare(state, own):
+        raise refuse(owner, f"{model} of {builder}", mismatch)
     return own, arguments, state, (*notes, *added)
-
-
-def _without_numbers(others: Mapping[Any, Any], missing: Set[str]) -> dict[str, Any]:
-    """Return entries whose names, with or without a prefix, are missing, and all tensors without numbers."""
-    entries = {str(name): value for name, value in others.items()}
-    under = {
-        name: short for name in entries for short in missing if name == short or name.endswith(f".{short}")
-    }
-    return {
-        under.get(name, name): value
-        for name, value in entries.items()
-        if name in under or isinstance(value, torch.Tensor)
-    }
-
-
-SHOWN = frozenset({"num_classes", "in_chans"})
-"""Arguments that can be inferred from the weights."""
 
 
 def _shown_arguments(
@@ -305,37 +279,3 @@ def _shown_arguments(
         actual, expected = tuple(tensors[name].shape), tuple(own[name].shape)
         if len(actual) == len(expected) == 4 and actual[1] != expected[1] and actual[1] > 0:
             yield "in_chans", (actual[1], name)
-
-
-def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
-    """Yield descriptions of similarly named networks that the weights fit exactly."""
-    shown = {name: value for name, value in kwargs.items() if name not in SHOWN}
-    if shown != kwargs and _fits(builder, model, shown, state):
-        yield f"{model} of {builder} without {' and '.join(sorted(kwargs.keys() & SHOWN))}, which the weights show"
-        return
-    for other in dict.fromkeys((builder, OWN, *BUILT_IN)):
-        known = (name for name in (BUILDERS[other].names or tuple)() if (other, name) != (builder, model))
-        for name in heapq.nsmallest(NEAR, known, key=lambda name: _distance(model, name)):
-            if _fits(other, name, kwargs if other == builder else {}, state):
-                yield f"{name} of {other}"
-
-
-def _distance(left: str, right: str) -> tuple[float, float]:
-    """Return a sort key for similarity; names that differ only in numbers, such as resnet18 and resnet34, are near."""
-    masked = [re.sub(r"[0-9]+", "#", name) for name in (left, right)]
-    pairs = ((masked[0], masked[1]), (left, right))
-    first, second = (1 - difflib.SequenceMatcher(None, left, right).ratio() for left, right in pairs)
-    return first, second
-
-
-def _fits(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Return whether weights fit a network, which is built without allocating memory."""
-    try:
-        with torch.device("meta"):
-            whole = create(builder, model, kwargs)
-            shown = {name: value for name, (value, _) in _shown_arguments(whole, state, kwargs)}
-            if shown:
-                whole = create(builder, model, {**kwargs, **shown})
-        return not compare(state, whole.state_dict())
-    except (CompatkitError, RuntimeError, NotImplementedError):
-        return False

@@ -203,7 +203,7 @@ class Comparing:
             fill: ``"missing"`` measures cells without a result, ``"stale"`` also those that changed since (version of
                 the metric, images of the same name, head of the upper bound), ``"all"`` everything, with a warning if
                 figures differ from those under the same key, ``"none"`` nothing.
-            where: Filters ``FIELD=VALUE`` of components and cells, all of which must match; see
+            where: Filters ``FIELD=VALUE`` of cells, all of which must match; see
                 ``compatkit.components.matrices.where``.
             adapters: ``Recombination.inserted`` by pinned references of extractor and head, for pairs to be measured
                 with adapters; recorded under a separate key, never as evidence of the bare pair.
@@ -213,7 +213,7 @@ class Comparing:
             record: Record the figures as evidence, for ``check`` to read.
 
         Raises:
-            NotFound: A pattern matches nothing, or nothing passes the filters.
+            NotFound: A pattern matches nothing.
             UsageError: A setting, a filter or a bridge is invalid; a reference that is not a pattern has another kind.
             DataError: ``data`` contains no test set for an extractor, or several; or its own cannot be found.
         """

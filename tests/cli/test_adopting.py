@@ -102,7 +102,7 @@ def test_classes_of_a_data_set(run: Any, file: Path, trained: Path) -> None:
         (("--mean", "gray"), 2, "expected a number, or one per channel separated by commas"),
         (("--mean", ".5,.4"), 2, "mean: expected a number for each of 3 channels, or one for all"),
         (("--model", "resnet9_cifar"), 2, "did you mean resnet"),
-        (("--model", "resnet20_cifar"), 2, "Names and shapes are those of resnet8_cifar of compatkit"),
+        (("--model", "resnet20_cifar"), 2, "does not hold the weights of resnet20_cifar of compatkit"),
         (("--name", "Zoo"), 2, "Zoo"),
         (("--key", "ema"), 2, "there is no entry 'ema'"),
         (("--cut", "layer7"), 2, "layer7"),

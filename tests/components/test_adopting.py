@@ -181,7 +181,7 @@ def test_features_of_given_images_are_stated(registry: ck.Registry, tmp_path: Pa
     assert features.samples == 24
 
 
-def test_another_network_is_refused_with_what_differs_and_what_would_fit(
+def test_another_network_is_refused_with_what_differs(
     registry: ck.Registry, tmp_path: Path, state: State
 ) -> None:
     with pytest.raises(CheckpointMismatch) as raised:
@@ -189,17 +189,7 @@ def test_another_network_is_refused_with_what_differs_and_what_would_fit(
     text = str(raised.value)
     assert "does not hold the weights of resnet20_cifar of compatkit" in text
     assert "tensors are missing: layer1.1.conv1.weight, layer1.1.bn1.weight, layer1.1.bn1.bias and" in text
-    assert "Names and shapes are those of resnet8_cifar of compatkit: name that" in text
     assert not registry.store.names()
-
-
-def test_the_other_library_is_suggested(registry: ck.Registry, tmp_path: Path) -> None:
-    whole = torchvision.models.mobilenet_v3_small(num_classes=5)
-    save_file(whole.state_dict(), tmp_path / "net.safetensors")
-    with pytest.raises(CheckpointMismatch, match="those of mobilenet_v3_small of torchvision"):
-        registry.adopt(
-            tmp_path / "net.safetensors", "zoo/x", model="mobilenetv3_small_100", cut="forward_features"
-        )
 
 
 def test_a_misspelt_model_is_refused_before_the_file_is_read(registry: ck.Registry, tmp_path: Path) -> None:
@@ -241,15 +231,8 @@ def test_values_that_hold_no_numbers_are_named(
     with pytest.raises(CheckpointMismatch) as caught:
         registry.adopt(spoiled, name="a", model="resnet8_cifar", cut="layer2")
     mismatch = caught.value.subject
-    assert [kind[0] for kind in mismatch.kinds] == ["conv1.weight"]
-    assert not mismatch.missing and not mismatch.unknown
-
-
-def test_tensors_without_a_name_are_refused(registry: ck.Registry, state: State) -> None:
-    nameless: dict[Any, Tensor] = {**state, 3: torch.zeros(1)}
-    with pytest.raises(UsageError) as caught:
-        registry.adopt(nameless, name="a", model="resnet8_cifar", cut="layer2")
-    assert caught.value.subject == 3
+    assert list(mismatch.missing) == ["conv1.weight"]
+    assert not mismatch.kinds and not mismatch.unknown
 
 
 @pytest.mark.parametrize(
@@ -272,7 +255,6 @@ def test_tensors_without_a_name_are_refused(registry: ck.Registry, state: State)
         ({"key": "model_ema"}, UsageError, "there is no entry 'model_ema'"),
         ({"kwargs": {"checkpoint_path": "/etc/passwd"}}, UsageError, "is no part of a blueprint"),
         ({"kwargs": {"num_classes": 3}}, CheckpointMismatch, "fc.weight is 10x64 where 3x64 is expected"),
-        ({"kwargs": {"num_classes": 3}}, CheckpointMismatch, "without num_classes, which the weights show"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from compatkit.errors import CheckpointMismatch
@@ -49,21 +49,18 @@ def converted(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, 
     )
 
 
-def refuse(owner: str, network: str, mismatch: WeightsMismatch, fitting: Sequence[str]) -> CheckpointMismatch:
+def refuse(owner: str, network: str, mismatch: WeightsMismatch) -> CheckpointMismatch:
     """Return the error for weights of another network.
 
     Args:
         owner: The file.
         network: The network, such as ``"resnet18 of timm"``.
         mismatch: The differences.
-        fitting: Names of networks that the weights do fit.
     """
-    hint = "Name the model that the weights were saved from"
-    if fitting:
-        hint = f"Names and shapes are those of {' and of '.join(fitting)}: name that"
     listed = "".join(f"\n- {difference};" for difference in mismatch.sentences()).rstrip(";") + "."
     return CheckpointMismatch(
-        f"{owner} does not hold the weights of {network}:{listed}\n{hint}, with the arguments that it was built with.",
+        f"{owner} does not hold the weights of {network}:{listed}\nName the model that the weights were saved from, "
+        "with the arguments that it was built with.",
         subject=mismatch,
     )
 

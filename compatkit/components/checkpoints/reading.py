@@ -26,7 +26,6 @@ from compatkit.errors import (
     IntegrityError,
     UnsafeCheckpoint,
     UsageError,
-    type_of,
 )
 from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
@@ -83,7 +82,6 @@ class Checkpoint:
         format: How it was saved.
         tensors: Tensors by name, on the CPU.
         notes: Notes on what was unwrapped and left out, one sentence each.
-        others: Entries of a state dict from Python that hold no numbers: lists, arrays, tensors without data.
     """
 
     name: str
@@ -92,7 +90,6 @@ class Checkpoint:
     format: Format
     tensors: dict[str, Tensor]
     notes: tuple[str, ...] = ()
-    others: Mapping[Any, Any] = attrs.field(factory=dict)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -148,23 +145,16 @@ def of_tensors(value: Mapping[str, Any], *, key: str | None = None) -> Checkpoin
         key: As for ``read_checkpoint``.
 
     Raises:
-        UsageError: It contains no state dict, or none under this key; or a tensor has no name.
+        UsageError: It contains no state dict, or none under this key.
     """
     content = unwrapped(value, _holds_numbers, key=key)
-    for name in (
-        name for name, entry in content.others.items() if not isinstance(name, str) and _is_tensor(entry)
-    ):
-        raise UsageError(
-            f"A state dict gives names, such as 'conv1.weight', to tensors; got the key {name!r} of {type_of(name)}.",
-            subject=name,
-        )
     tensors = {name: tensor.detach().cpu() for name, tensor in content.tensors.items()}
     whole, size = hashlib.sha256(), 0
     for piece in pieces(tensors):
         whole.update(piece)
         size += len(piece)
     digest = f"file:sha256:{whole.hexdigest()}"
-    return Checkpoint("state_dict", digest, size, "tensors", tensors, content.notes, content.others)
+    return Checkpoint("state_dict", digest, size, "tensors", tensors, content.notes)
 
 
 def renamed(checkpoint: Checkpoint, prefixes: Mapping[str, str], owner: str) -> Checkpoint:

@@ -28,18 +28,6 @@ OTHERS = (".safetensors", ".bin", ".pth", ".pt")
 LARGEST = 2**24
 """Bytes of a JSON file."""
 LABELS = ("label_names", "id2label", "class_names", "classes", "labels")
-FACTS = (
-    "model",
-    "num_classes",
-    "in_chans",
-    "size",
-    "labels",
-    "mean",
-    "std",
-    "interpolation",
-    "crop_pct",
-    "crop_mode",
-)
 
 
 @attrs.frozen
@@ -48,7 +36,7 @@ class Snapshot:
 
     Attributes:
         weights: The file.
-        facts: By name, of ``FACTS``.
+        facts: By name: ``model``, ``num_classes``, ``in_chans``, ``size``, ``labels``, and how images are prepared.
         sources: File that states each.
         kwargs: Further arguments of the network.
         notes: Notes on what was chosen and left out.
@@ -79,7 +67,7 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     facts: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name, table in (
-        (CONFIG, dict(_of_config(config, weights.parent))),
+        (CONFIG, dict(_of_config(config))),
         (PROCESSOR, dict(facts_of(processor))),
     ):
         for fact, value in table.items():
@@ -180,15 +168,16 @@ def _table(file: Path) -> dict[str, Any]:
     return table
 
 
-def _of_config(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of ``config.json``; entries that state one fact differently are refused."""
-    table = {**config, **_inner(config)}
+def _of_config(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the facts of ``config.json``; its ``pretrained_cfg`` counts before the rest."""
+    inner = config.get("pretrained_cfg")
+    table = {**config, **(inner if isinstance(inner, dict) else {})}
     if isinstance(model := table.get("architecture"), str):
         yield "model", model.partition(".")[0]
-    counts, class_names = list(_counts(config)), list(_stated_names(config, folder))
-    if counts:
-        lengths = [(f"the number of {entry}", len(value)) for entry, value in class_names]
-        yield from _one_of("num_classes", counts + lengths, folder)
+    for name in ("num_classes", "num_labels"):
+        if isinstance(table.get(name), int):
+            yield "num_classes", table[name]
+            break
     if (channels := _channels(table)) is not None:
         yield "in_chans", channels
     sized = table.get("input_size") or table.get("image_size")
@@ -200,57 +189,9 @@ def _of_config(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, A
     for fact in ("interpolation", "crop_pct", "crop_mode"):
         if table.get(fact) is not None:
             yield fact, table[fact]
-    yield from _one_of("labels", class_names, folder)
-
-
-def _one_of(fact: str, stated: Iterable[tuple[str, Any]], folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield a fact once that entries of ``config.json`` state alike, or nothing where none states it."""
-    entries = list(stated)
-    for entry, value in entries[1:]:
-        agree(fact, entries[0][1], f"{entries[0][0]} of {CONFIG}", value, f"{entry} of {CONFIG}", folder)
-    if entries:
-        yield fact, entries[0][1]
-
-
-def _inner(config: Mapping[str, Any]) -> dict[str, Any]:
-    table = config.get("pretrained_cfg")
-    return table if isinstance(table, dict) else {}
-
-
-def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield each entry that counts the classes."""
-    for before, table in (("", config), ("pretrained_cfg.", _inner(config))):
-        for name in ("num_classes", "num_labels"):
-            if isinstance(table.get(name), int):
-                yield before + name, table[name]
-
-
-def _stated_names(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each entry that names the classes, numbers in place of names last."""
-    entries = [
-        (before + name, _names(table[name]))
-        for before, table in (("", config), ("pretrained_cfg.", _inner(config)))
-        for name in LABELS
-        if table.get(name)
-    ]
-    if isinstance(numbers := config.get("label2id"), dict) and numbers:
-        for entry, names in entries[:1]:
-            _check_numbers(names, entry, numbers, folder)
-    with_names = [(entry, names) for entry, names in entries if not _numbered(names)]
-    yield from with_names or entries
-
-
-def _check_numbers(names: Sequence[str], entry: str, numbers: Mapping[str, Any], folder: Path) -> None:
-    """Raise where ``label2id`` and names contradict each other; of two classes of one name it numbers one."""
-    for name in dict.fromkeys([*names, *numbers]):
-        positions = [position for position, other in enumerate(names) if other == name]
-        if not any(str(numbers.get(name)) == str(position) for position in positions):
-            raise UsageError(
-                f"the class {name!r} has the number {numbers.get(name)} by label2id of {CONFIG} and "
-                f"{', '.join(map(str, positions)) or 'none'} by {entry} of {CONFIG} in {folder}; one of them is wrong. "
-                "Correct or leave out one of them.",
-                subject="labels",
-            )
+    labels = [_names(table[name]) for name in LABELS if table.get(name)]
+    if labels:  # numbers in place of names last
+        yield "labels", min(labels, key=_numbered)
 
 
 def _numbered(names: Sequence[str]) -> bool:

@@ -39,12 +39,10 @@ class Unwrapped:
     Attributes:
         tensors: Tensors by name.
         notes: Notes on what was used and left out, one sentence each, for people and for the record.
-        others: Entries among the tensors that are none, by name.
     """
 
     tensors: Mapping[str, Any]
     notes: tuple[str, ...] = ()
-    others: Mapping[Any, Any] = attrs.field(factory=dict)
 
 
 def unwrapped(value: Any, is_tensor: Callable[[Any], bool], *, key: str | None = None) -> Unwrapped:
@@ -116,7 +114,7 @@ def _cleaned(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool], notes: 
         raise UsageError(f"no entry holds tensors; there are {_listed(value)}. Save model.state_dict().")
     if rest:
         notes.append(f"left out what is no tensor: {_listed(rest)}")
-    return Unwrapped(tensors, tuple(notes), rest)
+    return Unwrapped(tensors, tuple(notes))
 
 
 def stripped(names: Mapping[str, Any], own: Mapping[str, Any]) -> Unwrapped:

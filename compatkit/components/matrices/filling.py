@@ -18,11 +18,10 @@ from compatkit.components.images import OR_SET, check_tests, held_out, images_ag
 from compatkit.components.loading import PartLoader
 from compatkit.components.matrices.bounds import bounds_of
 from compatkit.components.matrices.known import Known, Pair, PairQuery, look
-from compatkit.components.matrices.where import Where, parse
+from compatkit.components.matrices.where import Condition, parse, refused
 from compatkit.contracts import evidence as metric
 from compatkit.contracts.contract import HEADS
 from compatkit.contracts.evidence import ADAPTED, STATE, Cell
-from compatkit.errors import NotFound
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress
 from compatkit.evaluation.planning import Prospect, notes_of, prospect
@@ -65,11 +64,11 @@ def matrix(
     """Return the accuracy of every extractor with every head; see ``Registry.matrix``."""
     if data is not None:
         check_tests(data)
-    where_filters = parse(where)
+    conditions_of_cells = parse(where)
     OneOf(STATES).check("matrix", fill=fill)
     parts = PartLoader(store)
-    lefts = chosen(parts, extractors, "extractor", where_filters)
-    rights = chosen(parts, heads, "head", where_filters)
+    lefts = chosen(parts, extractors, "extractor")
+    rights = chosen(parts, heads, "head")
     bounds = bounds_of(parts, lefts, rights)
     tests: dict[str, Split] = {}
     if data is not None:
@@ -82,41 +81,27 @@ def matrix(
         pair: [(adapter.function, str(adapter)) for adapter in steps] for pair, steps in adapters.items()
     }
     known = look(store, lefts, rights, images, conditions, bounds=bounds, between=adapter_facts)
-    pairs = Pairs(lefts, rights, known, where_filters)
+    pairs = Pairs(lefts, rights, known, conditions_of_cells)
     if tests and (todo := pairs.wanted(fill)):
         _measure(store, pairs, todo, bounds, tests, conditions, adapters, record, progress)
     return pairs.matrix(conditions, fill)
 
 
-def chosen(parts: PartLoader, wanted: str | Sequence[str], kind: str, where: Where) -> list[Component]:
-    """Return the components that match patterns and filters, each once.
+def chosen(parts: PartLoader, wanted: str | Sequence[str], kind: str) -> list[Component]:
+    """Return the components that patterns match, each once.
 
     Args:
         parts: Components of the registry.
         wanted: Pattern, or patterns; patterns skip components of other kinds. An auxiliary head counts as a head only
             if named without a pattern: a pattern would also match heads that classify rotations.
         kind: ``"extractor"`` or ``"head"``.
-        where: Filters.
 
     Raises:
-        NotFound: A pattern matches nothing of this kind, or nothing passes the filters.
+        NotFound: A pattern matches nothing of this kind.
         UsageError: A reference that is not a pattern has another kind.
     """
-    components: dict[str, Component] = {}
-    for component in parts.choose(wanted, (kind,), HEADS if kind == "head" else (kind,)):
-        components.setdefault(component.digest, component)
-    query = where.query(kind)
-    if query is None:
-        return list(components.values())
-    hits = {(component.name, component.version) for component in parts.store.index.search(query)}
-    fitting = [component for component in components.values() if (component.name, component.version) in hits]
-    if not fitting:
-        raise NotFound(
-            f"none of the {len(components)} matching components of kind {kind} passes {', '.join(where.texts)}; list "
-            f"them with `compatkit search --kind {kind}`.",
-            subject=where.texts,
-        )
-    return fitting
+    components = parts.choose(wanted, (kind,), HEADS if kind == "head" else (kind,))
+    return list({component.digest: component for component in reversed(components)}.values())[::-1]
 
 
 def _measure(
@@ -199,7 +184,7 @@ class Pairs:
     lefts: Sequence[Component]
     rights: Sequence[Component]
     known: Known
-    where: Where
+    where: Sequence[Condition]
     cells: dict[Pair, Cell] = attrs.field(init=False, factory=dict)
     done: set[Pair] = attrs.field(init=False, factory=set)
 
@@ -215,8 +200,7 @@ class Pairs:
                     )
                 elif detailed:
                     cell = self._with_findings(cell, left, right)
-                refused = self.where.refused(cell, before=True)
-                self.cells[pair] = cell.left_out(f"does not fit {refused}") if refused else cell
+                self.cells[pair] = self._filtered(cell, before=True)
 
     def wanted(self, fill: str) -> list[Pair]:
         """Return the pairs to measure."""
@@ -246,9 +230,12 @@ class Pairs:
             conditions: Of the measurements.
             fill: Which cells were to be measured.
         """
-        shown = {pair: self._shown(cell) for pair, cell in self.cells.items()}
+        shown = {
+            pair: cell if cell.state == "left-out" else self._filtered(cell, before=False)
+            for pair, cell in self.cells.items()
+        }
         lefts, rights = self.lefts, self.rights
-        if self.where.conditions:
+        if self.where:
             remaining = [pair for pair, cell in shown.items() if cell.state != "left-out"]
             rows, columns = {left for left, _ in remaining}, {right for _, right in remaining}
             lefts = [component for component in lefts if component.reference in rows]
@@ -258,9 +245,9 @@ class Pairs:
         chosen = {pair: shown[pair] for pair in pairs}
         return Matrix(first, second, tuple(chosen.values()), self._settings(conditions, fill, chosen))
 
-    def _shown(self, cell: Cell) -> Cell:
-        refused = "" if cell.state == "left-out" else self.where.refused(cell, before=False)
-        return cell.left_out(f"does not fit {refused}") if refused else cell
+    def _filtered(self, cell: Cell, *, before: bool) -> Cell:
+        text = refused(self.where, cell, before=before)
+        return cell.left_out(f"does not fit {text}") if text else cell
 
     def _settings(self, conditions: Conditions, fill: str, cells: Mapping[Pair, Cell]) -> dict[str, Any]:
         """Return the settings shared by all cells, and the numbers of cells by state."""
@@ -277,7 +264,7 @@ class Pairs:
             "fill": fill,
             "cells": counts,
         }
-        return settings | ({"where": list(self.where.texts)} if self.where.texts else {})
+        return settings | ({"where": [condition.text for condition in self.where]} if self.where else {})
 
     def _with_findings(self, cell: Cell, left: Component, right: Component) -> Cell:
         images = self.known.images[left.reference]

@@ -1,17 +1,15 @@
-"""Filters of a matrix, ``FIELD=VALUE``, for components and cells; all must match.
+"""Filters of a matrix's cells, ``FIELD=VALUE``; all must match.
 
-Fields of components are those of a search: ``tag:KEY``, ``model``, ``channels``, ``class``, ``anchor``, ``parent``,
-``text``, ``latest``. They apply to both sides (``class`` only to heads), or to one with the prefix ``extractor.`` or
-``head.``. Fields of cells are ``state``, ``wiring``, ``promise`` and ``grade``, with comma-separated alternatives, and
-``accuracy`` and ``recovered`` with ``>=`` or ``<=``.
+Fields are ``state``, ``wiring``, ``promise`` and ``grade``, with comma-separated alternatives, and ``accuracy`` and
+``recovered`` with ``>=`` or ``<=``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
 
 import attrs
 
@@ -19,9 +17,8 @@ from compatkit.contracts.evidence import Cell, Grade, State
 from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UsageError, suggest
 from compatkit.foundation.arguments import texts_of
-from compatkit.registry.index.search import Query
+from compatkit.foundation.limits import OneOf
 
-SIDES = ("extractor", "head")
 LISTED: Mapping[str, tuple[str, ...]] = {
     "wiring": get_args(Wiring),
     "promise": get_args(Promise),
@@ -32,14 +29,12 @@ LISTED: Mapping[str, tuple[str, ...]] = {
 BEFORE = ("wiring", "promise", "state")
 """Fields known before a measurement; ``state`` is the state at that time."""
 NUMBERS = ("accuracy", "recovered")
-SEARCHED = ("model", "channels", "class", "anchor", "parent", "text", "latest")
-TAG = "tag:"
 _FILTER = re.compile(r"([^=<>]+)(=|>=|<=)(.*)", re.DOTALL)
 
 
 @attrs.frozen
 class Condition:
-    """One filter of cells.
+    """One filter.
 
     Attributes:
         text: As written.
@@ -66,41 +61,19 @@ class Condition:
         return value is not None and self.least <= value <= self.most
 
 
-@attrs.frozen
-class Where:
-    """Filters of components by side, and of cells.
+def refused(conditions: Sequence[Condition], cell: Cell, *, before: bool) -> str:
+    """Return the first filter that a cell does not match, or empty.
 
-    Attributes:
-        texts: The filters as written.
-        sides: Search fields by ``"extractor"`` and ``"head"``.
-        conditions: Filters of cells.
+    Args:
+        conditions: The filters.
+        cell: The cell.
+        before: Check only fields known before a measurement, or else only the rest.
     """
-
-    texts: tuple[str, ...] = ()
-    sides: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
-    conditions: tuple[Condition, ...] = ()
-
-    def query(self, side: str) -> Query | None:
-        """Return the search for components of a side; None without filters.
-
-        Raises:
-            UsageError: A filter is invalid.
-        """
-        fields = self.sides.get(side)
-        return Query(kind=side, withdrawn=True, **fields) if fields else None
-
-    def refused(self, cell: Cell, *, before: bool) -> str:
-        """Return the first filter that a cell does not match, or empty.
-
-        Args:
-            cell: The cell.
-            before: Check only fields known before a measurement, or else only the rest.
-        """
-        conditions = (condition for condition in self.conditions if (condition.field in BEFORE) == before)
-        return next((condition.text for condition in conditions if not condition.fits(cell)), "")
+    relevant = (condition for condition in conditions if (condition.field in BEFORE) == before)
+    return next((condition.text for condition in relevant if not condition.fits(cell)), "")
 
 
-def parse(texts: str | Iterable[str]) -> Where:
+def parse(texts: str | Iterable[str]) -> tuple[Condition, ...]:
     """Parse filters.
 
     Args:
@@ -109,74 +82,34 @@ def parse(texts: str | Iterable[str]) -> Where:
     Raises:
         UsageError: A filter is malformed, or its field or value is unknown; or these are no texts.
     """
-    written = tuple(texts_of(texts, "where", "a filter such as 'grade=compatible'"))
-    sides: dict[str, dict[str, Any]] = {side: {} for side in SIDES}
-    conditions: list[Condition] = []
-    for text in written:
-        match = _FILTER.fullmatch(text) if isinstance(text, str) else None
-        if match is None:
-            raise UsageError(
-                f"expected a filter FIELD=VALUE, such as tag:dataset=mnist or grade=compatible, got {text!r:.100}.",
-                subject=text,
-            )
-        field, sign, value = match[1].strip(), match[2], match[3].strip()
-        if field in LISTED and sign == "=":
-            conditions.append(Condition(text, field, _listed(field, value)))
-        elif field in NUMBERS and sign != "=":
-            number = _number(field, value)
-            least, most = (number, math.inf) if sign == ">=" else (-math.inf, number)
-            conditions.append(Condition(text, field, least=least, most=most))
-        else:
-            _search(sides, field, sign, value, text)
-    return Where(written, sides, tuple(conditions))
+    return tuple(map(_condition, texts_of(texts, "where", "a filter such as 'grade=compatible'")))
 
 
-def _search(sides: Mapping[str, dict[str, Any]], field: str, sign: str, value: str, text: str) -> None:
-    """Add a filter of components to the sides that it applies to."""
-    front, dot, rest = field.partition(".")
-    side, name = (front, rest) if dot and front in SIDES else ("", field)
-    if sign != "=" or not (name in SEARCHED or (name.startswith(TAG) and name != TAG)):
-        raise _unknown(field, sign)
-    meant = (side,) if side else ("head",) if name == "class" else SIDES
-    for target in meant:
-        fields = sides[target]
-        if name.startswith(TAG):
-            tags = fields.setdefault("tags", {})
-            _check_equal(tags.setdefault(name.removeprefix(TAG), value), value, text)
-        else:
-            key = {"class": "label"}.get(name, name)
-            _check_equal(fields.setdefault(key, read := _read(name, value)), read, text)
-
-
-def _check_equal(existing: Any, value: Any, text: str) -> None:
-    if existing != value:
+def _condition(text: str) -> Condition:
+    match = _FILTER.fullmatch(text)
+    if match is None:
         raise UsageError(
-            f"{text!r:.100}: the same field must equal {existing!r}, too; leave one of them out.",
+            f"expected a filter FIELD=VALUE, such as grade=compatible or accuracy>=.9, got {text!r:.100}.",
             subject=text,
         )
-
-
-def _read(name: str, value: str) -> Any:
-    if name == "channels":
-        if not value.isascii() or not value.isdigit():
-            raise UsageError(f"channels: expected a whole number, got {value!r:.80}.", subject=value)
-        return int(value[:20])
-    if name == "latest":
-        if value not in ("yes", "no"):
-            raise UsageError(f"latest: expected yes or no, got {value!r:.80}.", subject=value)
-        return value == "yes"
-    if not value:
-        raise UsageError(f"{name}: expected a value after '='.", subject=value)
-    return value
-
-
-def _listed(field: str, value: str) -> tuple[str, ...]:
-    known, values = LISTED[field], tuple(item.strip() for item in value.split(","))
-    for item in values:
-        if item not in known:
-            hint = suggest(item, known)
-            raise UsageError(f"{field} is one of {', '.join(known)}, got {item!r:.80}.{hint}", subject=value)
-    return values
+    field, sign, value = match[1].strip(), match[2], match[3].strip()
+    fields = (*LISTED, *NUMBERS)
+    if field not in fields:
+        raise UsageError(
+            f"there is no filter {field!r:.80}.{suggest(field, fields)} Cells have {', '.join(fields)}. Choose "
+            "components by name; `compatkit search` finds them by tags, networks and classes.",
+            subject=field,
+        )
+    if (field in LISTED) != (sign == "="):
+        signs = "=" if field in LISTED else ">= or <="
+        raise UsageError(f"{field!r} is compared by {signs}, not by {sign}.", subject=field)
+    if field in LISTED:
+        values = tuple(item.strip() for item in value.split(","))
+        for item in values:
+            OneOf(LISTED[field]).check("where", **{field: item})
+        return Condition(text, field, values)
+    number = _number(field, value)
+    return Condition(text, field, (), *((number, math.inf) if sign == ">=" else (-math.inf, number)))
 
 
 def _number(field: str, value: str) -> float:
@@ -184,21 +117,7 @@ def _number(field: str, value: str) -> float:
         number = float(value)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
-        raise UsageError(f"{field}: expected a number such as .9, got {value!r:.80}.", subject=value)
-    if field == "accuracy" and not 0 <= number <= 1:
-        raise UsageError(f"{field} is a share from 0 to 1, got {value!r:.80}.", subject=value)
+    if not math.isfinite(number) or (field == "accuracy" and not 0 <= number <= 1):
+        what = "a share from 0 to 1" if field == "accuracy" else "a number such as .9"
+        raise UsageError(f"{field}: expected {what}, got {value!r:.80}.", subject=value)
     return number
-
-
-def _unknown(field: str, sign: str) -> UsageError:
-    fields = (*LISTED, *NUMBERS, *SEARCHED)
-    if field in fields:
-        signs = "=" if field not in NUMBERS else ">= or <="
-        return UsageError(f"{field!r} is compared by {signs}, not by {sign}.", subject=field)
-    hint = suggest(field, (*fields, "tag:KEY"))
-    return UsageError(
-        f"there is no filter {field!r:.80}.{hint} Of cells there are {', '.join((*LISTED, *NUMBERS))}; of components "
-        f"tag:KEY, {', '.join(SEARCHED)}, also with extractor. or head. in front.",
-        subject=field,
-    )

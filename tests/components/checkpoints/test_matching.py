@@ -33,9 +33,9 @@ def test_every_way_to_differ_is_told_with_names_and_shapes() -> None:
         "1 has another shape: fc.weight is 7x4 where 10x4 is expected",
         "1 is of another kind: layer1.bn.num_batches_tracked is float32 where int64 is expected",
     ]
-    error = refuse("x.pth", "net of timm", found, ["other of timm"])
+    error = refuse("x.pth", "net of timm", found)
     assert str(error).startswith("x.pth does not hold the weights of net of timm:\n- 1 tensor is missing")
-    assert "Names and shapes are those of other of timm: name that" in str(error)
+    assert "Name the model that the weights were saved from" in str(error)
 
 
 def test_a_long_list_is_cut_short() -> None:
