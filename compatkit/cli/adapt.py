@@ -56,15 +56,13 @@ class AdaptOptions(TrainerOptions, AboutOptions, SigningOptions, SignatureOption
     version: str | None = version_option
 
 
-@command(
-    "adapt",
-    AdaptOptions,
-    help="Adapt EXTRACTOR to unlabeled images with the loss of the frozen shared head that it was trained with; HEAD, "
-    "the source's own, is combined with it unchanged. Training defaults are those of the paper, except for "
-    "--frozen-statistics.",
-)
+@command("adapt", AdaptOptions)
 def adapt_command(options: AdaptOptions) -> int | None:
-    """Adapt, measure if there are labels, and publish if a name is given."""
+    """Adapt EXTRACTOR to unlabeled images with the loss of the frozen shared head that it was trained with.
+
+    HEAD, the source's own, is combined with it unchanged. Training defaults are those of the paper, except for
+    --frozen-statistics.
+    """
     from compatkit.components.domains import paper
 
     options.check_publishes()

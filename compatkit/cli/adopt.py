@@ -72,17 +72,14 @@ class AdoptOptions(CutOptions, AboutOptions, NamedDataOptions):
     crop_pct: float | None = option("Share of the resized image that is kept.", metavar="SHARE")
 
 
-@command(
-    "adopt",
-    AdoptOptions,
-    help="Load the weights in FILE (safetensors, or a file of torch.save: .pth, .pt, .bin; or a folder of one) into "
-    "the network MODEL, cut it after MODULE, and publish the parts as NAME.extractor and NAME.head. config.json and "
-    "preprocessor_config.json beside the weights say how images are prepared; what contradicts them is refused. "
-    "Pickles are read as tensors only, in a "
-    "subprocess with limits.",
-)
+@command("adopt", AdoptOptions)
 def adopt_command(options: AdoptOptions) -> int | None:
-    """Adopt a checkpoint; the parts must reproduce its network bitwise."""
+    """Load the weights in FILE into the network MODEL, cut it after MODULE, and publish the parts.
+
+    They are NAME.extractor and NAME.head. FILE is safetensors, or a file of torch.save (.pth, .pt, .bin), or a
+    folder of one. config.json and preprocessor_config.json beside the weights say how images are prepared; what
+    contradicts them is refused. Pickles are read as tensors only, in a subprocess with limits.
+    """
     check_name(f"{options.name}.extractor")
     if options.dataset_labels and (options.dataset is None or options.labels is not None):
         raise click.UsageError("--dataset-labels needs --data NAME, and no --labels.")

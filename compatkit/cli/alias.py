@@ -23,14 +23,12 @@ class AliasOptions(Options):
     )
 
 
-@command(
-    "alias",
-    AliasOptions,
-    help="Point ALIAS of the component NAME to VERSION, such as `compatkit alias digits/mnist.head prod 1.2.0`; "
-    "without VERSION show its version. Moves are recorded in the component's log.",
-)
+@command("alias", AliasOptions)
 def alias_command(options: AliasOptions) -> int | None:
-    """Move, remove or show an alias."""
+    """Point ALIAS of the component NAME to VERSION; without VERSION show its version.
+
+    Such as `compatkit alias digits/mnist.head prod 1.2.0`. Moves are recorded in the component's log.
+    """
     from compatkit.registry.aliases import ANY
 
     store = open_store()

@@ -66,14 +66,12 @@ class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
     accept_doubtful: bool = option("Publish a bridge whose verdict is doubtful, too.")
 
 
-@command(
-    "bridge",
-    BridgeOptions,
-    help="Bridge HEAD to EXTRACTOR, which it was not trained with, on unlabeled images, trying rungs from the "
-    "cheapest on. A rung is judged by its agreement with the head's own network on held-out images.",
-)
+@command("bridge", BridgeOptions)
 def bridge_command(options: BridgeOptions) -> int | None:
-    """Try rungs, choose, print, and publish if a name is given; exit code 1 if nothing fits or is published."""
+    """Bridge HEAD to EXTRACTOR, which it was not trained with, on unlabeled images, trying rungs from the cheapest on.
+
+    A rung is judged by its agreement with the head's own network on held-out images.
+    """
     from compatkit.components.bridges.publishing import check_names
 
     options.check_publishes()

@@ -44,14 +44,12 @@ class CheckOptions(NamedDataOptions, SignatureOptions):
     markdown: Path | None = option("Write the verdicts as Markdown tables.", written=True)
 
 
-@command(
-    "check",
-    CheckOptions,
-    help="Compare the contracts of EXTRACTOR and HEAD; reads no weights. With patterns such as 'digits/*', compare all "
-    "matching extractors with all matching heads, as a table.",
-)
+@command("check", CheckOptions)
 def check_command(options: CheckOptions) -> int | None:
-    """Check whether heads fit extractors; exit code 1 if one does not."""
+    """Compare the contracts of EXTRACTOR and HEAD; reads no weights.
+
+    With patterns such as 'digits/*', compare all matching extractors with all matching heads, as a table.
+    """
     from compatkit.contracts.labels import label
     from compatkit.registry.resolving import is_pattern
 

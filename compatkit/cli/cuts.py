@@ -61,14 +61,9 @@ class CutsOptions(ModelOptions):
     )
 
 
-@command(
-    "cuts",
-    CutsOptions,
-    help="List where MODEL (any of timm's, torchvision's, a plugin's, or ours) can be cut into extractor and head.",
-    registry=False,
-)
+@command("cuts", CutsOptions, registry=False)
 def cuts_command(options: CutsOptions) -> int | None:
-    """List cuts in the order of the forward pass."""
+    """List where MODEL (any of timm's, torchvision's, a plugin's, or ours) can be cut into extractor and head."""
     from compatkit.adapters.blueprints import cuts
 
     with progress("cuts") as report:

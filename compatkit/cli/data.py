@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 import attrs
 import click
 
 from compatkit.cli.images import DataOptions
-from compatkit.cli.options import argument, command, group
+from compatkit.cli.options import argument, command, group, option
 from compatkit.cli.output import clean, columns, emit, first, paragraph, progress, warn
 
 if TYPE_CHECKING:
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from compatkit.data.survey import Copies, DataSurvey, Range
     from compatkit.foundation.bars import Progress
 
+ROWS, COLUMNS, SIDE = 24, 8, 96
+"""Contact sheet: most classes, most images of each, and pixels a side."""
+LETTERS = 15
+"""Most characters of a class name on the sheet."""
 SHOWN = 10
 """Most damaged images named in a line."""
 
@@ -27,26 +33,55 @@ class DataShowOptions(DataOptions):
     """Arguments and options of ``data show``."""
 
     name: str = argument()
+    sheet: Path | None = option("Draw some training images of each class as PNG.", written=True)
 
 
-@command(
-    "show",
-    DataShowOptions,
-    help="Decode every image of NAME, a data set by name, path or address, and show classes, sizes, damaged files and "
-    "copies.",
-    group=data_command,
-    registry=False,
-)
+@command("show", DataShowOptions, group=data_command, registry=False)
 def show(options: DataShowOptions) -> int | None:
-    """Look at a data set."""
+    """Decode every image of a data set, and show classes, sizes, damaged files and copies.
+
+    NAME is its name, path or address.
+    """
     from compatkit.data.survey import survey
 
     with progress("data") as report:
         splits, others = _splits(options, report)
         result = attrs.evolve(survey(splits, report), others=others)
+    if options.sheet is not None:
+        from compatkit.reports.writing import write
+
+        write(options.sheet, sheet(splits[0], set(result.parts[0].damaged)))
     if options.json:
         return emit(attrs.asdict(result))
     _print(result)
+
+
+def sheet(split: Split, damaged: set[str]) -> bytes:
+    """Return a contact sheet as PNG: for each class whole images, evenly drawn.
+
+    Args:
+        split: Images and labels.
+        damaged: Names of images that cannot be decoded.
+    """
+    import numpy as np
+    from PIL import ImageOps
+
+    from compatkit.reports.pictures import beside
+
+    rows, shown = {}, split.converted("RGB")
+    for label in np.flatnonzero(split.counts)[:ROWS].tolist():
+        places = [
+            place
+            for place in np.flatnonzero(split.labels == label).tolist()
+            if split.name_of(place) not in damaged
+        ]
+        images = np.full((COLUMNS, SIDE, SIDE, 3), 255, dtype=np.uint8)
+        for column, place in enumerate(places[:: max(1, len(places) // COLUMNS)][:COLUMNS]):
+            images[column] = np.asarray(ImageOps.pad(shown.image(place), (SIDE, SIDE), color="white"))
+        rows[f"{label} {shorten(split.classes[label], LETTERS, placeholder='…')}"] = images.transpose(
+            0, 3, 1, 2
+        )
+    return beside(rows, low=0, high=255)
 
 
 def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], dict[str, int]]:

@@ -19,14 +19,9 @@ class DemoOptions(Options):
     rotation: bool = option("Add an arm with rotation prediction (slower).")
 
 
-@command(
-    "demo",
-    DemoOptions,
-    help="Train parts that fit and parts that do not, recombine them, show the matrix.",
-    registry=False,
-)
+@command("demo", DemoOptions, registry=False)
 def demo_command(options: DemoOptions) -> int | None:
-    """Run the demo and state whether the effect shows."""
+    """Train parts that fit and parts that do not, recombine them, show the matrix."""
     from compatkit.experiments.demo import STEPS, run
 
     demo = run(

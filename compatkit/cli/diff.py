@@ -34,14 +34,12 @@ class DiffOptions(Options):
     exit_code: bool = option("Exit with 1 if A and B differ; default: 0 in any case.")
 
 
-@command(
-    "diff",
-    DiffOptions,
-    help="Show the changes from component A to component B (REF as in show), level by level, the smallest version step "
-    "that they require, and the differences of the weights.",
-)
+@command("diff", DiffOptions)
 def diff_command(options: DiffOptions) -> int | None:
-    """Compare two components."""
+    """Show the changes from component A to component B (REF as in show), level by level.
+
+    Beside them stand the smallest version step that they require, and the differences of the weights.
+    """
     registry = open_registry()
     pair = [registry.store.resolve(reference) for reference in (options.old, options.new)]
     exactly = (f"{reference.name}@{reference.digest}" for reference in pair)  # withdrawn versions too

@@ -33,14 +33,13 @@ class ExportOptions(Options):
     )
 
 
-@command(
-    "export",
-    ExportOptions,
-    help="Write REF, a recombination or one part, to FILE: all tensors, and metadata to rebuild, feed and read the "
-    "network. compatkit.load_exported(FILE) runs a safetensors file without a registry.",
-)
+@command("export", ExportOptions)
 def export_command(options: ExportOptions) -> int | None:
-    """Export a component; an existing FILE is replaced."""
+    """Write REF, a recombination or one part, to FILE.
+
+    It has all tensors, and metadata to rebuild, feed and read the network. compatkit.load_exported(FILE) runs a
+    safetensors file without a registry. An existing FILE is replaced.
+    """
     from compatkit.registry.remotes.address import options_of
 
     check_outputs({"FILE": options.file})

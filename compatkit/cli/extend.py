@@ -21,14 +21,12 @@ class ExtendOptions(AboutOptions, SigningOptions, SignatureOptions, DataOptions)
     version: str | None = version_option
 
 
-@command(
-    "extend",
-    ExtendOptions,
-    help="Add classes to HEAD: its own weights are kept bitwise, and new rows are initialized as its network does. "
-    "Train the new head on all classes next.",
-)
+@command("extend", ExtendOptions)
 def extend_command(options: ExtendOptions) -> int | None:
-    """Extend and publish; the name is checked first."""
+    """Add classes to HEAD: its own weights are kept bitwise, and new rows are initialized as its network does.
+
+    Train the new head on all classes next.
+    """
     check_target(options.publish, "head", options.version)
     key, registry = options.key(), open_registry()
     names = [name.strip() for name in options.classes.split(",")]

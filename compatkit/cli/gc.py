@@ -59,13 +59,12 @@ class GcOptions(Options):
     )
 
 
-@command(
-    "gc",
-    GcOptions,
-    help="Show what could be deleted: unreferenced blobs, unfinished files. --delete deletes it.",
-)
+@command("gc", GcOptions)
 def gc_command(options: GcOptions) -> int | None:
-    """Collect garbage."""
+    """Show what could be deleted: unreferenced blobs, unfinished files.
+
+    --delete deletes it.
+    """
     from compatkit.registry.maintenance.gc import plan
 
     store = open_store()

@@ -21,14 +21,13 @@ class ImportOptions(AdmissionOptions, SignatureOptions):
     no_results: bool = no_results_option
 
 
-@command(
-    "import",
-    ImportOptions,
-    help="Copy components from the registry SOURCE, with parents, versions and results. PATTERN is a name, a glob "
-    "such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.",
-)
+@command("import", ImportOptions)
 def import_command(options: ImportOptions) -> int | None:
-    """Copy components; leaves no new registry behind if nothing matches or all is refused."""
+    """Copy components from the registry SOURCE, with parents, versions and results.
+
+    PATTERN is a name, a glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each;
+    default: all.
+    """
     from compatkit.registry.copy.choice import chosen
     from compatkit.registry.remotes.pushpull import import_components
     from compatkit.registry.store import Store

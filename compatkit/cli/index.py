@@ -13,13 +13,9 @@ class IndexOptions(Options):
     rebuild: bool = option("Discard it and read all files again.")
 
 
-@command(
-    "index",
-    IndexOptions,
-    help="Show where the index is and what it contains; it is disposable and updates itself.",
-)
+@command("index", IndexOptions)
 def index_command(options: IndexOptions) -> int | None:
-    """Show the index, or rebuild it."""
+    """Show where the index is and what it contains; it is disposable and updates itself."""
     index = open_store().index
     if options.rebuild:
         with progress("reading") as report:

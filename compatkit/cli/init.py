@@ -19,13 +19,12 @@ class InitOptions(Options):
     root: Path | None = argument()
 
 
-@command(
-    "init",
-    InitOptions,
-    help="Make the folder ROOT a registry, unless it is one. [default: the current folder]",
-)
+@command("init", InitOptions)
 def init_command(options: InitOptions) -> int | None:
-    """Create a registry in a folder."""
+    """Make the folder ROOT a registry, unless it is one.
+
+    [default: the current folder]
+    """
     root = options.root or Path(local(command_line().registry or ".", "a registry"))
     made, fresh = ensure_store(root.expanduser().absolute())
     if options.json:

@@ -31,15 +31,12 @@ class InspectOptions(Options):
     file: Path = argument()
 
 
-@command(
-    "inspect",
-    InspectOptions,
-    help="Show what the safetensors file FILE contains, and for an export its network; only the header is read and "
-    "strictly checked.",
-    registry=False,
-)
+@command("inspect", InspectOptions, registry=False)
 def inspect_command(options: InspectOptions) -> int | None:
-    """Show the tensors of a file; exit code 3 with the reason if it is not a safe safetensors file."""
+    """Show what the safetensors file FILE contains, and for an export its network.
+
+    Only the header is read and strictly checked.
+    """
     from compatkit.registry.weights.header import read_header
 
     header = read_header(options.file.expanduser())

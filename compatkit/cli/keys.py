@@ -46,15 +46,9 @@ class KeysNewOptions(Options):
     )
 
 
-@command(
-    "new",
-    KeysNewOptions,
-    help="Make a key NAME: a private file, readable only by you, and a public one beside it to share.",
-    group=keys_command,
-    registry=False,
-)
+@command("new", KeysNewOptions, group=keys_command, registry=False)
 def new(options: KeysNewOptions) -> int | None:
-    """Make a key pair."""
+    """Make a key NAME: a private file, readable only by you, and a public one beside it to share."""
     from compatkit.cli.sign import ask, key_folder
     from compatkit.registry.signing import dates
     from compatkit.registry.signing.signer import PASSPHRASE, SigningKey
@@ -87,16 +81,12 @@ class KeysTrustOptions(FolderOptions):
     again: bool = option("Allow a key that was distrusted.")
 
 
-@command(
-    "trust",
-    KeysTrustOptions,
-    help="Trust signatures of KEY from now on: a file of a public key, or ed25519:.... Get it from its owner on "
-    "another way than what it signs.",
-    group=keys_command,
-    registry=False,
-)
+@command("trust", KeysTrustOptions, group=keys_command, registry=False)
 def trust(options: KeysTrustOptions) -> int | None:
-    """Trust a key."""
+    """Trust signatures of KEY from now on: a file of a public key, or ed25519:....
+
+    Get it from its owner on another way than what it signs.
+    """
     from compatkit.registry.signing import dates
     from compatkit.registry.signing.keys import PublicKey, read_small
 
@@ -118,15 +108,9 @@ def trust(options: KeysTrustOptions) -> int | None:
     news("Compare these digits with those of its owner.")
 
 
-@command(
-    "list",
-    FolderOptions,
-    help="List trusted keys, expired ones and distrusted ones.",
-    group=keys_command,
-    registry=False,
-)
+@command("list", FolderOptions, group=keys_command, registry=False)
 def listing(options: FolderOptions) -> int | None:
-    """List trusted and distrusted keys."""
+    """List trusted keys, expired ones and distrusted ones."""
     from compatkit.registry.signing.keys import PublicKey
 
     trusted = options.folder.read()
@@ -152,15 +136,9 @@ class KeysDistrustOptions(FolderOptions):
     reason: str = option("Shown when one of its signatures is found.", default="", metavar="TEXT")
 
 
-@command(
-    "distrust",
-    KeysDistrustOptions,
-    help="Distrust all signatures of KEY: its name, ed25519:..., or its first digits.",
-    group=keys_command,
-    registry=False,
-)
+@command("distrust", KeysDistrustOptions, group=keys_command, registry=False)
 def distrust(options: KeysDistrustOptions) -> int | None:
-    """Distrust a key permanently."""
+    """Distrust all signatures of KEY: its name, ed25519:..., or its first digits."""
     key = options.folder.distrust(options.key, options.reason)
     past = options.folder.read().distrusted[key.id]
     if options.json:

@@ -23,14 +23,13 @@ class LogOptions(Options):
     name: str = argument()
 
 
-@command(
-    "log",
-    LogOptions,
-    help="Show the history of NAME, newest first: versions with the required step and the reason, withdrawals with "
-    "their reasons, moves of aliases. NAME may be a glob over whole names, such as 'digits/*'.",
-)
+@command("log", LogOptions)
 def log_command(options: LogOptions) -> int | None:
-    """Show the history of components, including damaged entries, which cause exit code 3."""
+    """Show the history of NAME, newest first.
+
+    It has versions with the required step and the reason, withdrawals with their reasons, and moves of aliases. NAME
+    may be a glob over whole names, such as 'digits/*'. Damaged entries cause exit code 3.
+    """
     from compatkit.registry.history import log
     from compatkit.registry.resolving import is_pattern
 

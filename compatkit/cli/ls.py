@@ -24,11 +24,9 @@ class LsOptions(Options):
     pattern: str | None = argument()
 
 
-@command(
-    "ls", LsOptions, help="List components; PATTERN is a glob over whole names, such as 'digits/*.head'."
-)
+@command("ls", LsOptions)
 def ls_command(options: LsOptions) -> int | None:
-    """List components with versions, kinds and aliases, including damaged ones, which cause exit code 3."""
+    """List components; PATTERN is a glob over whole names, such as 'digits/*.head'."""
     store = open_store()
     every = store.index.listing(options.pattern)
     if options.pattern and not every:

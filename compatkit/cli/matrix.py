@@ -74,14 +74,13 @@ class MatrixOptions(ConditionOptions, NamedDataOptions, SignatureOptions):
     )
 
 
-@command(
-    "matrix",
-    MatrixOptions,
-    help="Report all EXTRACTORS with all HEADS (globs such as 'digits/*.head'): results under exactly these conditions "
-    "are reused, missing ones are measured and recorded.",
-)
+@command("matrix", MatrixOptions)
 def matrix_command(options: MatrixOptions) -> int | None:
-    """Report and measure, each cell on its extractor's own test set."""
+    """Report all EXTRACTORS with all HEADS (globs such as 'digits/*.head').
+
+    Results under exactly these conditions are reused, missing ones are measured and recorded, each on its
+    extractor's own test set.
+    """
     from compatkit.components.loading import PartLoader
     from compatkit.components.matrices.filling import chosen
     from compatkit.components.matrices.where import parse

@@ -1,4 +1,4 @@
-"""``compatkit metric``: compute metrics of a network in one pass over its test images."""
+"""``compatkit metric``: compute metrics of a network in one pass over its test images, or of arrays in files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ PRINTED = 40
 class MetricOptions(TestSetOptions, SignatureOptions):
     """Arguments and options of ``metric``."""
 
-    extractor: str = argument()
-    head: str = argument()
-    metrics: tuple[str, ...] = argument("METRIC...", required=True)
+    words: tuple[str, ...] = argument("{EXTRACTOR HEAD METRIC... | METRIC --arrays FILE...}", required=True)
+    arrays: bool = option(
+        "Take a metric and files of arrays, one row a sample: .npy, or .npz with an array for each layer. Which "
+        "arrays a metric takes, and in which order, is said if their number is wrong."
+    )
     layers: tuple[str, ...] = option(
         "A layer to measure, by its path in the whole network or a glob; may be repeated.",
         "--layer",
@@ -38,7 +40,7 @@ class MetricOptions(TestSetOptions, SignatureOptions):
         metavar="EXTRACTOR HEAD",
     )
     settings: tuple[str, ...] = option(
-        "A setting of a metric; the value is JSON, or else text; may be repeated.",
+        "A setting of a metric; the value is JSON, or else text; may be repeated. With --arrays, NAME=VALUE.",
         "--set",
         metavar="METRIC.NAME=VALUE",
     )
@@ -46,21 +48,27 @@ class MetricOptions(TestSetOptions, SignatureOptions):
     batch_size: int = option("Images per batch.", min=1, default=256)
 
 
-@command(
-    "metric",
-    MetricOptions,
-    help="Run test images through EXTRACTOR and HEAD once, in eval mode, and print each METRIC "
-    "(`compatkit plugins` lists those installed).",
-)
+@command("metric", MetricOptions)
 def metric_command(options: MetricOptions) -> int | None:
-    """Combine the parts with their stored statistics, and measure."""
+    """Run test images through EXTRACTOR and HEAD once, in eval mode, and print each METRIC.
+
+    `compatkit plugins` lists those installed. With --arrays, compute one METRIC of FILEs, such as `compatkit metric cka
+    --arrays a.npy b.npy`.
+    """
     from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.measure import measure
 
-    chosen = settings_of(options.settings, options.metrics)
-    made = [make_metric(name, **chosen[name]) for name in options.metrics]
+    if options.arrays:
+        return _measure_arrays(options)
+    if len(options.words) < 3 or options.words[-1].endswith((".npy", ".npz")):
+        raise UsageError(
+            f"metric expects EXTRACTOR HEAD METRIC..., or METRIC --arrays FILE...; got {' '.join(options.words)}."
+        )
+    *parts, metrics = *options.words[:2], options.words[2:]
+    chosen = settings_of(options.settings, metrics)
+    made = [make_metric(name, **chosen[name]) for name in metrics]
     registry = open_registry()
-    left, right = str(registry.store.resolve(options.extractor)), str(registry.store.resolve(options.head))
+    left, right = (str(registry.store.resolve(reference)) for reference in parts)
     images = options.data_of(registry, left).test
     model = registry.recombine(left, right)
     others = [str(registry.store.resolve(reference)) for reference in options.against or ()]
@@ -82,6 +90,25 @@ def metric_command(options: MetricOptions) -> int | None:
         f"{left} with {right}{compared} on {images.name}, {len(images):,} images; batch-norm policy "
         f"{measured.settings['bn_policy']}"
     )
+    for result in measured.values():
+        _print(result)
+
+
+def _measure_arrays(options: MetricOptions) -> int | None:
+    """Measure arrays in files."""
+    from compatkit.evaluation.metrics import make_metric
+    from compatkit.measuring.arrays import measure_arrays, read_array, roles_of
+
+    if options.layers or options.against or options.name or options.recipe:
+        raise UsageError("--arrays expects files; leave out --layer, --against, --data and --recipe.")
+    name, *files = options.words
+    texts = [text if "." in text.partition("=")[0] else f"{name}.{text}" for text in options.settings]
+    chosen = settings_of(texts, (name,))[name]
+    measured = measure_arrays(name, *map(read_array, files), batch_size=options.batch_size, **chosen)
+    arrays = dict(zip(roles_of(make_metric(name, **chosen)), files, strict=True))
+    if options.json:
+        return emit({"arrays": arrays, "results": measured.to_json()["results"]})
+    paragraph(f"{name} of {', '.join(f'{path} ({role})' for role, path in arrays.items())}")
     for result in measured.values():
         _print(result)
 

@@ -196,14 +196,13 @@ Kind = TypeVar("Kind", bound=Options)
 
 
 def command(
-    name: str, options: type[Kind], help: str, *, registry: bool = True, group: click.Group | None = None
+    name: str, options: type[Kind], *, registry: bool = True, group: click.Group | None = None
 ) -> Callable[[Callable[[Kind], int | None]], click.Command]:
-    """Make a function a command; it returns the exit code, None for 0.
+    """Make a function a command, whose docstring is the text of ``--help``; it returns the exit code, None for 0.
 
     Args:
         name: Name of the command.
         options: Class of its arguments and options.
-        help: Text for ``--help``.
         registry: Whether it has ``--registry``.
         group: Group to add it to, or None.
     """
@@ -228,7 +227,9 @@ def command(
             click.get_current_context().exit(code)
 
         shared = [*([registry_option] if registry else []), json_option, quiet_option, plugin_option]
-        command = click.Command(name, callback=run, help=help, params=[*options.parameters(), *shared])
+        command = click.Command(
+            name, callback=run, help=function.__doc__, params=[*options.parameters(), *shared]
+        )
         if group is not None:
             group.add_command(command)
         return command

@@ -28,16 +28,14 @@ class PluginsOptions(Options):
     trace: bool = option("Show the traceback of each plugin that failed.")
 
 
-@command(
-    "plugins",
-    PluginsOptions,
-    help="List what a run can name, by kind, one line each: regularizers, metrics, builders of networks, data sets, "
-    "exporters, loggers, remotes, launchers, studies, ... With WORD, list those with it in name or description; with "
-    "the NAME of one, show its details: status, settings, hooks, order, source.",
-    registry=False,
-)
+@command("plugins", PluginsOptions, registry=False)
 def plugins_command(options: PluginsOptions) -> int | None:
-    """List plugins; each is imported separately, and a broken one is not an error here."""
+    """List what a run can name, by kind, one line each.
+
+    These are regularizers, metrics, builders of networks, data sets, exporters, loggers, remotes, launchers,
+    studies, ... With WORD, list those with it in name or description; with the NAME of one, show its details:
+    status, settings, hooks, order, source. A broken one is not an error here.
+    """
     from compatkit.plugins import listing
 
     listed = sorted([*listing(), *_built_in()], key=lambda plugin: plugin.kind)

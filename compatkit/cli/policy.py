@@ -92,14 +92,9 @@ class PolicySetOptions(PolicySettings, ExpectedOptions, NamedDataOptions):
     recipe: Path | None = option("Use the test set of this recipe's task instead.")
 
 
-@command(
-    "set",
-    PolicySetOptions,
-    help="Set the policy of SCOPE: a name, a prefix such as digits/, or a glob.",
-    group=policy_command,
-)
+@command("set", PolicySetOptions, group=policy_command)
 def set_command(options: PolicySetOptions) -> int | None:
-    """Set a policy; the images are loaded once, for their digest."""
+    """Set the policy of SCOPE: a name, a prefix such as digits/, or a glob."""
     registry, scope, images = open_registry(), check_scope(options.scope), None
     if options.mode != "none":
         images = _deciding(options)
@@ -136,14 +131,9 @@ class PolicyShowOptions(Options):
     log: bool = option("Show all changes with their dates, oldest first.")
 
 
-@command(
-    "show",
-    PolicyShowOptions,
-    help="Show the policy that binds NAME (or of a scope); without NAME, all policies.",
-    group=policy_command,
-)
+@command("show", PolicyShowOptions, group=policy_command)
 def show_command(options: PolicyShowOptions) -> int | None:
-    """Show policies; loads no network."""
+    """Show the policy that binds NAME (or of a scope); without NAME, all policies."""
     store = open_store()
     if options.name is None:
         if options.log:
@@ -169,14 +159,9 @@ class PolicyClearOptions(ExpectedOptions):
     scope: str = argument()
 
 
-@command(
-    "clear",
-    PolicyClearOptions,
-    help="Remove SCOPE's own policy, so that a wider one applies.",
-    group=policy_command,
-)
+@command("clear", PolicyClearOptions, group=policy_command)
 def clear_command(options: PolicyClearOptions) -> int | None:
-    """Clear a policy; its history is kept."""
+    """Remove SCOPE's own policy, so that a wider one applies."""
     store, scope = open_store(), check_scope(options.scope)
     revision = store.policies.current(scope)
     if revision is None:
@@ -199,15 +184,12 @@ class PolicyTestOptions(NamedDataOptions):
     recipe: Path | None = option("Images of this recipe's tasks.")
 
 
-@command(
-    "test",
-    PolicyTestOptions,
-    help="Measure REFERENCEs as their policies require, and show the matrix and the version number open to each. "
-    "Nothing is published; the figures are recorded. Exit code 1 if one fails.",
-    group=policy_command,
-)
+@command("test", PolicyTestOptions, group=policy_command)
 def test_command(options: PolicyTestOptions) -> int | None:
-    """Test released versions, or versions published under another name."""
+    """Measure REFERENCEs as their policies require, and show the matrix and the version number open to each.
+
+    Nothing is published; the figures are recorded. Exit code 1 if one fails.
+    """
     registry = open_registry()
     wanted = list(
         dict.fromkeys(str(pinned) for text in options.references for pinned in registry.store.select(text))

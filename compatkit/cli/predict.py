@@ -49,15 +49,14 @@ class PredictOptions(NamedDataOptions, SignatureOptions):
     device: str = device_option
 
 
-@command(
-    "predict",
-    PredictOptions,
-    help="Predict class and probability of each image. PART is a published recombination, or an extractor: with "
-    "--head, or with the head that it was trained with. PHOTOS are image files and folders of them. A "
-    "file that cannot be read has a row with the reason, and the exit code is then 1.",
-)
+@command("predict", PredictOptions)
 def predict_command(options: PredictOptions) -> int | None:
-    """Predict; exit code 1 if some file could not be read."""
+    """Predict class and probability of each image.
+
+    PART is a published recombination, or an extractor: with --head, or with the head that it was trained with. PHOTOS
+    are image files and folders of them. A file that cannot be read has a row with the reason, and the exit code is
+    then 1.
+    """
     from compatkit.evaluation.assembly import BatchStatisticsWarning
     from compatkit.evaluation.passes import placed
 

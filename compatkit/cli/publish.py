@@ -182,14 +182,13 @@ class PublishOptions(ReleaseOptions, DataOptions):
     run: Path = argument()
 
 
-@command(
-    "publish",
-    PublishOptions,
-    help="Publish the parts of a run that `compatkit train` trained but did not publish: because the name was taken, a "
-    "policy forbade it, or nothing was to be published. RUN is the folder that it printed. Nothing is trained.",
-)
+@command("publish", PublishOptions)
 def publish_command(options: PublishOptions) -> int | None:
-    """Restore the trained state and publish it, to the registry of the run unless another is named."""
+    """Publish the parts of a run that `compatkit train` trained but did not publish.
+
+    The name was taken, a policy forbade it, or nothing was to be published. RUN is the folder that it printed.
+    Nothing is trained.
+    """
     options.check_numbers()
     run, started = options.run, Started.read(options.run)
     _check_trained(run, started)

@@ -40,14 +40,13 @@ class RankOptions(NamedDataOptions, SignatureOptions):
     device: str = device_option
 
 
-@command(
-    "rank",
-    RankOptions,
-    help="Score EXTRACTORS for a data set before any training: LogME, H-score, LEEP, NCE and the theory of transfer, "
-    "with permuted labels beside, their agreement, and the accuracy that was measured.",
-)
+@command("rank", RankOptions)
 def rank_command(options: RankOptions) -> int | None:
-    """Score, and print the table."""
+    """Score EXTRACTORS for a data set before any training.
+
+    LogME, H-score, LEEP, NCE and the theory of transfer, with permuted labels beside, their agreement, and the accuracy
+    that was measured.
+    """
     from compatkit.components.images import images_again
     from compatkit.components.scoring import SCORES
 

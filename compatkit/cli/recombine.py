@@ -41,13 +41,9 @@ class RecombineOptions(AboutOptions, ConditionOptions, TestSetOptions, Signature
     )
 
 
-@command(
-    "recombine",
-    RecombineOptions,
-    help="Combine HEAD with EXTRACTOR: check the contracts, build the network, measure it on a test set.",
-)
+@command("recombine", RecombineOptions)
 def recombine_command(options: RecombineOptions) -> int | None:
-    """Check, build and measure; exit code 1 if it cannot be wired or measured, or is at chance."""
+    """Combine HEAD with EXTRACTOR: check the contracts, build the network, measure it on a test set."""
     from compatkit.components.images import fitting_images
     from compatkit.components.stitching import needs_fit
 

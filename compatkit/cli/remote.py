@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Most blobs of a plan listed; ``--json`` lists all."""
-WHAT = (
-    "REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN "
-    "is a name, a glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: "
-    "all."
-)
 patterns_argument = argument("[PATTERN]...")
 latest_option = option("Only the latest version of each name.")
 no_results_option = option("Do not copy measured results of pairs.")
@@ -68,9 +63,13 @@ class PushOptions(RemoteOptions, AdmissionOptions):
     dry_run: bool = dry_run_option
 
 
-@command("push", PushOptions, help=f"Copy components to REMOTE; only what is missing there is copied. {WHAT}")
+@command("push", PushOptions)
 def push_command(options: PushOptions) -> int | None:
-    """Copy components to a remote."""
+    """Copy components to REMOTE; only what is missing there is copied.
+
+    REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN is a name, a
+    glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.
+    """
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import push
 
@@ -89,13 +88,13 @@ class PullOptions(RemoteOptions, SignatureOptions, AdmissionOptions):
     dry_run: bool = dry_run_option
 
 
-@command(
-    "pull",
-    PullOptions,
-    help=f"Copy components from REMOTE, verified on arrival; nothing here is overwritten. {WHAT}",
-)
+@command("pull", PullOptions)
 def pull_command(options: PullOptions) -> int | None:
-    """Copy components from a remote."""
+    """Copy components from REMOTE, verified on arrival; nothing here is overwritten.
+
+    REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN is a name, a
+    glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.
+    """
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import pull
 
@@ -113,14 +112,9 @@ class CloneOptions(RemoteOptions, SignatureOptions):
     folder: Path = argument()
 
 
-@command(
-    "clone",
-    CloneOptions,
-    help="Create a registry in FOLDER with everything from REMOTE; see `compatkit pull`.",
-    registry=False,
-)
+@command("clone", CloneOptions, registry=False)
 def clone_command(options: CloneOptions) -> int | None:
-    """Create a registry with everything from a remote."""
+    """Create a registry in FOLDER with everything from REMOTE; see `compatkit pull`."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import clone
 

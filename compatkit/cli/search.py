@@ -39,14 +39,13 @@ class SearchOptions(Options):
     )
 
 
-@command(
-    "search",
-    SearchOptions,
-    help="Search versions; all filters must match. PATTERN is a glob over whole names, such as 'digits/*.head', or "
-    "words to find in name, title, description, model or tags, such as resnet.",
-)
+@command("search", SearchOptions)
 def search_command(options: SearchOptions) -> int | None:
-    """Search versions."""
+    """Search versions; all filters must match.
+
+    PATTERN is a glob over whole names, such as 'digits/*.head', or words to find in name, title, description, model
+    or tags, such as resnet.
+    """
     from compatkit.registry.index.search import Query
     from compatkit.registry.resolving import is_pattern
 

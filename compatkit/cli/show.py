@@ -22,13 +22,9 @@ class ShowOptions(Options):
     reference: str = argument(metavar="REF")
 
 
-@command(
-    "show",
-    ShowOptions,
-    help="Show the component REF and its contract (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias).",
-)
+@command("show", ShowOptions)
 def show_command(options: ShowOptions) -> int | None:
-    """Show a component's contract."""
+    """Show the component REF and its contract (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias)."""
     from compatkit.contracts.manifest import to_bytes
     from compatkit.foundation.codec import loads
     from compatkit.reports.contracts import facts as facts_of

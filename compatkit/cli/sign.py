@@ -36,14 +36,13 @@ class SignOptions(Options):
     )
 
 
-@command(
-    "sign",
-    SignOptions,
-    help="Sign components under their names and versions: REF is a name (its latest version), a glob such as "
-    "'digits/*', NAME@VERSION, or a bare digest. Existing signatures of this key with the same end are kept.",
-)
+@command("sign", SignOptions)
 def sign_command(options: SignOptions) -> int | None:
-    """Sign components, or the measured results of pairs."""
+    """Sign components under their names and versions.
+
+    REF is a name (its latest version), a glob such as 'digits/*', NAME@VERSION, or a bare digest. Existing
+    signatures of this key with the same end are kept.
+    """
     registry = open_registry()
     if options.evidence:
         if len(options.references) != 2 or options.every or options.unnamed:

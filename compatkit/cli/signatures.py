@@ -24,15 +24,14 @@ class SignaturesOptions(Options):
     trusted: tuple[str, ...] = trusted_option
 
 
-@command(
-    "signatures",
-    SignaturesOptions,
-    help="Show who signed components, and whether the signatures are valid: made by a trusted key, over this "
-    "component, for this name and version, at this time. REF as for `compatkit sign`; default: the latest version of "
-    "everything. Exit code 1 if a component has no valid signature, 3 if that is because one is forged or damaged.",
-)
+@command("signatures", SignaturesOptions)
 def signatures_command(options: SignaturesOptions) -> int | None:
-    """Verify the signatures of components."""
+    """Show who signed components, and whether the signatures are valid.
+
+    They are if made by a trusted key, over this component, for this name and version, at this time. REF as for
+    `compatkit sign`; default: the latest version of everything. Exit code 1 if a component has no valid signature, 3
+    if that is because one is forged or damaged.
+    """
     from compatkit.registry.signing.judging import judge, refusal
     from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted

@@ -1,4 +1,4 @@
-"""``compatkit similarity``: compare all layers of two networks, as figures and a heat map."""
+"""``compatkit similarity``: compare all layers of two networks, as figures, a heat map and a page."""
 
 from __future__ import annotations
 
@@ -61,20 +61,19 @@ class SimilarityOptions(TestSetOptions, SignatureOptions):
         "Also compare with the images of RIGHT shuffled, and the same networks untrained."
     )
     png: Path | None = option("Write heat maps.", written=True)
+    html: Path | None = option("Write one self-contained page.", written=True)
     images: int | None = option("Take N images, balanced over classes.", min=4, metavar="N")
     seed: int = option("Seed of all that is drawn.", min=0, default=0)
     device: str = device_option
     batch_size: int = option("Images per batch.", min=1, default=256)
 
 
-@command(
-    "similarity",
-    SimilarityOptions,
-    help="Run the same test images through two networks and compare all of their layers. LEFT and RIGHT are an "
-    "extractor, a recombination, or parts joined by +: EXTRACTOR+HEAD, ENCODER+LATENT+DECODER.",
-)
+@command("similarity", SimilarityOptions)
 def similarity_command(options: SimilarityOptions) -> int | None:
-    """Record both networks, compare, and write."""
+    """Run the same test images through two networks and compare all of their layers.
+
+    LEFT and RIGHT are an extractor, a recombination, or parts joined by +: EXTRACTOR+HEAD, ENCODER+LATENT+DECODER.
+    """
     from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.activations import activations
     from compatkit.measuring.similarity import similarity, smaller
@@ -127,16 +126,20 @@ def similarity_command(options: SimilarityOptions) -> int | None:
         if {"cka", "procrustes"} <= tables.keys():
             tables = {"smaller": smaller(measurement.table("cka"), measurement.table("procrustes")), **tables}
         shown |= {f"{name}, {control}" if control else name: table for name, table in tables.items()}
+    maps = LayerMaps(
+        {title: table.values for title, table in shown.items()},
+        tuple(sides[0]),
+        tuple(sides[1]),
+        *(_groups(network, side) for network, side in zip(networks, sides, strict=True)),
+        networks=(options.left, options.right),
+        notes={title: [cell.reason for cell in table.cells] for title, table in shown.items()},
+        about={"data": images.name, "images": len(images)} | options.only("flatten", "seed"),
+        across=len(shown) // len(compared),
+    )
     if options.png is not None:
-        maps = LayerMaps(
-            {title: table.values for title, table in shown.items()},
-            tuple(sides[0]),
-            tuple(sides[1]),
-            *(_groups(network, side) for network, side in zip(networks, sides, strict=True)),
-            networks=(options.left, options.right),
-            across=len(shown) // len(compared),
-        )
         write(options.png, maps.to_png())
+    if options.html is not None:
+        write(options.html, maps.to_html())
     if options.json:
         more: dict[str, Any] = {"smaller": shown["smaller"].to_json()} if "smaller" in shown else {}
         if options.controls:
@@ -215,7 +218,7 @@ def _print(title: str, table: Table) -> None:
     ]
     columns([["", *shown], *rows], right=range(1, len(shown) + 1))
     if len(shown) < len(other):
-        paragraph(f"... {len(other) - len(shown):,} more layers; --json and --png have all.")
+        paragraph(f"... {len(other) - len(shown):,} more layers; --json, --html and --png have all.")
     unsound = [(names, cell) for names, cell in table if cell.reason]
     for reason in dict.fromkeys(cell.reason for _, cell in unsound):
         count = sum(cell.reason == reason for _, cell in unsound)

@@ -62,14 +62,12 @@ class SplitOptions(CutOptions, SigningOptions, AboutOptions, NamedDataOptions):
     )
 
 
-@command(
-    "split",
-    SplitOptions,
-    help="Cut MODEL (any of timm's, torchvision's, a plugin's, or ours) and show what crosses, with both parts' "
-    "contracts.",
-)
+@command("split", SplitOptions)
 def split_command(options: SplitOptions) -> int | None:
-    """Cut a model; the parts must reproduce the whole bitwise."""
+    """Cut MODEL and show what crosses, with both parts' contracts.
+
+    MODEL is any of timm's, torchvision's, a plugin's, or ours. The parts must reproduce the whole bitwise.
+    """
     options.check_publishes()
     root, key = None, options.key()
     if options.publish is not None:

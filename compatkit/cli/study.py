@@ -17,15 +17,9 @@ if TYPE_CHECKING:
 study_command = group("study", help="List the studies of the papers, and run one by its number.")
 
 
-@command(
-    "list",
-    Options,
-    help="List the installed studies: number, what each shows, arms, sizes, data.",
-    group=study_command,
-    registry=False,
-)
+@command("list", Options, group=study_command, registry=False)
 def list_command(options: Options) -> int | None:
-    """List studies; a broken one causes a warning and does not hide the others."""
+    """List the installed studies: number, what each shows, arms, sizes, data."""
     from compatkit.experiments.studies.finding import find_all
 
     studies, broken = find_all()
@@ -88,16 +82,12 @@ class StudyRunOptions(Options):
     out: Path | None = option("Folder to write to; default: study-NUMBER.", metavar="DIR")
 
 
-@command(
-    "run",
-    StudyRunOptions,
-    help="Run study NUMBER and write results.json, table.md and figures to DIR. Runs recorded in DIR are not repeated, "
-    "so the same command continues an interrupted study.",
-    group=study_command,
-    registry=False,
-)
+@command("run", StudyRunOptions, group=study_command, registry=False)
 def run_command(options: StudyRunOptions) -> int | None:
-    """Carry out the missing runs, then show the results."""
+    """Run study NUMBER and write results.json, table.md and figures to DIR.
+
+    Runs recorded in DIR are not repeated, so the same command continues an interrupted study.
+    """
     import torch
 
     from compatkit.experiments.spread import Spread

@@ -35,14 +35,12 @@ class SweepOptions(DataOptions):
     prefix: str | None = option("Publish under this prefix instead of the recipe's.")
 
 
-@command(
-    "sweep",
-    SweepOptions,
-    help="Carry out all runs of RECIPE, a TOML file whose table [sweep] lists what varies: train, publish, measure. "
-    "A failed run does not end the others, but causes exit code 1.",
-)
+@command("sweep", SweepOptions)
 def sweep_command(options: SweepOptions) -> int | None:
-    """Check everything, carry out the runs, show means and spreads over seeds."""
+    """Carry out all runs of RECIPE, a TOML file whose table [sweep] lists what varies: train, publish, measure.
+
+    A failed run does not end the others, but causes exit code 1.
+    """
     from compatkit.experiments.sweeps.sweep import Sweep
 
     root = destination()

@@ -67,14 +67,13 @@ class TrainOptions(ReleaseOptions, DataOptions):
     profile: int | None = option("Profile this many steps; train nothing.", min=1, metavar="STEPS")
 
 
-@command(
-    "train",
-    TrainOptions,
-    help="Train the tasks of RECIPE, a TOML file, and publish their parts. Examples are in examples/. The run is saved "
-    "every two minutes and on Ctrl-C or SIGTERM; the same command then continues it.",
-)
+@command("train", TrainOptions)
 def train_command(options: TrainOptions) -> int | None:
-    """Train and publish, after checking registry and policies, so that nothing is trained in vain."""
+    """Train the tasks of RECIPE, a TOML file, and publish their parts.
+
+    Examples are in examples/. The run is saved every two minutes and on Ctrl-C or SIGTERM; the same command then
+    continues it.
+    """
     options.check_numbers()
     if options.out is not None and options.checkpoint is not None:
         raise UsageError("--out and --checkpoint exclude each other; give one of them.")

@@ -35,14 +35,12 @@ class VerifyOptions(Options):
     )
 
 
-@command(
-    "verify",
-    VerifyOptions,
-    help="Check the registry's files for all faults, and show the remedies. Exit code 3 if there is an error, not for "
-    "warnings and infos.",
-)
+@command("verify", VerifyOptions)
 def verify_command(options: VerifyOptions) -> int | None:
-    """Verify a registry, and repair it on request."""
+    """Check the registry's files for all faults, and show the remedies.
+
+    Exit code 3 if there is an error, not for warnings and infos.
+    """
     from compatkit.registry.layout import locate
     from compatkit.registry.maintenance.check import examine, open_damaged
     from compatkit.registry.maintenance.repair import plan

@@ -17,13 +17,9 @@ class WithdrawOptions(Options):
     reason: str = option("Shown to everybody who requests this version.", metavar="TEXT")
 
 
-@command(
-    "withdraw",
-    WithdrawOptions,
-    help="Withdraw a version (NAME@1.2.0): only its digest finds it afterwards, and its number is never reused.",
-)
+@command("withdraw", WithdrawOptions)
 def withdraw_command(options: WithdrawOptions) -> int | None:
-    """Withdraw a version."""
+    """Withdraw a version (NAME@1.2.0): only its digest finds it afterwards, and its number is never reused."""
     from compatkit.registry.names import Reference
 
     store, wanted = open_store(), Reference.parse(options.reference)

@@ -121,6 +121,11 @@ class Table(Tabular):
             for names, cell in self
         ]
 
+    @property
+    def _grid(self) -> tuple[str, str, str] | None:
+        columns = [axis if axis not in COLUMNS else f"axis {axis}" for axis in self.axes]
+        return (columns[0], columns[1], "value") if len(columns) == 2 else None
+
     def __iter__(self) -> Iterator[tuple[tuple[str, ...], TableCell]]:
         """Yield the names along the axes together with each cell."""
         return zip(product(*self.axes.values()), self.cells, strict=True)

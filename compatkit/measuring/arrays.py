@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -22,8 +24,10 @@ from compatkit.evaluation.metrics import (
     make_metric,
     observed,
 )
+from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.limits import COUNT
+from compatkit.measuring.activations import unreadable
 from compatkit.measuring.measure import metrics_of
 from compatkit.measuring.measurement import Measurement
 
@@ -157,6 +161,28 @@ def on_arrays(
                 state = advance(metric, state, _observation(tensors, index, at), subject)
             results += conclude(metric, state, subject)
     return tuple(results)
+
+
+def read_array(path: str | os.PathLike[str]) -> Any:
+    """Return the array of a ``.npy`` file, or the arrays of a ``.npz`` file by name, such as layers.
+
+    Args:
+        path: The file; no code in it is run.
+
+    Raises:
+        DataError: It cannot be read, or holds objects.
+    """
+    file = local(path, "a file of arrays")
+    try:
+        # Mapped, not read; copy-on-write, as torch wants arrays that can be written.
+        arrays = np.load(file, mmap_mode="c", allow_pickle=False)
+        return arrays if isinstance(arrays, np.ndarray) else dict(arrays)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise DataError(
+            f"{os.fspath(path)} cannot be read as arrays of numbers: {unreadable(error)}. Write numbers with "
+            "numpy.save, or numpy.savez.",
+            subject=os.fspath(path),
+        ) from error
 
 
 def _check_roles(metric: Metric, tensors: Mapping[str, Any]) -> None:

@@ -1,7 +1,8 @@
-"""Maps of layers by layers (similarities) as a PNG, with a line where a part of a network ends."""
+"""Maps of layers by layers (similarities) as a PNG and as a page, with a line where a part of a network ends."""
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from compatkit.errors import DataError
 from compatkit.reports.ink import EMPTY, FONT, INK, PAPER, QUIET, png, printable, shade, text_at
+from compatkit.reports.page import policy, templates
+from compatkit.reports.wording import setting_name, setting_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +42,8 @@ class LayerMaps:
         row_groups: The part that each layer of this network is in; a line is drawn where it changes. Or empty.
         column_groups: The same of the other.
         networks: What the two networks are called.
+        notes: By title, for each cell row by row, why it is not sound; or empty.
+        about: Conditions of the measurement, for the page.
         across: Maps beside each other in the picture.
 
     Raises:
@@ -50,6 +56,8 @@ class LayerMaps:
     row_groups: Sequence[str] = ()
     column_groups: Sequence[str] = ()
     networks: tuple[str, str] = ("this", "other")
+    notes: Mapping[str, Sequence[str]] = attrs.field(factory=dict)
+    about: Mapping[str, Any] = attrs.field(factory=dict)
     across: int = 3
 
     def __attrs_post_init__(self) -> None:
@@ -91,6 +99,36 @@ class LayerMaps:
         names = printable(f"rows: {self.networks[0]}; columns: {self.networks[1]}")
         figure.supxlabel(names, x=0.02, ha="left", **{**text, "fontsize": 7, "color": QUIET})
         return png(figure, "Similarity of layers", tight=True)
+
+    def to_html(self) -> str:
+        """Return the maps as one page that makes no requests and runs no scripts; its tables say what is not sound."""
+        style = templates().get_template("layer_maps_style.html.j2").render()
+        shown = []
+        for title, values in self.maps.items():
+            notes = np.reshape(self.notes.get(title, ("",) * values.size), values.shape).tolist()
+            texts = (
+                [(_text(value), note) for value, note in zip(*row, strict=True)]
+                for row in zip(values.tolist(), notes, strict=True)
+            )
+            shown.append((title, list(zip(self.rows, texts, strict=True))))
+        return (
+            templates()
+            .get_template("layer_maps.html.j2")
+            .render(
+                style=Markup(style),
+                policy=policy(style, "img-src data:"),
+                picture=base64.b64encode(self.to_png()).decode(),
+                titles=list(self.maps),
+                maps=shown,
+                columns=self.columns,
+                networks=self.networks,
+                about=[(setting_name(name), setting_text(value)) for name, value in self.about.items()],
+            )
+        )
+
+
+def _text(value: float) -> str:
+    return "-" if math.isnan(value) else f"{round(float(value), 2) + 0.0:.2f}"  # + 0.0: there is no -0.00
 
 
 def _short(name: str) -> str:

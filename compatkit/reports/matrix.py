@@ -175,6 +175,7 @@ class Matrix(CellGrid, Tabular):
 
     _columns = tidy.FRAME
     _kinds = tidy.KINDS
+    _grid = ("extractor", "head", "accuracy")
 
     def _rows(self) -> list[dict[str, Any]]:
         return tidy.rows(self)

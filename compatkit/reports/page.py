@@ -17,7 +17,7 @@ import attrs
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from compatkit.contracts.evidence import Cell, Part
+from compatkit.contracts.evidence import Cell, Figure, Part, Rung
 from compatkit.reports import document
 from compatkit.reports.conclusion import conclusion, scale_of
 from compatkit.reports.ink import OWN_EDGE, STALE_EDGE, shade
@@ -68,7 +68,7 @@ class Square:
     settings: list[tuple[str, str]]
     findings: list[str]
     scale: dict[str, float]
-    ladder: list[tuple[str, str]]
+    ladder: list[tuple[str, str, dict[str, float]]]
     through: str
 
 
@@ -105,13 +105,10 @@ def render(matrix: CellGrid) -> str:
     ]
     counts = Counter(square.verdict.key for row in rows for square in row)
     own = ["own"] if any(square.own for row in rows for square in row) else []
-    return environment.get_template(
-        "matrix.html.j2"
-    ).render(
+    return environment.get_template("matrix.html.j2").render(
         style=Markup(style),
         script=Markup(script),
-        policy=f"default-src 'none'; style-src 'sha256-{_hash(style)}'; script-src 'sha256-{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'",  # a hash covers the element's exact text, as the browser sees it
+        policy=policy(style, f"script-src 'sha256-{_hash(script)}'"),
         data=Markup(embedded(matrix)),
         settings=conditions(matrix.settings),
         extractors=_headings(matrix.extractors, "Extractor"),
@@ -151,6 +148,18 @@ def templates() -> Environment:
 def _breakable(name: str) -> Markup:
     """Escape a name and allow line breaks after its separators, without changing the copied text."""
     return Markup("<wbr>").join(re.findall(r"[^/._@-]*[/._@-]+|[^/._@-]+", name))
+
+
+def policy(style: str, more: str) -> str:
+    """Return a page's policy: nothing but the style and what else is named, and no requests.
+
+    Args:
+        style: Text of its style element, exactly as the browser sees it.
+        more: A further directive.
+    """
+    return (
+        f"default-src 'none'; style-src 'sha256-{_hash(style)}'; {more}; base-uri 'none'; form-action 'none'"
+    )
 
 
 def _hash(text: str) -> str:
@@ -202,7 +211,7 @@ def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
         else [],
         findings=[visible(line) for line in cell.findings] if cell else [],
         scale=_scale(cell) if cell else {},
-        ladder=described(cell.ladder) if cell else [],
+        ladder=_ladder(cell.ladder) if cell else [],
         through=through(cell),
     )
 
@@ -216,14 +225,22 @@ def _sample(cell: Cell | None) -> str:
 
 
 def _scale(cell: Cell) -> dict[str, float]:
-    if cell.restricted is None:
-        return {}
-    places = {"accuracy": cell.restricted.accuracy, "low": cell.restricted.low, "high": cell.restricted.high}
-    if cell.chance is not None:
-        places["chance"] = cell.chance
-    if cell.bound is not None:
-        places["bound"] = cell.bound.accuracy
-    return {name: round(100 * min(1.0, max(0.0, value)), 2) for name, value in places.items()}
+    chance = {} if cell.chance is None else {"chance": cell.chance}
+    bound = {} if cell.bound is None else {"bound": cell.bound.accuracy}
+    return {} if cell.restricted is None else _places(cell.restricted, **chance, **bound)
+
+
+def _ladder(rungs: Sequence[Rung]) -> list[tuple[str, str, dict[str, float]]]:
+    """Return name, figures and places on the scale of each rung; its accuracy on test images is a cross there."""
+    crosses = ({} if rung.accuracy is None else {"cross": rung.accuracy.accuracy} for rung in rungs)
+    places = (_places(rung.agreement, **cross) for rung, cross in zip(rungs, crosses, strict=True))
+    return [(*texts, place) for texts, place in zip(described(rungs), places, strict=True)]
+
+
+def _places(figure: Figure, **others: float) -> dict[str, float]:
+    """Return places on a scale as percentages of its length."""
+    shares = {"accuracy": figure.accuracy, "low": figure.low, "high": figure.high, **others}
+    return {name: round(100 * min(1.0, max(0.0, value)), 2) for name, value in shares.items()}
 
 
 def _pairs(settings: Any) -> list[tuple[str, str]]:

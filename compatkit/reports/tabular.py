@@ -1,4 +1,4 @@
-"""Results as tables of plain values: a pandas data frame, CSV."""
+"""Results as tables of plain values: a pandas data frame, CSV, LaTeX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compatkit.errors import MissingDependency
-from compatkit.foundation.limits import native
+from compatkit.foundation.display import visible
+from compatkit.foundation.limits import Number, native
 from compatkit.reports.writing import written
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
+DIGITS = Number(least=0, most=17, whole=True)
+LARGE = 1e6
+"""From here on, LaTeX has numbers as powers of ten."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """What a spreadsheet would run as a formula begins so."""
 
@@ -25,7 +29,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 class Tabular:
     """Base of results that are tables.
 
-    A subclass has ``_rows``.
+    A subclass has ``_rows``, and ``_grid`` where a table in print is a grid.
     """
 
     __slots__ = ()
@@ -34,6 +38,9 @@ class Tabular:
     """Columns that come first, and are there without any row."""
     _kinds: ClassVar[Mapping[str, str]] = {}
     """Types of pandas of columns that may hold no value."""
+
+    _grid: tuple[str, str, str] | None = None
+    """Columns with the rows, the columns and the cells of a table in print; None for the rows as they are."""
 
     def _rows(self) -> Sequence[Row]:
         """Return a mapping from columns to plain values for each row; None where there is no value."""
@@ -58,6 +65,35 @@ class Tabular:
         """
         rows = self._rows()
         return written(csv_text(rows, columns_of(rows, self._columns)), path)
+
+    def to_latex(self, path: str | os.PathLike[str] | None = None, *, digits: int = 3) -> str:
+        """Return a LaTeX ``tabular`` for the package booktabs; also write it if a path is given.
+
+        Args:
+            path: Of the file, or None.
+            digits: Behind the point; very small and large numbers are powers of ten with as many.
+
+        Raises:
+            UsageError: ``digits`` is not from 0 to 17.
+            MissingDependency: pandas is not installed.
+            EnvironmentFailure: The file cannot be written.
+        """
+        DIGITS.check("to_latex", digits=digits)
+        rows = [
+            {name: visible(value) if isinstance(value, str) else value for name, value in row.items()}
+            for row in self._rows()
+        ]
+        table = frame(rows, columns_of(rows, self._columns), self._kinds)
+        if self._grid is not None:
+            row, column, cell = self._grid
+            table = table.pivot(index=row, columns=column, values=cell).reset_index()
+
+        def number(value: float) -> str:
+            plain = value == 0 or 10**-digits <= abs(value) < LARGE
+            return f"{value:.{digits}{'f' if plain else 'e'}}"
+
+        text = table.to_latex(index=False, float_format=number, na_rep="", escape=True)
+        return written(text, path)
 
 
 def columns_of(rows: Sequence[Row], first: Sequence[str] = ()) -> list[str]:

@@ -47,6 +47,8 @@ class Verdicts(Outlines, Tabular):
 
     _columns = ("extractor", "head", "word", "wiring", "promise", "evidence", "findings")
 
+    _grid = ("extractor", "head", "word")
+
     def _rows(self) -> list[dict[str, Any]]:
         return [
             {

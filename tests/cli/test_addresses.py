@@ -36,6 +36,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "demo": ("demo", "--out", "@"),
     "data": ("data", "show", "@/x"),
     "data root": ("data", "show", "digits", "--data-root", "@"),
+    "data sheet": ("data", "show", "digits", "--sheet", "@"),
+    "arrays": ("metric", "cka", "--arrays", "@/a.npy", "@/b.npy"),
     "matrix": ("matrix", "*.extractor", "*.head", "--csv", "@"),
     "similarity": ("similarity", EXTRACTOR, EXTRACTOR, "--layers", "*", "--png", "@"),
     "check": ("check", EXTRACTOR, HEAD, "--markdown", "@"),

@@ -1,14 +1,17 @@
-"""data show: images and classes of each split, sizes, kinds, damaged files, copies."""
+"""data show: images and classes of each split, sizes, kinds, damaged files, copies, a contact sheet."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from photos import class_folder, encoded, photo
+from PIL import Image
 
 
 @pytest.fixture
@@ -66,14 +69,28 @@ def test_what_is_wrong_is_told(run: Any, photos: Path) -> None:
     }
 
 
+def test_a_contact_sheet(run: Any, photos: Path, tmp_path: Path) -> None:
+    (photos / "train" / "ant" / "000.png").write_bytes(b"")
+    for one in (photos / "train" / "ant" / "001.png", photos / "train" / "ant" / "002.png"):
+        one.write_bytes(encoded(Image.new("RGB", (40, 20), (255, 0, 0))))
+    assert run("data", "show", photos, "--sheet", tmp_path / "sheet.png").code == 0
+    shown = np.asarray(Image.open(io.BytesIO((tmp_path / "sheet.png").read_bytes())).convert("RGB")).astype(
+        int
+    )
+    red = (np.abs(shown - (255, 0, 0)).sum(axis=2) == 0).sum()
+    assert red == pytest.approx(2 * 160 * 80, rel=0.05), "whole images of twice the width"
+    assert run("data", "show", photos, "--sheet", tmp_path).code == 2
+
+
 def test_images_without_labels_sets_by_name_and_what_is_none(run: Any, photos: Path, tmp_path: Path) -> None:
     found = run("data", "show", photos / "train" / "ant", "--json").json
     assert [part["classes"] for part in found["parts"]] == [{}] and found["shared"] is None
     assert "none known" in run("data", "show", photos / "train" / "ant").out
-    peaks = run("data", "show", "peaks", "--json").json
+    peaks = run("data", "show", "peaks", "--json", "--sheet", tmp_path / "peaks.png").json
     assert peaks["parts"][0]["heights"] == [28, 28, 28] and peaks["parts"][0]["kinds"] == {
         "L": peaks["parts"][0]["images"]
     }
+    assert (tmp_path / "peaks.png").stat().st_size
     failed = run("data", "show", tmp_path / "nowhere", "--json")
     assert failed.code == 2 and failed.json["error"]["code"] == "data"
     assert run("data", "show", "nothing").code == 2

@@ -36,7 +36,7 @@ def run(*words: str) -> Any:
     """Return the values that the command receives, or the message of click's error."""
     received: list[Own] = []
 
-    @command("run", Own, help="Run.", registry=False)
+    @command("run", Own, registry=False)
     def run_command(options: Own) -> None:
         received.append(options)
 
@@ -89,7 +89,7 @@ def test_what_is_left_out_is_none_empty_or_the_default() -> None:
 def test_other_values_are_refused(words: tuple[str, ...], subject: str) -> None:
     runner = CliRunner()
 
-    @command("run", Own, help="Run.", registry=False)
+    @command("run", Own, registry=False)
     def run_command(options: Own) -> None:
         raise AssertionError
 

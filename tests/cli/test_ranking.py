@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -19,6 +20,21 @@ def test_extractors_are_ranked_for_a_data_set(run: Any, parts: Any) -> None:
     ).json
     assert [one["score"] for one in found["rows"]] == ["logme", "logme"] and found["caution"]
     assert set(found["rows"][0]["beside"]) == {"permuted", "random weights"}
+
+
+def test_scores_take_arrays_in_files(run: Any, tmp_path: Any) -> None:
+    draw = np.random.default_rng(0)
+    for name, values in (
+        ("logits", draw.normal(size=(40, 5)) * [9, 3, 1, 1, 1]),
+        ("labels", np.arange(40) % 3),
+    ):
+        np.save(tmp_path / f"{name}.npy", values)
+    files = tmp_path / "logits.npy", tmp_path / "labels.npy"
+    for metric in ("logme", "h_score", "leep", "nce"):
+        table = run("metric", metric, "--arrays", *files, "--json").json["results"][metric]
+        assert table["count"] == 40 and table["axes"]["labels"] == ["as given", "permuted"]
+        assert all(cell["status"] == "ok" for cell in table["cells"])
+    assert run("metric", "hessian_spectrum", "--arrays", *files).code == 2
 
 
 @pytest.mark.usefixtures("parts")

@@ -1,10 +1,11 @@
-"""similarity: output for people and programs, pictures, controls, every refusal."""
+"""similarity, and metric on arrays: output for people and programs, pictures, controls, every refusal."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small import data_set, quick, write_pack
 
@@ -16,9 +17,9 @@ LAYERS = ("--layers", "layer?", "--layers", "fc")
 
 
 def test_layers_of_two_networks_are_compared(run: Any, parts: Path, tmp_path: Path) -> None:
-    file = tmp_path / "map.png"
+    files = tmp_path / "map.png", tmp_path / "map.html"
     words = ("similarity", f"{LEFT}+{HEADS[0]}", f"{RIGHT}+{HEADS[1]}", *LAYERS, "--batch-size", 7)
-    said = run(*words, "--controls", "--png", file, "--json")
+    said = run(*words, "--controls", "--png", files[0], "--html", files[1], "--json")
     assert said.code == 0 and said.err == ""
     registry, data = ck.Registry.open(parts), ck.data.load(parts.parent / "left.npz")
     networks = [registry.recombine(one, head) for one, head in zip((LEFT, RIGHT), HEADS, strict=True)]
@@ -34,7 +35,9 @@ def test_layers_of_two_networks_are_compared(run: Any, parts: Path, tmp_path: Pa
     assert set(said.json["controls"]) == {"shuffled", "untrained"}
     shuffled = said.json["controls"]["shuffled"]["cka"]["cells"]
     assert all(abs(one["value"]) < 0.2 for one in shuffled)
-    assert file.read_bytes().startswith(b"\x89PNG")
+    assert files[0].read_bytes().startswith(b"\x89PNG")
+    page = files[1].read_text()
+    assert page.count("<table") == 9 and "smaller, untrained" in page and "<script" not in page
 
 
 def test_three_parts_of_a_vae_are_joined(run: Any, tmp_path: Path) -> None:
@@ -49,7 +52,7 @@ def test_three_parts_of_a_vae_are_joined(run: Any, tmp_path: Path) -> None:
     words = [word for layer in layers for word in ("--layers", layer)]
     said = run(
         *("--registry", tmp_path / "parts", "similarity", whole, whole, *words, "--controls", "--json"),
-        *("--data", tmp_path / "noise.npz", "--metric", "cka"),
+        *("--data", tmp_path / "noise.npz", "--metric", "cka", "--html", tmp_path / "map.html"),
     )
     assert said.code == 0 and len(said.json["left"]) == 3
     table = said.json["results"]["cka"]
@@ -57,6 +60,7 @@ def test_three_parts_of_a_vae_are_joined(run: Any, tmp_path: Path) -> None:
     assert [table["cells"][place]["value"] for place in (0, 4, 8)] == pytest.approx([1, 1, 1])
     untrained = said.json["controls"]["untrained"]["cka"]["cells"]
     assert untrained[0]["value"] < 1, "the two are drawn from different seeds"
+    assert "adapters.0" in (tmp_path / "map.html").read_text()
 
 
 @pytest.mark.usefixtures("parts")
@@ -88,8 +92,85 @@ def test_refusals(run: Any, words: tuple[str, ...], message: str) -> None:
     assert said.code in (2, 4) and message in " ".join(said.err.split())
 
 
-@pytest.mark.usefixtures("parts")
-def test_batches_are_those_asked_for(run: Any) -> None:
+def arrays(folder: Path, **given: Any) -> list[str]:
+    """Write arrays as files, and return their paths."""
+    for name, one in given.items():
+        np.save(folder / f"{name}.npy", one)
+    return [str(folder / f"{name}.npy") for name in given]
+
+
+def test_a_metric_of_arrays_needs_no_registry(run: Any, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    left, right = draw.normal(size=(40, 6)), draw.normal(size=(40, 9))
+    a, b = arrays(tmp_path, a=left, b=right)
+    said = run("metric", "cka", "--arrays", a, b, "--json")
+    assert said.code == 0
+    direct = ck.similarity({"array": left}, {"array": right}, ["cka"])
+    assert said.json["results"] == direct.to_json()["results"]
+    assert said.json["arrays"] == {"outputs": a, "other_outputs": b}
+    printed = run("metric", "svcca", "--arrays", a, b, "--set", "share=0.5")
+    assert printed.code == 0 and "0.5 of the variance" in printed.out
+
+
+def test_layers_of_a_file_are_named(run: Any, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    path = tmp_path / "layers.npz"
+    np.savez(path, first=draw.normal(size=(30, 4)), second=draw.normal(size=(30, 5)))
+    found = run("metric", "procrustes", "--arrays", path, path, "--json").json["results"]["procrustes"]
+    assert found["axes"] == {"this": ["first", "second"], "other": ["first", "second"]}
+
+
+def test_other_metrics_take_other_arrays(run: Any, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    inputs, filters, logits, labels = arrays(
+        tmp_path,
+        inputs=draw.normal(size=(200, 5)) * [1, 2, 3, 4, 5],
+        filters=draw.normal(size=(40, 5)),
+        logits=np.eye(3)[np.arange(30) % 3],
+        labels=np.arange(30) % 3,
+    )
+    assert (
+        run("metric", "accuracy", "--arrays", logits, labels, "--json").json["results"]["accuracy"]["value"]
+        == 1
+    )
+    for name in ("misalignment", "transfer_function", "eigenvector_match"):
+        found = run("metric", name, "--arrays", inputs, filters, "--json")
+        cells = found.json["results"][name]["cells"]
+        assert found.code == 0 and any(one["value"] is not None for one in cells)
+
+
+def test_arrays_that_do_not_fit_are_refused(run: Any, tmp_path: Path) -> None:
+    a, b, nan, objects = arrays(
+        tmp_path,
+        a=np.ones((9, 2)),
+        b=np.ones((8, 2)),
+        nan=np.full((9, 2), np.nan),
+        objects=np.array([{}], dtype=object),
+    )
+    cases = {
+        ("cka", a): "cka takes 2 arrays, in this order: outputs, other_outputs; got 1",
+        ("cka", a, b): "one row a sample",
+        ("cka", a, nan): "not finite",
+        ("cka", a, objects): "cannot be read",
+        ("cka", a, str(tmp_path / "missing.npy")): "cannot be read",
+        ("reconstruction", a): "runs a network",
+        ("cka", "accuracy", a): "cannot be read",
+        ("ckaa", a, b): "cka",
+        ("cka", a, b, "--layer", "fc"): "--layer",
+        ("cka", a, b, "--data", "mnist"): "--data",
+    }
+    for words, message in cases.items():
+        said = run("metric", *words, "--arrays")
+        assert said.code == 2 and message in " ".join(said.err.split()), words
+    for words in (("cka",), ("cka", a, b)):
+        few = run("metric", *words)
+        assert few.code == 2 and "--arrays FILE" in " ".join(few.err.split())
+
+
+def test_batches_of_arrays_and_of_networks_are_those_asked_for(run: Any, parts: Path, tmp_path: Path) -> None:
+    a, b = arrays(tmp_path, a=np.random.default_rng(0).normal(size=(40, 6)), b=np.eye(40))
+    told = run("metric", "minibatch_cka", "--arrays", a, b, "--batch-size", 20, "--json").json["results"]
+    assert "2 of 20" in told["minibatch_cka"]["estimator"]
     words = (
         "similarity",
         LEFT,

@@ -1,7 +1,8 @@
-"""Maps of layers by layers: a picture that is the same for equal maps, refusals."""
+"""Maps of layers by layers: a picture that is the same for equal maps, a page that is plain and complete, refusals."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ def maps(**given: Any) -> LayerMaps:
     usual: dict[str, Any] = {
         "row_groups": ("encoder", "encoder", "decoder"),
         "column_groups": ("encoder", "decoder"),
+        "notes": {"cka": ["", "", "conv2: zero variance", "", "", ""]},
+        "about": {"images": 100},
     }
     return LayerMaps({"cka": VALUES, "procrustes": VALUES / 2}, ROWS, COLUMNS, **{**usual, **given})
 
@@ -27,6 +30,16 @@ def test_equal_maps_give_equal_pictures() -> None:
     assert picture.startswith(b"\x89PNG") and picture == maps().to_png()
     assert picture != maps(row_groups=("encoder", "decoder", "decoder")).to_png()
     assert maps(across=1).to_png() != picture
+
+
+def test_the_page_has_every_figure_with_its_reason_and_runs_nothing() -> None:
+    page = maps().to_html()
+    cells = re.findall(r'<td(?: class="noted" title="([^"]*)")?>([^<]*)</td>', page)
+    assert [text for _, text in cells[:6]] == ["1.00", "0.25", "-", "-0.10", "0.50", "1.20"]
+    assert [note for note, _ in cells[:6]] == ["", "", "conv2: zero variance", "", "", ""]
+    assert page.count("<table>") == 2 and "data:image/png;base64," in page
+    assert "&lt;fc&gt;" in page and "<fc>" not in page
+    assert "<script" not in page and "http://" not in page and "https://" not in page
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Results as data frames and CSV: the same rows and columns, without pandas where that is possible."""
+"""Results as data frames, CSV and LaTeX: the same rows and columns, without pandas where that is possible."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import torch
 from sample_components import extractor, head, maps, vector
 
 import compatkit as ck
-from compatkit.errors import EnvironmentFailure, MissingDependency
+from compatkit.errors import EnvironmentFailure, MissingDependency, UsageError
 from compatkit.evaluation.metrics import Result, Table, TableCell
 from compatkit.reports.tabular import Tabular
+
+from . import examples
 
 
 class Example(Tabular):
@@ -174,3 +176,29 @@ def test_verdicts_have_a_row_a_pair() -> None:
         report = verdicts.report(row["extractor"], row["head"])
         assert (row["word"], row["wiring"]) == (report.word, report.wiring)
         assert set(row["findings"].split(", ")) == {finding.code for finding in report.findings}
+
+
+def test_latex_has_rows_or_a_grid() -> None:
+    table = Example(
+        {"name": "a_b &", "figure": 0.87}, {"name": "c\nd", "figure": 1e-9}, {"name": "e", "figure": None}
+    )
+    text = table.to_latex(digits=1)
+    assert [line for line in text.splitlines() if "&" in line] == [
+        r"name & figure \\",
+        r"a\_b \& & 0.9 \\",
+        r"c\textbackslash nd & 1.0e-09 \\",
+        r"e &  \\",
+    ]
+    grid = examples.digits_and_more().to_latex(digits=2)
+    assert r"digits/mnist.extractor@1.0.0 &  & 0.97 & 0.88 &  \\" in grid
+    for line in examples.hostile().to_latex().splitlines():
+        assert "\x1b" not in line and "\u202e" not in line
+    layers = figures("cka", ("this", ("a_1", "b")), ("other", ("c", "d"))).to_latex(digits=1)
+    assert r"a\_1 & 0.0 & 1.0 \\" in layers
+
+
+@pytest.mark.parametrize("digits", [-1, 18, 1.5, "3", True, None])
+def test_digits_are_a_whole_number(digits: Any) -> None:
+    with pytest.raises(UsageError) as error:
+        Example().to_latex(digits=digits)
+    assert (error.value.code, error.value.subject) == ("usage", "digits")
