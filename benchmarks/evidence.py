@@ -5,6 +5,7 @@ trained: SIDE extractors, SIDE heads and a result of every pair are made by hand
 would write them. Contestants take turns in one run, in another order each round; what comes out is
 compared. The floors do the least that the question can mean:
 
+- **bare SQL**: one SELECT of the remembered documents, all rows fetched, nothing compared with any file;
 - **bare JSON**: the results read file by file: open, read, ``json.loads``, nothing verified.
 
 Ours resolves the patterns, reads the manifests, looks for the head that gives each bound, checks keys and figures, and
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,7 @@ from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.evaluation.conditions import Conditions, ImageFacts
 from compatkit.evaluation.records import record
 from compatkit.registry.evidence import key_of, to_bytes
+from compatkit.registry.memory import FILE
 from compatkit.registry.store import Store
 
 IMAGES = 10_000
@@ -96,6 +99,12 @@ def measured(row: int, column: int, bound: str) -> Cell:
     return attrs.evolve(cell, settings={**settings, "device": "cpu", "torch": "2.15.0", "own": row == column})
 
 
+def bare_sql(path: Path) -> int:
+    """Fetch every row, and believe it."""
+    with sqlite3.connect(path) as connection:
+        return len(connection.execute("SELECT place, document FROM results").fetchall())
+
+
 def bare_json(root: Path) -> int:
     """Read every result as it lies there, and believe it."""
     count = 0
@@ -114,6 +123,7 @@ def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
     say("reading them for the first time")
     first = Registry.open(root).matrix("bench/e*", "bench/h*", fill="none")
     expect("cells", first.settings["cells"]["taken"], side**2)
+    path = next((folder / "cache").glob(f"*/{FILE}"))
 
     def ours() -> int:
         return Registry.open(root).matrix("bench/e*", "bench/h*", fill="none").settings["cells"]["taken"]
@@ -137,6 +147,7 @@ def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
         expect("pairs", came, side**2)
 
     work = {
+        "bare SQL": lambda: bare_sql(path),
         "bare JSON": lambda: bare_json(root),
         "rows": kept,
         "matrix": ours,
@@ -148,7 +159,8 @@ def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
     rows = [
         Row(f"{what}: a Matrix, a new Registry each time", "bare JSON", "matrix", Gate(1)),
         Row(f"{what}: a Matrix, the same Registry", "bare JSON", "matrix again", Gate(1)),
-        Row(f"{what}: the rows, with manifests", "bare JSON", "rows"),
+        Row(f"{what}: a Matrix", "bare SQL", "matrix"),
+        Row(f"{what}: the rows, with manifests", "bare SQL", "rows"),
         Row(f"{what}: a process of its own", "bare JSON", "process"),
     ]
     return lines(rows, times)

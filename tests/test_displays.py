@@ -115,7 +115,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         *(started, weighted, *tasks, *sets.values(), activations, ck.similarity(layers[0], layers[1])),
         *(registry[left], registry.search(), registry.diff(left, right), registry.check(left, head)),
         *(registry.check_all("digits/*", "digits/*"), registry.care.verify(), registry.care.gc()),
-        *(registry.policies, registry.get(head), registry.care.log(left)),
+        *(registry.policies, registry.get(head), registry.care.usage(), registry.care.log(left)),
         *(network.predict(sets["left"].test), network.predict(sets["left"].test)[0]),
         *(ck.measure(fit.tasks["left"], tests[0], ["accuracy", "gradient_scale"]), ck.label("cat")),
         registry.rank("digits/*.extractor", sets["right"], scores=["logme", "leep"]),

@@ -14,6 +14,7 @@ from compatkit.registry.maintenance.check import Soundness, examine
 from compatkit.registry.maintenance.gc import GRACE, CollectionPlan, plan
 from compatkit.registry.maintenance.plan import RepairPlan
 from compatkit.registry.maintenance.repair import plan as plan_repair
+from compatkit.registry.usage import Usage, usage
 
 if TYPE_CHECKING:
     import os
@@ -74,6 +75,10 @@ class Care:
             progress: Told of the documents that were read.
         """
         return plan(self.store, grace=grace, withdrawn=withdrawn, alone=alone, progress=progress)
+
+    def usage(self, pattern: str | None = None) -> Usage:
+        """Return the disk usage of names and folders. See ``usage.usage``."""
+        return usage(self.store.references, self.store.objects, pattern)
 
     def log(self, name: str) -> list[HistoryEntry]:
         """Return the history of a name, newest first. See ``history.log``."""

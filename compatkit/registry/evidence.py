@@ -9,6 +9,7 @@ another key is no result of that key. Beside them the registry knows the envelop
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import warnings
@@ -23,6 +24,7 @@ from compatkit.errors import FormatError, IntegrityError
 from compatkit.foundation.codec import decode, digest, dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
+from compatkit.registry.memory import Memory
 from compatkit.registry.os_errors import environment
 from compatkit.registry.signing.signatures import Signatures
 
@@ -151,11 +153,13 @@ class Evidence:
         root: Of the registry.
         objects: Its blobs.
         trusted: Whose signature a result must have to count; None counts all.
+        memory: Documents that were read before; None reads each again.
     """
 
     root: Path
     objects: Objects
     trusted: Trusted | None = None
+    memory: Memory | None = None
 
     def keep(
         self,
@@ -197,13 +201,11 @@ class Evidence:
             IntegrityError: A folder below ``evidence`` is a symbolic link.
             EnvironmentFailure: The files cannot be read.
         """
-        wanted = set(heads)
-        pairs = (
-            (extractor, head)
-            for extractor in dict.fromkeys(extractors)
-            for head in sorted(wanted & self.partners(extractor))
-        )
-        results = self._trusted([result for pair in pairs for result in self._of_pair(*pair)])
+        wanted, results = set(heads), list[StoredResult]()
+        for extractor in dict.fromkeys(extractors):
+            if shared := wanted & self.partners(extractor):
+                results += self._of_extractor(extractor, sorted(shared))
+        results = self._trusted(results)
         return sorted(results, key=lambda result: (result.written, result.digest))
 
     def _trusted(self, results: list[StoredResult]) -> list[StoredResult]:
@@ -258,30 +260,42 @@ class Evidence:
         """
         return {f"{FUNCTION}{entry.name}" for entry in _entries(self._folder(extractor), folders=True)}
 
-    def _of_pair(self, extractor: str, head: str) -> Iterator[StoredResult]:
-        for key in _entries(self._folder(extractor, head), folders=True):
-            for pointer in _entries(Path(key.path), folders=False):
-                error, digest, document = "", f"sha256:{pointer.name}", ({}, {}, {})
-                try:
-                    if (opened := durable.read(pointer.path, None, limit=_POINTER_BYTES)) is None:
-                        continue  # it was there a moment ago
-                    document = self._document(opened[0], pointer.path, extractor, head, key.name)
-                except IntegrityError as problem:
-                    error = str(problem)
-                written = os.lstat(pointer.path).st_mtime_ns
-                yield StoredResult(extractor, head, digest, written, *document, error)
+    def _of_extractor(self, extractor: str, heads: Sequence[str]) -> Iterator[StoredResult]:
+        """Yield results; each pointer is compared, and a document that was found sound before is not read again."""
+        known = {} if self.memory is None else self.memory.results(extractor)
+        fresh: dict[str, str] = {}
+        for head in heads:
+            for key in _entries(self._folder(extractor, head), folders=True):
+                for pointer in _entries(Path(key.path), folders=False):
+                    place, error = f"{head}/{key.name}/{pointer.name}", ""
+                    document: tuple[Values, Values, Values] = ({}, {}, {})
+                    try:
+                        if not self._points(pointer):
+                            continue  # it was there a moment ago
+                        if place in known:
+                            document = tuple(json.loads(known[place]))
+                        else:
+                            data = self.objects.read(f"sha256:{pointer.name}", most=MAX_BYTES, aside=False)
+                            document = from_bytes(
+                                data, extractor, head, key.name, f"the result {pointer.name}"
+                            )
+                            fresh[place] = json.dumps(document)
+                    except IntegrityError as problem:
+                        error = str(problem)
+                    written = os.lstat(pointer.path).st_mtime_ns
+                    yield StoredResult(extractor, head, f"sha256:{pointer.name}", written, *document, error)
+        if self.memory is not None and fresh:
+            self.memory.remember_results(extractor, fresh)
 
-    def _document(
-        self, line: bytes, path: str, extractor: str, head: str, key: str
-    ) -> tuple[Values, Values, Values]:
-        digest = f"sha256:{os.path.basename(path)}"
-        if line.strip() != digest.encode():
+    def _points(self, pointer: os.DirEntry[str]) -> bool:
+        """Return whether a pointer exists; raise if it does not hold the digest that it is named by."""
+        opened = durable.read(pointer.path, None, limit=_POINTER_BYTES)
+        if opened is not None and opened[0].strip() != f"sha256:{pointer.name}".encode():
             raise FormatError(
-                f"{path} should hold the digest that it is named by, got {line!r:.80}. "
+                f"{pointer.path} should hold the digest that it is named by, got {opened[0]!r:.80}. "
                 "`compatkit verify --repair` mends it, or moves it to quarantine."
             )
-        data = self.objects.read(digest, most=MAX_BYTES, aside=False)
-        return from_bytes(data, extractor, head, key, f"the result {digest}")
+        return opened is not None
 
     def _folder(self, *functions: str) -> Path:
         folder = self.root.joinpath(FOLDER, *map(_hexadecimal, functions))

@@ -1,4 +1,4 @@
-"""A disposable cache of facts: files that were verified, parts that passed their probe, where images were loaded from.
+"""A disposable cache of facts: files that were verified, parts that passed their probe, images' sources, results read.
 
 Kept in a small SQLite file in the user's cache folder, never in the registry. If anything is wrong with that file, the
 fact is unknown and the work is done again.
@@ -26,7 +26,8 @@ PATIENCE = 0.2
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS verified (digest TEXT PRIMARY KEY, device, inode, size, modified, changed) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS proved (fact TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS images (digest TEXT PRIMARY KEY, source TEXT) WITHOUT ROWID
+CREATE TABLE IF NOT EXISTS images (digest TEXT PRIMARY KEY, source TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS results (extractor, place, document, PRIMARY KEY (extractor, place)) WITHOUT ROWID
 """
 
 
@@ -95,6 +96,30 @@ class Memory:
             source: How to load them again, JSON values.
         """
         self._ask("INSERT OR REPLACE INTO images VALUES (?, ?)", digest, json.dumps(source))
+
+    def results(self, extractor: str) -> dict[str, str]:
+        """Return the documents of an extractor's results that were read before, by the place of each."""
+        sql = "SELECT place, document FROM results WHERE extractor = ?"
+        with suppress(sqlite3.Error, OSError, ValueError):
+            return dict(self._file.ask(lambda connection: connection.execute(sql, (extractor,)).fetchall()))
+        return {}
+
+    def remember_results(self, extractor: str, documents: Mapping[str, str]) -> None:
+        """Remember documents of results, which never change.
+
+        Args:
+            extractor: Its function digest.
+            documents: By place: head, conditions and digest, as the folders and the file are named.
+        """
+        rows = [(extractor, place, document) for place, document in documents.items()]
+
+        def insert(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", rows)
+            connection.execute("COMMIT")
+
+        with suppress(sqlite3.Error, OSError, ValueError):
+            self._file.ask(insert)
 
     def _ask(self, sql: str, *values: str) -> tuple[str, ...] | None:
         if sql.startswith("SELECT") and not os.path.lexists(self._file.path):

@@ -333,7 +333,7 @@ class Store:
         """The measured results of pairs."""
         from compatkit.registry.evidence import Evidence
 
-        return Evidence(self.root, self.objects, self.trusted)
+        return Evidence(self.root, self.objects, self.trusted, self.memory)
 
     @property
     def signatures(self) -> Signatures:

@@ -38,6 +38,7 @@ COMMANDS = (
     "search --parent digits/left.extractor@1.0.0",
     "verify",
     "gc --grace 0s --alone",
+    "du",
     "log digits/left.extractor",
     "log digits/right.head",
     "alias digits/left.extractor prod",

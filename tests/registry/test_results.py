@@ -212,3 +212,15 @@ def test_after_any_history_a_new_process_says_what_the_files_say(
             misplace(held, pointers[0])
         settle(held.root / "tmp")  # as any write does
         agree(Store.open(held.root))
+
+
+def test_a_document_that_was_read_before_is_not_read_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pointer = keep(store)
+    right = told(store.evidence.results(LEFTS, RIGHTS))
+    monkeypatch.setattr(type(store.objects), "read", lambda *given, **settings: pytest.fail("read"))
+    assert told(Store.open(store.root).evidence.results(LEFTS, RIGHTS)) == right  # nor by another process
+    rewrite(store, pointer)  # but its pointer is
+    (damaged,) = store.evidence.results(LEFTS, RIGHTS)
+    assert "should hold the digest" in damaged.error

@@ -1,0 +1,145 @@
+"""Disk usage of a registry, by name and by folder."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import cache
+from operator import itemgetter
+from typing import Any
+
+import attrs
+
+from compatkit.errors import IntegrityError
+from compatkit.foundation.codec import MAX_BYTES
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import Objects
+from compatkit.registry.os_errors import environment
+from compatkit.registry.reach import NamedDigest, names, walk
+from compatkit.registry.refs import References
+from compatkit.registry.scan import ASIDE, Aside, Blob, Obstacle, ResultPointer, scan
+
+
+@attrs.frozen
+class Amount:
+    """A number of files and of bytes in them."""
+
+    files: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, sizes: Iterable[int]) -> Amount:
+        """Count and add up the sizes of files."""
+        every = list(sizes)
+        return cls(len(every), sum(every))
+
+
+@attrs.frozen
+class NameUsage:
+    """Disk usage of a name: everything that its versions lead to, including withdrawn ones and ancestors.
+
+    Attributes:
+        own: What no other name uses.
+        shared: What other names use too.
+    """
+
+    name: str
+    own: Amount
+    shared: Amount
+
+
+@attrs.frozen
+class Usage:
+    """Files and bytes of a registry.
+
+    Attributes:
+        names: Those asked for, sorted.
+        blobs: All blobs.
+        unreferenced: Blobs that no version and no result leads to; ``compatkit gc`` shows which of them may go.
+        evidence: Results of measurements, and the files that point at them.
+        trash: Blobs that gc moved to ``trash/`` and has not deleted yet.
+        quarantine: Damaged files.
+        drafts: Unfinished files in ``tmp``.
+    """
+
+    names: tuple[NameUsage, ...]
+    blobs: Amount
+    unreferenced: Amount
+    evidence: Amount
+    trash: Amount
+    quarantine: Amount
+    drafts: Amount
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return attrs.asdict(self)
+
+
+def usage(references: References, objects: Objects, pattern: str | None = None) -> Usage:
+    """Return the disk usage of names and folders; damaged versions and manifests lead nowhere.
+
+    Args:
+        references: Names and versions.
+        objects: The blobs.
+        pattern: Glob over names; None takes all.
+
+    Raises:
+        IntegrityError: A folder of the registry is a symbolic link.
+        EnvironmentFailure: No right to read, device failed.
+    """
+    root = objects.root
+    blobs: dict[str, int] = {}
+    pointers: dict[str, int] = {}  # by the digest of the result
+    aside: dict[str, list[int]] = {folder: [] for folder in ASIDE}
+    with environment("read", root):
+        for place in scan(root, "evidence", "blobs", *ASIDE):
+            state = durable.file_state(root / place.path)
+            if isinstance(place, Obstacle):
+                durable.check_folders(root / place.path, root)  # refuses a link
+            elif state is None:
+                continue  # no file, or taken out at this moment
+            elif isinstance(place, Blob):
+                blobs[place.digest] = state.st_size
+            elif isinstance(place, ResultPointer):
+                pointers[f"sha256:{place.result}"] = state.st_size
+            elif isinstance(place, Aside):
+                aside[place.folder].append(state.st_size)
+
+    @cache
+    def further(step: NamedDigest) -> tuple[NamedDigest, ...]:
+        digest, how = step
+        if how != "payload" and 0 < blobs.get(digest, 0) <= MAX_BYTES:
+            with suppress(IntegrityError):
+                return names(objects.read(digest, aside=False), digest, component=False)
+        return ()
+
+    def reached(digests: Iterable[str]) -> set[str]:
+        steps = walk(((digest, "component") for digest in digests), further, key=itemgetter(0))
+        return {digest for digest, _ in steps}
+
+    roots: dict[str, list[str]] = defaultdict(list)
+    for name, version in references.each():
+        with suppress(IntegrityError):
+            if digest := references.digest(name, version):
+                roots[name].append(digest)
+    reachable = {name: reached(digests) for name, digests in roots.items()}
+    owners = Counter(digest for digests in reachable.values() for digest in digests)
+    results = reached(pointers)
+
+    def amount(name: str, *, shared: bool) -> Amount:
+        return Amount.of(
+            blobs[digest] for digest in reachable[name] & blobs.keys() if (owners[digest] > 1) == shared
+        )
+
+    matching = sorted(name for name in roots if pattern is None or fnmatchcase(name, pattern))
+    return Usage(
+        tuple(NameUsage(name, amount(name, shared=False), amount(name, shared=True)) for name in matching),
+        blobs=Amount.of(blobs.values()),
+        unreferenced=Amount.of(blobs[digest] for digest in blobs.keys() - owners.keys() - results),
+        evidence=Amount.of([*pointers.values(), *(blobs[digest] for digest in results & blobs.keys())]),
+        trash=Amount.of(aside["trash"]),
+        quarantine=Amount.of(aside["quarantine"]),
+        drafts=Amount.of(aside["tmp"]),
+    )
