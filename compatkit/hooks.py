@@ -352,15 +352,16 @@ class Registration:
 
     @hookspec
     def compatkit_rungs(self, register: Register) -> None:
-        """Offer rungs of bridges: ``factory(seam) -> RungFit`` joins a head to an extractor it was not trained with.
+        """Offer rungs of bridges: ``factory(inputs) -> RungFit`` joins a head to an extractor that it does not know.
 
-        ``seam`` is a ``compatkit.components.bridges.rungs.Seam``: features of both sides, and a copy of the head.
+        ``inputs``, a ``compatkit.components.bridges.rungs.RungInputs``, has features of both sides, and a copy of the
+        head.
 
         Example::
 
             @compatkit.hookimpl
             def compatkit_rungs(register):
-                register("mine", lambda seam: RungFit(seam.project(ridge(seam.moments, 0.1))))
+                register("mine", lambda inputs: RungFit(inputs.project(ridge(inputs.moments, 0.1))))
         """
 
     @hookspec

@@ -20,7 +20,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.components.bridges.ladder import chosen_rungs
-from compatkit.components.bridges.rungs import Seam
+from compatkit.components.bridges.rungs import RungInputs
 from compatkit.evaluation.metrics import KNOWN, OBSERVED
 from compatkit.training.testing import assert_builder, assert_metric, assert_regularizer
 
@@ -166,7 +166,7 @@ def test_the_builder_conforms() -> None:
 
 def test_what_a_rung_is_given_is_documented() -> None:
     text = PAGE.split("\n## Write a rung\n", 1)[1].split("\n## ", 1)[0]
-    assert sorted(names(text)) == public(Seam)
+    assert sorted(names(text)) == public(RungInputs)
 
 
 def test_the_rung_undoes_a_change_of_scale_and_takes_its_place_on_the_ladder(install: Install) -> None:
@@ -195,14 +195,14 @@ def compatkit_rungs(register):
     register("{name}", rung)
 
 
-def rung(seam):
+def rung(inputs):
     {body}
 """
 
 
 @pytest.mark.parametrize(
     ("body", "taught", "images"),
-    [("seam.logits(); seam.features(); return RungFit()", True, 30), ("return RungFit()", False, 30)],
+    [("inputs.logits(); inputs.features(); return RungFit()", True, 30), ("return RungFit()", False, 30)],
 )
 def test_a_rung_is_judged_by_what_it_reads(install: Install, body: str, taught: bool, images: int) -> None:
     install("other", {"rungs.reading": "reading"}, {"reading": READING.format(name="reading", body=body)})
@@ -211,7 +211,7 @@ def test_a_rung_is_judged_by_what_it_reads(install: Install, body: str, taught: 
     assert (step.taught, step.images) == (taught, images)
 
 
-@pytest.mark.parametrize("body", ["return 5", "raise ValueError('broken')", "seam.labeled()"])
+@pytest.mark.parametrize("body", ["return 5", "raise ValueError('broken')", "inputs.labeled()"])
 def test_errors_of_a_rung_name_its_package(install: Install, body: str) -> None:
     install("other", {"rungs.wrong": "wrong_rung"}, {"wrong_rung": READING.format(name="wrong", body=body)})
     ladder = climb(between(part("left", torch.eye(4)), part("own", torch.eye(4))))

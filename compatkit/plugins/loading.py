@@ -35,7 +35,7 @@ _PASSED = {
     "builders": ("model",),
     "remotes": ("address",),
     "exporters": ("file", "module", "inputs", "description"),
-    "rungs": ("seam",),
+    "rungs": ("inputs",),
 }
 """Arguments that compatkit itself passes by position; the others are settings."""
 BUILT_IN_BUILDERS = ("timm", "torchvision")

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from compatkit.components.bridges.rungs import Affine, RungFit, Seam, ridge, usual_strength
+from compatkit.components.bridges.rungs import Affine, RungFit, RungInputs, ridge, usual_strength
 
 
-def mapped(seam: Seam, fitted: Affine, *, kernel: int = 1, **facts: Any) -> RungFit:
+def mapped(inputs: RungInputs, fitted: Affine, *, kernel: int = 1, **facts: Any) -> RungFit:
     """Return the unchanged head after a fitted map.
 
     Args:
-        seam: What the rung is given.
+        inputs: What the rung is given.
         fitted: From patches of ``kernel`` times ``kernel`` positions.
         kernel: Side of the convolution that the map becomes.
         facts: For the manifest.
     """
     facts |= {"samples": fitted.samples, "residual": fitted.residual}
-    return RungFit(seam.project(fitted, kernel), facts=facts)
+    return RungFit(inputs.project(fitted, kernel), facts=facts)
 
 
-def linear(seam: Seam) -> RungFit:
+def linear(inputs: RungInputs) -> RungFit:
     """Return the head after a linear map of the channels."""
-    strength = usual_strength(seam.images)
-    return mapped(seam, ridge(seam.moments, strength), strength=strength)
+    strength = usual_strength(inputs.images)
+    return mapped(inputs, ridge(inputs.moments, strength), strength=strength)

@@ -6,7 +6,7 @@ from compatkit import hookimpl
 from compatkit.components.bridges.rungs import (
     COLUMNS,
     RungFit,
-    Seam,
+    RungInputs,
     Window,
     permutation,
     procrustes,
@@ -35,37 +35,37 @@ def compatkit_rungs(register: Register) -> None:
     register("ridge3x3", by_ridge3x3)
 
 
-def by_permutation(seam: Seam) -> RungFit:
+def by_permutation(inputs: RungInputs) -> RungFit:
     """Return the head after a permutation of the channels."""
-    return mapped(seam, permutation(seam.moments))
+    return mapped(inputs, permutation(inputs.moments))
 
 
-def by_procrustes(seam: Seam) -> RungFit:
+def by_procrustes(inputs: RungInputs) -> RungFit:
     """Return the head after a rotation; scaled if the head's statistics adapt to the features."""
-    return mapped(seam, procrustes(seam.moments, scaled=seam.normalized), scaled=seam.normalized)
+    return mapped(inputs, procrustes(inputs.moments, scaled=inputs.normalized), scaled=inputs.normalized)
 
 
-def by_ridge_procrustes(seam: Seam) -> RungFit:
+def by_ridge_procrustes(inputs: RungInputs) -> RungFit:
     """Return the head after a linear map shrunk towards the scaled rotation."""
-    strength, turned = usual_strength(seam.images), rotation(seam.moments)
-    towards = turned * scale_of(seam.moments, turned)
-    return mapped(seam, ridge(seam.moments, strength, towards), strength=strength)
+    strength, turned = usual_strength(inputs.images), rotation(inputs.moments)
+    towards = turned * scale_of(inputs.moments, turned)
+    return mapped(inputs, ridge(inputs.moments, strength, towards), strength=strength)
 
 
-def by_ridge3x3(seam: Seam) -> RungFit:
+def by_ridge3x3(inputs: RungInputs) -> RungFit:
     """Return the head after a 3x3 convolution.
 
     Raises:
         IncompatibleError: The features are not maps, or have too many channels.
     """
-    channels, strength = seam.widths[0], usual_strength(seam.images)
-    if seam.layout not in ("NCHW", "NHWC"):
+    channels, strength = inputs.widths[0], usual_strength(inputs.images)
+    if inputs.layout not in ("NCHW", "NHWC"):
         raise IncompatibleError(
-            f"A 3x3 convolution needs maps, but the features are {seam.layout}. Use the rung ridge."
+            f"A 3x3 convolution needs maps, but the features are {inputs.layout}. Use the rung ridge."
         )
     if channels * PATCH.size > COLUMNS:
         raise IncompatibleError(
             f"{channels} channels give patches of {channels * PATCH.size:,} values; at most {COLUMNS:,} are "
             "supported. Use the rung ridge."
         )
-    return mapped(seam, ridge(seam.moments_of(PATCH), strength), kernel=3, strength=strength)
+    return mapped(inputs, ridge(inputs.moments_of(PATCH), strength), kernel=3, strength=strength)

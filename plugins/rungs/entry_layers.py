@@ -20,7 +20,7 @@ from compatkit.components.bridges.rungs import (
     COLUMNS,
     Affine,
     RungFit,
-    Seam,
+    RungInputs,
     Window,
     norm_layers,
     ridge,
@@ -47,14 +47,14 @@ def compatkit_rungs(register: Register) -> None:
     register("infomax", informed)
 
 
-def absorbed(seam: Seam) -> RungFit:
+def absorbed(inputs: RungInputs) -> RungFit:
     """Return the head with refitted entry layers.
 
     Raises:
         IncompatibleError: The features enter something other than linear layers, or these are too wide.
     """
-    head, channels, strength = seam.head(), seam.widths[0], usual_strength(seam.images)
-    entry_layers = entries(head, next(seam.pairs())[1].clone())
+    head, channels, strength = inputs.head(), inputs.widths[0], usual_strength(inputs.images)
+    entry_layers = entries(head, next(inputs.pairs())[1].clone())
     changed, residuals = dict[str, int](), list[float]()
     for entry in entry_layers:
         columns = channels * entry.window.size
@@ -62,7 +62,7 @@ def absorbed(seam: Seam) -> RungFit:
             raise IncompatibleError(
                 f"The head's layer {entry.path} needs patches of {columns:,} values; at most {COLUMNS:,} are supported."
             )
-        fitted = ridge(seam.moments_of(entry.window, copy.deepcopy(entry.layer)), strength)
+        fitted = ridge(inputs.moments_of(entry.window, copy.deepcopy(entry.layer)), strength)
         residuals.append(fitted.residual)
         if _replace(head, entry, fitted, channels):
             changed[entry.path] = channels
@@ -71,20 +71,20 @@ def absorbed(seam: Seam) -> RungFit:
     return RungFit(head=head, facts=facts, entries=changed)
 
 
-def informed(seam: Seam) -> RungFit:
+def informed(inputs: RungInputs) -> RungFit:
     """Return the head trained by information maximization.
 
     Minimizes mean H(p_x) - H(mean p_x) over scales and shifts of batch normalization and the head's entry layers
     (Krause, Perona and Gomes 2010; as SHOT, Liang et al. 2020). Assumes classes of equal size.
     """
-    start = absorbed(seam)
+    start = absorbed(inputs)
     head: nn.Module = copy.deepcopy(start.head)  # type: ignore[assignment]
     layers = [*(head.get_submodule(path) for path in start.facts["layers"]), *norm_layers(head)]
     weights = [weight for layer in layers for weight in layer.parameters()]
-    train(head, weights, seam.features(), lambda logits, _: information(logits), INFORMING, seam.seed)
+    train(head, weights, inputs.features(), lambda logits, _: information(logits), INFORMING, inputs.seed)
     facts = {name: start.facts[name] for name in ("strength", "layers", "residual")}
     return RungFit(
-        head=head, facts={**facts, **INFORMING, "seed": seam.seed}, entries=start.entries, start=start
+        head=head, facts={**facts, **INFORMING, "seed": inputs.seed}, entries=start.entries, start=start
     )
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compatkit import hookimpl
-from compatkit.components.bridges.rungs import RungFit, Seam
+from compatkit.components.bridges.rungs import RungFit, RungInputs
 from compatkit.hooks import Register
 
 from ._linear import linear
@@ -26,32 +26,32 @@ def compatkit_rungs(register: Register) -> None:
     register("finetune", finetune)
 
 
-def stitch(seam: Seam) -> RungFit:
+def stitch(inputs: RungInputs) -> RungFit:
     """Return the head after a linear map trained to reproduce the logits of the head's own network."""
-    return _trained(seam, seam.features(), seam.logits().softmax(dim=1), STITCHING)
+    return _trained(inputs, inputs.features(), inputs.logits().softmax(dim=1), STITCHING)
 
 
-def stitch_to_labels(seam: Seam) -> RungFit:
+def stitch_to_labels(inputs: RungInputs) -> RungFit:
     """Return the head after a linear map trained with labels."""
-    features, wanted = seam.labeled()
-    return _trained(seam, features, wanted, STITCHING, labels=len(wanted))
+    features, wanted = inputs.labeled()
+    return _trained(inputs, features, wanted, STITCHING, labels=len(wanted))
 
 
-def finetune(seam: Seam) -> RungFit:
+def finetune(inputs: RungInputs) -> RungFit:
     """Return a linear map and the head, trained together with labels."""
-    features, wanted = seam.labeled()
-    return _trained(seam, features, wanted, FINETUNING, labels=len(wanted), with_head=True)
+    features, wanted = inputs.labeled()
+    return _trained(inputs, features, wanted, FINETUNING, labels=len(wanted), with_head=True)
 
 
 def _trained(
-    seam: Seam,
+    inputs: RungInputs,
     features: Tensor,
     wanted: Tensor,
     settings: dict[str, float],
     labels: int = 0,
     with_head: bool = False,
 ) -> RungFit:
-    begun, head = linear(seam), seam.head()
+    begun, head = linear(inputs), inputs.head()
     network = nn.Sequential(begun.project, head)
     weights = network.parameters() if with_head else network[0].parameters()
     train(
@@ -60,7 +60,7 @@ def _trained(
         features,
         lambda logits, indices: F.cross_entropy(logits, wanted[indices]),
         settings,
-        seam.seed,
+        inputs.seed,
     )
-    facts = {name: begun.facts[name] for name in ("strength", "samples")} | settings | {"seed": seam.seed}
+    facts = {name: begun.facts[name] for name in ("strength", "samples")} | settings | {"seed": inputs.seed}
     return RungFit(begun.project, head if with_head else None, facts | ({"labels": labels} if labels else {}))

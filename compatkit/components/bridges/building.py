@@ -27,7 +27,7 @@ from compatkit.components.bridges.judging import (
 )
 from compatkit.components.bridges.ladder import Bridge, RungResult, choose, chosen_rungs, reason
 from compatkit.components.bridges.publishing import HEAD, assemble, outcome
-from compatkit.components.bridges.rungs import RungFit, Seam
+from compatkit.components.bridges.rungs import RungFit, RungInputs
 from compatkit.components.projecting import own_extractor
 from compatkit.contracts.manifest import Parent
 from compatkit.contracts.report import Report
@@ -200,35 +200,30 @@ class Ladder:
         return accuracy(logits, self.test, self.inputs.head).accuracy
 
     def _step(self, rung: str) -> RungResult:
-        seam, before = Seam(self.inputs, self._labeled, self.teacher), self.inputs.moment_seconds
+        rung_inputs, before = RungInputs(self.inputs, self._labeled, self.teacher), self.inputs.moment_seconds
         began, note = time.perf_counter(), ""
         try:
-            fit = self._fit(rung, seam)
+            fit = self._fit(rung, rung_inputs)
             candidate = Candidate.of(self.inputs, rung, fit)
         except (IncompatibleError, DataError) as error:
             fit, candidate, note = RungFit(), None, str(error)
-        seconds = time.perf_counter() - began + (before if "moments" in seam.reads else 0.0)
-        if "pairs" in seam.reads:
-            _ = (
-                self.inputs.moments
-            )  # raises for features that nothing can be fitted to, whichever rung needs them first
+        seconds = time.perf_counter() - began + (before if "moments" in rung_inputs.reads else 0.0)
+        if "pairs" in rung_inputs.reads:  # raise for constant features, whichever rung needs them first
+            _ = self.inputs.moments
         if candidate is None:
             return RungResult(rung, note=note)
         if fit.start is not None and (
             note := self._rollback_reason(candidate, Candidate.of(self.inputs, rung, fit.start))
         ):
-            return RungResult(rung, images=self._images(seam, candidate), seconds=seconds, note=note)
-        return self._measured(rung, seam, candidate, seconds)
+            return RungResult(rung, images=self._images(rung_inputs, candidate), seconds=seconds, note=note)
+        return self._measured(rung, rung_inputs, candidate, seconds)
 
-    def _fit(self, rung: str, seam: Seam) -> RungFit:
+    def _fit(self, rung: str, rung_inputs: RungInputs) -> RungFit:
         offer, refusal, fit = find("rungs", rung), None, None
-        with offer.called({}, "fitting", "its fit failed", "Draw from a generator seeded with seam.seed."):
+        with offer.called({}, "fitting", "its fit failed", "Draw from a generator seeded with inputs.seed."):
             try:
-                fit = offer.factory(seam)
-            except (
-                IncompatibleError,
-                DataError,
-            ) as error:  # of what it was given
+                fit = offer.factory(rung_inputs)
+            except (IncompatibleError, DataError) as error:
                 refusal = error
         if refusal is not None:
             raise refusal
@@ -236,7 +231,9 @@ class Ladder:
             raise offer.owner.error(f"it returned {type_of(fit)}. Return a RungFit.")
         return fit
 
-    def _measured(self, rung: str, seam: Seam, candidate: Candidate, seconds: float) -> RungResult:
+    def _measured(
+        self, rung: str, rung_inputs: RungInputs, candidate: Candidate, seconds: float
+    ) -> RungResult:
         """Return the result of a bridge on held-out, test and labeled images."""
         head, residual, right, figure = self.inputs.head, candidate.residual, None, None
         if self._checks is not None:
@@ -247,22 +244,22 @@ class Ladder:
             rung,
             agreement(candidate.held_out_predictions(), self.wanted),
             None if residual is None else 1 - residual,
-            self._images(seam, candidate),
+            self._images(rung_inputs, candidate),
             len(self.inputs.fit) if candidate.estimates else 0,
-            len(self._labeled.targets) if "labels" in seam.reads and self._labeled is not None else 0,
+            len(self._labeled.targets) if "labels" in rung_inputs.reads and self._labeled is not None else 0,
             seconds,
             figure,
             None if right is None or self._checks is None else correctness(right, self._checks[1]),
             right,
-            "logits" in seam.reads,
+            "logits" in rung_inputs.reads,
             candidate=candidate,
         )
 
-    def _images(self, seam: Seam, candidate: Candidate) -> int:
+    def _images(self, rung_inputs: RungInputs, candidate: Candidate) -> int:
         """Return the number of unlabeled images that a rung uses, including those for statistics."""
-        if "pairs" in seam.reads and "features" not in seam.reads:
+        if "pairs" in rung_inputs.reads and "features" not in rung_inputs.reads:
             return len(self.inputs.pairs)
-        return len(self.inputs.fit) if seam.reads or candidate.estimates else 0
+        return len(self.inputs.fit) if rung_inputs.reads or candidate.estimates else 0
 
     def _rollback_reason(self, candidate: Candidate, start: Candidate) -> str:
         """Return why a training is rolled back to its start, or empty."""

@@ -1,7 +1,7 @@
 """The interface of rungs, which are plugins: what each is given, what it returns, and tools for fits.
 
-A rung is a function of a ``Seam`` that returns a ``RungFit``. What it reads of the seam decides how it is judged, so no
-rung has to say it.
+A rung is a function of ``RungInputs`` that returns a ``RungFit``. What it reads of the inputs decides how it is judged,
+so no rung has to say it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
     "Affine",
     "PairedMoments",
     "RungFit",
-    "Seam",
+    "RungInputs",
     "Window",
     "batch_statistics",
     "norm_layers",
@@ -60,8 +60,8 @@ class RungFit:
     """A head joined to an extractor; its batch-norm statistics are estimated on the images afterwards.
 
     Attributes:
-        project: Result of ``Seam.project``, trained further or not; None for no map of the features.
-        head: Result of ``Seam.head`` with other weights; None for the head as it is.
+        project: Result of ``RungInputs.project``, trained further or not; None for no map of the features.
+        head: Result of ``RungInputs.head`` with other weights; None for the head as it is.
         facts: JSON values for the manifest, such as settings. ``residual`` is the share of variance that a fit leaves.
         entries: Layers of the head that take another number of channels now (``widen_entry``), with that number.
         direct: Whether features enter the head as they are, with its stored statistics.
@@ -77,7 +77,7 @@ class RungFit:
 
 
 @attrs.define(eq=False)
-class Seam:
+class RungInputs:
     """The place between an extractor and a head that it was not trained with, for one rung.
 
     Attributes:

@@ -67,7 +67,7 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     facts: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name, table in (
-        (CONFIG, dict(_of_config(config))),
+        (CONFIG, dict(_of_config(config, weights.parent))),
         (PROCESSOR, dict(facts_of(processor))),
     ):
         for fact, value in table.items():
@@ -168,16 +168,13 @@ def _table(file: Path) -> dict[str, Any]:
     return table
 
 
-def _of_config(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of ``config.json``; its ``pretrained_cfg`` counts before the rest."""
+def _of_config(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the facts of ``config.json``; entries that state one fact differently are refused."""
     inner = config.get("pretrained_cfg")
-    table = {**config, **(inner if isinstance(inner, dict) else {})}
+    tables = {"": config, "pretrained_cfg.": inner if isinstance(inner, dict) else {}}
+    table = {**config, **tables["pretrained_cfg."]}
     if isinstance(model := table.get("architecture"), str):
         yield "model", model.partition(".")[0]
-    for name in ("num_classes", "num_labels"):
-        if isinstance(table.get(name), int):
-            yield "num_classes", table[name]
-            break
     if (channels := _channels(table)) is not None:
         yield "in_chans", channels
     sized = table.get("input_size") or table.get("image_size")
@@ -189,9 +186,44 @@ def _of_config(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for fact in ("interpolation", "crop_pct", "crop_mode"):
         if table.get(fact) is not None:
             yield fact, table[fact]
-    labels = [_names(table[name]) for name in LABELS if table.get(name)]
-    if labels:  # numbers in place of names last
-        yield "labels", min(labels, key=_numbered)
+    named = [
+        (f"{before}{name} of {CONFIG}", _names(part[name]))
+        for before, part in tables.items()
+        for name in LABELS
+        if part.get(name)
+    ]
+    counts = [
+        (f"{before}{name} of {CONFIG}", part[name])
+        for before, part in tables.items()
+        for name in ("num_classes", "num_labels")
+        if isinstance(part.get(name), int)
+    ]
+    if counts:
+        counts += [(f"the number of {entry}", len(names)) for entry, names in named]
+        yield "num_classes", _alike("num_classes", counts, folder)
+    if named:
+        numbers = config.get("label2id")
+        if isinstance(numbers, dict) and numbers:  # of two classes of one name it numbers one
+            entry, names = named[0]
+            numbered = {
+                name: [str(place) for place, other in enumerate(names) if other == name] for name in names
+            }
+            wrong = [
+                name
+                for name in {**numbered, **numbers}
+                if str(numbers.get(name)) not in numbered.get(name, ())
+            ]
+            if wrong:
+                agree("labels", wrong[:1], f"label2id of {CONFIG}", None, entry, folder)
+        yield "labels", _alike("labels", [pair for pair in named if not _numbered(pair[1])] or named, folder)
+
+
+def _alike(fact: str, stated: Sequence[tuple[str, Any]], folder: Path) -> Any:
+    """Return what several entries state alike."""
+    (source, value), *others = stated
+    for other_source, other in others:
+        agree(fact, value, source, other, other_source, folder)
+    return value
 
 
 def _numbered(names: Sequence[str]) -> bool:

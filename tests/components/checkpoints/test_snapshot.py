@@ -162,9 +162,31 @@ WRITTEN = {"0": "cat", "1": "dog", "2": "bird"}
 
 
 @pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"id2label": WRITTEN, "label2id": {"cat": 1, "dog": 0, "bird": 2}}, "labels"),
+        ({"id2label": WRITTEN, "label2id": {"cat": 0, "dog": 1}}, "labels"),
+        ({"id2label": WRITTEN, "label2id": {"cat": 0, "dog": 1, "bird": 2, "fish": 3}}, "labels"),
+        ({"id2label": {"0": "bird", "1": "dog", "2": "cat"}}, "labels"),
+        ({"pretrained_cfg": {"label_names": ["bird", "dog", "cat"]}}, "labels"),
+        ({"num_classes": 4}, "num_classes"),
+        ({"num_labels": 4}, "num_classes"),
+        ({"pretrained_cfg": {"num_classes": 4}}, "num_classes"),
+        ({"pretrained_cfg": {"num_classes": 1000}}, "num_classes"),
+        ({"label_names": ["cat", "dog"]}, "num_classes"),
+    ],
+)
+def test_entries_of_one_file_that_contradict_each_other_are_refused(folder: Path, change: Any, fact: str):
+    with pytest.raises(UsageError) as error:
+        read_snapshot(beside(folder, {**TIMM, **change}))
+    assert error.value.subject == fact and "config.json" in str(error.value)
+
+
+@pytest.mark.parametrize(
     "change",
     [
-        {"label_names": None, "id2label": WRITTEN},
+        {"id2label": WRITTEN, "label2id": {"cat": 0, "dog": 1, "bird": 2}},
+        {"id2label": WRITTEN, "label2id": {"cat": "0", "dog": "1", "bird": "2"}},
         {"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}},
         {"pretrained_cfg": {"num_classes": 3, "label_names": NAMES}},
     ],
