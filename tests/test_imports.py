@@ -34,6 +34,7 @@ ONLY_IN = {
     ),
     "huggingface_hub": ("compatkit_plugins.remotes.hf",),
     "pandas": ("compatkit.reports.tabular",),
+    "pyarrow": ("compatkit.data.lists",),
     "ray": ("compatkit_plugins.launchers.ray",),
     "safetensors": ("compatkit.registry.weights.tensorfile",),
     "timm": (

@@ -118,6 +118,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         "huggingface_hub": "remotes",
         "lpips": "lpips",
         "pandas": "pandas",
+        "pyarrow": "datasets",
         "ray": "ray",
         "xarray": "weather",
     }

@@ -1,4 +1,4 @@
-"""Image files below a folder: listed at once, read one by one."""
+"""Image files below a folder, read one by one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.filedigests import file_digests
+from compatkit.data.filedigests import file_digests, file_states
 from compatkit.data.lazy import LazyImages
 from compatkit.data.leftout import HIDDEN_FILES, HIDDEN_FOLDERS, JUNK, LINKS, LISTED, PIPES, LeftOut
 from compatkit.errors import DataError, EnvironmentFailure
-from compatkit.foundation.bars import Progress, bar
+from compatkit.foundation.bars import Progress
 
 ENDINGS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"),
@@ -64,6 +64,10 @@ class ImageFiles:
         """See ``Reader``; remembered with size and times of change in the user's cache folder."""
         return file_digests(self.root, self.names[positions], progress)
 
+    def states(self, positions: NDArray[np.int64]) -> NDArray[np.void]:
+        """Return a digest of name, size and time of each file, 16 bytes long, which is not read."""
+        return file_states(self.root, self.names[positions])
+
 
 def listed(root: Path, paths: Sequence[str]) -> LazyImages:
     """Return images by the paths of their files below ``root``.
@@ -74,54 +78,6 @@ def listed(root: Path, paths: Sequence[str]) -> LazyImages:
     """
     names = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
     return LazyImages(ImageFiles(root, names), np.arange(len(names)))
-
-
-@attrs.frozen(eq=False)
-class FolderListing:
-    """The image files of some folders.
-
-    Attributes:
-        images: Of all folders, by folder and then by path.
-        counts: Files of each folder.
-        numbers: That the file system gives the files (inodes), uint64 ``(n,)``: equal where two paths lead to one.
-        folders: All folders that were listed, those asked for and those in them.
-        left_out: What is not read.
-    """
-
-    images: LazyImages
-    counts: list[int]
-    numbers: NDArray[np.uint64]
-    folders: list[str]
-    left_out: LeftOut
-
-
-def listing(root: Path, folders: Sequence[str], progress: Progress | None = None) -> FolderListing:
-    """Return the image files of some folders and of the folders in them.
-
-    Args:
-        root: Resolved.
-        folders: Below it; ``[""]`` is all of it.
-        progress: Called with folders listed, all folders, and the folder; None shows a bar.
-
-    Raises:
-        DataError: A folder is gone, or a link is broken.
-        EnvironmentFailure: A folder cannot be read.
-    """
-    left_out, entered = LeftOut(), list[str]()
-    names, numbers, counts = [np.zeros(0, np.bytes_)], [np.zeros(0, np.uint64)], list[int]()
-    with bar(progress) as tell:
-        for number, folder in enumerate(folders, 1):
-            real = dict[str, str]()
-            files = sorted(file for some in image_folders(root, folder, left_out, real) for file in some)
-            names.append(np.array([os.fsencode(path) for path, _ in files], dtype=np.bytes_))
-            numbers.append(np.array([inode % 2**64 for _, inode in files], dtype=np.uint64))
-            counts.append(len(files))
-            entered += real.values()
-            tell(number, len(folders), folder)
-    images = ImageFiles(root, np.concatenate(names))
-    return FolderListing(
-        LazyImages(images, np.arange(len(images))), counts, np.concatenate(numbers), entered, left_out
-    )
 
 
 def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:

@@ -26,11 +26,11 @@ from compatkit.data.files import (
     entries,
     image_folders,
     is_folder,
-    listing,
     read_file,
 )
 from compatkit.data.labelnames import check_declared
 from compatkit.data.leftout import ARCHIVES, BESIDE, LeftOut
+from compatkit.data.listing import listing
 from compatkit.data.partfolders import check_classes, parts_among
 from compatkit.data.partnames import part_name, tell_unused
 from compatkit.data.samefile import check_images_once
@@ -70,6 +70,7 @@ def read_folder(
     train, test = root / parts["train"], root / (parts.get("val") or parts["test"])
     _tell_left_out(root, [folder for folder in folders if folder not in parts.values()], (train, test))
     tell_unused({kind: f"{folder}/" for kind, folder in parts.items()}, root)
+    _tell_composed({part: class_folders(part) for part in (train, test)})
     left_out = _beside(root, root)
     listed = [
         _split(part, root, f"{name}/{what}", left_out, progress)
@@ -113,6 +114,19 @@ def _tell_left_out(root: Path, folders: list[str], parts: tuple[Path, Path]) -> 
         )
 
 
+def _tell_composed(inside: Mapping[Path, list[str]]) -> None:
+    """Warn of class folders of both parts that are one but for Unicode composition, as macOS and Linux leave names."""
+    train, test = ({text_of(folder, part): folder for folder in inside[part]} for part in inside)
+    unlike = [text for text, folder in train.items() if test.get(text, folder) != folder]
+    if unlike:
+        warn_caller(
+            DataWarning(
+                f"{' and '.join(map(str, inside))} write {', '.join(unlike[:5])} ({len(unlike)} in all) in different "
+                "Unicode composition (NFC, NFD); these are taken as one class."
+            )
+        )
+
+
 def class_folders(root: Path) -> list[str]:
     """Return the names of the class folders, sorted; links to folders count."""
     return [folder.name for folder in entries(root) if os.path.isdir(folder.path)]
@@ -143,7 +157,7 @@ def _split(
             f"not classes. Expected {root.name}/CLASS/IMAGE.jpg.",
             subject=root,
         )
-    if not all(files.counts):
+    if not files.counts.all():
         bare = folders[int(np.argmin(files.counts))]
         advice = listing(root, [bare]).left_out.advice("Remove it, or fill it.")
         raise DataError(

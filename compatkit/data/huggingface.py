@@ -72,7 +72,7 @@ class ArrowImages:
     def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         """See ``Reader``; remembered with size and times of change of the Arrow files in the user's cache folder."""
         key = self._key()
-        known = None if key is None else recalled(key)
+        known = None if key is None else recalled(key).get("digests")
         if known is None or known.dtype != np.dtype("V16") or known.shape != (len(self),):
             known, within = np.zeros(len(self), dtype="V16"), True
             with bar(progress) as tell:
@@ -82,7 +82,7 @@ class ArrowImages:
                         known[place], within = np.void(digest), within and cell["bytes"] is not None
                     tell(min(start + PIECE, len(self)), len(self), "reading images")
             if key is not None and within:
-                remember(key, known)
+                remember(key, digests=known)
         return known[positions]
 
     def _key(self) -> str | None:

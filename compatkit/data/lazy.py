@@ -100,11 +100,14 @@ class LazyImages:
         reader: Where they are.
         positions: Which, int64 ``(n,)``.
         steps: What is done to the 8-bit RGB images, in order; ``"L"`` and ``"RGB"`` convert.
+        verified: Whether a split's digest is over the bytes of the files; else over their names, sizes and times, which
+            the reader's ``states`` gives.
     """
 
     reader: Reader
     positions: NDArray[np.int64]
     steps: tuple[Change, ...] = ()
+    verified: bool = True
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -196,13 +199,16 @@ class LazyImages:
         """Return a digest of the bytes of each image's file, whatever is done to it, ``(n,)``."""
         return self.reader.digests(self.positions, progress)
 
-    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[dict[str, Any], Any]:
-        """Return what the digest of a split is over, as JSON values and bytes: the bytes of the files, and the steps.
+    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
+        """Return what the digest of a split is over: its kind, JSON values and bytes.
 
         Args:
             digests: Returns ``digests``, which may be cached.
         """
-        return {"images": len(self), "steps": self.stated}, digests().tobytes()
+        reader: Any = self.reader
+        content = digests() if self.verified else reader.states(self.positions)
+        kind = "sha256" if self.verified else "unverified"
+        return kind, {"images": len(self), "steps": self.stated}, content.tobytes()
 
     def histogram(self) -> NDArray[np.int64]:
         """Return the count of each value in each channel of ``SAMPLE`` images, ``(channels, 256)``."""

@@ -10,10 +10,12 @@ from pathlib import Path
 import attrs
 
 from compatkit.data.dataset import DataSet, Source
+from compatkit.data.files import ImageFiles
 from compatkit.data.folders import read_folder
 from compatkit.data.holding import SHARE, divided
 from compatkit.data.huggingface import PREFIX, read_hub, read_hub_folder
 from compatkit.data.kinds import kind_of
+from compatkit.data.lazy import LazyImages
 from compatkit.data.lists import LISTS, read_list
 from compatkit.data.packs import read_pack, stem
 from compatkit.data.readable import check_damaged, readable
@@ -32,6 +34,8 @@ from compatkit.foundation.bars import Progress
 from compatkit.foundation.limits import Number
 from compatkit.plugins.discovery import providers
 
+DIGESTS = ("bytes", "unverified")
+"""What the digest of images in files may be over."""
 SPLITS = ("train", "test")
 """Splits of a data set; a split is called ``mnist/test``."""
 
@@ -45,6 +49,7 @@ def load(
     hold_out: float | None = None,
     seed: int | None = None,
     damaged: str = "refuse",
+    digest: str = "bytes",
     progress: Progress | None = None,
 ) -> DataSet:
     """Load a data set.
@@ -64,6 +69,8 @@ def load(
         seed: Draws that share; 0 by default.
         damaged: ``"refuse"`` fails when a damaged image is read; ``"skip"`` decodes all images first, once, and leaves
             these out.
+        digest: What the digest of images in files covers: ``"bytes"`` reads each file once; ``"unverified"`` takes
+            names, sizes and times, which do not depend on the content and which a copy may not keep.
         progress: Called with the number done, the total, and a description, while files are listed or read; None shows
             a bar in a terminal.
 
@@ -78,7 +85,14 @@ def load(
     if hold_out is not None:
         Number(above=0, below=1).check(f"{name_or_path}", DataError, hold_out=hold_out)
     folders = _folders(root)
-    options = {"hold_out": hold_out, "seed": seed, "damaged": None if damaged == "refuse" else damaged}
+    if digest not in DIGESTS:
+        raise DataError(f"digest is {' or '.join(DIGESTS)}, got {digest!r}.", subject=digest)
+    options = {
+        "hold_out": hold_out,
+        "seed": seed,
+        "damaged": None if damaged == "refuse" else damaged,
+        "digest": None if digest == "bytes" else digest,
+    }
     stated = {key: value for key, value in options.items() if value is not None}
     if not isinstance(name_or_path, str | os.PathLike):
         raise DataError(
@@ -98,11 +112,25 @@ def load(
             "images, move some of those for training to them, or put all into class folders without parts.",
             subject=data.name,
         )
+    if digest == "unverified":
+        whole = isinstance(data, DataSet)
+        data = DataSet(data.name, *map(_unread, (data.train, data.test))) if whole else _unread(data)
     if damaged == "skip":
         data = readable(data, progress)
     if isinstance(data, Split):
         data = divided(data, SHARE if hold_out is None else hold_out, seed or 0)
     return attrs.evolve(data, source=source)
+
+
+def _unread(split: Split) -> Split:
+    """Return the images with a digest over names, sizes and times of their files."""
+    if not isinstance(split.images, LazyImages) or not isinstance(split.images.reader, ImageFiles):
+        raise DataError(
+            f"{split.name}: digest='unverified' is for images in files of their own; the bytes of these are read "
+            "anyway. Leave it out.",
+            subject=split.name,
+        )
+    return attrs.evolve(split, images=attrs.evolve(split.images, verified=False))
 
 
 def _at(
@@ -175,7 +203,7 @@ def _by_name(name: str, folders: list[Path], root: str | os.PathLike[str] | None
 def is_path(name_or_path: str | os.PathLike[str]) -> bool:
     """Return whether this is a path or an address, not the name of a data set."""
     text = os.fspath(name_or_path)
-    ends = (".npz", ".parquet", ENDING, *LISTS)
+    ends = (".npz", ENDING, *LISTS)
     return (
         not isinstance(name_or_path, str)
         or "/" in text

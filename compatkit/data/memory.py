@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,20 @@ from numpy.typing import NDArray
 from compatkit.foundation.cache import above
 
 
-def recalled(name: str) -> NDArray[Any] | None:
-    """Return what is remembered under a name; None where nothing is, or the file is damaged.
-
-    Returns:
-        As it was kept.
-    """
-    with contextlib.suppress(OSError, ValueError, EOFError):
-        return np.load(_place(name), allow_pickle=False)
-    return None
+def recalled(name: str) -> dict[str, NDArray[Any]]:
+    """Return what is remembered under a name; nothing where the file is not there, or damaged."""
+    with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError):
+        with _place(name).open("rb") as file, np.load(file, allow_pickle=False) as columns:
+            return {column: columns[column] for column in columns.files}
+    return {}
 
 
-def remember(name: str, values: NDArray[Any]) -> None:
-    """Write values, whole or not at all; where that fails, they are made again next time.
+def remember(name: str, **columns: NDArray[Any]) -> None:
+    """Write arrays, whole or not at all; where that fails, they are made again next time.
 
     Args:
         name: Of the file, without its ending: a digest of all that the values follow from.
-        values: Not of objects.
+        columns: Arrays by name, not of objects.
     """
     place = _place(name)
     with contextlib.suppress(OSError):
@@ -38,7 +36,7 @@ def remember(name: str, values: NDArray[Any]) -> None:
         handle, draft = tempfile.mkstemp(dir=place.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
-                np.save(file, values, allow_pickle=False)
+                np.savez(file, **columns)
             os.replace(draft, place)
         except BaseException:
             os.unlink(draft)
@@ -46,4 +44,4 @@ def remember(name: str, values: NDArray[Any]) -> None:
 
 
 def _place(name: str) -> Path:
-    return above() / "images" / f"{name}.npy"
+    return above() / "images" / f"{name}.npz"

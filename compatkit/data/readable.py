@@ -84,7 +84,7 @@ def damaged(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]
     hashed = hashlib.sha256(f"{__version__} {RULE}".encode())
     hashed.update(b"".join(split.digest_images(progress)))
     key = hashed.hexdigest()[:32]
-    known = recalled(key)
+    known = recalled(key).get("broken")
     if known is not None and known.dtype == np.bool_ and known.shape == (len(split),):
         return known
 
@@ -101,5 +101,5 @@ def damaged(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]
         for place, lost in enumerate(each(fails, map(int, images.positions))):
             broken[place] = lost
             tell(place + 1, len(split), "decoding images")
-    remember(key, broken)
+    remember(key, broken=broken)
     return broken

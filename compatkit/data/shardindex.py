@@ -59,11 +59,11 @@ def index(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[n
     """
     state = place.state(path)
     key = None if state is None else f"{state}-{RULE}"
-    known = None if key is None else recalled(key)
+    known = None if key is None else recalled(key).get("members")
     if known is None or known.dtype.names != FIELDS:
         known = _table(place, path, arrived)
         if key is not None:
-            remember(key, known)
+            remember(key, members=known)
     return known
 
 

@@ -9,6 +9,7 @@ from compatkit.data.checking import DataWarning, warn_caller
 from compatkit.errors import DataError
 
 _COUNTED = re.compile(r"([0-9]{1,9})([-_. ]*of[-_. ]*)([0-9]{1,9})", re.IGNORECASE)
+_NUMBERED = re.compile(r"(.*[^0-9]|)([0-9]{1,9})([^0-9]*)")
 _DIGEST = re.compile(r"^[-_.][0-9a-f]{8,64}(?=[.]|$)")
 """What some writers add to each name of a set."""
 UNFINISHED = (".part", ".partial", ".tmp", ".temp", ".crdownload", ".download", ".filepart", ".incomplete")
@@ -37,7 +38,7 @@ def missing_of(paths: Iterable[str]) -> tuple[str, str, int] | None:
 
 
 def check_whole(paths: Iterable[str], where: object, *, others: Iterable[str] = ()) -> None:
-    """Refuse files of a set of which some are missing.
+    """Refuse files of a set of which some are missing; warn of gaps in numbers that state no count.
 
     Args:
         paths: The files that are to be read.
@@ -47,7 +48,8 @@ def check_whole(paths: Iterable[str], where: object, *, others: Iterable[str] = 
     Raises:
         DataError: A name states more files than there are.
     """
-    missing = missing_of([*paths, *others])
+    paths = [*paths, *others]
+    missing = missing_of(paths)
     if missing is not None:
         lost, some, count = missing
         raise DataError(
@@ -55,6 +57,7 @@ def check_whole(paths: Iterable[str], where: object, *, others: Iterable[str] = 
             "rename the files if these are all that are wanted.",
             subject=lost,
         )
+    _tell_gaps(paths, where)
 
 
 def tell_single(path: str) -> None:
@@ -66,6 +69,34 @@ def tell_single(path: str) -> None:
                 "a pattern, for all."
             )
         )
+
+
+def _tell_gaps(paths: Iterable[str], where: object) -> None:
+    """Warn of numbers that are missing between those of files which are numbered one by one.
+
+    Nothing is said where more numbers are missing than there are files: such numbers count something else.
+
+    Args:
+        paths: With ``/``, and endings; the last number of a name counts.
+        where: Their folder, for messages.
+    """
+    sets: dict[tuple[str, str], dict[int, str]] = {}
+    for path in paths:
+        match = _NUMBERED.fullmatch(path)
+        if match is not None and _COUNTED.search(path, path.rfind("/") + 1) is None:
+            sets.setdefault((match[1], match[3]), {})[int(match[2])] = path
+    for files in sets.values():
+        first, last = min(files), max(files)
+        if last - first >= 2 * len(files):
+            continue
+        missing = [str(number) for number in range(first, last) if number not in files]
+        if missing:
+            warn_caller(
+                DataWarning(
+                    f"{where}: between {files[first]} and {files[last]} the numbers {', '.join(missing[:5])} are "
+                    f"missing ({len(missing)} in all). Fetch those files if they belong to the set."
+                )
+            )
 
 
 def check_finished(paths: Iterable[str], ending: str, where: object) -> None:

@@ -27,6 +27,7 @@ KEYS = (
     "shift",
     "hold_out",
     "damaged",
+    "digest",
 )
 
 
@@ -40,8 +41,8 @@ def load_spec(
     """Load a data set as a recipe describes it.
 
     The keys, all but ``name`` optional, in the order in which they are applied: ``name`` (a name, path or address, see
-    ``load``); ``damaged`` (``"refuse"`` or ``"skip"``) and ``hold_out`` (a share, drawn by ``seed``), as in ``load``;
-    ``classes`` (names of some of them); ``half`` (1 or 2); ``train`` and
+    ``load``); ``digest`` (``"bytes"`` or ``"unverified"``), ``damaged`` (``"refuse"`` or ``"skip"``) and ``hold_out``
+    (a share, drawn by ``seed``), as in ``load``; ``classes`` (names of some of them); ``half`` (1 or 2); ``train`` and
     ``test`` (numbers of images, class-balanced) with ``seed`` (without it, the first ones); ``channels`` (``"L"`` or
     ``"RGB"``); ``shift`` (a table of ``hue``, ``brightness``, ``blur``); ``as`` (another name, where one source serves
     as two domains). Example::
@@ -69,7 +70,7 @@ def load_spec(
         )
     if relative_to is not None and is_path(name) and is_there(Path(relative_to) / name):
         name = Path(relative_to) / name
-    chosen = {key: table[key] for key in ("hold_out", "damaged") if key in table}
+    chosen = {key: table[key] for key in ("hold_out", "damaged", "digest") if key in table}
     seed = _seed(table.get("seed"))
     data = load(name, root=root, download=download, seed=seed, **chosen)
     source = data.source and attrs.evolve(data.source, spec={**table, **data.source.spec})

@@ -118,15 +118,16 @@ class Split:
     def digest(self) -> str:
         """``"data:sha256:..."`` over images, labels and classes; the name does not count.
 
-        Of images in files: over the bytes of the files, and what is done to them.
+        Of images in files: over the bytes of the files, and what is done to them. ``"data:unverified:..."`` is over
+        names, sizes and times of the files, after ``load(digest="unverified")``.
         """
         if "digest" not in self._known:
-            settings, content = self._storage.hashed(self._digests)
+            kind, settings, content = self._storage.hashed(self._digests)
             head = {"classes": list(self.classes), **settings}
             hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
             hashed.update(content)
             hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
-            self._known["digest"] = f"data:sha256:{hashed.hexdigest()}"
+            self._known["digest"] = f"data:{kind}:{hashed.hexdigest()}"
         return self._known["digest"]
 
     @property

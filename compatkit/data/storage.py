@@ -67,9 +67,9 @@ class ResidentImages:
         digests = (hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in self.array)
         return np.frombuffer(b"".join(digests), dtype="V16")
 
-    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[dict[str, Any], Any]:
+    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
         """See ``LazyImages``: over the pixels."""
-        return {"shape": list(self.array.shape)}, np.ascontiguousarray(self.array).data
+        return "sha256", {"shape": list(self.array.shape)}, np.ascontiguousarray(self.array).data
 
     def histogram(self) -> NDArray[np.int64]:
         """See ``LazyImages``; of all pixels."""

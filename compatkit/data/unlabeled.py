@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from compatkit.data.files import ENDINGS, listing
+from compatkit.data.files import ENDINGS
 from compatkit.data.kinds import kind_of
 from compatkit.data.lazy import LazyImages
+from compatkit.data.listing import listing
 from compatkit.data.packs import images_of, opened, stem
 from compatkit.data.readable import check_damaged, readable_split
 from compatkit.data.split import NO_CLASSES, Split
@@ -87,7 +88,7 @@ def images_in(folder: Path) -> LazyImages:
         EnvironmentFailure: It cannot be read.
     """
     files = listing(folder, [""])
-    if not len(files.images):
+    if not len(files.names):
         advice = files.left_out.advice(f"Expected are files that end in {', '.join(ENDINGS)}.")
         raise DataError(f"{folder} holds no images. {advice}", subject=folder)
     files.left_out.tell(folder)

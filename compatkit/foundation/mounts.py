@@ -27,9 +27,22 @@ LOCAL = frozenset(
 )
 
 
-@lru_cache(maxsize=64)
+SHARED = frozenset(["nfs", "nfs4", "lustre", "gpfs", "ceph", "beegfs", "wekafs"])
+"""File systems over a network whose folders have a time of their last change; those of object stores make one up."""
+
+
 def is_local(device: int) -> bool:
     """Return whether a device (``st_dev``) is known to be a local disk; False if the system does not say."""
+    return _all_of(device, LOCAL)
+
+
+def times_folders(device: int) -> bool:
+    """Return whether a folder of a device is known to change its time with its entries; False if nothing says so."""
+    return _all_of(device, LOCAL | SHARED)
+
+
+@lru_cache(maxsize=64)
+def _all_of(device: int, known: frozenset[str]) -> bool:
     import os
 
     wanted = f"{os.major(device)}:{os.minor(device)}"
@@ -40,4 +53,4 @@ def is_local(device: int) -> bool:
             ]
     except OSError:
         return False
-    return bool(kinds) and LOCAL.issuperset(kinds)
+    return bool(kinds) and all(kind in known for kind in kinds)

@@ -36,7 +36,7 @@ size = [16, 16]
 """
 
 
-def table(root: Path, *, absolute: bool = False, split: bool = False) -> str:
+def table(root: Path, *, absolute: bool = False, split: bool = False, parquet: bool = False) -> str:
     """Write a table of the images of two class folders; the labels are numbers beside ``classes.txt``."""
     class_folder(root / "files", {"ant": 6, "bee": 6}, size=(12, 14))
     rows = []
@@ -47,6 +47,12 @@ def table(root: Path, *, absolute: bool = False, split: bool = False) -> str:
             {"path": path, "label": str(NAMES.index(file.parent.name)), **({"split": part} if split else {})}
         )
     (root / "classes.txt").write_text("ant\nbee\n")
+    if parquet:
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet as files
+
+        files.write_table(pyarrow.Table.from_pylist(rows), root / "list.parquet")
+        return str(root / "list.parquet")
     lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
     (root / "list.csv").write_text("\n".join(lines) + "\n")
     return str(root / "list.csv")
@@ -133,6 +139,8 @@ WAYS: dict[str, Way] = {
     "a CSV": (table, {}),
     "a CSV of absolute paths": (lambda root: table(root, absolute=True), {}),
     "a CSV with parts": (lambda root: table(root, split=True), {}),
+    "a Parquet table": (lambda root: table(root, parquet=True), {}),
+    "a Parquet table with parts": (lambda root: table(root, split=True, parquet=True), {}),
     "a folder of shards": (lambda root: shards(root, "pets-0", "pets-1"), {}),
     "shards with parts": (lambda root: shards(root, "train-0", "train-1", "val-0"), {}),
     "a pattern of shards": (lambda root: shards(root, "train-0", "train-1") + "train-*.tar", {}),
@@ -147,6 +155,11 @@ WAYS: dict[str, Way] = {
         lambda root: f"{class_folder(root / 'photos', {'ant': 6, 'bee': 6})}/",
         {"hold_out": 0.3, "seed": 1},
     ),
+    "an unverified digest": (
+        lambda root: f"{class_folder(root / 'photos', {'ant': 6, 'bee': 6})}/",
+        {"digest": "unverified"},
+    ),
+    "an unverified table": (table, {"digest": "unverified"}),
     "damaged images that are skipped": (damaged, {"damaged": "skip"}),
     "some classes and images": (
         lambda root: f"{class_folder(root / 'photos', {'ant': 9, 'bee': 9, 'cat': 9})}/",
@@ -176,7 +189,7 @@ def test_a_way_goes_from_loading_to_training_and_is_shown(
     assert len(data.train) >= 8 and len(data.test) >= 1 and len(data.classes) == 2
     again = ck.data.load_spec(data.source.spec)  # type: ignore[union-attr]
     assert (again.train.digest, again.test.digest) == (data.train.digest, data.test.digest)
-    assert data.train.digest.startswith("data:sha256:")
+    assert data.train.digest.startswith("data:unverified:" if "digest" in settings else "data:sha256:")
 
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("{data}", inline(spec)))
     assert run("init", tmp_path / "parts").code == 0

@@ -1,9 +1,11 @@
-"""Tables of images in CSV, with and without a column that divides them."""
+"""Tables of images: CSV and Parquet, with and without a column that divides them."""
 
 from __future__ import annotations
 
 import csv
 import os
+import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from photos import class_folder
 import compatkit as ck
 from compatkit.data.checking import DataWarning
 from compatkit.data.samefile import file_states_of, repeated
-from compatkit.errors import DataError
+from compatkit.errors import DataError, MissingDependency
 
 
 @pytest.fixture
@@ -29,43 +31,53 @@ def rows(photos: Path) -> list[dict[str, Any]]:
 
 
 def write(path: Path, table: list[dict[str, Any]]) -> Path:
-    with path.open("w", newline="") as file:
-        made = csv.DictWriter(file, list(table[0]))
-        made.writeheader()
-        made.writerows(table)
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            made = csv.DictWriter(file, list(table[0]))
+            made.writeheader()
+            made.writerows(table)
+        return path
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(arrow.Table.from_pylist(table), path)
     return path
 
 
-def test_a_table_is_the_folder_that_it_lists(photos: Path) -> None:
-    table = write(photos / "list.csv", rows(photos))
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_table_is_the_folder_that_it_lists(photos: Path, ending: str) -> None:
+    table = write(photos / f"list.{ending}", rows(photos))
     data, folder = ck.data.load(table), ck.data.load(photos)
     assert data.name == "list" and data.classes == ("ant", "bee")
     assert (data.train.digest, data.test.digest) == (folder.train.digest, folder.test.digest)
     assert ck.data.load(table, hold_out=0.5).test.counts == (3, 2)
 
 
-def test_a_column_divides_the_images(photos: Path) -> None:
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_column_divides_the_images(photos: Path, ending: str) -> None:
     parts = ["train", "val", "Train", "test"]
     table = [{**one, "split": parts[place % 4]} for place, one in enumerate(rows(photos))]
     with pytest.warns(DataWarning, match="test is not used") as caught:
-        data = ck.data.load(write(photos / "list.csv", table))
+        data = ck.data.load(write(photos / f"list.{ending}", table))
     assert [warning.filename for warning in caught] == [__file__]
     assert data.train.counts == (3, 2) and data.test.counts == (2, 1)
     assert data.train.name == "list/train" and data.test.name == "list/test" and not data.test.sample
     with pytest.warns(DataWarning), pytest.raises(DataError, match="test images of its own"):
-        ck.data.load(photos / "list.csv", hold_out=0.5)
+        ck.data.load(photos / f"list.{ending}", hold_out=0.5)
 
 
 def test_numbers_are_sorted_by_size_and_named_by_a_list(photos: Path) -> None:
     table = [{**one, "label": 10 if one["label"] == "ant" else 2, "more": "x"} for one in rows(photos)]
     assert ck.data.load(write(photos / "list.csv", table)).classes == ("2", "10")
+    arrow = write(photos / "list.parquet", table)
+    assert ck.data.load(arrow).classes == ("2", "10")
     (photos / "classes.txt").write_text("\n".join(f"kind {number}" for number in range(11)))
     with pytest.raises(DataError) as caught:  # nine classes without an image, of which none can be held out
-        ck.data.load(photos / "list.csv")
+        ck.data.load(arrow)
     assert caught.value.subject == "kind 0"
     (photos / "classes.txt").write_text("kind 0\nkind 1\n")
     with pytest.raises(DataError, match="from 0 to 1") as caught:
-        ck.data.load(photos / "list.csv")
+        ck.data.load(arrow)
     assert caught.value.subject == "10"
     renamed = [{**one, "label": int(one["label"] == "ant")} for one in rows(photos)]
     data = ck.data.load(write(photos / "list.csv", renamed))
@@ -114,6 +126,8 @@ def test_tables_that_are_none(photos: Path) -> None:
     assert refused(path).subject == path and "line 11" in str(refused(path))
     path.write_text('path,label,note\n\na.png,ant,"two\nlines"\n\na.png\n')
     assert "line 6" in str(refused(path))
+    arrow = write(photos / "list.parquet", [*good[:-1], {**good[-1], "label": None}])
+    assert refused(arrow).subject == arrow and "row 10" in str(refused(arrow))
     path.write_text("path;label\na.png;ant\n")
     assert "commas" in str(refused(path))
     path.write_text("path,label,label\na.png,ant,bee\n")
@@ -133,6 +147,26 @@ def test_a_file_that_is_listed_again(photos: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("label", [0.0, 1.0]),
+        ("label", [["ant"], ["bee"]]),
+        ("label", [{"name": "ant"}, {"name": "bee"}]),
+        ("label", [b"ant", b"bee"]),
+        ("label", [None, None]),
+        ("path", [0, 1]),
+        ("path", [b"ant/000.png", b"bee/000.png"]),
+    ],
+)
+def test_columns_that_hold_other_than_names(photos: Path, column: str, values: list[Any]) -> None:
+    table = [
+        {"path": "ant/000.png", "label": "ant", column: values[0]},
+        {"path": "bee/000.png", "label": "bee", column: values[1]},
+    ]
+    assert refused(write(photos / "list.parquet", table)).subject == column
+
+
+@pytest.mark.parametrize(
     ("parts", "subject"),
     [(["train"], None), (["val"], None), (["train", "held"], "held"), (["train", ""], "")],
 )
@@ -146,11 +180,14 @@ def test_a_class_without_training_images(photos: Path) -> None:
     assert refused(write(photos / "list.csv", table)).subject == "bee"
 
 
-def test_a_table_in_parquet_is_refused(photos: Path) -> None:
-    (photos / "list.parquet").write_bytes(b"PAR1 and so on")
-    with pytest.raises(DataError, match="b'PAR1 and'") as caught:
-        ck.data.load(photos / "list.parquet")
-    assert caught.value.subject == photos / "list.parquet"
+def test_damaged_parquet_and_a_library_that_is_missing(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(photos / "list.parquet", rows(photos))
+    path.write_bytes(path.read_bytes()[:-20])
+    assert refused(path).subject == path
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingDependency, match=r"compatkit\[datasets\]") as caught:
+        ck.data.load(path)
+    assert caught.value.subject == "pyarrow"
 
 
 def test_paths_above_the_table(photos: Path, tmp_path: Path) -> None:
@@ -211,43 +248,61 @@ def test_files_to_which_a_file_system_gives_one_number(photos: Path, monkeypatch
     assert list(repeated(photos, paths, file_states_of(photos, paths))) == [(3, 10)]
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize(
     ("column", "values"),
     [("Split", ["train", "test"]), ("set", ["TRAIN", "dev"]), ("usage", ["Training", "PublicTest"])],
 )
-def test_columns_that_divide_under_another_name(photos: Path, column: str, values: list[str]) -> None:
+def test_columns_that_divide_under_another_name(
+    photos: Path, ending: str, column: str, values: list[str]
+) -> None:
     table = [{**one, column: values[place % 2]} for place, one in enumerate(rows(photos))]
-    assert refused(write(photos / "list.csv", table)).subject == column
+    assert refused(write(photos / f"list.{ending}", table)).subject == column
 
 
-def test_columns_of_flags_that_divide(photos: Path) -> None:
+def test_a_column_of_categories_that_divides(photos: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parts = [None, None, *["train", "test"] * 4]
+    columns = {name: [one[name] for one in rows(photos)] for name in ("path", "label")}
+    table = arrow.table({**columns, "phase": arrow.array(parts).dictionary_encode()})
+    parquet.write_table(table, photos / "list.parquet")
+    assert refused(photos / "list.parquet").subject == "phase"
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_columns_of_flags_that_divide(photos: Path, ending: str) -> None:
     table = [{**one, "is_valid": place % 2 == 0} for place, one in enumerate(rows(photos))]
-    assert refused(write(photos / "list.csv", table)).subject == "is_valid"
+    assert refused(write(photos / f"list.{ending}", table)).subject == "is_valid"
     table = [{**one, "is_valid": place % 2} for place, one in enumerate(rows(photos))]
-    assert refused(write(photos / "list.csv", table)).subject == "is_valid"
+    assert refused(write(photos / f"list.{ending}", table)).subject == "is_valid"
 
 
-def test_other_columns_divide_nothing(photos: Path) -> None:
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_other_columns_divide_nothing(photos: Path, ending: str) -> None:
     table = [
         {**one, "camera": "train" if place else "phone", "n": place} for place, one in enumerate(rows(photos))
     ]
-    assert ck.data.load(write(photos / "list.csv", table)).train.counts == (5, 3)
+    assert ck.data.load(write(photos / f"list.{ending}", table)).train.counts == (5, 3)
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize(
     "parts", [("TRAIN", "VAL"), ("Training", "Testing"), ("train_images", "holdout"), ("train", "dev")]
 )
-def test_parts_in_any_spelling(photos: Path, parts: tuple[str, str]) -> None:
+def test_parts_in_any_spelling(photos: Path, ending: str, parts: tuple[str, str]) -> None:
     table = [{**one, "split": parts[place % 2]} for place, one in enumerate(rows(photos))]
-    data = ck.data.load(write(photos / "list.csv", table))
+    data = ck.data.load(write(photos / f"list.{ending}", table))
     assert data.train.counts == (3, 2) and data.test.counts == (3, 2)
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize("mark", ["nan", "None", "-1", "N/A", "null", "'ant'"])
-def test_labels_that_are_none(photos: Path, mark: str) -> None:
+def test_labels_that_are_none(photos: Path, ending: str, mark: str) -> None:
     table = rows(photos)
     table[4]["label"] = mark
-    path = write(photos / "list.csv", table)
+    path = write(photos / f"list.{ending}", table)
     assert refused(path).subject == mark
     (photos / "classes.txt").write_text(f"ant\nbee\n{mark}\n")
     table[5]["label"] = mark
@@ -290,3 +345,11 @@ def test_one_of_a_set_of_tables(photos: Path) -> None:
     path = write(photos / "list-00000-of-00002.csv", rows(photos))
     with pytest.warns(DataWarning, match="one of a set"):
         ck.data.load(path)
+
+
+def test_a_path_that_is_composed_otherwise(photos: Path) -> None:
+    composed, decomposed = (unicodedata.normalize(form, "caf\u00e9") for form in ("NFC", "NFD"))
+    (photos / "ant").rename(photos / decomposed)
+    table = [{**one, "path": one["path"].replace(decomposed, composed)} for one in rows(photos)]
+    if not (photos / composed).is_dir():
+        assert "NFD" in str(refused(write(photos / "list.csv", table)))

@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import tarfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -504,3 +505,18 @@ def test_indexing_tells_how_far_it_is(folder: Path) -> None:
     total = sum(one.stat().st_size for one in folder.iterdir())
     assert [one for one, _, _ in told] == sorted(one for one, _, _ in told)
     assert {one for _, one, _ in told} == {total} and told[-1][0] <= total
+
+
+@pytest.mark.parametrize(
+    ("numbers", "missing"),
+    [("0 1 3", "2"), ("000 001 005", "2, 3, 4"), ("1 2 3", ""), ("7", ""), ("20240101 20240201", "")],
+)
+def test_a_gap_in_the_numbers_of_shards_is_told(numbers: str, missing: str, tmp_path: Path) -> None:
+    for place, number in enumerate(numbers.split()):
+        shard(tmp_path / "birds" / f"all-{number}.tar", samples(seed=100 * place))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = ck.data.load(tmp_path / "birds")
+    assert len(data.train) + len(data.test) == COUNT * len(numbers.split())
+    told = [str(warning.message) for warning in caught if warning.category is DataWarning]
+    assert len(told) == bool(missing) and all(f"the numbers {missing} are missing" in text for text in told)

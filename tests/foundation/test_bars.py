@@ -43,6 +43,7 @@ WORK: dict[str, tuple[str, Callable[[Path], object]]] = {
     "listing": ("bee", lambda root: ck.data.load(root)),
     "listing without classes": ("images", lambda root: read_unlabeled(root / "bee")),
     "digest": ("reading images", lambda root: ck.data.load(root).train.digest),
+    "states": ("looking at files", lambda root: ck.data.load(root, digest="unverified").train.digest),
     "damaged": ("decoding images", lambda root: ck.data.load(root, damaged="skip")),
     "statistics": ("mean and deviation", lambda root: ck.data.load(root).train.statistics()),
     "survey": ("decoding", lambda root: survey([ck.data.load(root).train])),
