@@ -45,9 +45,9 @@ ONLY_IN = {
     ),
     "xarray": ("compatkit_plugins.data_sets.weatherbench",),
     "torchvision": (
-        "compatkit.adapters.torchvision",
         "compatkit.adapters.augmentation",
         "compatkit_plugins.data_sets.torchvision",
+        "compatkit_plugins.networks.torchvision",
     ),
 }
 PUBLIC_MODULES = {

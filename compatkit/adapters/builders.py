@@ -6,6 +6,7 @@ file names is read, fetched, imported or evaluated here.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ import attrs
 from torch import nn
 
 from compatkit.adapters.cutting.assigned import check_buildable
+from compatkit.adapters.weights import load_whole
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.own_networks import NETWORKS, OWN, RECORDED_AS, actual_builder
 from compatkit.errors import CompatkitError, FormatError, PluginError, UnknownName, UsageError, near, type_of
@@ -24,9 +26,12 @@ from compatkit.plugins.builders import build_network, library_of, like_timm, mod
 from compatkit.plugins.loading import own_keys
 
 WEIGHTS = frozenset(
-    {"pretrained", "pretrained_backbone", "weights", "weights_backbone", "checkpoint_path", "cache_dir"}
+    {
+        *("pretrained", "pretrained_backbone", "weights", "weights_backbone", "checkpoint_path", "cache_dir"),
+        "progress",
+    }
 )
-"""Keyword arguments that ask for weights: they are no part of any blueprint."""
+"""Keyword arguments that ask for weights, or show how they are fetched: they are no part of any blueprint."""
 MAX_BYTES, MAX_DEPTH = 2**16, 16
 """Largest and deepest JSON of keyword arguments."""
 
@@ -73,59 +78,48 @@ def _timm() -> Builder:
     return Builder(timm.create, timm.library, timm.names, timm.knows, timm.BARRED, like_timm=True)
 
 
-def _torchvision() -> Builder:
-    from compatkit.adapters import torchvision
-
-    return Builder(
-        torchvision.create,
-        torchvision.library,
-        torchvision.names,
-        torchvision.knows,
-        torchvision.BARRED,
-        torchvision.renamed,
-    )
-
-
 def _plugin(name: str) -> Builder:
     offer = find("builders", name)
-    known, own = models_of(offer), is_versioned(name)
+    known, own = models_of(offer), name in versioned_builders()
+    weights = getattr(offer.factory, "pretrained", None)
 
     def make(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-        if pretrained:
+        if pretrained and weights is None:
             raise UsageError(
                 f"There are no pretrained weights for {model!r}: {offer.owner} builds networks only. Give the path "
                 "of a safetensors file, or leave weights out.",
                 subject=model,
             )
         # compatkit's own code is called without the guard of global state, which other threads may be changing.
-        return offer.factory(model, **kwargs) if own else build_network(offer, model, kwargs)
+        network = offer.factory(model, **kwargs) if own else build_network(offer, model, kwargs)
+        if pretrained:
+            load_whole(network, weights(model, network), model)
+        return network
 
     return Builder(
         make,
         lambda: library_of(offer),
         None if known is None else lambda: known,
+        renamed=getattr(offer.factory, "renamed", None),
         like_timm=like_timm(offer),
     )
 
 
-BUILT_IN: Mapping[str, Callable[[], Builder]] = {"timm": _timm, "torchvision": _torchvision}
-"""By name, each with an import of its own, so that a network of one library does not wait for the other."""
+BUILT_IN = "timm"
+"""The builder that is no plugin: training groups layers and mixes images with the same library."""
 
 
 class _Table(dict[str, Builder]):
     """Fills in compatkit's builders on first use; finds other plugins each time, as they may come and be blocked."""
 
     def __missing__(self, name: str) -> Builder:
-        if name in BUILT_IN:
-            self[name] = BUILT_IN[name]()
-            return self[name]
-        if is_versioned(name):
-            self[name] = _plugin(name)
+        if name in versioned_builders():
+            self[name] = _timm() if name == BUILT_IN else _plugin(name)
             return self[name]
         plugins = installed("builders")
         if name in plugins or ":" in name:
             return _plugin(name)
-        known = sorted({*BUILT_IN, *self, *plugins})
+        known = sorted({BUILT_IN, *self, *plugins})
         raise UnknownName(
             f"No builder is called {name!r:.100}; known are {', '.join(known)}. Others are brought by plugins: install "
             f"the package with the key {f'builders.{name}'!r:.100}, or name the file that registers it (--plugin "
@@ -135,12 +129,14 @@ class _Table(dict[str, Builder]):
 
 
 BUILDERS: dict[str, Builder] = _Table()
-"""By name: ``"timm"``, ``"torchvision"``, or that of an installed plugin, such as compatkit's own ``"compatkit"``."""
+"""By name: ``"timm"``, or that of an installed plugin, such as ``"compatkit"`` and ``"torchvision"``."""
 
 
-def is_versioned(builder: str) -> bool:
-    """Return whether a builder's code changes only with the version of its library: not that of others' plugins."""
-    return builder in BUILT_IN or f"builders.{builder}" in own_keys()
+@functools.cache
+def versioned_builders() -> tuple[str, ...]:
+    """Return the builders whose code changes only with the version of their library: timm's, and those of compatkit."""
+    own = sorted(key for key in own_keys() if key.startswith("builders."))
+    return (BUILT_IN, *(key.partition(".")[2] for key in own))
 
 
 def builder_for(model: str, builder: str | None = None) -> str:
@@ -159,15 +155,15 @@ def builder_for(model: str, builder: str | None = None) -> str:
         return actual_builder(builder, model)
     if model in NETWORKS:
         return OWN
-    if _has("timm", model):
-        return "timm"
-    builders = [name for name in dict.fromkeys((*BUILT_IN, *installed("builders"))) if _has(name, model)]
+    if _has(BUILT_IN, model):
+        return BUILT_IN
+    builders = [name for name in installed("builders") if _has(name, model)]
     if len(builders) > 1:
         raise UsageError(
             f"{' and '.join(builders)} have a model {model!r}: say which one is meant, as builder.",
             subject=model,
         )
-    return builders[0] if builders else "timm"
+    return builders[0] if builders else BUILT_IN
 
 
 def _has(builder: str, model: str) -> bool:
@@ -242,7 +238,7 @@ def check_model(builder: str, model: str) -> None:
     longer = [other for other in sorted(own) if other.startswith(f"{name}_")]  # resnet8: resnet8_cifar
     close = list(dict.fromkeys([*longer, *near(name, [*known, *own], 3)]))[:3]
     hint = f"did you mean {' or '.join(close)}?" if close else f"look it up among the models of {builder}."
-    others = [other for other in (OWN, *BUILT_IN) if other != builder and _has(other, model)]
+    others = [other for other in versioned_builders() if other != builder and _has(other, model)]
     if others:
         hint = f"{' and '.join(others)} has one of this name: say so as builder."
     raise UnknownName(f"No model is called {model!r}; {hint}", subject=model)

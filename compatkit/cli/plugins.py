@@ -66,13 +66,13 @@ def _words(plugin: Listed) -> str:
 
 
 def _built_in() -> Iterator[Listed]:
-    """Yield the builders that are not plugins."""
+    """Yield the builder that is no plugin."""
     from compatkit import __version__
     from compatkit.adapters.builders import BUILT_IN
     from compatkit.plugins import Listed
 
-    for name in sorted(BUILT_IN):
-        yield Listed("builders", name, "active", "compatkit", __version__, summary=f"The networks of {name}.")
+    summary = f"The networks of {BUILT_IN}."
+    yield Listed("builders", BUILT_IN, "active", "compatkit", __version__, summary=summary)
 
 
 def _print_kinds(plugins: list[Listed]) -> None:

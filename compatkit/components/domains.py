@@ -22,7 +22,7 @@ from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import measure
 from compatkit.foundation.display import Shown, aligned
 from compatkit.plugins import Use, as_use
-from compatkit.plugins.renamed import current
+from compatkit.plugins.installed import current
 from compatkit.registry.names import Reference
 from compatkit.training.fit import Fit
 from compatkit.training.prepare import Statistics

@@ -19,7 +19,7 @@ from compatkit.contracts.labels import common, label
 from compatkit.contracts.manifest import About, Manifest, Parent
 from compatkit.errors import UsageError
 from compatkit.evaluation.component import Component
-from compatkit.plugins.renamed import current
+from compatkit.plugins.installed import current
 
 RELATION = "extended_from"
 SELF_SUPERVISED = frozenset(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import probe, same_probe, structural, with_classes
-from compatkit.adapters.builders import BUILDERS, is_versioned, library_note
+from compatkit.adapters.builders import BUILDERS, library_note, versioned_builders
 from compatkit.adapters.fingerprint import observe
 from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Probe, Scaled, Structural
@@ -115,7 +115,7 @@ def built_fact(blueprint: Blueprint) -> str | None:
 def _fact(what: str, builders: Sequence[str]) -> str | None:
     import compatkit
 
-    if not all(map(is_versioned, builders)):
+    if not set(builders) <= set(versioned_builders()):
         return None
     library = " ".join(BUILDERS[name].library() for name in builders)
     return f"{what} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()

@@ -36,7 +36,7 @@ def models_of(offer: Offer) -> tuple[str, ...] | None:
 
 
 def library_of(offer: Offer) -> str:
-    """Return the library for blueprints: the distribution with its version or the factory's ``version``.
+    """Return the library for blueprints: the distribution and its version, or the factory's ``library``, ``version``.
 
     Raises:
         PluginError: ``version`` is no text such as ``"1.2"``.
@@ -44,7 +44,7 @@ def library_of(offer: Offer) -> str:
     version = getattr(offer.factory, "version", None) or offer.version or "unknown"
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
         raise offer.owner.error(f"version of its factory is a text such as '1.2'; got {version!r:.100}.")
-    return f"{offer.distribution or offer.key} {version}"
+    return f"{getattr(offer.factory, 'library', None) or offer.distribution or offer.key} {version}"
 
 
 def like_timm(offer: Offer) -> bool:

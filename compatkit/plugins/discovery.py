@@ -25,11 +25,10 @@ from compatkit.plugins.builders import library_of, models_of
 from compatkit.plugins.implementations import implementations
 from compatkit.plugins.installed import installed, is_own, is_shadowed, package_of, split_name
 from compatkit.plugins.isolation import Owner, PluginWarning, suggestion
-from compatkit.plugins.loading import KINDS, WITHOUT, Incompatible, Loaded, Offer, load, owner_of
+from compatkit.plugins.loading import KINDS, WITHOUT, Loaded, Offer, load, owner_of
 from compatkit.plugins.settings import Setting, plain
 
-ONLY = "COMPATKIT_PLUGINS"
-Status = Literal["active", "blocked", "failed", "incompatible", "clash"]
+Status = Literal["active", "blocked", "failed", "clash"]
 
 
 def names(kind: str) -> list[str]:
@@ -175,10 +174,10 @@ def clash(twins: Sequence[EntryPoint]) -> PluginError:
 
 
 def blocked(point: EntryPoint) -> str:
-    """Return the environment variable that blocks a plugin, or "".
+    """Return the setting of the environment variable that blocks a plugin, or "".
 
-    Both variables list keys, names or distributions, and ``package:name`` or ``package:key``. A plain name means what
-    it means in a recipe: compatkit's own where it has one.
+    It lists keys, names or distributions, and ``package:name`` or ``package:key``. A plain name means what it means in
+    a recipe: compatkit's own where it has one.
     """
     package = package_of(point)
     mine = (
@@ -187,17 +186,11 @@ def blocked(point: EntryPoint) -> str:
     if not is_shadowed(point):
         mine |= {point.name, _plain(point)}
 
-    def listed(text: str) -> bool:
-        patterns = {part.strip() for part in text.split(",") if part.strip()}
-        patterns |= {canonicalize_name(pattern) for pattern in patterns}
-        return any(fnmatchcase(name, pattern) for name in mine for pattern in patterns)
-
-    only, without = os.environ.get(ONLY), os.environ.get(WITHOUT, "")
-    if listed(without):
-        return f"{WITHOUT}={without}"
-    if only is not None and not listed(only):
-        return f"{ONLY}={only} (only these)"
-    return ""
+    text = os.environ.get(WITHOUT, "")
+    patterns = {part.strip() for part in text.split(",") if part.strip()}
+    patterns |= {canonicalize_name(pattern) for pattern in patterns}
+    listed = any(fnmatchcase(name, pattern) for name in mine for pattern in patterns)
+    return f"{WITHOUT}={text}" if listed else ""
 
 
 @attrs.frozen(eq=False)
@@ -205,8 +198,7 @@ class Listed:
     """A line of ``compatkit plugins``.
 
     Attributes:
-        status: ``blocked``: by an environment variable; ``incompatible``: written for another
-            version of the hooks; ``clash``: two distributions have the same key.
+        status: ``blocked``: by the environment variable; ``clash``: two distributions have the same key.
         summary: First line of its docstring.
         order: Position among the plugins of its kind, from 1, unless a run states another.
         models: For a builder that lists them: the names of its models.
@@ -214,7 +206,6 @@ class Listed:
         message: Why it cannot be used, or empty.
         traceback: Of the failure, or empty.
         notes: Warnings.
-        seconds: Duration of the import.
     """
 
     kind: str
@@ -231,7 +222,6 @@ class Listed:
     message: str = ""
     traceback: str = ""
     notes: tuple[str, ...] = ()
-    seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -257,9 +247,8 @@ def listing() -> list[Listed]:
             try:
                 line = _describe(line, load(point))
             except PluginError as error:
-                status: Status = "incompatible" if isinstance(error, Incompatible) else "failed"
                 trace = "".join(format_exception(error))
-                line = attrs.evolve(line, status=status, message=str(error), traceback=trace)
+                line = attrs.evolve(line, status="failed", message=str(error), traceback=trace)
         lines.append(line)
     return lines
 
@@ -285,5 +274,4 @@ def _describe(line: Listed, loaded: Loaded) -> Listed:
         hooks=tuple(implementation.hook for implementation in hooks),
         settings=loaded.offer.settings,
         notes=loaded.notes,
-        seconds=loaded.seconds,
     )

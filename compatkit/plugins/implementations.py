@@ -28,13 +28,11 @@ class Implementation:
     """One hook that a plugin implements.
 
     Attributes:
-        hook: Name of the specification.
-        attribute: Name of the function or method; differs from ``hook`` where ``specname`` is used.
+        hook: Name of the specification, and of the function or method.
         arguments: Its arguments, in its own order; a subset of the specification's.
     """
 
     hook: str
-    attribute: str
     arguments: tuple[str, ...]
     effect: Effect
 
@@ -70,42 +68,36 @@ def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implemen
         PluginError: A hook is misspelled, unmarked, marked by another project, a wrapper, a generator, or
             takes arguments that are never passed; or there is no hook.
     """
-    by_hook: dict[str, Implementation] = {}
-    for attribute in dir(plugin):
-        static = inspect.getattr_static(plugin, attribute, None)
-        if isinstance(static, property):
-            if attribute.startswith(PREFIX):
-                raise owner.error(
-                    f"{attribute!r} is a property; hooks are methods. Drop @property.", attribute
-                )
-            continue
-        if not (attribute.startswith(PREFIX) or _is_method(static)):
+    known, hooks = arguments_of(layer), dict[str, Implementation]()
+    for hook in dir(plugin):
+        static = inspect.getattr_static(plugin, hook, None)
+        marked = hasattr(getattr(static, "__func__", static), PROJECT + "_impl")
+        if not (marked or hook.startswith(PREFIX)) or hook in NOT_HOOKS:
             continue  # reading an attribute may run code
-        member = getattr(plugin, attribute, None)
-        options = _options(member, attribute, owner)
-        if options is None:
-            continue
-        hook = cast("str", options.get("specname") or attribute)
-        if hook not in arguments_of(layer):
-            if options.get("optionalhook"):
+        member = static if isinstance(static, property) else getattr(plugin, hook, None)
+        options = getattr(member, PROJECT + "_impl", None) if inspect.isroutine(member) else None
+        if not isinstance(options, dict):
+            if not callable(member) and not isinstance(member, property):
                 continue
-            raise owner.error(_unknown(hook, layer), hook)
-        if hook in by_hook:
             raise owner.error(
-                f"{by_hook[hook].attribute!r} and {attribute!r} both implement {hook!r}. Keep one.", hook
+                f"{hook!r} is {type_of(member)} and has no marker, so it would never be called. Put "
+                f"@compatkit.hookimpl above a function or method, or give it a name that does not start with "
+                f"{PREFIX!r}.",
+                hook,
             )
-        _refuse_options(options, member, hook, owner)
+        if hook not in known:
+            raise owner.error(_unknown(hook, layer), hook)
+        function = cast("Callable[..., Any]", member)
+        _refuse_options(options, function, hook, owner)
         unbound = inspect.isclass(plugin) and inspect.isfunction(static)
-        arguments = _arguments(member, hook, arguments_of(layer)[hook], owner, unbound)
-        by_hook[hook] = Implementation(
-            hook, attribute, arguments, getattr(member, "compatkit_effect", "host")
-        )
-    if not by_hook:
+        arguments = _arguments(function, hook, known[hook], owner, unbound)
+        hooks[hook] = Implementation(hook, arguments, getattr(member, "compatkit_effect", "host"))
+    if not hooks:
         raise owner.error(
-            f"{_what(plugin)} implements no hook. Write at least one of {', '.join(arguments_of(layer))}, "
+            f"{_what(plugin)} implements no hook. Write at least one of {', '.join(known)}, "
             "and put @compatkit.hookimpl above it."
         )
-    return tuple(by_hook[hook] for hook in arguments_of(layer) if hook in by_hook)
+    return tuple(hooks[hook] for hook in known if hook in hooks)
 
 
 def refuse_class(plugin: object, owner: Owner, *, place: str) -> None:
@@ -134,54 +126,6 @@ def _what(plugin: object) -> str:
     return f"class {kind.__qualname__!r}"
 
 
-def _is_method(static: object) -> bool:
-    return inspect.isroutine(static) or isinstance(static, (staticmethod, classmethod))
-
-
-def _options(member: object, attribute: str, owner: Owner) -> dict[str, Any] | None:
-    """Return the marker's options; None for a member that does not look like a hook."""
-    options = getattr(member, PROJECT + "_impl", None) if inspect.isroutine(member) else None
-    if isinstance(options, dict):
-        return options
-    if not attribute.startswith(PREFIX) or attribute in NOT_HOOKS or not callable(member):
-        return None
-    if inspect.isclass(member):
-        return None
-    if not inspect.isroutine(member):
-        raise owner.error(
-            f"{attribute!r} is {type_of(member)}; a hook is a function or a method. Write it with def.",
-            attribute,
-        )
-    if getattr(member, PROJECT + "_spec", None) is not None:
-        raise owner.error(
-            f"{attribute!r} is marked with hookspec, which declares hooks. Use @compatkit.hookimpl.",
-            attribute,
-        )
-    marks = _projects(member)
-    if marks:
-        raise owner.error(
-            f"{attribute!r} carries the marker of the project {marks[0]!r}, so it would never be called. "
-            "Use @compatkit.hookimpl.",
-            attribute,
-        )
-    raise owner.error(
-        f"{attribute!r} has no marker, so it would never be called. Put @compatkit.hookimpl above it, "
-        f"or give it a name that does not start with {PREFIX!r}.",
-        attribute,
-    )
-
-
-def _projects(member: object) -> list[str]:
-    """Return the other projects whose hookimpl marker a function carries."""
-    function = getattr(member, "__func__", member)
-    marks = getattr(function, "__dict__", {}).items()
-    return [
-        name.removesuffix("_impl")
-        for name, value in marks
-        if name.endswith("_impl") and isinstance(value, dict) and "hookwrapper" in value
-    ]
-
-
 def _unknown(hook: str, layer: type) -> str:
     known = arguments_of(layer)
     if layer is Training and hook in arguments_of(Registration):
@@ -197,37 +141,27 @@ def _unknown(hook: str, layer: type) -> str:
     return f"there is no hook {hook!r}.{suggestion(hook, known, PREFIX)} The hooks are {', '.join(known)}."
 
 
-def _refuse_options(options: dict[str, Any], member: object, hook: str, owner: Owner) -> None:
-    if options.get("wrapper") or options.get("hookwrapper"):
+def _refuse_options(options: dict[str, Any], function: Callable[..., Any], hook: str, owner: Owner) -> None:
+    if wanted := [name for name, value in options.items() if value]:
         raise owner.error(
-            f"{hook!r} is a wrapper; hooks are resolved to plain calls once, so nothing can wrap them. "
-            "Drop wrapper=True and return the value.",
+            f"{hook!r} is marked with {wanted[0]}; hooks are resolved to plain calls once, and their order is by name "
+            "and by the run's before= and after=. Drop the option.",
             hook,
         )
-    if options.get("tryfirst") or options.get("trylast"):
-        raise owner.error(
-            f"{hook!r} asks for tryfirst or trylast; the order is by name and by the run's before= and "
-            "after=. Drop the option.",
-            hook,
-        )
-    function = cast("Callable[..., Any]", member)
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise owner.error(
-            f"{hook!r} is a generator or a coroutine, so a call would run nothing. "
-            "Use return, and plain def.",
+            f"{hook!r} is a generator or a coroutine, so a call would run nothing. Use return, and plain def.",
             hook,
         )
 
 
 def _arguments(
-    member: object, hook: str, known: tuple[str, ...], owner: Owner, unbound: bool
+    function: Callable[..., Any], hook: str, known: tuple[str, ...], owner: Owner, unbound: bool
 ) -> tuple[str, ...]:
-    parameters = list(signature_of(cast("Callable[..., Any]", member)).parameters.values())
-    if unbound:
-        parameters = parameters[1:]
+    parameters = list(signature_of(function).parameters.values())[unbound:]
     legal = f"{hook}({', '.join(known)})"
     for parameter in parameters:
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             raise owner.error(
                 f"{hook!r} takes {str(parameter)!r}, which hooks never get. "
                 f"Name plain arguments of {legal}; leave out those you do not need.",

@@ -6,8 +6,7 @@ same name is called ``package:dcc``, as are two distributions' plugins of one na
 
 from __future__ import annotations
 
-import warnings
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import PurePath
 from typing import Any
 
@@ -16,26 +15,35 @@ from packaging.utils import canonicalize_name
 from compatkit.hooks import PROJECT
 from compatkit.plugins.files import FileDistribution
 from compatkit.plugins.files import distributions as files
-from compatkit.plugins.isolation import PluginWarning
 from compatkit.plugins.loading import own_keys
 
-_WARNED: set[str] = set()
-"""Leftover folders that were reported."""
+RENAMED = {
+    "metrics.mutual_neighbours": "metrics.mutual_neighbors",
+    "metrics.specialisation": "metrics.specialization",
+    "regularizers.colourisation": "regularizers.colorization",
+}
+"""Names of plugins that earlier manifests record under another spelling."""
+
+
+def current(name: str) -> str:
+    """Return the name that a recorded plugin has today."""
+    return RENAMED.get(name, name)
 
 
 def installed(**chosen: Any) -> list[EntryPoint]:
     """Return entry points of the group and of files that the user names.
 
-    Leftovers of an interrupted pip are ignored, with one warning each.
+    Folders such as ``~emo-1.0.dist-info`` are left out: pip renames ``demo`` so while it replaces it.
 
     Args:
         **chosen: As ``entry_points`` takes them, such as ``name="regularizers.dcc"``; all without any.
     """
-    points = entry_points(group=PROJECT, **chosen)
-    # Metadata of a distribution take a millisecond to read, and one may have a hundred points.
-    left = {key: _is_leftover(dist) for key, dist in {id(point.dist): point.dist for point in points}.items()}
-    of_files = [point for made in files() for point in made.entry_points.select(group=PROJECT, **chosen)]
-    return [point for point in points if not left[id(point.dist)]] + of_files
+    points = [point for point in entry_points(group=PROJECT, **chosen) if not _is_leftover(point)]
+    return points + [point for made in files() for point in made.entry_points.select(group=PROJECT, **chosen)]
+
+
+def _is_leftover(point: EntryPoint) -> bool:
+    return PurePath(str(getattr(point.dist, "_path", ""))).name.startswith("~")
 
 
 def package_of(point: EntryPoint) -> str:
@@ -67,29 +75,3 @@ def split_name(name: str, kind: str) -> tuple[str, str]:
     """
     package, _, plain = name.rpartition(":")
     return canonicalize_name(package), plain.removeprefix(f"{kind}.")
-
-
-def _is_leftover(dist: Distribution | None) -> bool:
-    """Return whether metadata are left over; pip renames ``demo`` to ``~emo`` while it replaces it."""
-    folder = getattr(dist, "_path", None)
-    if dist is None or folder is None:
-        return False
-    name = PurePath(str(folder)).name
-    try:
-        wanted = dist.metadata["Name"]
-    except Exception:  # broken metadata; the plugin may still be fine
-        wanted = None
-    if not name.startswith("~") and (not wanted or _begins(name, wanted)):
-        return False
-    if str(folder) not in _WARNED:
-        _WARNED.add(str(folder))
-        warnings.warn(
-            f"{folder} is a leftover of an interrupted pip; it is ignored. Remove it.",
-            PluginWarning,
-            stacklevel=4,
-        )
-    return True
-
-
-def _begins(folder: str, name: str) -> bool:
-    return canonicalize_name(folder).startswith(canonicalize_name(name))

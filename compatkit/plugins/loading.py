@@ -6,7 +6,6 @@ import functools
 import inspect
 import re
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from typing import Any
 
 import attrs
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
 from compatkit.hooks import HOOK_API, PROJECT, Register, Registration
@@ -38,15 +36,11 @@ _PASSED = {
     "rungs": ("inputs",),
 }
 """Arguments that compatkit itself passes by position; the others are settings."""
-BUILT_IN_BUILDERS = ("timm", "torchvision")
-"""Names of builders that no plugin can take."""
+BUILT_IN_BUILDER = "timm"
+"""The name of a builder that no plugin can take."""
 
 MADE_IN_SET_UP = "Make modules in compatkit_set_up, and hand them to setup.own."
 _NAME = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?")
-
-
-class Incompatible(PluginError):
-    """Written for another version of the hooks."""
 
 
 @attrs.frozen(eq=False)
@@ -128,7 +122,7 @@ def shown(settings: Mapping[str, Any]) -> str:
 
 @attrs.frozen(eq=False)
 class Loaded:
-    """A checked import: the offer, its hooks, warnings, and the duration of the import.
+    """A checked import: the offer, its hooks, and warnings.
 
     Attributes:
         summary: First line of the docstring of the plugin, or of its factory.
@@ -138,7 +132,6 @@ class Loaded:
     summary: str
     hooks: tuple[Implementation, ...]
     notes: tuple[str, ...]
-    seconds: float
 
 
 def load(point: EntryPoint) -> Loaded:
@@ -154,7 +147,6 @@ def load(point: EntryPoint) -> Loaded:
             f"the entry point starts with {kind!r}, which is no kind of plugin.{suggestion(kind, KINDS)} "
             f"Name it <kind>.<name>, with a kind of {', '.join(KINDS)}."
         )
-    start = time.perf_counter()
     try:
         with restored_state() as changed:
             plugin = point.load()
@@ -165,14 +157,13 @@ def load(point: EntryPoint) -> Loaded:
             f"importing {point.value!r} failed: {described(error)}. Repair or uninstall "
             f"{owner.distribution or 'it'}, or block it with {WITHOUT}={point.name}."
         ) from error
-    seconds = time.perf_counter() - start
     refuse_class(plugin, owner, place=f"the entry point {point.value!r}")
     check_api(getattr(plugin, "compatkit_api", HOOK_API), owner)
     hooks = implementations(plugin, Registration, owner)
     factory = _factory(plugin, hooks, owner, kind, name)
     source = getattr(sys.modules.get(point.module), "__file__", None)
     offer = Offer(kind, name, factory, owner.distribution, owner.version, source)
-    if kind == "builders" and name in BUILT_IN_BUILDERS:
+    if point.name == f"builders.{BUILT_IN_BUILDER}":
         raise owner.error(f"{name!r} is built in; a run would never ask for this one. Choose another name.")
     if kind in _PASSED and not takes_one(factory):
         passed = ", ".join(_PASSED[kind])
@@ -188,7 +179,7 @@ def load(point: EntryPoint) -> Loaded:
     summary = (inspect.getdoc(plugin) or inspect.getdoc(factory) or "").partition("\n")[0].replace("``", "")
     remedy = "Its author should not do this at import."
     notes = (note(changed, owner, f"importing {point.value!r}", remedy),) if changed else ()
-    return Loaded(offer, summary, hooks, notes, round(seconds, 4))
+    return Loaded(offer, summary, hooks, notes)
 
 
 @functools.cache
@@ -211,22 +202,14 @@ def owner_of(point: EntryPoint) -> Owner:
 
 
 def check_api(stated: object, owner: Owner) -> None:
-    """Compare ``compatkit_api`` (``1`` or ``">=1,<3"``) with this version of the hooks."""
-    text = f"=={stated}" if isinstance(stated, int) and not isinstance(stated, bool) else stated
-    try:
-        fits = SpecifierSet(text).contains(str(HOOK_API)) if isinstance(text, str) else None
-    except InvalidSpecifier:
-        fits = None
-    if fits is None:
+    """Compare ``compatkit_api`` with this version of the hooks."""
+    if type(stated) is not int:
+        raise owner.error(f"compatkit_api is {stated!r}; write a whole number such as {HOOK_API}.")
+    if stated != HOOK_API:
         raise owner.error(
-            f"compatkit_api is {stated!r}; write a number such as 1, or a range such as '>=1,<2'."
-        )
-    if not fits:
-        message = owner.error(
             f"it is written for version {stated} of the hooks; this compatkit has version {HOOK_API}. "
             "Install versions that fit."
         )
-        raise Incompatible(str(message), plugin=owner.plugin, distribution=owner.distribution)
 
 
 def registered(
@@ -249,7 +232,7 @@ def registered(
         if implementation.hook == hook:
             arguments = (collect,) if implementation.arguments else ()
             try:
-                returned = getattr(plugin, implementation.attribute)(*arguments)
+                returned = getattr(plugin, hook)(*arguments)
             except PluginError:
                 raise
             except (Exception, SystemExit) as error:

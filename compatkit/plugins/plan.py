@@ -1,21 +1,20 @@
 """The plugins of one run: find, make, check and order them, and resolve their hooks into plain tuples.
 
-Each run has its own manager with the plugins that it names. After ``RunPlugins.create`` pluggy is not called again: the
-trainer iterates over tuples, and an event without implementations is an empty tuple.
+The trainer iterates over tuples; an event without implementations is an empty tuple.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any, cast
 
 import attrs
-import pluggy
 
 from compatkit.errors import PluginError
 from compatkit.foundation.display import aligned
-from compatkit.hooks import PROJECT, Training
+from compatkit.hooks import Training
 from compatkit.plugins.calls import Bound, adapt, bind
 from compatkit.plugins.discovery import find, require
 from compatkit.plugins.implementations import Implementation, arguments_of, implementations, refuse_class
@@ -38,6 +37,7 @@ EVENTS = (
     "finish",
 )
 """Events of a run, in their order; each is a tuple of RunPlugins, and ``compatkit_<event>`` a hook."""
+ONCE = ("task", "set_up", "pretrain", "finish")
 HEADER = ("event", "order", "instance", "weight", "steps", "effect", "from")
 
 
@@ -57,29 +57,13 @@ class Member:
 
     def bound(self, hook: str) -> Bound | None:
         """Return a callable hook, or None if the instance does not implement it."""
-        for implementation in self.hooks:
-            if implementation.hook == hook:
-                full = arguments_of(Training)[hook]
-                method = getattr(self.instance, implementation.attribute)
-                function, mixed = (
-                    adapt(method, full, implementation.arguments),
-                    hasattr(method, "compatkit_autocast"),
-                )
-                use = self.use
-                return bind(use.as_, use.weight, use.phase, implementation.effect, hook, function, mixed)
-        return None
-
-
-class _Hooks:
-    """The hooks of one instance, for pluggy, which compares plugins by ``==``.
-
-    Two attrs objects with the same settings are equal, and pluggy would refuse the second.
-    """
-
-    def __init__(self, member: Member) -> None:
-        self.instance = member.instance
-        for implementation in member.hooks:
-            setattr(self, implementation.attribute, getattr(member.instance, implementation.attribute))
+        implementation = next((each for each in self.hooks if each.hook == hook), None)
+        if implementation is None:
+            return None
+        use, method = self.use, getattr(self.instance, hook)
+        function = adapt(method, arguments_of(Training)[hook], implementation.arguments)
+        mixed = hasattr(method, "compatkit_autocast")
+        return bind(use.as_, use.weight, use.phase, implementation.effect, hook, function, mixed)
 
 
 @attrs.frozen(eq=False)
@@ -89,13 +73,11 @@ class RunPlugins:
     Attributes:
         members: In the order in which they are called.
         dropped: Instances of weight 0, which are not made.
-        manager: Of this run; its hooks are not called in a step.
         task: Called before networks are built; the other tuples are named after their hooks.
     """
 
     members: tuple[Member, ...]
     dropped: tuple[str, ...]
-    manager: pluggy.PluginManager
     task: tuple[Bound, ...]
     set_up: tuple[Bound, ...]
     pretrain: tuple[Bound, ...]
@@ -133,12 +115,8 @@ class RunPlugins:
         active = [use for use in wanted if use.weight > 0]
         dropped = tuple(sorted(use.as_ for use in wanted if use.weight == 0))
         members = [_member(use, local) for use in ordered(active, dropped)]
-        manager = pluggy.PluginManager(PROJECT)
-        manager.add_hookspecs(Training)
-        for member in reversed(members):  # pluggy calls the last one registered first
-            _refuse_shared(member, members)
-            manager.register(_Hooks(member), name=member.use.as_)
-        return cls(tuple(members), dropped, manager, *(_resolve(members, event) for event in EVENTS))
+        _refuse_shared(members)
+        return cls(tuple(members), dropped, *(_resolve(members, event) for event in EVENTS))
 
     def __len__(self) -> int:
         return len(self.members)
@@ -199,16 +177,10 @@ class RunPlugins:
         rows: list[tuple[str, ...]] = []
         for event in EVENTS:
             for order, bound in enumerate(getattr(self, event), 1):
-                offer, stop = origins[bound.instance], "end" if bound.phase.stop is None else bound.phase.stop
-                steps = (
-                    "once"
-                    if event in ("task", "set_up", "pretrain", "finish")
-                    else f"{bound.phase.start} to {stop}"
-                )
+                offer, phase, weight = origins[bound.instance], bound.phase, f"{bound.weight:g}"
+                steps = "once" if event in ONCE else f"{phase.start} to {phase.stop or 'end'}"
                 origin = f"{offer.distribution} {offer.version}" if offer.distribution else "the caller"
-                rows.append(
-                    (event, str(order), bound.instance, f"{bound.weight:g}", steps, bound.effect, origin)
-                )
+                rows.append((event, str(order), bound.instance, weight, steps, bound.effect, origin))
         lines = aligned([HEADER, *rows]) if rows else ["No regularizers."]
         if self.dropped:
             lines.append(f"Left out (weight 0): {', '.join(self.dropped)}")
@@ -221,21 +193,21 @@ def _member(use: Use, local: Mapping[str, Callable[..., Any]]) -> Member:
     owner = Owner(use.as_, offer.distribution, offer.version)
     refuse_class(instance, owner, place="what its factory returns")
     hooks = implementations(instance, Training, owner)
-    pair = ("compatkit_state", "compatkit_load_state")
-    state_hooks = [implementation.hook for implementation in hooks if implementation.hook in pair]
-    if len(state_hooks) == 1:
-        other = pair[state_hooks[0] == pair[0]]
+    pair = {"compatkit_state", "compatkit_load_state"}
+    lacking = pair - {implementation.hook for implementation in hooks}
+    if len(lacking) == 1:
+        (present,) = pair - lacking
         raise owner.error(
-            f"it has {state_hooks[0]} without {other}, so a run could not resume. Write both.", state_hooks[0]
+            f"it has {present} without {lacking.pop()}, so a run could not resume. Write both.", present
         )
     return Member(use, offer, instance, hooks)
 
 
-def _refuse_shared(member: Member, members: Sequence[Member]) -> None:
-    for other in members:
-        if other is not member and other.instance is member.instance:
-            raise member.owner.error(
-                f"its factory returned the same object as for {other.use.as_!r}. Make a new one in each call."
+def _refuse_shared(members: Sequence[Member]) -> None:
+    for left, right in combinations(members, 2):
+        if left.instance is right.instance:
+            raise right.owner.error(
+                f"its factory returned the same object as for {left.use.as_!r}. Make a new one in each call."
             )
 
 

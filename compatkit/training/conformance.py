@@ -182,9 +182,7 @@ class Trial:
             refuse_class(instance, owner, place="what its factory returns")
             return SimpleNamespace(
                 **{
-                    hook.attribute: change(
-                        hook.hook, hook.effect, getattr(instance, hook.attribute), instance
-                    )
+                    hook.hook: change(hook.hook, hook.effect, getattr(instance, hook.hook), instance)
                     for hook in implementations(instance, Training, owner)
                 }
             )

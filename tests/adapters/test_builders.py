@@ -16,22 +16,20 @@ import torchvision.models
 from torch import nn
 
 from compatkit.adapters import timm as timm_adapter
-from compatkit.adapters import torchvision as torchvision_adapter
 from compatkit.adapters.blueprints import plan
 from compatkit.adapters.builders import (
     BUILDERS,
-    BUILT_IN,
     MAX_BYTES,
     WEIGHTS,
     Builder,
+    check_model,
     create,
     json_kwargs,
     library_note,
 )
 from compatkit.errors import UnknownName, UsageError
-from compatkit.plugins.loading import BUILT_IN_BUILDERS
 
-BARRED = {"timm": timm_adapter.BARRED | WEIGHTS, "torchvision": torchvision_adapter.BARRED | WEIGHTS}
+BARRED = {"timm": timm_adapter.BARRED | WEIGHTS, "torchvision": WEIGHTS}
 SMALL = {"timm": "test_resnet", "torchvision": "resnet18"}
 
 
@@ -65,9 +63,9 @@ def test_a_name_with_a_source_or_a_path_is_no_backbone(builder: str, model: str)
 
 
 def test_no_model_of_the_libraries_has_a_name_that_is_refused() -> None:
-    for builder in ("timm", "torchvision"):
-        assert BUILDERS[builder].names is not None
-        assert all(BUILDERS[builder].knows(name) for name in BUILDERS[builder].names())  # type: ignore[misc]
+    assert all(BUILDERS["timm"].knows(name) for name in BUILDERS["timm"].names())  # type: ignore[misc]
+    for name in BUILDERS["torchvision"].names():  # type: ignore[misc]
+        check_model("torchvision", name)
     tagged = timm.list_models("resnet18*", include_tags=True)
     assert all(create("timm", name, {}) is not None for name in tagged[:2])
 
@@ -100,7 +98,7 @@ def test_everything_that_timm_takes_besides_a_description_is_barred() -> None:
 
 def test_everything_that_torchvision_takes_besides_a_description_is_barred() -> None:
     taken: set[str] = set()
-    for name in torchvision_adapter.names():
+    for name in BUILDERS["torchvision"].names():
         taken |= set(inspect.signature(torchvision.models.get_model_builder(name)).parameters)
     assert taken - {"kwargs"} <= BARRED["torchvision"]
 
@@ -198,12 +196,10 @@ def test_building_a_known_model_lists_no_names(monkeypatch: pytest.MonkeyPatch) 
 
 def test_one_library_is_built_without_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     table = type(BUILDERS)()
-    doors = ["compatkit.adapters.timm", "compatkit.adapters.torchvision"]
-    for name in doors:
-        monkeypatch.delitem(sys.modules, name)
-        monkeypatch.delattr(sys.modules["compatkit.adapters"], name.rsplit(".", 1)[1])
+    monkeypatch.delitem(sys.modules, "compatkit.adapters.timm")
+    monkeypatch.delattr(sys.modules["compatkit.adapters"], "timm")
     assert table["torchvision"].library().startswith("torchvision ")
-    assert [name for name in doors if name in sys.modules] == ["compatkit.adapters.torchvision"]
+    assert "compatkit.adapters.timm" not in sys.modules
 
 
 def test_builders_put_into_the_table_are_used_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,10 +216,6 @@ def test_builders_put_into_the_table_are_used_first(monkeypatch: pytest.MonkeyPa
 def test_a_missing_builder_says_which_plugin_key_is_missing() -> None:
     with pytest.raises(UnknownName, match=r"'mynets'; known are .*timm, torchvision.*'builders\.mynets'"):
         create("mynets", "any", {})
-
-
-def test_names_of_what_is_built_in_are_reserved_for_it() -> None:
-    assert set(BUILT_IN) == set(BUILT_IN_BUILDERS)
 
 
 @pytest.mark.case("G")

@@ -274,7 +274,7 @@ def test_old_files_without_counters_are_completed(
 
 
 def test_auxiliary_outputs_of_torchvision_are_left_out() -> None:
-    from compatkit.adapters.torchvision import renamed
+    from compatkit_plugins.networks.torchvision import renamed
 
     state = {
         "conv.weight": torch.zeros(1),

@@ -14,7 +14,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.adapters.blueprints import plan
-from compatkit.adapters.builders import BUILDERS, BUILT_IN, builder_for, create, library_note
+from compatkit.adapters.builders import BUILDERS, builder_for, create, library_note
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.own_networks import NETWORKS, OWN, actual_builder, planned_builder
 from compatkit.errors import UnknownName, UsageError
@@ -38,7 +38,8 @@ def test_it_keeps_the_rules_for_builders(model: str) -> None:
 def test_all_networks_that_were_timms_are_its_own_and_no_other_library_has_one() -> None:
     assert set(build.names) >= NETWORKS  # type: ignore[attr-defined]
     for name in build.names:  # type: ignore[attr-defined]
-        assert not any(BUILDERS[other].knows(name) for other in BUILT_IN), name  # type: ignore[misc]
+        assert not BUILDERS["timm"].knows(name), name  # type: ignore[misc]
+        assert name not in BUILDERS["torchvision"].names()  # type: ignore[misc]
 
 
 def test_a_network_names_itself_and_none_stands_for_the_default() -> None:
@@ -78,9 +79,11 @@ def test_a_builder_is_found_by_the_name_of_the_model(model: str, stated: str | N
 
 
 def test_a_name_that_several_builders_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    twin = attrs.evolve(BUILDERS["torchvision"], names=lambda: ["shufflenet_v2_x0_5", "mine"], knows=None)
+    twin = attrs.evolve(BUILDERS["torchvision"], names=lambda: ["shufflenet_v2_x0_5", "mine"])
     monkeypatch.setitem(BUILDERS, "twin", twin)
-    monkeypatch.setattr("compatkit.adapters.builders.installed", lambda kind: ["compatkit", "twin"])
+    monkeypatch.setattr(
+        "compatkit.adapters.builders.installed", lambda kind: ["compatkit", "torchvision", "twin"]
+    )
     assert builder_for("mine") == "twin"
     with pytest.raises(UsageError) as caught:
         builder_for("shufflenet_v2_x0_5")

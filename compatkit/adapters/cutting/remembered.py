@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from compatkit.adapters.builders import is_versioned
+from compatkit.adapters.builders import versioned_builders
 from compatkit.adapters.cutting.cut import CANONICAL, Sides, sides_of
 from compatkit.adapters.cutting.planning import image_of
 from compatkit.contracts.contract import Blueprint
@@ -29,7 +29,7 @@ def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
         CutError: As for ``sides_of``.
         UnknownName: As for ``sides_of``.
     """
-    cacheable = is_versioned(blueprint.network[0])
+    cacheable = blueprint.network[0] in versioned_builders()
     key = _key(whole, blueprint) if cacheable else ()
     if cacheable and key in _known:
         return _known[key]

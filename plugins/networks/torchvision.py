@@ -1,11 +1,10 @@
-"""torchvision's image classifiers, each with a configuration as timm's models carry one.
+"""torchvision: its image classifiers, each with a configuration as timm's models carry one.
 
 What a network was made for is read from the metadata of its default weights, which needs no download.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Mapping
@@ -17,14 +16,14 @@ from torch.hub import get_dir
 from torchvision import __version__, models
 from torchvision.models import get_model_builder, get_model_weights, list_models
 
-from compatkit.adapters.fetching import OFFLINE
-from compatkit.adapters.weights import load_whole
+from compatkit import hookimpl
 from compatkit.errors import EnvironmentFailure, UsageError
-from compatkit.foundation.limits import COUNT
+from compatkit.hooks import Register
+from compatkit.limits import COUNT
 
-BARRED = frozenset({"progress"})
-"""Keyword arguments of torchvision that describe no network; those for weights are refused for every builder."""
-
+compatkit_api = 1
+OFFLINE = "HF_HUB_OFFLINE"
+"""Variable of the environment that keeps every library from fetching weights."""
 _AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
 _OLD_DENSE = re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.(?=[12]\.)")
 
@@ -39,24 +38,14 @@ class MNASNet(models.MNASNet):
         super()._load_from_state_dict(state_dict, prefix, stated, *args, **kwargs)
 
 
-@functools.cache
-def names() -> tuple[str, ...]:
-    """Return the names of torchvision's classifiers, without those for detection, video and so on."""
-    return tuple(list_models(module=models))
+@hookimpl
+def compatkit_builders(register: Register) -> None:
+    """Offer ``torchvision``."""
+    register("torchvision", build)
 
 
-def knows(model: str) -> bool:
-    """Return whether a name is one of these classifiers."""
-    return model in names()
-
-
-def library() -> str:
-    """Return what a blueprint records, for example ``"torchvision 0.29.1"``, without the kind of wheel (``+cpu``)."""
-    return f"torchvision {__version__.partition('+')[0]}"
-
-
-def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Build a classifier with random weights, or with torchvision's default ones where asked.
+def build(model: str, **kwargs: Any) -> nn.Module:
+    """Build a classifier with random weights.
 
     GoogLeNet and Inception are built without auxiliary outputs (in train mode these give a named tuple in place of
     the logits) and without ``transform_input``: images normalized by mean and std .5 take its place, as the
@@ -64,21 +53,16 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
 
     Args:
         model: torchvision's name of the classifier.
-        pretrained: Whether to load torchvision's default weights.
         kwargs: Keyword arguments of the model, timm's ``img_size`` for transformers, and ``in_chans=3``.
 
     Raises:
         UsageError: Images of other than 3 channels are asked for, or no such image size or class count can be built.
-        CutError: The pretrained weights are of another shape.
-        EnvironmentFailure: Pretrained weights could not be fetched or read.
     """
     arguments = _arguments(model, kwargs)
     network = get_model_builder(model)(weights=None, **arguments)
     if isinstance(network, models.MNASNet):
         network.__class__ = MNASNet
     vars(network)["pretrained_cfg"] = _configuration(model, network, arguments)
-    if pretrained:
-        load_whole(network, _fetched(model, network), model)
     return network
 
 
@@ -183,8 +167,16 @@ def _weights(model: str) -> Any:
     return get_model_weights(model)["DEFAULT"]
 
 
-def _fetched(model: str, network: nn.Module) -> dict[str, Tensor]:
-    """Return torchvision's default weights under today's names; fetched where the cache lacks them."""
+def pretrained(model: str, network: nn.Module) -> dict[str, Tensor]:
+    """Return torchvision's default weights under today's names; fetched where the cache lacks them.
+
+    Args:
+        model: Name of the classifier.
+        network: As built, for the counts of batches that older files lack.
+
+    Raises:
+        EnvironmentFailure: They could not be fetched or read.
+    """
     weights, own = _weights(model), network.state_dict()
     cached = Path(get_dir()) / "checkpoints" / PurePosixPath(weights.url).name
     try:
@@ -204,3 +196,10 @@ def _fetched(model: str, network: nn.Module) -> dict[str, Tensor]:
         ) from error
     counts = {name: value for name, value in own.items() if name.endswith("num_batches_tracked")}
     return counts | current
+
+
+build.names = tuple(list_models(module=models))  # type: ignore[attr-defined]
+build.library = "torchvision"  # type: ignore[attr-defined]
+build.version = __version__.partition("+")[0]  # type: ignore[attr-defined]
+build.renamed = renamed  # type: ignore[attr-defined]
+build.pretrained = pretrained  # type: ignore[attr-defined]

@@ -10,13 +10,13 @@ import pytest
 import torch
 import torchvision
 
-from compatkit.adapters import torchvision as adapter
 from compatkit.adapters.blueprints import build_pair, plan, prove
 from compatkit.adapters.builders import create
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.adapters.inputs import class_layer, config_of, input_of
 from compatkit.errors import CutError, EnvironmentFailure, UnknownName, UsageError
+from compatkit_plugins.networks import torchvision as plugin
 
 FEW = [
     ("squeezenet1_1", "features.5", "classifier.1."),
@@ -75,7 +75,7 @@ def test_the_smallest_of_each_family_is_planned_and_cut(model: str, cut: str, si
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", adapter.names())
+@pytest.mark.parametrize("model", plugin.build.names)
 def test_every_classifier_is_built_with_the_class_layer_found(model: str) -> None:
     network = built(model, num_classes=7)
     assert width(network) == 7
@@ -171,8 +171,8 @@ def test_three_channels_may_be_said() -> None:
 
 
 def test_only_classifiers_are_known_and_near_names_suggested() -> None:
-    assert len(adapter.names()) >= 80
-    assert adapter.knows("resnet18") and not adapter.knows("fasterrcnn_resnet50_fpn")
+    assert len(plugin.build.names) >= 80
+    assert "resnet18" in plugin.build.names
     with pytest.raises(UnknownName, match="did you mean resnet18"):
         built("resnet19")
     for other in ("ResNet18", "resnet18.IMAGENET1K_V1", "fasterrcnn_resnet50_fpn"):
@@ -194,7 +194,7 @@ def test_weights_that_are_drawn_again_until_they_fit_do_not_wait_for_ever() -> N
 
 def checkpoint(model: str, state: Any) -> Path:
     """Put a file where torch keeps the default weights that it fetched."""
-    name = adapter._weights(model).url.rsplit("/", 1)[1]
+    name = plugin._weights(model).url.rsplit("/", 1)[1]
     path = Path(os.environ["TORCH_HOME"]) / "hub" / "checkpoints" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, path)
@@ -223,10 +223,10 @@ def test_old_names_and_auxiliary_layers_of_checkpoints_are_understood() -> None:
     }
     assert "features.denseblock1.denselayer1.norm.1.weight" in old
     checkpoint("densenet121", old)
-    assert set(adapter._fetched("densenet121", dense)) == set(dense.state_dict())
+    assert set(plugin.pretrained("densenet121", dense)) == set(dense.state_dict())
     google = built("googlenet")
     checkpoint("googlenet", {**google.state_dict(), "aux1.fc1.weight": torch.zeros(1)})
-    assert set(adapter._fetched("googlenet", google)) == set(google.state_dict())
+    assert set(plugin.pretrained("googlenet", google)) == set(google.state_dict())
 
 
 def test_without_a_cache_and_a_network_there_is_an_error_that_says_so() -> None:
