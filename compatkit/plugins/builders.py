@@ -175,9 +175,7 @@ def _shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:
 def _check_same(offer: Offer, first: nn.Module, second: nn.Module) -> None:
     import torch
 
-    if first is second or {id(weight) for weight in first.parameters()} & {
-        id(weight) for weight in second.parameters()
-    }:
+    if {id(weight) for weight in first.parameters()} & {id(weight) for weight in second.parameters()}:
         raise _wrong(offer, "gives the same weights twice. Build a new network in each call.")
     differing = sorted(dict(_shapes(first).items() ^ _shapes(second).items()))
     if differing:
@@ -196,28 +194,25 @@ def _check_forward(offer: Offer, network: nn.Module, kwargs: Mapping[str, Any]) 
     config = getattr(network, "pretrained_cfg", None) or {}
     shape = tuple(config.get("input_size") or (kwargs.get("in_chans", 3), 224, 224))
     images = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        logits = [_logits(offer, network.train(training), images) for training in (True, False, False)]
-    if not torch.equal(logits[1], logits[2]):
+    made: list[Tensor] = []
+    for mode in ("train", "eval", "eval"):
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                logits = network.train(mode == "train")(images)
+        except Exception as error:
+            raise _wrong(
+                offer,
+                f"gives a network that fails on {' x '.join(map(str, images.shape))} images in {mode} mode: "
+                f"{type(error).__name__}: {error}. State other images in pretrained_cfg['input_size'].",
+            ) from error
+        if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != 2:
+            actual = getattr(logits, "shape", type_of(logits))
+            raise _wrong(
+                offer, f"gives a network with {actual} in {mode} mode, where logits (2, classes) are due."
+            )
+        made.append(logits)
+    if not torch.equal(made[1], made[2]):
         raise _wrong(offer, "gives a network with other logits for the same images in eval mode.")
-
-
-def _logits(offer: Offer, network: nn.Module, images: Tensor) -> Tensor:
-    import torch
-
-    mode = "train" if network.training else "eval"
-    try:
-        logits = network(images)
-    except Exception as error:
-        raise _wrong(
-            offer,
-            f"gives a network that fails on {' x '.join(map(str, images.shape))} images in {mode} mode: "
-            f"{type(error).__name__}: {error}. State other images in pretrained_cfg['input_size'].",
-        ) from error
-    if isinstance(logits, torch.Tensor) and logits.ndim == 2 and len(logits) == len(images):
-        return logits
-    actual = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-    raise _wrong(offer, f"gives a network with {actual} in {mode} mode, where logits (2, classes) are due.")
 
 
 def _check_classes(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:

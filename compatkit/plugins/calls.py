@@ -119,31 +119,14 @@ def after_chain(bounds: Sequence[Bound], hook: str) -> tuple[Callable[[Any], Non
     return (call,)
 
 
-def views_chain(bounds: Sequence[Bound]) -> Call:
-    """Return one call for ``compatkit_views`` of several plugins, each of which sees the batch of the one before.
-
-    Each batch is checked once for all plugins that received it: where it was written into, all of them are named.
-    """
-    return _views_guard([(bound.instance, bound.function) for bound in bounds])
-
-
-def _attributed(error: BaseException, instance: str, hook: str) -> CompatkitError:
-    """Return the error to raise for an error of a hook: it names the plugin; other errors of ours keep their kind."""
-    if isinstance(error, PluginError) or (
-        isinstance(error, CompatkitError) and not isinstance(error, UsageError)
-    ):
-        error.add_note(f"Raised in {hook} of plugin {instance!r}.")
-        return error
-    return PluginError(
-        f"Plugin {instance!r} failed in {hook}: {described(error)}", plugin=instance, hook=hook
-    )
-
-
 def _raise_attributed(error: BaseException, instance: str, hook: str) -> NoReturn:
-    attributed = _attributed(error, instance, hook)
-    if attributed is error:  # an error that is its own cause makes a chain without an end
+    """Raise an error of a hook so that it names the plugin; other errors of ours keep their kind."""
+    ours = isinstance(error, CompatkitError) and not isinstance(error, UsageError)
+    if isinstance(error, PluginError) or ours:
+        error.add_note(f"Raised in {hook} of plugin {instance!r}.")
         raise error
-    raise attributed from error
+    message = f"Plugin {instance!r} failed in {hook}: {described(error)}"
+    raise PluginError(message, plugin=instance, hook=hook) from error
 
 
 def _attributing(instance: str, hook: str, function: Call) -> Call:
@@ -216,6 +199,14 @@ def _checking_views(instance: str, function: Call) -> Call:
         )
 
     return call
+
+
+def views_chain(bounds: Sequence[Bound]) -> Call:
+    """Return one call for ``compatkit_views`` of several plugins, each of which sees the batch of the one before.
+
+    Each batch is checked once for all plugins that received it: where it was written into, all of them are named.
+    """
+    return _views_guard([(bound.instance, bound.function) for bound in bounds])
 
 
 def _views_guard(functions: Sequence[tuple[str, Call]]) -> Callable[[Any, Batch], Batch]:
@@ -313,27 +304,16 @@ def _check_like(instance: str, name: str, actual: object, expected: Tensor) -> N
     import torch
 
     remedy = {
-        "images": "Give images of the batch's size: the contract names the one that the network is trained on, which "
-        "Task.size sets.",
+        "images": "Give images of the batch's size, which Task.size sets and the contract names, and of its type.",
         "labels": "Give one class index for each image; of soft labels, compute a loss in compatkit_losses.",
-    }.get(name, "Give one index for each image.")
-    conversions = {
-        "dtype": f"Convert them: {name}.to({expected.dtype}).",
-        "device": f"Move them: {name}.to({str(expected.device)!r}).",
-    }
-    if name == "labels" and isinstance(actual, torch.Tensor) and actual.is_floating_point():
-        conversions = {}  # shares of classes, which no conversion makes an index
+        "index": "Give one index for each image.",
+    }[name]
     if not isinstance(actual, torch.Tensor):
         raise _wrong(instance, VIEWS, f"returned {_described(actual)} as {name}", remedy)
-    for what in ("shape", "dtype", "device"):
-        value, other = getattr(actual, what), getattr(expected, what)
-        if (value[1:] != other[1:] or len(value) != len(other)) if what == "shape" else value != other:
-            raise _wrong(
-                instance,
-                VIEWS,
-                f"returned {name} of {what} {value}, given {other}",
-                conversions.get(what, remedy),
-            )
+    given, wanted = ((("x", *tensor.shape[1:]), tensor.dtype, tensor.device) for tensor in (actual, expected))
+    for value, other in zip(given, wanted, strict=True):
+        if value != other:
+            raise _wrong(instance, VIEWS, f"returned {name} of {value}, given {other}", remedy)
 
 
 def check_losses(

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 from compatkit.errors import PluginError
 from compatkit.foundation.addresses import local
-from compatkit.hooks import HOOK_API, PROJECT, Registration
+from compatkit.hooks import PROJECT, Registration
 from compatkit.plugins.implementations import implementations
 from compatkit.plugins.isolation import Owner, PluginWarning, described, restored_state
 from compatkit.plugins.loading import KINDS, check_api, load, note, own_keys, registered
@@ -187,21 +187,16 @@ def _import(path: Path) -> FileDistribution:
         if known is None:
             sys.modules.pop(path.stem, None)
         raise
-    _warn_taken(made)
-    return made
-
-
-def _warn_taken(made: FileDistribution) -> None:
-    """Warn of names that compatkit has too."""
     taken = [point.name for point in made.entry_points if point.name in own_keys()]
     if taken:
         name = taken[0].partition(".")[2]
         warnings.warn(
-            f"{made.path} registers {', '.join(taken)}, which compatkit has itself: {name!r} means compatkit's own, "
-            f"'{canonicalize_name(made.path.stem)}:{name}' this one.",
+            f"{path} registers {', '.join(taken)}, which compatkit has itself: {name!r} means compatkit's own, "
+            f"'{canonicalize_name(path.stem)}:{name}' this one.",
             PluginWarning,
             stacklevel=2,
         )
+    return made
 
 
 def _run(path: Path, content: bytes) -> ModuleType:
@@ -216,7 +211,10 @@ def _run(path: Path, content: bytes) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _error(path, f"importing it failed: {described(error)}.{_beside(path, error)}") from error
+        raise _error(
+            path,
+            f"importing it failed: {described(error)}. Repair it; files that lie beside it are not imported.",
+        ) from error
     if changed:
         message = note(changed, Owner(str(path)), "importing it", "It should not do this at import.")
         warnings.warn(message, PluginWarning, stacklevel=2)
@@ -226,19 +224,11 @@ def _run(path: Path, content: bytes) -> ModuleType:
 def _keys(module: ModuleType, path: Path) -> list[str]:
     """Return the keys that a module registers, such as ``builders.mynet``."""
     owner = Owner(str(path))
-    if not hasattr(module, "compatkit_api"):
-        raise owner.error(
-            f"it does not state the version of the hooks that it is written for. Write compatkit_api = {HOOK_API} "
-            "into it."
-        )
-    check_api(module.compatkit_api, owner)
+    check_api(getattr(module, "compatkit_api", None), owner)
     hooks = implementations(module, Registration, owner)
     keys = [f"{kind}.{name}" for kind in KINDS for name in registered(module, hooks, owner, kind)]
     if not keys:
-        raise owner.error(
-            f"{', '.join(implementation.hook for implementation in hooks)} registers nothing. Call register(name, "
-            "factory)."
-        )
+        raise owner.error(f"{hooks[0].hook} registers nothing. Call register(name, factory).")
     return keys
 
 
@@ -256,14 +246,6 @@ def _refuse_hiding(path: Path) -> None:
     except PackageNotFoundError:
         return
     raise _error(path, f"{path.stem} is the name of an installed distribution ({version}). Rename the file.")
-
-
-def _beside(path: Path, error: BaseException) -> str:
-    """Return the remedy for a failed import."""
-    name = error.name if isinstance(error, ModuleNotFoundError) else None
-    if not name or not (path.parent / f"{name.partition('.')[0]}.py").is_file():
-        return " Repair it, or leave it out."
-    return f" {name} lies beside it, but only the named file is imported. Put both into one file, or make a package."
 
 
 def _error(file: str | Path, message: str) -> PluginError:

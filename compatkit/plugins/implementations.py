@@ -10,7 +10,6 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, cast
 
 import attrs
@@ -94,7 +93,7 @@ def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implemen
         hooks[hook] = Implementation(hook, arguments, getattr(member, "compatkit_effect", "host"))
     if not hooks:
         raise owner.error(
-            f"{_what(plugin)} implements no hook. Write at least one of {', '.join(known)}, "
+            f"it implements no hook. Write at least one of {', '.join(known)}, "
             "and put @compatkit.hookimpl above it."
         )
     return tuple(hooks[hook] for hook in known if hook in hooks)
@@ -117,15 +116,6 @@ def refuse_class(plugin: object, owner: Owner, *, place: str) -> None:
         )
 
 
-def _what(plugin: object) -> str:
-    if isinstance(plugin, ModuleType):
-        return f"module {plugin.__name__!r}"
-    if inspect.isroutine(plugin):
-        return f"the function {getattr(plugin, '__name__', plugin)!r}"
-    kind = plugin if inspect.isclass(plugin) else type(plugin)
-    return f"class {kind.__qualname__!r}"
-
-
 def _unknown(hook: str, layer: type) -> str:
     known = arguments_of(layer)
     if layer is Training and hook in arguments_of(Registration):
@@ -145,7 +135,7 @@ def _refuse_options(options: dict[str, Any], function: Callable[..., Any], hook:
     if wanted := [name for name, value in options.items() if value]:
         raise owner.error(
             f"{hook!r} is marked with {wanted[0]}; hooks are resolved to plain calls once, and their order is by name "
-            "and by the run's before= and after=. Drop the option.",
+            "and by the run's after=. Drop the option.",
             hook,
         )
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):

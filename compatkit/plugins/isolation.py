@@ -5,7 +5,6 @@ A plugin can change torch's random state, default dtype or thread count at impor
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -115,35 +114,34 @@ def restored_state(*, drawing: bool = False) -> Iterator[list[str]]:
             changed.append("torch's default dtype")
 
 
+_STATES = (
+    ("Python's random state", "random", "getstate", "setstate"),
+    ("numpy's random state", "numpy.random", "get_state", "set_state"),
+    ("torch's random state", "torch", "get_rng_state", "set_rng_state"),
+    ("torch's random state on the accelerator", "torch.cuda", "get_rng_state_all", "set_rng_state_all"),
+    ("torch's default dtype", "torch", "get_default_dtype", "set_default_dtype"),
+    ("torch's gradient mode", "torch", "is_grad_enabled", "set_grad_enabled"),
+    ("torch's thread count", "torch", "get_num_threads", "set_num_threads"),
+    (
+        "torch's deterministic mode",
+        "torch",
+        "are_deterministic_algorithms_enabled",
+        "use_deterministic_algorithms",
+    ),
+    ("torch's precision", "torch", "get_float32_matmul_precision", "set_float32_matmul_precision"),
+)
+"""Pieces of global state: name, module, its reader and its writer."""
+
+
 def _state(drawing: bool) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
-    """Yield name, reader and writer of each piece of global state."""
-    yield "Python's random state", random.getstate, random.setstate
-    if "numpy" in sys.modules:
-        import numpy as np
-
-        yield "numpy's random state", np.random.get_state, np.random.set_state
-    if "torch" not in sys.modules:
-        return
-    import torch
-
-    if not drawing:
-        yield "torch's random state", torch.get_rng_state, torch.set_rng_state
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            what = "torch's random state on the accelerator"
-            yield what, torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all
-    yield "torch's default dtype", torch.get_default_dtype, torch.set_default_dtype
-    yield "torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled
-    yield "torch's thread count", torch.get_num_threads, torch.set_num_threads
-    yield (
-        "torch's deterministic algorithms",
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-    )
-    yield (
-        "torch's float32 matrix product precision",
-        torch.get_float32_matmul_precision,
-        torch.set_float32_matmul_precision,
-    )
+    """Yield name, reader and writer of each piece of global state of modules that are imported."""
+    for what, name, read, write in _STATES:
+        module = sys.modules.get(name)
+        if module is None or (drawing and what.startswith("torch's random state")):
+            continue
+        if name == "torch.cuda" and not (module.is_available() and module.is_initialized()):
+            continue
+        yield what, getattr(module, read), getattr(module, write)
 
 
 def _same(before: Any, after: Any) -> bool:

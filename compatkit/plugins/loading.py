@@ -204,7 +204,9 @@ def owner_of(point: EntryPoint) -> Owner:
 def check_api(stated: object, owner: Owner) -> None:
     """Compare ``compatkit_api`` with this version of the hooks."""
     if type(stated) is not int:
-        raise owner.error(f"compatkit_api is {stated!r}; write a whole number such as {HOOK_API}.")
+        raise owner.error(
+            f"compatkit_api is {stated!r}; write compatkit_api = {HOOK_API}, the version of these hooks."
+        )
     if stated != HOOK_API:
         raise owner.error(
             f"it is written for version {stated} of the hooks; this compatkit has version {HOOK_API}. "

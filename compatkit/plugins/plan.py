@@ -5,14 +5,14 @@ The trainer iterates over tuples; an event without implementations is an empty t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from typing import Any, cast
+from typing import Any
 
 import attrs
 
-from compatkit.errors import PluginError
+from compatkit.errors import FormatError, PluginError
+from compatkit.foundation.codec import unstructure
 from compatkit.foundation.display import aligned
 from compatkit.hooks import Training
 from compatkit.plugins.calls import Bound, adapt, bind
@@ -164,7 +164,7 @@ class RunPlugins:
         for member in self.members:
             use, offer = member.use, member.offer
             settings = {"weight": use.weight, "start": use.phase.start, "stop": use.phase.stop}
-            settings |= {word: list(getattr(use, word)) for word in ("before", "after") if getattr(use, word)}
+            settings |= {"after": list(use.after)} if use.after else {}
             settings |= {setting.name: setting.default for setting in offer.settings if not setting.many}
             settings |= plain(use.settings)
             origin = {"distribution": offer.distribution, "version": offer.version}
@@ -216,36 +216,23 @@ def _resolve(members: Sequence[Member], event: str) -> tuple[Bound, ...]:
     return tuple(bound for bound in bounds if bound is not None)
 
 
-def _check_state(value: object, owner: Owner, path: str | None = None) -> None:
+def _check_state(state: object, owner: Owner) -> None:
     """Raise for a state other than tensors at the top level and JSON values."""
-    hook = "compatkit_state"
-    if isinstance(value, Mapping):
-        for key, item in cast("Mapping[object, object]", value).items():
-            if not isinstance(key, str):
-                raise owner.error(f"{hook} has the key {key!r} at {path or 'its top'}; keys are texts.", hook)
-            if path is not None or not _is_tensor(item):
-                _check_state(item, owner, key if path is None else f"{path}.{key}")
-    elif path is None:
-        raise owner.error(
-            f"{hook} returned a {type(value).__name__}; return a mapping from names to tensors and JSON values.",
-            hook,
-        )
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(cast("list[object]", value)):
-            _check_state(item, owner, f"{path}[{index}]")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise owner.error(
-            f"{hook} holds {value} at {path}; JSON has no such number. Keep it in a tensor.", hook
-        )
-    elif not (value is None or isinstance(value, bool | int | float | str)):
-        raise owner.error(
-            f"{hook} holds a value of type {type(value).__name__} at {path}; a checkpoint takes tensors at the top "
-            "and JSON values (texts, numbers, True, False, None, lists, mappings).",
-            hook,
-        )
-
-
-def _is_tensor(value: object) -> bool:
     import torch
 
-    return isinstance(value, torch.Tensor)
+    hook = "compatkit_state"
+    if not isinstance(state, Mapping):
+        raise owner.error(
+            f"{hook} returned a {type(state).__name__}; return a mapping from names to tensors and JSON values.",
+            hook,
+        )
+    try:
+        unstructure(
+            {name: None if isinstance(value, torch.Tensor) else value for name, value in state.items()}
+        )
+    except FormatError as error:
+        raise owner.error(
+            f"{hook} holds what a checkpoint cannot: {error} It takes tensors at the top, and JSON values (texts, "
+            "finite numbers, True, False, None, lists, mappings with texts as keys).",
+            hook,
+        ) from error

@@ -6,6 +6,7 @@ import graphlib
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import attrs
@@ -27,9 +28,8 @@ class Use:
         name: Name of the plugin: ``"dcc"``, with its kind ``"regularizers.dcc"``, or ``"package:dcc"``
             where several distributions have one of this name.
         weight: Factor of its losses, >= 0; 0 leaves it out.
-        as_: Name of this instance, in logs, checkpoints, ``before`` and ``after``; the plugin's by default.
+        as_: Name of this instance, in logs, checkpoints and ``after``; the plugin's by default.
         phase: Steps of a task in which it is active.
-        before: Instances that come after this one.
         after: Instances that come before this one.
         settings: Keyword arguments of its factory.
     """
@@ -38,7 +38,6 @@ class Use:
     weight: float = 1.0
     as_: str = ""
     phase: Phase = attrs.field(factory=Phase)
-    before: Sequence[str] = ()
     after: Sequence[str] = ()
     settings: Mapping[str, Any] = attrs.field(factory=dict)
 
@@ -60,14 +59,10 @@ class Use:
                 f"A weight is finite and not negative; got {self.weight!r}. Use 0 to leave the plugin out."
             )
         put(self, "weight", float(self.weight))
-        for word in ("before", "after"):
-            names = getattr(self, word)
-            listed = (names,) if isinstance(names, str) else names
-            if not isinstance(listed, Sequence) or not all(isinstance(text, str) for text in listed):
-                raise self._wrong(
-                    f"before and after name other instances: a text or a list of texts; got {names!r}."
-                )
-            put(self, word, tuple(listed))
+        listed = (self.after,) if isinstance(self.after, str) else self.after
+        if not isinstance(listed, Sequence) or not all(isinstance(text, str) for text in listed):
+            raise self._wrong(f"after names other instances: a text or a list of texts; got {self.after!r}.")
+        put(self, "after", tuple(listed))
         if not isinstance(self.settings, Mapping) or not all(isinstance(text, str) for text in self.settings):
             raise self._wrong(f"Settings are a mapping from names to values; got {self.settings!r}.")
         put(self, "settings", dict(self.settings))
@@ -84,9 +79,8 @@ class Use:
             table["start"] = self.phase.start
         if self.phase.stop is not None:
             table["stop"] = self.phase.stop
-        for word, names in (("before", self.before), ("after", self.after)):
-            if names:
-                table[word] = list(names)
+        if self.after:
+            table["after"] = list(self.after)
         return table | plain(self.settings)
 
 
@@ -99,7 +93,6 @@ def use(
     as_: str | None = None,
     start: int = 0,
     stop: int | None = None,
-    before: str | Sequence[str] = (),
     after: str | Sequence[str] = (),
     **settings: Any,
 ) -> Use:
@@ -111,7 +104,6 @@ def use(
         as_: Name of this instance; needed where a run uses one plugin twice.
         start: First step of a task in which it is active.
         stop: First step in which it no longer is; None for the end of the run.
-        before: Instances that come after this one.
         after: Instances that come before this one.
         settings: Keyword arguments of the plugin's factory.
 
@@ -122,7 +114,7 @@ def use(
         phase = Phase(start, stop)
     except UsageError as error:
         raise PluginError(f"Plugin {name!r}: {error}", plugin=name) from error
-    return Use(name, weight, as_ or "", phase, before, after, settings)
+    return Use(name, weight, as_ or "", phase, after, settings)
 
 
 def as_use(value: str | Use | Mapping[str, Any]) -> Use:
@@ -158,47 +150,41 @@ def refuse_twins(wanted: Sequence[Use]) -> None:
     Raises:
         PluginError: The message has the remedy, ``as_``.
     """
-    seen: dict[str, Use] = {}
-    for use in wanted:
-        if use.as_ in seen:
+    for left, right in combinations(wanted, 2):
+        if left.as_ == right.as_:
             raise PluginError(
-                f"Two plugins of this run are called {use.as_!r} ({seen[use.as_].name} and {use.name}). "
-                f"Give one another name: use({use.name!r}, as_='{use.as_}_2'), "
-                f"or as = '{use.as_}_2' in a recipe.",
-                plugin=use.name,
+                f"Two plugins of this run are called {left.as_!r} ({left.name} and {right.name}). Give one another "
+                f"name: use({right.name!r}, as_='{left.as_}_2'), or as = '{left.as_}_2' in a recipe.",
+                plugin=right.name,
             )
-        seen[use.as_] = use
 
 
 def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
-    """Return the uses in the order of ``before`` and ``after``, then of instance names.
+    """Return the uses in the order of ``after``, then of instance names.
 
     Args:
         active: Uses with a weight.
-        dropped: Instances of weight 0, which before and after may name.
+        dropped: Instances of weight 0, which after may name.
 
     Raises:
-        PluginError: before or after names no instance of the run, or the order has a cycle.
+        PluginError: after names no instance of the run, or the order has a cycle.
     """
     by_name = {use.as_: use for use in active}
-    earlier: dict[str, set[str]] = {name: set() for name in by_name}
+    earlier = {use.as_: by_name.keys() & set(use.after) for use in active}
     for use in active:
-        for other in (*use.before, *use.after):
+        for other in use.after:
             if other not in by_name and other not in dropped:
                 raise PluginError(
-                    f"Plugin {use.as_!r}: before or after names {other!r}, which this run does not have."
+                    f"Plugin {use.as_!r}: after names {other!r}, which this run does not have."
                     f"{suggestion(other, by_name)} Its instances are {', '.join(sorted(by_name))}.",
                     plugin=use.name,
                 )
-        for other in by_name.keys() & set(use.before):
-            earlier[other].add(use.as_)
-        earlier[use.as_] |= by_name.keys() & set(use.after)
     try:
         graphlib.TopologicalSorter(earlier).prepare()
     except graphlib.CycleError as error:
         circle = " before ".join(error.args[1])
         raise PluginError(
-            f"The order of the plugins is a circle: {circle}. Drop one before= or after= of these.",
+            f"The order of the plugins is a circle: {circle}. Drop one after= of these.",
             plugin=error.args[1][0],
         ) from error
     placed: dict[str, Use] = {}

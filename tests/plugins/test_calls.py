@@ -57,18 +57,6 @@ def test_bound_carries_the_effect() -> None:
     assert run(losses=lambda self, step: {}).losses[0].effect == "host"
 
 
-def test_pluggy_is_not_called_in_a_step() -> None:
-    plugins = run(losses=lambda self, step: {"a": step.features.mean()})
-    seen: list[str] = []
-    plugins.manager.add_hookcall_monitoring(
-        before=lambda name, methods, kwargs: seen.append(name), after=lambda *_: None
-    )
-    assert plugins.losses[0].call(step())["a"] == 1
-    assert seen == []
-    plugins.manager.hook.compatkit_losses(step=step())
-    assert seen == ["compatkit_losses"]
-
-
 class TestFailures:
     @pytest.mark.case("I")
     def test_exception_names_plugin_and_hook(self) -> None:
@@ -187,9 +175,9 @@ class TestViews:
         ("views", "remedy"),
         [
             (changed(images=lambda one: one[..., :1]), "Task.size"),
-            (changed(images=lambda one: one.double()), "images.to(torch.float32)"),
-            (changed(images=lambda one: one.to("meta")), "images.to('cpu')"),
-            (changed(labels=lambda one: one.int()), "labels.to(torch.int64)"),
+            (changed(images=lambda one: one.double()), "given torch.float32"),
+            (changed(images=lambda one: one.to("meta")), "given cpu"),
+            (changed(labels=lambda one: one.int()), "given torch.int64"),
             (changed(labels=lambda one: torch.full((len(one),), 0.5)), "compatkit_losses"),
         ],
     )
@@ -197,7 +185,6 @@ class TestViews:
         with pytest.raises(PluginError) as caught:
             run(views=views).views[0].call(of_classes(3), batch())
         assert remedy in str(caught.value)
-        assert ("Task.size" in str(caught.value)) == (remedy == "Task.size")
 
     def test_fewer_or_more_images_with_their_labels_pass(self) -> None:
         half = changed(**{name: lambda one: one[:2] for name in ("images", "labels", "index")})

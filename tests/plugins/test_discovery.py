@@ -100,20 +100,14 @@ def test_two_distributions_with_one_key(install: Callable[..., None]) -> None:
 
 
 @pytest.mark.case("I")
-@pytest.mark.parametrize("variable", ["COMPATKIT_PLUGINS", "COMPATKIT_DISABLE_PLUGINS"])
 @pytest.mark.parametrize(
     "value", ["mine", "regularizers.mine", "demo", "x, Demo", "*", "regularizers.*", "x, mi?e", "de*"]
 )
-def test_blocked_by_the_environment(
-    module: Write, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
+def test_blocked_by_the_environment(module: Write, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     module(GOOD)
-    monkeypatch.setenv(variable, value)
-    if variable == "COMPATKIT_PLUGINS":
-        assert find("regularizers", "mine").name == "mine"
-        monkeypatch.setenv(variable, "")
-    assert f"blocked by {variable}" in refused()
-    assert "demo_mine" not in sys.modules or variable == "COMPATKIT_PLUGINS"
+    monkeypatch.setenv("COMPATKIT_DISABLE_PLUGINS", value)
+    assert "blocked by COMPATKIT_DISABLE_PLUGINS" in refused()
+    assert "demo_mine" not in sys.modules
 
 
 @pytest.mark.case("I")
@@ -169,15 +163,15 @@ def test_hooks_of_another_version(module: Write) -> None:
     assert "written for version 2 of the hooks; this compatkit has version 1" in refused()
 
 
-@pytest.mark.parametrize("stated", ["1", "'>=1,<3'"])
-def test_hooks_of_this_version(module: Write, stated: str) -> None:
-    module(f"compatkit_api = {stated}\n" + GOOD)
+def test_hooks_of_this_version(module: Write) -> None:
+    module("compatkit_api = 1\n" + GOOD)
     assert find("regularizers", "mine").name == "mine"
 
 
-def test_version_that_is_none(module: Write) -> None:
-    module("compatkit_api = True\n" + GOOD)
-    assert "compatkit_api is True; write a number such as 1" in refused()
+@pytest.mark.parametrize("stated", ["True", "'>=1'"])
+def test_version_that_is_none(module: Write, stated: str) -> None:
+    module(f"compatkit_api = {stated}\n" + GOOD)
+    assert "write compatkit_api = 1" in refused()
 
 
 HOOK = "@hookimpl\ndef compatkit_regularizers(register):\n    "
@@ -187,7 +181,7 @@ HOOK = "@hookimpl\ndef compatkit_regularizers(register):\n    "
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("x = 1", "module 'demo_mine' implements no hook"),
+        ("x = 1", "it implements no hook"),
         (
             "@hookimpl\ndef compatkit_regularisers(register): ...",
             "no hook 'compatkit_regularisers'. Did you mean 'compatkit_regularizers'",

@@ -50,7 +50,7 @@ def test_each_plugin_has_its_status() -> None:
     found = listed()
     assert {key: found[key].status for key in found if found[key].distribution != "compatkit"} == {
         "metrics.hidden": "blocked",
-        "metrics.late": "incompatible",
+        "metrics.late": "failed",
         "metrics.twice": "clash",
         "regularizer.typo": "failed",
         "regularizers.bad": "failed",
@@ -81,7 +81,6 @@ def test_an_active_plugin_shows_what_it_offers() -> None:
     assert [str(one) for one in line.settings] == ["layers: list = [1]", "eps: float = 'inf'"]
     assert line.source is not None and line.source.endswith("zoo_good.py")
     assert (line.distribution, line.version, line.message, line.notes) == ("good", "1.0", "", ())
-    assert line.seconds >= 0
 
 
 @pytest.mark.usefixtures("zoo")

@@ -63,16 +63,18 @@ class TestTraps:
         assert "there is no hook 'after_step'. Did you mean 'compatkit_after_step'?" in text
 
     def test_missing_marker(self) -> None:
-        assert "'compatkit_losses' has no marker" in refused(made(compatkit_losses=lambda self, step: {}))
+        assert "'compatkit_losses' is a function and has no marker" in refused(
+            made(compatkit_losses=lambda self, step: {})
+        )
 
     def test_marker_of_another_project(self) -> None:
         theirs = pluggy.HookimplMarker("pytest")
         text = refused(made(compatkit_losses=theirs(lambda self, step: {})))
-        assert "marker of the project 'pytest', so it would never be called" in text
+        assert "has no marker, so it would never be called" in text
 
     def test_marker_for_declaring_hooks(self) -> None:
         theirs = pluggy.HookspecMarker("compatkit")
-        assert "marked with hookspec" in refused(made(compatkit_losses=theirs(lambda self, step: {})))
+        assert "has no marker" in refused(made(compatkit_losses=theirs(lambda self, step: {})))
 
     def test_class_in_place_of_an_instance(self) -> None:
         assert "is the class 'Counter', not an instance. Give Counter(...)" in refused(lambda: Counter)
@@ -97,14 +99,15 @@ class TestTraps:
         def wraps(self: Any, step: Any) -> Any:
             return (yield)
 
-        assert "'compatkit_losses' is a wrapper" in refused(made(compatkit_losses=hookimpl(**options)(wraps)))
+        marked = hookimpl(**options)(wraps)
+        assert f"'compatkit_losses' is marked with {next(iter(options))}" in refused(
+            made(compatkit_losses=marked)
+        )
 
     @pytest.mark.parametrize("option", ["tryfirst", "trylast"])
     def test_order_of_its_own(self, option: str) -> None:
         marked = hookimpl(**{option: True})(lambda self, step: {})
-        assert "the order is by name and by the run's before= and after=" in refused(
-            made(compatkit_losses=marked)
-        )
+        assert "their order is by name and by the run's after=" in refused(made(compatkit_losses=marked))
 
     def test_generator(self) -> None:
         def losses(self: Any, step: Any) -> Any:
@@ -113,14 +116,15 @@ class TestTraps:
         assert "a call would run nothing" in refused(made(compatkit_losses=hookimpl(losses)))
 
     def test_no_hooks(self) -> None:
-        assert (
-            "class 'Mine' implements no hook. Write at least one of compatkit_task, compatkit_set_up"
-            in refused(made())
+        assert "it implements no hook. Write at least one of compatkit_task, compatkit_set_up" in refused(
+            made()
         )
-        assert "class 'NoneType' implements no hook" in refused(lambda: None)
+        assert "it implements no hook" in refused(lambda: None)
 
     def test_property(self) -> None:
-        assert "'compatkit_losses' is a property" in refused(made(compatkit_losses=property(lambda self: 1)))
+        assert "'compatkit_losses' is a property and has no marker" in refused(
+            made(compatkit_losses=property(lambda self: 1))
+        )
 
     def test_registration_hook_on_the_object(self) -> None:
         text = refused(made(compatkit_metrics=hookimpl(lambda self, register: None)))
@@ -130,10 +134,9 @@ class TestTraps:
         text = refused(made(compatkit_state=hookimpl(lambda self: {})))
         assert "has compatkit_state without compatkit_load_state" in text
 
-    def test_two_methods_for_one_hook(self) -> None:
+    def test_method_of_another_name_for_a_hook(self) -> None:
         renamed = hookimpl(specname="compatkit_losses")(lambda self, step: {})
-        text = refused(made(other=renamed, compatkit_losses=hookimpl(lambda self, step: {})))
-        assert "both implement 'compatkit_losses'" in text
+        assert "there is no hook 'other'" in refused(made(other=renamed))
 
     def test_one_object_for_two_instances(self) -> None:
         one = Counter()
@@ -156,27 +159,27 @@ class TestOrder:
         assert [bound.instance for bound in plugins.after_step] == ["a", "b", "c"]
         assert plugins.losses == ()
 
-    def test_before_and_after_win_over_names(self) -> None:
+    def test_after_wins_over_names(self) -> None:
         plugins = run(
             use("counter", as_="a", after="c"),
-            use("counter", as_="b"),
-            use("counter", as_="d", before=["b"]),
+            use("counter", as_="b", after=["d"]),
+            use("counter", as_="d"),
             use("counter", as_="c"),
         )
         assert [bound.instance for bound in plugins.after_step] == ["c", "a", "d", "b"]
 
     def test_a_circle_is_named(self) -> None:
         with pytest.raises(PluginError, match=r"a circle: (a before b before a|b before a before b)"):
-            run(use("counter", as_="a", before="b"), use("counter", as_="b", before="a"))
+            run(use("counter", as_="a", after="b"), use("counter", as_="b", after="a"))
 
     def test_unknown_neighbor(self) -> None:
         with pytest.raises(
             PluginError, match=r"names 'b0', which this run does not have\. Did you mean 'b1'"
         ):
-            run(use("counter", as_="a", before="b0"), use("counter", as_="b1"))
+            run(use("counter", as_="a", after="b0"), use("counter", as_="b1"))
 
     def test_neighbor_of_weight_0_may_be_named(self) -> None:
-        assert len(run(use("counter", as_="a", before="b"), use("counter", as_="b", weight=0))) == 1
+        assert len(run(use("counter", as_="a", after="b"), use("counter", as_="b", weight=0))) == 1
 
     def test_two_instances_of_one_name(self) -> None:
         with pytest.raises(PluginError, match=r"called 'counter'.*use\('counter', as_='counter_2'\)"):
@@ -221,11 +224,11 @@ class TestStates:
         ("state", "message"),
         [
             (None, "returned a NoneType; return a mapping"),
-            ({"a": object()}, "holds a value of type object at a; a checkpoint takes"),
-            ({"a": {"b": [1, {2}]}}, r"holds a value of type set at a\.b\[1\]"),
-            ({"a": [torch.zeros(1)]}, r"holds a value of type Tensor at a\[0\]"),
-            ({"a": float("nan")}, "holds nan at a; JSON has no such number"),
-            ({1: 2}, "has the key 1 at its top"),
+            ({"a": object()}, "holds what a checkpoint cannot: .*object"),
+            ({"a": {"b": [1, {2}]}}, r"a\.b\[1\]: expected a JSON value, got set"),
+            ({"a": [torch.zeros(1)]}, r"a\[0\]: expected a JSON value, got Tensor"),
+            ({"a": float("nan")}, "a: JSON has no nan"),
+            ({1: 2}, "keys must be strings, got 1"),
         ],
     )
     def test_what_a_checkpoint_cannot_hold(self, state: Any, message: str) -> None:
@@ -283,8 +286,3 @@ class TestWhatTookPart:
             ["after_step", "1", "counter", "1", "0", "to", "end", "host", "the", "caller"],
         ]
         assert run().explain() == "No regularizers."
-
-    def test_each_run_has_a_manager_of_its_own(self) -> None:
-        one, other = run("counter"), run(use("counter", as_="second"))
-        assert one.manager is not other.manager
-        assert [name for name, _ in one.manager.list_name_plugin()] == ["counter"]
