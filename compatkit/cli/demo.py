@@ -16,7 +16,6 @@ class DemoOptions(Options):
     out: Path = option("Folder to write to.", default="compatkit-demo", metavar="DIR")
     steps: int | None = option("Steps per network; default: 500, as for the figures in the docs.", min=1)
     seed: int = option("Seed of everything random.", min=0, default=0)
-    rotation: bool = option("Add an arm with rotation prediction (slower).")
 
 
 @command("demo", DemoOptions, registry=False)
@@ -24,9 +23,7 @@ def demo_command(options: DemoOptions) -> int | None:
     """Train parts that fit and parts that do not, recombine them, show the matrix."""
     from compatkit.experiments.demo import STEPS, run
 
-    demo = run(
-        options.out, steps=options.steps or STEPS, seed=options.seed, rotation=options.rotation, say=news
-    )
+    demo = run(options.out, steps=options.steps or STEPS, seed=options.seed, say=news)
     if options.json:
         shown = {"recombined": demo.recombined, "own": demo.own, "effect_shows": demo.shows}
         return emit({**shown, "files": dict(demo.files)})

@@ -78,7 +78,6 @@ class StudyRunOptions(Options):
     )
     changes: tuple[str, ...] = option("Override a setting of the size.", "--set", metavar="NAME=VALUE")
     threads: int = option("Threads of a run's operations.", min=1, default=1)
-    anew: bool = option("Delete runs with other settings from DIR.")
     out: Path | None = option("Folder to write to; default: study-NUMBER.", metavar="DIR")
 
 
@@ -106,7 +105,7 @@ def run_command(options: StudyRunOptions) -> int | None:
                 changes=read_changes(options.changes),
                 progress=report,
                 say=news,
-                **options.only("seeds", "size", "data", "anew"),
+                **options.only("seeds", "size", "data"),
             )
     except KeyboardInterrupt:
         news("Runs that are done are kept; the same command goes on from here.")

@@ -89,7 +89,7 @@ def _brief(record: RunRecord) -> dict[str, Any]:
 def _show(outcome: SweepResult) -> None:
     """Print a line per group of runs that differ only in the seed, then the failures."""
     table = outcome.table()
-    columns(table, right=range(len(table[0]) - 4, len(table[0])))
+    columns(table, right=range(table[0].index("runs"), len(table[0])))
     if any(group.runs > 1 for group in outcome.groups()):
         paragraph("Mean accuracy and standard deviation over seeds.")
     for record in outcome.failed:

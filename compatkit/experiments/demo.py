@@ -17,7 +17,6 @@ import attrs
 from compatkit.components.registry import Registry
 from compatkit.data import DataSet, load
 from compatkit.foundation.addresses import local
-from compatkit.plugins import use
 from compatkit.reports.matrix import Matrix
 from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer
@@ -57,7 +56,6 @@ def run(
     *,
     steps: int = STEPS,
     seed: int = 0,
-    rotation: bool = False,
     say: Callable[[str], None] = lambda text: None,
     progress: bool = True,
 ) -> Demo:
@@ -69,7 +67,6 @@ def run(
         folder: Folder for the registry and the reports.
         steps: Steps per network.
         seed: Seed of everything random.
-        rotation: Also run an arm with rotation prediction.
         say: Called with each line of news.
         progress: As in ``Trainer``.
     """
@@ -78,37 +75,32 @@ def run(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _run(Path(local(folder, "the folder of the demo")), steps, seed, rotation, say, progress)
+        return _run(Path(local(folder, "the folder of the demo")), steps, seed, say, progress)
     finally:
         torch.set_num_threads(threads)
 
 
-def _run(
-    root: Path, steps: int, seed: int, rotation: bool, say: Callable[[str], None], progress: bool
-) -> Demo:
+def _run(root: Path, steps: int, seed: int, say: Callable[[str], None], progress: bool) -> Demo:
     registry = Registry.init(root / "parts", exist_ok=True)
     sets = {name: load(source) for name, source in DOMAINS.items()}
     sets["typeset"] = rolled(sets["typeset"])
     tasks = [Task(name, data, BACKBONE, SPLIT, size=SIZE) for name, data in sets.items()]
-    arms = dict(ARMS)
-    if rotation:
-        arms["iiw-rp-dcc"] = ("identical_init", "dcc", use("rotation_prediction"))  # type: ignore[assignment]
     trainer = Trainer(steps=steps, seed=seed, progress=progress)
-    for arm, regularizers in arms.items():
+    for arm, regularizers in ARMS.items():
         say(f"arm {arm}: training 2 networks of {BACKBONE}, {steps} steps each")
         fit = trainer.fit(tasks, regularizers)
         for reference in registry.publish(fit, prefix=f"demo/{arm}").values():
             say(f"  published {reference}")
     say("measuring every extractor with every head")
     matrix = registry.matrix(
-        [f"demo/{arm}/*.extractor" for arm in arms],
-        [f"demo/{arm}/*.head" for arm in arms],
+        [f"demo/{arm}/*.extractor" for arm in ARMS],
+        [f"demo/{arm}/*.head" for arm in ARMS],
         [data.test for data in sets.values()],
     )
     files = {"registry": root / "parts", "html": root / "matrix.html", "png": root / "matrix.png"}
     matrix.to_html(files["html"])
     matrix.to_png(files["png"])
-    own, recombined = _means(matrix, list(arms))
+    own, recombined = _means(matrix, list(ARMS))
     return Demo(recombined, own, matrix, files)
 
 

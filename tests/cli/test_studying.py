@@ -152,32 +152,32 @@ def test_what_is_done_is_not_done_again(run: Run, toy: Any, tmp_path: Path) -> N
     assert again == [{**json.loads(line), "seconds": 0} for line in whole.splitlines()]
 
 
-def test_other_settings_are_refused_or_run_anew(run: Run, toy: Any, tmp_path: Path) -> None:
+def test_other_settings_are_refused(run: Run, toy: Any, tmp_path: Path) -> None:
     call = ("study", "run", "9.1", "--seeds", "1", "--out", "out")
     assert run(*call).code == 0 and len(toy()) == 2
     refused = run(*call, "--set", "shift=0.5")
     assert refused.code == 2 and toy() == []
-    assert (
-        "holds 2 runs with other settings (shift: 0.125 there, 0.5 here)" in refused.err
-        and "--anew" in refused.err
-    )
+    assert "holds 2 runs with other settings (shift: 0.125 there, 0.5 here)" in refused.err
     assert "size: cpu there, paper here" in run(*call, "--size", "paper").err
-    anew = run(*call, "--set", "shift=1", "--anew")
-    assert anew.code == 0 and toy() == ["std 0", "rr 0"] and "dropped 2 runs" in anew.err
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["settings"]["shift"] == 1.0
-    assert "Changed by hand: shift 1.0 in place of 0.125." in (tmp_path / "out" / "table.md").read_text()
+    anew = run("study", "run", "9.1", "--seeds", "1", "--out", "other", "--set", "shift=1")
+    assert anew.code == 0 and toy() == ["std 0", "rr 0"]
+    assert json.loads((tmp_path / "other" / "results.json").read_text())["settings"]["shift"] == 1.0
+    assert "Changed by hand: shift 1.0 in place of 0.125." in (tmp_path / "other" / "table.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("9.2", "--out", "out"), "There is no study '9.2'. Near it: 9.1."),
+        (("9.2", "--out", "out"), "There is no study '9.2'. Did you mean '9.1'?"),
         (
             ("9.1", "--arms", "r", "--out", "out"),
-            "Study 9.1 has no arm 'r'. Near it: rr. Its arms are std, rr.",
+            "Study 9.1 has no arm 'r'. Did you mean 'rr'? Its arms are std, rr.",
         ),
-        (("9.1", "--size", "papr", "--out", "out"), "Study 9.1 has no size 'papr'. Near it: paper."),
-        (("9.1", "--set", "shft=1", "--out", "out"), "Study 9.1 has no setting 'shft'. Near it: shift."),
+        (("9.1", "--size", "papr", "--out", "out"), "Study 9.1 has no size 'papr'. Did you mean 'paper'?"),
+        (
+            ("9.1", "--set", "shft=1", "--out", "out"),
+            "Study 9.1 has no setting 'shft'. Did you mean 'shift'?",
+        ),
         (
             ("9.1", "--set", "shift=often", "--out", "out"),
             "the setting 'shift' is a number, such as 0.125; got 'often'",

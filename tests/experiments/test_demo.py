@@ -16,7 +16,7 @@ from compatkit.experiments import demo
 from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
-ARMS = ["none", "iiw", "iiw-dcc", "iiw-rp-dcc"]
+ARMS = ["none", "iiw", "iiw-dcc"]
 
 
 @pytest.fixture(scope="module")
@@ -32,26 +32,21 @@ def found(tmp_path_factory: pytest.TempPathFactory, told: list[str]) -> demo.Dem
         patch.setattr(demo, "load", lambda name: sets[name])
         patch.setattr(demo, "BACKBONE", "resnet8_cifar")
         folder = tmp_path_factory.mktemp("demo") / "out"
-        return demo.run(folder, steps=1, rotation=True, say=told.append, progress=False)
+        return demo.run(folder, steps=1, say=told.append, progress=False)
 
 
 def test_every_arm_is_published_and_measured(found: demo.Demo, told: list[str]) -> None:
     names = Store.open(found.files["registry"]).names()
     assert {name.split("/")[1] for name in names} == set(ARMS)
     shared = [name for name in names if "shared." in name]
-    assert shared == [
-        "demo/iiw-dcc/shared.dcc",
-        "demo/iiw-rp-dcc/shared.dcc",
-        "demo/iiw-rp-dcc/shared.rotation",
-    ]
-    assert len(found.matrix.extractors) == len(found.matrix.heads) == 8 and len(found.matrix.cells) == 64
+    assert shared == ["demo/iiw-dcc/shared.dcc"]
+    assert len(found.matrix.extractors) == len(found.matrix.heads) == 6 and len(found.matrix.cells) == 36
     assert list(found.own) == list(found.recombined) == ARMS
     assert found.files["html"].read_text().startswith("<!doctype html>")
     assert found.files["png"].read_bytes().startswith(b"\x89PNG")
     assert [line.split(":")[0] for line in told if "training 2 networks" in line] == [
         f"arm {arm}" for arm in ARMS
     ]
-    assert list(demo.ARMS) == ARMS[:3]  # rotation only on request
 
 
 def test_the_means_are_of_the_arms_own_cells(found: demo.Demo) -> None:
@@ -90,7 +85,7 @@ def test_the_command_says_what_it_found_and_where_it_wrote(
     asked: list[Any] = []
 
     def run(*words: Any, **settings: Any) -> demo.Demo:
-        asked.append((words, settings["steps"], settings["seed"], settings["rotation"]))
+        asked.append((words, settings["steps"], settings["seed"]))
         return attrs.evolve(found, recombined=figures)
 
     monkeypatch.setattr(demo, "run", run)
@@ -98,7 +93,7 @@ def test_the_command_says_what_it_found_and_where_it_wrote(
     with pytest.raises(SystemExit) as end:
         main(["demo", "--out", "somewhere", "--steps", "7", "--seed", "2"])
     out = capsys.readouterr().out
-    assert end.value.code == 0 and asked == [(("somewhere",), 7, 2, False)]
+    assert end.value.code == 0 and asked == [(("somewhere",), 7, 2)]
     told = " ".join(out.split())
     assert ("does NOT show" in told) is not shows
     assert (f"they reach 0.80 of the {found.own['iiw-dcc']:.2f}" in told) is shows

@@ -1,13 +1,12 @@
 """Recipes: training runs as TOML files, read strictly and checked as a whole before any data is loaded."""
 
 from compatkit.experiments.recipes.files import SWEEP, data_sets, loader, parse, read
-from compatkit.experiments.recipes.recipe import TASK, Recipe, check, check_tensor_file
+from compatkit.experiments.recipes.recipe import Recipe, check, check_tensor_file, task_keys
 from compatkit.experiments.recipes.runs import STATE, Started
 
 __all__ = [
     "STATE",
     "SWEEP",
-    "TASK",
     "Recipe",
     "Started",
     "check",
@@ -16,4 +15,5 @@ __all__ = [
     "loader",
     "parse",
     "read",
+    "task_keys",
 ]

@@ -24,30 +24,8 @@ if TYPE_CHECKING:
 
 Start = Callable[..., "Task"]
 TOP = ("prefix", "about", "regularizers", "trainer", "tasks", "frozen")
-TASK = (
-    "name",
-    "data",
-    "model",
-    "cut",
-    "builder",
-    "kwargs",
-    "size",
-    "weights",
-    "augment",
-    "smoothing",
-    "mixup",
-    "cutmix",
-    "loader",
-    "normalize",
-    "width",
-    "rest",
-    "own_head",
-    "extractor",
-    "head",
-    "freeze_extractor",
-    "freeze_stages",
-    "recompute_activations",
-)
+NOT_WRITTEN = ("keep_class_layer", "supervised")
+"""Attributes of a task that no recipe sets."""
 NEEDED = ("name", "data", "model", "cut")
 FROM_PARTS = ("extractor", "head")
 """Keys that name components, which then provide the network."""
@@ -81,44 +59,30 @@ class FrozenParts:
 
 @attrs.frozen(eq=False)
 class Recipe:
-    """A training run described by a recipe.
+    """A training run described by a recipe, with valid values.
 
     Attributes:
+        path: Its file; relative paths in it are resolved against its folder first.
         prefix: Prefix of the published parts: ``<prefix>/<task>.extractor``.
+        entries: The tables of the tasks.
         frozen: Released parts to train against.
         about: Title, description, tags, license and source of all parts.
+        tasks: With their data sets; empty before ``load``.
     """
 
     path: Path
-    prefix: str
-    trainer: Trainer
-    tasks: tuple[Task, ...]
-    regularizers: tuple[Use, ...]
-    frozen: FrozenParts
-    about: About
-
-    @property
-    def against(self) -> dict[str, Any]:
-        """Patterns and references of frozen parts, as arguments of ``Registry.frozen``."""
-        return {name: reference for name in PARTS if (reference := getattr(self.frozen, name))}
-
-
-@attrs.frozen(eq=False)
-class CheckedRecipe:
-    """A recipe with valid values, whose data sets are not loaded yet.
-
-    Attributes:
-        file: Its path; relative paths in it are resolved against its folder first.
-        entries: The tables of the tasks.
-    """
-
-    file: Path
     prefix: str
     trainer: Trainer
     entries: tuple[Mapping[str, Any], ...]
     regularizers: tuple[Use, ...]
     frozen: FrozenParts
     about: About
+    tasks: tuple[Task, ...] = ()
+
+    @property
+    def against(self) -> dict[str, Any]:
+        """Patterns and references of frozen parts, as arguments of ``Registry.frozen``."""
+        return {name: reference for name in PARTS if (reference := getattr(self.frozen, name))}
 
     def load(self, data: Callable[[Any], DataSet], start: Start | None = None) -> Recipe:
         """Return the recipe with its data sets.
@@ -136,7 +100,7 @@ class CheckedRecipe:
 
         tasks = []
         for entry in self.entries:
-            where, arguments = called(entry, self.file), {**entry, "data": data(entry["data"])}
+            where, arguments = called(entry, self.path), {**entry, "data": data(entry["data"])}
             if "extractor" not in entry:
                 tasks.append(made(Task, arguments, where))
             elif start is not None:
@@ -145,20 +109,17 @@ class CheckedRecipe:
                 raise UsageError(
                     f"{where} starts from components, which only `compatkit train` supports. Leave out extractor."
                 )
-        return Recipe(
-            self.file,
-            self.prefix,
-            self.trainer,
-            tuple(tasks),
-            self.regularizers,
-            self.frozen,
-            self.about,
-        )
+        return attrs.evolve(self, tasks=tuple(tasks))
 
 
-def check(
-    tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, **overrides: Any
-) -> CheckedRecipe:
+def task_keys() -> tuple[str, ...]:
+    """Return the keys that the table of a task may have."""
+    from compatkit.training.task import Task
+
+    return tuple(field.name for field in attrs.fields(Task) if field.name not in NOT_WRITTEN)
+
+
+def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, **overrides: Any) -> Recipe:
     """Check all values in the tables of a recipe; no data set is loaded.
 
     Args:
@@ -204,7 +165,7 @@ def check(
         raise UsageError(
             f"{file}: [about]: the tag {wrong[0]!r} must be a text, got {about.tags[wrong[0]]!r:.100}."
         )
-    return CheckedRecipe(file, prefix, trainer, tasks, regularizers, frozen, about)
+    return Recipe(file, prefix, trainer, tasks, regularizers, frozen, about)
 
 
 def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:
@@ -216,7 +177,7 @@ def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:
     entries = [_table(task, "each of [[tasks]]", file) for task in tasks]
     for entry in entries:
         where = called(entry, file)
-        only(entry, TASK, where)
+        only(entry, task_keys(), where)
         if any(key in entry for key in FROM_PARTS):
             _check_parts(entry, where)
         else:
@@ -246,11 +207,10 @@ def _check_parts(entry: Mapping[str, Any], where: str) -> None:
 def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
     """Return the table of a task with the path of its weights resolved, after checking the file."""
     weights = entry.get("weights")
-    if not isinstance(weights, str) or weights == "pretrained" or weights.startswith("hf-hub:"):
+    if not isinstance(weights, str) or weights == "pretrained":
         return entry
-    address = weights.removeprefix("local-dir:")
-    local(address, f"{called(entry, file)}: weights")
-    path = file.parent / address if (file.parent / address).exists() else Path(address)
+    local(weights, f"{called(entry, file)}: weights")
+    path = file.parent / weights if (file.parent / weights).exists() else Path(weights)
     check_tensor_file(
         path / "model.safetensors" if path.is_dir() else path, f"{called(entry, file)}: weights"
     )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import attrs
 
-from compatkit import errors, plugins
-from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, type_of
+from compatkit import plugins
+from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, suggest, type_of
 from compatkit.experiments.studies.records import RENAMED
 from compatkit.experiments.studies.study import Study
 from compatkit.plugins.isolation import Owner
@@ -45,7 +44,7 @@ def find(number: str) -> InstalledStudy:
     known = numbers()
     if number not in known:
         raise UnknownName(
-            f"There is no study {number!r}.{near(number, known)} There are {', '.join(known) or 'none'}: "
+            f"There is no study {number!r}.{suggest(number, known)} There are {', '.join(known) or 'none'}: "
             "`compatkit study list` says what each shows.",
             subject=number,
         )
@@ -84,24 +83,11 @@ def arms_of(installed: InstalledStudy, arms: Iterable[str]) -> tuple[str, ...]:
     for name in wanted:
         if name not in installed.study.arms:
             raise UsageError(
-                f"Study {installed.number} has no arm {name!r}.{near(name, installed.study.arms)} Its arms are "
+                f"Study {installed.number} has no arm {name!r}.{suggest(name, installed.study.arms)} Its arms are "
                 f"{', '.join(installed.study.arms)}.",
                 subject=name,
             )
     return tuple(arm for arm in installed.study.arms if arm in wanted or not wanted)
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Return ``" Near it: ..."`` with numbers of the same chapter, else similar names; empty if there are none.
-
-    Args:
-        name: What was asked for.
-        known: Names or numbers that exist.
-    """
-    names = list(known)
-    chapter = [other for other in names if "." in name and other.split(".")[0] == name.split(".")[0]]
-    close = errors.near(name, chapter or names, 3) or chapter[:3]
-    return f" Near it: {', '.join(close)}." if close else ""
 
 
 def _order(number: str) -> list[tuple[float, str]]:
@@ -126,15 +112,15 @@ def settings_of(
     sizes = installed.study.sizes
     if size not in sizes:
         raise UsageError(
-            f"Study {installed.number} has no size {size!r}.{near(size, sizes)} Its sizes are {', '.join(sizes)}.",
+            f"Study {installed.number} has no size {size!r}.{suggest(size, sizes)} Its sizes are {', '.join(sizes)}.",
             subject=size,
         )
     settings = {name: _plain(value) for name, value in sizes[size].items()}
     for name, value in ((RENAMED.get(name, name), value) for name, value in (changes or {}).items()):
         if name not in settings:
             raise UsageError(
-                f"Study {installed.number} has no setting {name!r}.{near(name, settings)} At size {size!r} there are "
-                f"{', '.join(f'{key}={present}' for key, present in settings.items())}.",
+                f"Study {installed.number} has no setting {name!r}.{suggest(name, settings)} At size {size!r} there "
+                f"are {', '.join(f'{key}={present}' for key, present in settings.items())}.",
                 subject=name,
             )
         settings[name] = _like(value, settings[name], f"Study {installed.number}: the setting {name!r}")
@@ -142,7 +128,7 @@ def settings_of(
 
 
 def read_changes(texts: Iterable[str]) -> dict[str, Any]:
-    """Parse ``NAME=VALUE`` texts; a value is written as in TOML or JSON, or is a bare text.
+    """Parse ``NAME=VALUE`` texts; a value is written as in JSON, or is a bare text.
 
     Raises:
         UsageError: A text has no ``=``.
@@ -152,17 +138,10 @@ def read_changes(texts: Iterable[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"A setting is changed by NAME=VALUE, such as steps=100; got {text!r}.")
-        changes[name.strip()] = _value(value.strip())
+        changes[name.strip()] = value.strip()
+        with suppress(ValueError):
+            changes[name.strip()] = json.loads(value)
     return changes
-
-
-def _value(text: str) -> Any:
-    with suppress(tomllib.TOMLDecodeError):
-        return tomllib.loads(f"value = {text}")["value"]
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _like(value: Any, example: Any, what: str) -> Any:

@@ -14,7 +14,6 @@ from compatkit.errors import FormatError
 from compatkit.experiments.folders import structured
 from compatkit.foundation.codec import key_of
 from compatkit.registry.os_errors import environment
-from compatkit.reports.writing import write
 
 FILE = "runs.jsonl"
 
@@ -101,16 +100,6 @@ def append(folder: Path, record: StudyRecord) -> None:
         file.write(_line(record))
         file.flush()
         os.fsync(file.fileno())
-
-
-def replace(folder: Path, records: Sequence[StudyRecord]) -> None:
-    """Replace all recorded runs by these.
-
-    Args:
-        folder: Of the study's runs.
-        records: In the order to write.
-    """
-    write(folder / FILE, "".join(map(_line, records)))
 
 
 def _line(record: StudyRecord) -> str:

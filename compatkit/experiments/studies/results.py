@@ -40,7 +40,7 @@ class StudyDocument(Tabular, dict[str, Any]):
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Results(Tabular):
+class Results:
     """The runs of some arms and seeds at one size.
 
     Attributes:
@@ -113,9 +113,6 @@ class Results(Tabular):
     def figure_data(self, arm: str) -> list[Mapping[str, Any]]:
         """Return the figure data of an arm's runs, one per seed."""
         return [self.records[arm, seed].figure_data for seed in self.seeds]
-
-    def _rows(self) -> list[dict[str, Any]]:
-        return StudyDocument(self.to_json(()))._rows()
 
     def to_json(self, files: Sequence[str]) -> dict[str, Any]:
         """Return everything except figure data as JSON values."""

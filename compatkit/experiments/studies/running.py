@@ -35,7 +35,6 @@ def carry_out(
     arms: Sequence[str] = (),
     data: str | None = None,
     changes: Mapping[str, Any] | None = None,
-    anew: bool = False,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     say: Say = lambda text: None,
 ) -> StudyDocument:
@@ -49,7 +48,6 @@ def carry_out(
         arms: Some of the study's arms; empty for all.
         data: Folder of data sets; None for the search path of ``compatkit.data.load``.
         changes: Settings that replace those of the size.
-        anew: Delete runs with other settings from the folder instead of raising.
         progress: Called with runs done, runs in all, and what is being done.
         say: Called with each line of news.
 
@@ -68,7 +66,7 @@ def carry_out(
     settings, chosen = settings_of(installed, size, changes), arms_of(installed, arms)
     folder = Path(local(out, "a folder of results"))
     with made(folder):
-        done = _kept(folder, {"study": number, "size": size, **settings}, anew, say)
+        done = _kept(folder, {"study": number, "size": size, **settings}, say)
         seen = {split: digest for record in done.values() for split, digest in record.data.items()}
         shelf = Shelf(number, data, seen, folder)
         wanted = [(arm, seed) for seed in range(seeds) for arm in chosen]
@@ -96,32 +94,25 @@ def carry_out(
         return _write(results, folder)
 
 
-def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[tuple[str, int], StudyRecord]:
-    """Return the recorded runs of this plan; delete others if ``anew``.
+def _kept(folder: Path, plan: Mapping[str, Any], say: Say) -> dict[tuple[str, int], StudyRecord]:
+    """Return the recorded runs, which are all of this plan.
 
     Raises:
-        UsageError: There are others, and ``anew`` is False.
+        UsageError: There are others.
     """
     recorded = [record for record in records.read(folder) if record.measured]
-    other = [record for record in recorded if record.plan != plan]
-    if other and not anew:
-        names = dict.fromkeys((*other[0].plan, *plan))
+    other = [record.plan for record in recorded if record.plan != plan]
+    if other:
         differences = [
-            f"{name}: {other[0].plan.get(name, 'nothing')} there, {plan.get(name, 'nothing')} here"
-            for name in names
-            if other[0].plan.get(name) != plan.get(name)
+            f"{name}: {other[0].get(name, 'nothing')} there, {plan.get(name, 'nothing')} here"
+            for name in dict.fromkeys((*other[0], *plan))
+            if other[0].get(name) != plan.get(name)
         ]
         raise UsageError(
             f"{folder} holds {_runs(len(other))} with other settings ({'; '.join(differences)}), which cannot share a "
-            "table with these. Name another folder with --out, or drop those runs with --anew.",
+            "table with these. Name another folder with --out.",
             subject=folder,
         )
-    if other:
-        say(f"dropped {_runs(len(other))} of other settings from {folder / records.FILE}")
-        recorded = [record for record in recorded if record.plan == plan]
-        records.replace(folder, recorded)
-        for left in folder.glob("*.checkpoint"):
-            left.unlink()
     if recorded:
         say(f"already there: {_runs(len(recorded))}")
     return {(record.arm, record.seed): record for record in recorded}

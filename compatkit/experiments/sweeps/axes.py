@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import attrs
 
 from compatkit.data.specification import KEYS
 from compatkit.errors import FormatError, InvalidName, UsageError
-from compatkit.experiments.recipes import SWEEP, TASK
+from compatkit.experiments.recipes import SWEEP, task_keys
 from compatkit.experiments.recipes.values import only
 from compatkit.foundation.codec import digest, dumps
 from compatkit.registry.names import check_segment
@@ -120,25 +119,16 @@ def _values(values: Any, where: str) -> tuple[Any, ...]:
         raise UsageError(
             f"{where} is an empty list, so there would be no run. Give it values, or leave it out."
         )
-    seen: set[str] = set()
+    seen: set[bytes] = set()
     for value in values:
         try:
-            written = json.dumps(_comparable(json.loads(dumps(value))), sort_keys=True)
+            written = dumps(value)
         except FormatError as error:
             raise UsageError(f"{where} has a value that cannot be kept: {error}") from error
         if written in seen:
             raise UsageError(f"{where} has the value {value!r:.100} twice; give each value once.")
         seen.add(written)
     return tuple(values)
-
-
-def _comparable(value: Any) -> Any:
-    """Return a JSON value in which 1 and 1.0 are the same, as they are to a run."""
-    if isinstance(value, list):
-        return [_comparable(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _comparable(item) for key, item in value.items()}
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _addresses(tables: Tables, path: str, where: str) -> list[Address]:
@@ -177,7 +167,7 @@ def _of_tasks(tasks: Any, rest: Sequence[str], where: str) -> list[Address]:
             f"{where} cannot vary: each run keeps the names of its tasks, and gets a name of its own."
         )
     if len(rest) > 1:
-        only({rest[0]: None}, (*TASK, *names), where)
+        only({rest[0]: None}, (*task_keys(), *names), where)
         if len(rest) > 2 or rest[0] not in ("data", "kwargs"):
             raise UsageError(f"{where} leads into a value that has no parts; only data and kwargs have.")
         if rest[0] == "data":

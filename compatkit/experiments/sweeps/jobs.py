@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from compatkit.experiments.recipes import Recipe
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Job:
     """One run; all values are JSON values.
 
     Attributes:
-        run: Its name.
+        run: Its name: short and valid in a component's name; the same values give the same name.
         values: The varied values, by path.
-        plan: As in ``RunRecord``.
-        tables: Its recipe.
+        tables: The recipe of this run alone.
         file: Path of the sweep's recipe; paths inside are relative to its folder.
         data_root: Folder of data sets, or None.
         download: Whether torchvision may download missing data sets.
+        plan: As in ``RunRecord``.
         registry: Registry for parts and results.
         folder: Folder for records and checkpoints.
         launcher: Name of the launcher, for the record.
@@ -44,14 +44,14 @@ class Job:
 
     run: str
     values: Mapping[str, Any]
-    plan: str
     tables: Mapping[str, Any]
     file: str
     data_root: str | None
     download: bool
-    registry: str
-    folder: str
-    launcher: str
+    plan: str = ""
+    registry: str = ""
+    folder: str = ""
+    launcher: str = ""
 
     def dumps(self) -> str:
         """Return the job as one line."""

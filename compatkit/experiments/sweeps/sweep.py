@@ -39,21 +39,6 @@ MOST = 10_000
 Progress = Callable[[int, int, str], None]
 
 
-@attrs.frozen
-class PlannedRun:
-    """One run of a sweep.
-
-    Attributes:
-        name: Short and valid in a component's name; the same values give the same name.
-        values: The varied values, by path.
-        tables: The recipe of this run alone.
-    """
-
-    name: str
-    values: Mapping[str, Any]
-    tables: Mapping[str, Any]
-
-
 @attrs.frozen(eq=False)
 class Sweep:
     """Many runs of one recipe, all checked.
@@ -62,15 +47,11 @@ class Sweep:
         file: The recipe.
         axes: What varies; the runs are their Cartesian product.
         runs: In the order of the recipe, the last axis fastest.
-        root: Folder of data sets; None for the search path of ``compatkit.data.load``.
-        download: Whether torchvision may download missing data sets.
     """
 
     file: Path
     axes: tuple[Axis, ...]
-    runs: tuple[PlannedRun, ...]
-    root: str | None = None
-    download: bool = False
+    runs: tuple[Job, ...]
 
     @classmethod
     def read(
@@ -112,13 +93,14 @@ class Sweep:
             dict(zip(paths, combination, strict=True))
             for combination in itertools.product(*(axis.values for axis in axes))
         ]
-        runs = [
-            PlannedRun(name, values, put(tables, values, file))
+        data_root = None if root is None else str(Path(root).absolute())
+        runs = tuple(
+            Job(name, values, put(tables, values, file), str(file), data_root, download)
             for name, values in zip(names_of(products), products, strict=True)
-        ]
+        )
         for run in runs:
             _check(run, file)
-        return cls(file, axes, tuple(runs), root, download)
+        return cls(file, axes, runs)
 
     def run(
         self,
@@ -160,21 +142,8 @@ class Sweep:
         folder = Path(local(records_at, "a folder of records")).absolute()
         records.check_folder(folder, resume)
         cache = DataCache()
-        jobs = [
-            Job(
-                run=run.name,
-                values=run.values,
-                plan="",
-                tables=run.tables,
-                file=str(self.file),
-                data_root=None if self.root is None else str(Path(self.root).absolute()),
-                download=self.download,
-                registry=str(root),
-                folder=str(folder),
-                launcher=launch.name,
-            )
-            for run in self.runs
-        ]
+        places = {"registry": str(root), "folder": str(folder), "launcher": launch.name}
+        jobs = [attrs.evolve(run, **places) for run in self.runs]
         planned = planned_jobs(jobs, cache, opened, report)
         ended, left, notes = sort(planned, folder, opened)
         Registry.init(root, exist_ok=True)  # after the checks: a refused sweep leaves nothing behind
@@ -197,7 +166,7 @@ class Sweep:
             failed = sum(run.state == "failed" for run in ended.values())
             report(len(ended), len(self.runs), f"{failed} failed" if failed else "")
         seeds = {job.run: job.seed for job in planned}
-        return SweepResult(folder, tuple(ended[run.name] for run in self.runs), choice, tuple(notes), seeds)
+        return SweepResult(folder, tuple(ended[run.run] for run in self.runs), choice, tuple(notes), seeds)
 
     @staticmethod
     def open(folder: str | os.PathLike[str]) -> SweepResult:
@@ -219,8 +188,8 @@ class Sweep:
         return opened(Path(folder).absolute())
 
 
-def _check(run: PlannedRun, file: Path) -> None:
-    with _named(run.name):
+def _check(run: Job, file: Path) -> None:
+    with _named(run.run):
         if "checkpoint" in run.tables.get("trainer", ()):
             raise UsageError(
                 f"{file}: [trainer]: a sweep manages the checkpoints of its runs; leave checkpoint out."
@@ -228,7 +197,7 @@ def _check(run: PlannedRun, file: Path) -> None:
         written = check(run.tables, file)
         try:
             for task in written.entries:
-                check_name(f"{written.prefix}/{run.name}/{task['name']}.extractor")
+                check_name(f"{written.prefix}/{run.run}/{task['name']}.extractor")
         except InvalidName as error:
             error.args = (
                 f"{error} A sweep's parts are named <prefix>/<run>/<task>.extractor, so its prefix is one word "

@@ -11,7 +11,7 @@ from small import data_set
 
 import compatkit as ck
 from compatkit.contracts.manifest import About
-from compatkit.experiments.recipes.recipe import FROM_PARTS, TASK, FrozenParts, Recipe
+from compatkit.experiments.recipes.recipe import FROM_PARTS, FrozenParts, Recipe, task_keys
 from compatkit.experiments.sweeps.jobs import Job
 from compatkit.experiments.sweeps.sweep import _decides, _task
 from compatkit.foundation.codec import dumps
@@ -43,7 +43,7 @@ PLAIN = ck.Task("a", DATA, "resnet8_cifar", "layer2", size=16)
 
 def test_there_is_an_example_of_every_key() -> None:
     """A sweep refuses tasks that start from components, which alone can have their extractor frozen."""
-    assert {*OTHER, *FROM_PARTS, "freeze_extractor", "recompute_activations"} == {*TASK}
+    assert {*OTHER, *FROM_PARTS, "freeze_extractor", "recompute_activations"} == {*task_keys()}
 
 
 @pytest.mark.parametrize("key", OTHER)
@@ -65,7 +65,9 @@ def test_what_changes_no_bit_is_the_same_run_and_found_again() -> None:
 
 def test_a_cache_that_changes_pixels_is_another_run() -> None:
     def decides(**settings: Any) -> bytes:
-        plan = Recipe(Path("r"), "p", ck.Trainer(steps=1, **settings), (PLAIN,), (), FrozenParts(), About())
+        plan = Recipe(
+            Path("r"), "p", ck.Trainer(steps=1, **settings), (), (), FrozenParts(), About(), (PLAIN,)
+        )
         job = Job(
             **dict.fromkeys(one.name for one in attrs.fields(Job)) | {"run": "r", "tables": {"prefix": "p"}}
         )
