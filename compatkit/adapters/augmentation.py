@@ -6,12 +6,12 @@ generators of Python, numpy and torch, which are seeded for each image.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import attrs
 import numpy as np
@@ -107,7 +107,7 @@ def image_augmentation(
         UsageError: An argument is not one of ``create_transform``, or follows from the task.
     """
     if callable(augment):
-        return ImageAugmentation(_posterizing(augment), False, None, f"{type(augment).__name__} of the task")
+        return ImageAugmentation(augment, False, None, f"{type(augment).__name__} of the task")
     if isinstance(augment, Mapping):
         words = ", ".join(f"{name}={value!r}" for name, value in augment.items())
         return _of_timm(augment, data, f"timm's create_transform({words})")
@@ -142,6 +142,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def _of_timm(arguments: Mapping[str, Any], data: Data, description: str) -> ImageAugmentation:
+    from timm.data.auto_augment import NAME_TO_OP, posterize
     from timm.data.random_erasing import RandomErasing
     from timm.data.transforms_factory import create_transform
 
@@ -150,8 +151,10 @@ def _of_timm(arguments: Mapping[str, Any], data: Data, description: str) -> Imag
     rest = {name: value for name, value in arguments.items() if name not in ERASING}
     fill = {"mean": data.mean} if len(data.mean) == 1 else {}  # a gray image cannot be filled with a color
     settings = {"interpolation": data.interpolation, **fill, **rest}
+    black = {name: _posterize for name, operation in NAME_TO_OP.items() if operation is posterize}
     try:
-        made: Any = create_transform(data.size, is_training=True, use_prefetcher=True, **settings)
+        with patch.dict(NAME_TO_OP, black):
+            made: Any = create_transform(data.size, is_training=True, use_prefetcher=True, **settings)
     except (AssertionError, TypeError, ValueError, KeyError) as error:
         raise UsageError(
             f"timm.data.create_transform refuses {dict(rest)}: {error}.", subject=rest
@@ -164,32 +167,7 @@ def _of_timm(arguments: Mapping[str, Any], data: Data, description: str) -> Imag
             max_count=erasing.get("re_count", 1),
             device="cpu",
         )
-    return ImageAugmentation(_posterizing(made), False, erase, description)
-
-
-def _posterizing(transform: Any) -> Any:
-    """Return a transform whose operations of timm may keep 0 bits; timm's module and ``transform`` do not change."""
-    from timm.data.auto_augment import posterize
-
-    if not any(applied.aug_fn is posterize for applied in _operations(transform)):
-        return transform
-    transform = copy.deepcopy(transform)
-    for operation in _operations(transform):
-        if operation.aug_fn is posterize:
-            operation.aug_fn = _posterize
-    return transform
-
-
-def _operations(transform: Any) -> Iterator[Any]:
-    """Yield the operations of timm's AutoAugment, RandAugment and AugMix inside a transform."""
-    if hasattr(transform, "aug_fn"):
-        yield transform
-    elif isinstance(transform, list | tuple):
-        for part in transform:
-            yield from _operations(part)
-    else:
-        for name in ("transforms", "policy", "ops"):
-            yield from _operations(getattr(transform, name, ()))
+    return ImageAugmentation(made, False, erase, description)
 
 
 def _posterize(image: Image, bits_to_keep: int, **_: Any) -> Image:

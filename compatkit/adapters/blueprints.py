@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.builders import whole_of
-from compatkit.adapters.cutting.assigned import attributes, changed_attributes, differing_state
+from compatkit.adapters.cutting.assigned import attributes, changed_attributes, differing_state, equal
 from compatkit.adapters.cutting.discovery import CutPoint
 from compatkit.adapters.cutting.planning import CutPlan, channels_of, cuts, plan
-from compatkit.adapters.cutting.proof import equal, prove, unchanged
+from compatkit.adapters.cutting.proof import prove, unchanged
 from compatkit.adapters.cutting.remembered import remembered_sides
 from compatkit.adapters.fingerprint import observe, probe, same_probe
 from compatkit.adapters.initialization import seeded, without_draws

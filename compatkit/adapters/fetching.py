@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
@@ -49,15 +48,7 @@ def reachable() -> bool:
     if {"https", "all"} & getproxies().keys():
         return True
     place = urlsplit(hub())
-    answered: list[bool] = []
-
-    def knock() -> None:
-        with suppress(OSError):
-            port = place.port or (80 if place.scheme == "http" else 443)
-            socket.create_connection((place.hostname or "", port), WAIT).close()
-            answered.append(True)
-
-    asking = threading.Thread(target=knock, daemon=True)  # looking up a name has no time limit of its own
-    asking.start()
-    asking.join(WAIT)
-    return bool(answered)
+    port = place.port or (80 if place.scheme == "http" else 443)
+    with suppress(OSError), socket.create_connection((place.hostname or "", port), WAIT):
+        return True
+    return False

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 from timm import __version__, create_model, list_models
@@ -17,7 +15,6 @@ from timm.models import (
     is_model_pretrained,
     model_entrypoint,
 )
-from timm.models._hub import download_from_hf
 from torch import nn
 
 from compatkit.adapters.fetching import OFFLINE, hub, offline, reachable
@@ -76,50 +73,6 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
             f"The pretrained weights of {model!r} could not be fetched or read: {why}. Connect to the network, or "
             "put them into timm's cache first.",
             subject=model,
-        ) from error
-
-
-def fetch(repository: str, files: Sequence[str]) -> Path:
-    """Return the folder of the hub's cache that holds files of a repository, fetched where they are not there.
-
-    Args:
-        repository: ``owner/name``, with ``@revision`` where it is not the latest.
-        files: Names in it.
-
-    Raises:
-        UsageError: There is no such repository, or it lacks one of the files.
-        EnvironmentFailure: They are not in the cache, and could not be fetched.
-    """
-    lost = not os.environ.get(OFFLINE) and not reachable()
-    try:
-        with offline() if lost else nullcontext():
-            return [Path(download_from_hf(repository, file)) for file in files][-1].parent
-    except Exception as error:  # of a library with one door, which is not here: told apart by their names
-        kind = type(error).__name__
-        if kind == "RemoteEntryNotFoundError":
-            raise UsageError(
-                f"The repository {repository!r} of the hub has not both of {' and '.join(files)}; other files of "
-                "weights may be pickles, which are never loaded. Name another one.",
-                subject=repository,
-            ) from error
-        if kind in (
-            "HFValidationError",
-            "RepositoryNotFoundError",
-            "RevisionNotFoundError",
-            "AssertionError",
-        ):
-            raise UsageError(
-                f"The hub has no repository {repository!r} that you may read. Write hf-hub:OWNER/NAME, with @REVISION "
-                f"behind it where it is not the latest: {kind}.",
-                subject=repository,
-            ) from error
-        if not isinstance(error, OSError):
-            raise
-        why = f"and {hub()} does not answer" if lost else f"and could not be fetched: {error}".rstrip(".")
-        raise EnvironmentFailure(
-            f"The weights of {repository!r} are not in the cache, {why}. Connect to the network, or name a folder that "
-            f"holds {' and '.join(files)}.",
-            subject=repository,
         ) from error
 
 

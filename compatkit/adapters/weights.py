@@ -21,8 +21,6 @@ from compatkit.registry.weights.tensorfile import deserialize
 
 TENSORS, CONFIG = "model.safetensors", "config.json"
 """Files of a folder of weights, as timm's ``save_for_hf`` writes it."""
-HUB, FOLDER = "hf-hub:", "local-dir:"
-"""Beginnings of names of weights, as in ``timm.create_model``."""
 LARGEST_CONFIG = 2**24
 _FROM_ONE = "Take weights and blueprint from one component; the library that built it may have changed."
 _FROM_WHOLE = "Give weights of this architecture, for images of the same size and channels (size, kwargs)."
@@ -46,31 +44,19 @@ class Located:
 
 
 def locate(weights: str | Path) -> Located:
-    """Return the file of named weights: a file, a folder, ``local-dir:FOLDER``, or ``hf-hub:OWNER/NAME``.
+    """Return the file of named weights: a file, or that of a folder, with what its ``config.json`` says.
 
     Raises:
-        UsageError: There is no such folder or repository, or it holds no safetensors file.
+        UsageError: The folder holds no safetensors file.
         FormatError: Its ``config.json`` is damaged.
-        EnvironmentFailure: It cannot be read, or is neither in the hub's cache nor to be fetched.
+        EnvironmentFailure: It cannot be read.
     """
-    text = str(weights)
-    if text.startswith(HUB):
-        from compatkit.adapters.timm import fetch
-
-        return _in_folder(fetch(text.removeprefix(HUB), (CONFIG, TENSORS)))
-    inner = text.removeprefix(FOLDER)
-    path = Path(local(inner if isinstance(weights, str) else weights, "a file of weights"))
-    return _in_folder(path) if path.is_dir() or text.startswith(FOLDER) else Located(path)
-
-
-def _in_folder(folder: Path) -> Located:
+    folder = Path(local(weights, "a file of weights"))
+    if not folder.is_dir():
+        return Located(folder)
     path = folder / TENSORS
     if not path.is_file():
-        content = (
-            ", ".join(sorted(entry.name for entry in folder.iterdir())[:5])
-            if folder.is_dir()
-            else "no folder"
-        )
+        content = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5])
         raise UsageError(
             f"The weights {folder} need a file {TENSORS}, and there is {content or 'nothing'}; other files of weights "
             "may be pickles, which are never loaded. timm's save_for_hf writes one with safe_serialization=True.",

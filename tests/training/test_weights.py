@@ -1,4 +1,4 @@
-"""Weights by the names that timm's users know: files, folders, the hub; with the images that their config states."""
+"""Weights by the names that timm's users know: files and folders; with the images that their config states."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from timm.models import save_for_hf  # pyright: ignore[reportPrivateImportUsage]
 from torch import nn
 
 import compatkit as ck
-from compatkit.adapters import timm as door
-from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError, UsageError
+from compatkit.errors import CompatkitError, FormatError, UsageError
 from compatkit.evaluation.preprocessing import fitting, normalize
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
@@ -62,7 +61,7 @@ def assert_body(state: TaskState, network: nn.Module) -> None:
     assert found["classifier.weight"].shape[0] == 3
 
 
-@pytest.mark.parametrize("say", [str, Path, lambda folder: f"local-dir:{folder}"])
+@pytest.mark.parametrize("say", [str, Path])
 def test_a_folder_as_timm_saves_it(tmp_path: Path, say: Callable[[Path], Any]) -> None:
     network = saved(tmp_path / "net")
     state = prepare_task(task(say(tmp_path / "net")), 0, CPU)
@@ -129,79 +128,12 @@ def test_the_run_states_the_images_and_trains_again_from_the_start(tmp_path: Pat
     assert "resized" not in plain and "normalisation" not in plain
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the hub's cache for ``user/net``."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(door, "reachable", lambda: False)
-    place = tmp_path / "hub" / "models--user--net"
-    (place / "refs").mkdir(parents=True)
-    (place / "refs" / "main").write_text("a" * 40)
-    folder = place / "snapshots" / ("a" * 40)
-    folder.mkdir(parents=True)
-    return folder
-
-
-@pytest.mark.parametrize("name", ["user/net", f"user/net@{'a' * 40}"])
-def test_a_repository_of_the_hub_is_found_in_the_cache_without_a_network(cache: Path, name: str) -> None:
-    network = saved(cache)
-    state = prepare_task(task(f"hf-hub:{name}"), 0, CPU)
-    assert_body(state, network)
-    assert state.data.crop_pct == 0.8
-
-
-@pytest.mark.usefixtures("cache")
-def test_what_is_not_in_the_cache_is_said_so_where_nobody_answers() -> None:
-    with pytest.raises(
-        EnvironmentFailure, match="weights of 'user/other' are not in the cache, and"
-    ) as caught:
-        prepare_task(task("hf-hub:user/other"), 0, CPU)
-    assert caught.value.code == "environment" and caught.value.subject == "user/other"
-
-
-class RemoteEntryNotFoundError(Exception):
-    """As of the hub's library."""
-
-
-class RepositoryNotFoundError(OSError):
-    """As of the hub's library."""
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "said"),
-    [
-        (RemoteEntryNotFoundError(), UsageError, "has not both of config.json and model.safetensors"),
-        (RepositoryNotFoundError(), UsageError, "The hub has no repository 'user/net' that you may read"),
-        (OSError("no route"), EnvironmentFailure, "and could not be fetched: no route. Connect to"),
-    ],
-)
-def test_what_the_hub_refuses(
-    error: Exception, kind: type[CompatkitError], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*given: Any) -> str:
-        raise error
-
-    monkeypatch.setattr(door, "download_from_hf", fail)
-    monkeypatch.setattr(door, "reachable", lambda: True)
-    with pytest.raises(kind) as caught:
-        prepare_task(task("hf-hub:user/net"), 0, CPU)
-    assert said in str(caught.value) and caught.value.subject == "user/net"
-
-
-def test_a_name_that_is_no_repository_is_refused() -> None:
-    with pytest.raises(UsageError, match="Write hf-hub:OWNER/NAME"):
-        prepare_task(task("hf-hub:a/b/c"), 0, CPU)
-
-
 def test_a_folder_without_safetensors_is_refused_and_no_pickle_is_opened(tmp_path: Path) -> None:
     save_for_hf(create_model(NAME, num_classes=7), str(tmp_path), safe_serialization=False)
     expected = r"need a file model.safetensors, and there is config.json, pytorch_model.bin; .* never loaded"
     with pytest.raises(UsageError, match=expected) as caught:
         prepare_task(task(tmp_path), 0, CPU)
     assert caught.value.subject == tmp_path
-    with pytest.raises(UsageError, match="there is no folder"):
-        prepare_task(task(f"local-dir:{tmp_path / 'none'}"), 0, CPU)
 
 
 def test_another_architecture_is_refused_by_both_names(tmp_path: Path) -> None:

@@ -70,20 +70,6 @@ class PairedMoments:
             if len(left):
                 self._add(left.double(), right.double())
 
-    def merge(self, other: PairedMoments) -> None:
-        """Take in the moments of other samples (Chan, Golub and LeVeque 1979)."""
-        total = self.samples + other.samples
-        if other.samples == 0:
-            return
-        shift_x, shift_y = other.mean_x - self.mean_x, other.mean_y - self.mean_y
-        weight = self.samples * other.samples / total
-        self.xx.add_(other.xx).addr_(shift_x, shift_x, alpha=weight)
-        self.xy.add_(other.xy).addr_(shift_x, shift_y, alpha=weight)
-        self.yy.add_(other.yy).addcmul_(shift_y, shift_y, value=weight)
-        self.mean_x += shift_x * (other.samples / total)
-        self.mean_y += shift_y * (other.samples / total)
-        self.samples = total
-
     def dead(self) -> tuple[int, int]:
         """Return how many channels of x and of y hardly change from sample to sample."""
         counts = []
@@ -112,6 +98,7 @@ class PairedMoments:
             raise DataError("The features do not change from image to image; there is nothing to fit on.")
 
     def _add(self, x: Tensor, y: Tensor) -> None:
+        """Take in one block (Chan, Golub and LeVeque 1979)."""
         mean_x, mean_y = x.mean(dim=0), y.mean(dim=0)
         if not (bool(torch.isfinite(x).all()) and bool(torch.isfinite(y).all())):
             raise DataError("Features to fit on are not finite; look at the weights of the extractors.")

@@ -179,12 +179,13 @@ def _plain(module: nn.Module) -> dict[str, object]:
 def _equal(value: object, other: object) -> bool:
     if isinstance(value, Tensor) and isinstance(other, Tensor):
         left, right = value.detach().cpu(), other.detach().cpu()
-        return left.shape == right.shape and left.dtype == right.dtype and _same_bits(left, right)
+        return left.shape == right.shape and left.dtype == right.dtype and equal(left, right)
     return type(value) is type(other) and bool(value == other or value != value)
 
 
-def _same_bits(tensor: Tensor, other: Tensor) -> bool:
-    return bool(torch.equal(tensor, other)) or bool(torch.equal(tensor.nan_to_num(), other.nan_to_num()))
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors are equal, NaN where the other has NaN."""
+    return torch.equal(a, b) or (a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all()))
 
 
 def _shapes(tensors: dict[str, Tensor | None]) -> dict[str, tuple[int, ...]]:

@@ -8,9 +8,8 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from compatkit.adapters.cutting.crossing import MOST
 from compatkit.adapters.cutting.cut import CANONICAL
@@ -86,7 +85,8 @@ def watched(whole: nn.Module, image: tuple[int, ...]) -> list[CutPoint]:
     names: dict[nn.Module, str] = {}
     for name, module in whole.named_modules():
         names.setdefault(module, name)
-    counter = _Flops()
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    counter = FlopCounterMode(display=False, custom_mapping={attention: _attention})
     watch = _Watch(whole, counter)
     hooks = [module.register_forward_hook(watch.finished(name)) for module, name in names.items() if name]
     if hasattr(whole, "forward_features"):
@@ -116,29 +116,14 @@ def _forward(whole: nn.Module, images: Tensor) -> Any:
         ) from error
 
 
-class _Flops(TorchDispatchMode):
-    """Counts floating-point operations by torch's own formulas."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        count = flop_registry.get(func._overloadpacket)
-        if count is not None:
-            self.total += count(*args, **(kwargs or {}), out_val=out)
-        elif func._overloadpacket is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
-            self.total += sdpa_flop_count(*(tensor.shape for tensor in args[:3]))
-        return out
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return sdpa_flop_count(query, key, value)
 
 
 class _Watch(FunctionWatch):
     """Numbers every operation; notes when each tensor that depends on the image is made and last used."""
 
-    def __init__(self, whole: nn.Module, counter: _Flops) -> None:
+    def __init__(self, whole: nn.Module, counter: FlopCounterMode) -> None:
         super().__init__()
         self.counter = counter
         self.clock = 0
@@ -170,7 +155,7 @@ class _Watch(FunctionWatch):
     def end(self, name: str, output: Any) -> None:
         self.clock += 1
         self.alive.append(output)
-        self.ends.setdefault(name, []).append((self.clock, output, self.counter.total))
+        self.ends.setdefault(name, []).append((self.clock, output, self.counter.get_total_flops()))
         produced = [
             id(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and id(leaf) in self.born
         ]
@@ -236,7 +221,7 @@ class _Watch(FunctionWatch):
         shapes += [(self.source[id(value)], tuple(value.shape)) for value in others]
         crossing = tuple((where, shape[1:] if shape[:1] == (2,) else shape) for where, shape in shapes)
         left = sum(self.counts[value] for value, (first, _) in self.spans.items() if first <= end)
-        total = self.counter.total
+        total = self.counter.get_total_flops()
         return CutPoint(
             name,
             kind,

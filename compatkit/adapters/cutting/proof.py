@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.cutting.assigned import RegisteredTensors, attributes, changed_attributes
+from compatkit.adapters.cutting.assigned import RegisteredTensors, attributes, changed_attributes, equal
 from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError, IntegrityError, type_of
 
@@ -203,11 +203,6 @@ def _check_repeats(
 def _run(function: Callable[[Tensor], Any], images: Tensor) -> Any:
     torch.default_generator.manual_seed(0)
     return function(images.clone())
-
-
-def equal(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors are equal, NaN where the other has NaN."""
-    return torch.equal(a, b) or (a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all()))
 
 
 def _shown(value: Any) -> str:

@@ -56,6 +56,11 @@ class SeamAdapter(nn.Module):
             self.adapted(feature) if at == self.port else feature for at, feature in enumerate(features)
         )
 
+    def extra_repr(self) -> str:
+        """List the settings."""
+        own = {name: value for name, value in vars(self).items() if name[0] != "_" and name != "training"}
+        return ", ".join(f"{name}={value}" for name, value in own.items() if value is not None)
+
     def adapted(self, features: Tensor) -> Tensor:
         """Return one tensor changed.
 
@@ -82,10 +87,6 @@ class Cast(SeamAdapter):
         """Return the same values in the other type, any shape."""
         return features.to(self.dtype)
 
-    def extra_repr(self) -> str:
-        """Say which type."""
-        return str(self.dtype)
-
 
 class DropTokens(SeamAdapter):
     """Leaves out class or register tokens.
@@ -107,10 +108,6 @@ class DropTokens(SeamAdapter):
         check_axes("drop-tokens", features, "NLC")
         rest = features[:, self.keep + self.drop :]
         return torch.cat([features[:, : self.keep], rest], dim=1) if self.keep else rest
-
-    def extra_repr(self) -> str:
-        """Say which tokens."""
-        return f"keep={self.keep}, drop={self.drop}"
 
 
 class Pool(SeamAdapter):
@@ -143,10 +140,6 @@ class Pool(SeamAdapter):
         if self.to_layout == "NCHW":
             return vector[:, :, None, None]
         return {"NHWC": vector[:, None, None], "NLC": vector[:, None], "NC": vector}[self.to_layout]
-
-    def extra_repr(self) -> str:
-        """Say from what to what."""
-        return f"{self.layout} to {self.to_layout}"
 
 
 class Resize(SeamAdapter):
@@ -202,10 +195,6 @@ class Resize(SeamAdapter):
             return F.adaptive_avg_pool2d(wide, size).to(maps.dtype)
         return F.interpolate(wide, size=list(size), mode="bilinear", antialias=True).to(maps.dtype)
 
-    def extra_repr(self) -> str:
-        """Say to which sides."""
-        return f"{self.layout}, {self.size[0]}x{self.size[1]}"
-
 
 class Permute(SeamAdapter):
     """Moves the axes between maps and tokens; positions are counted row by row.
@@ -233,10 +222,6 @@ class Permute(SeamAdapter):
             return last if self.layout == "NLC" else last.flatten(1, 2)
         last = last.unflatten(1, _grid(last, self.sides)) if self.layout == "NLC" else last
         return last.permute(0, 3, 1, 2) if self.to_layout == "NCHW" else last
-
-    def extra_repr(self) -> str:
-        """Say from what to what."""
-        return f"{self.layout} to {self.to_layout}"
 
 
 def _grid(tokens: Tensor, sides: tuple[int, int] | None) -> tuple[int, int]:
@@ -337,10 +322,6 @@ class Project(SeamAdapter):
         else:
             made = F.linear(values, weight, bias)
         return (made.relu() if self.nonnegative else made).to(features.dtype)
-
-    def extra_repr(self) -> str:
-        """Say how many channels."""
-        return f"{self.layout}, {self.weight.shape[1]} to {self.weight.shape[0]} channels"
 
 
 ADAPTERS: dict[str, type[SeamAdapter]] = {

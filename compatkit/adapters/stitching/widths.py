@@ -92,9 +92,9 @@ def widened(
     if blueprint.width is None:
         return extractor, head
     own = own_width(extractor, blueprint, channels)
-    _behind(extractor, nn.Conv2d(own, blueprint.width, 1))
+    _attach(extractor, TO, nn.Conv2d(own, blueprint.width, 1))
     if own != blueprint.width:
-        _before(head, nn.Conv2d(blueprint.width, own, 1))
+        _attach(head, FROM, nn.Conv2d(blueprint.width, own, 1))
     return extractor, head
 
 
@@ -121,38 +121,26 @@ def own_width(extractor: nn.Module, blueprint: Blueprint, channels: int) -> int:
     return features.shape[1]
 
 
-def _behind(part: nn.Module, convolution: nn.Conv2d) -> None:
-    _attach(part, TO, convolution, _ending(type(part)))
+@functools.cache
+def _widened(cls: type[nn.Module], name: str) -> type[nn.Module]:
+    def ending(self: nn.Module, x: Tensor) -> Tensor:
+        """Images to features of the common width."""
+        return self.get_submodule(TO)(cls.forward(self, x))
+
+    def beginning(self: nn.Module, x: Tensor) -> Tensor:
+        """Features of the common width to logits."""
+        return cls.forward(self, self.get_submodule(FROM)(x))
+
+    forward = ending if name == TO else beginning
+    return type(f"{cls.__name__}Widened", (cls,), {"forward": forward, "__module__": cls.__module__})
 
 
-def _before(part: nn.Module, convolution: nn.Conv2d) -> None:
-    _attach(part, FROM, convolution, _beginning(type(part)))
-
-
-def _attach(part: nn.Module, name: str, convolution: nn.Conv2d, kind: type[nn.Module]) -> None:
+def _attach(part: nn.Module, name: str, convolution: nn.Conv2d) -> None:
     """Give a part a layer and the forward pass that runs it."""
     if hasattr(part, name):
         raise CutError(f"The network has something named {name!r} already, the name of the convolution.")
     part.add_module(name, convolution.train(part.training))
-    part.__class__ = kind
-
-
-@functools.cache
-def _ending(cls: type[nn.Module]) -> type[nn.Module]:
-    def forward(self: nn.Module, x: Tensor) -> Tensor:
-        """Images to features of the common width."""
-        return self.get_submodule(TO)(cls.forward(self, x))
-
-    return type(f"{cls.__name__}Widened", (cls,), {"forward": forward, "__module__": cls.__module__})
-
-
-@functools.cache
-def _beginning(cls: type[nn.Module]) -> type[nn.Module]:
-    def forward(self: nn.Module, x: Tensor) -> Tensor:
-        """Features of the common width to logits."""
-        return cls.forward(self, self.get_submodule(FROM)(x))
-
-    return type(f"{cls.__name__}Widened", (cls,), {"forward": forward, "__module__": cls.__module__})
+    part.__class__ = _widened(type(part), name)
 
 
 def entered(head: nn.Module, blueprint: Blueprint) -> nn.Module:

@@ -33,17 +33,6 @@ def test_moments_do_not_depend_on_how_samples_come(pieces: int, monkeypatch: pyt
     same(streamed(x, y, pieces), x, y)
 
 
-def test_moments_are_merged() -> None:
-    x, y = samples()
-    first, second = streamed(x[:150], y[:150]), streamed(x[150:], y[150:])
-    first.merge(second)
-    first.merge(PairedMoments.empty(5, 4))
-    same(first, x, y)
-    nothing = PairedMoments.empty(5, 4)
-    nothing.merge(second)
-    same(nothing, x[150:], y[150:])
-
-
 def test_half_precision_is_summed_in_float64() -> None:
     x, y = (torch.from_numpy(one).to(torch.bfloat16) for one in samples())
     moments = PairedMoments.empty(5, 4)
