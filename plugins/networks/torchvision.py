@@ -18,8 +18,8 @@ from torchvision.models import get_model_builder, get_model_weights, list_models
 
 from compatkit import hookimpl
 from compatkit.errors import EnvironmentFailure, UsageError
+from compatkit.foundation.limits import COUNT
 from compatkit.hooks import Register
-from compatkit.limits import COUNT
 
 compatkit_api = 1
 OFFLINE = "HF_HUB_OFFLINE"
