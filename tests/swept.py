@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from small import write_packs
+
+from compatkit.experiments.recipes import Recipe, check, loader
+from compatkit.experiments.recipes.files import single
 
 TASK = """
 [[tasks]]
@@ -46,3 +50,9 @@ def write_recipe(folder: Path, lines: tuple[str, ...], change: tuple[tuple[str, 
         text = text.replace(old, new)
     (folder / "small.toml").write_text(text + "\n".join(lines) + "\n")
     return folder / "small.toml"
+
+
+def read_recipe(path: str | Path, *, root: str | None = None, **settings: Any) -> Recipe:
+    """Read a recipe and load its data sets."""
+    file = Path(path)
+    return check(single(file), file, **settings).load(loader(file, root, download=False))

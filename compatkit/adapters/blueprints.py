@@ -4,49 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
-import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.builders import whole_of
-from compatkit.adapters.cutting.assigned import attributes, changed_attributes, differing_state, equal
-from compatkit.adapters.cutting.discovery import CutPoint
-from compatkit.adapters.cutting.planning import CutPlan, channels_of, cuts, plan
-from compatkit.adapters.cutting.proof import prove, unchanged
+from compatkit.adapters.cutting.assigned import differing_state
+from compatkit.adapters.cutting.planning import channels_of
 from compatkit.adapters.cutting.remembered import remembered_sides
-from compatkit.adapters.fingerprint import observe, probe, same_probe
+from compatkit.adapters.fingerprint import observe, same_probe
 from compatkit.adapters.initialization import seeded, without_draws
-from compatkit.adapters.inputs import InputSpec, class_layer
+from compatkit.adapters.inputs import class_layer
 from compatkit.adapters.ports.structure import extractor_structure, head_structure
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.adapters.stitching.widths import Joined, entered, own_width, widened
 from compatkit.adapters.weights import load_part, load_whole
-from compatkit.contracts.contract import Blueprint, Contract, Port, Structural
+from compatkit.contracts.contract import Blueprint, Contract, Port, Probe, Structural
 from compatkit.errors import CutError, UsageError
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
-
-__all__ = [
-    "CutPlan",
-    "CutPoint",
-    "InputSpec",
-    "Joined",
-    "build",
-    "build_pair",
-    "check_builds_again",
-    "check_rebuilt",
-    "class_layers",
-    "cuts",
-    "own_width_of",
-    "plan",
-    "probe",
-    "prove",
-    "same_probe",
-    "structural",
-    "with_classes",
-]
 
 
 def build(
@@ -123,7 +99,7 @@ def build_pair(
 
 
 def check_builds_again(
-    owner: str, parts: Mapping[str, nn.Module], blueprints: Mapping[str, Blueprint], images: Tensor
+    owner: str, parts: Mapping[str, nn.Module], blueprints: Mapping[str, Blueprint], shape: Sequence[int]
 ) -> None:
     """Build parts anew from blueprints and weights, as publishing and loading do, before anything is trained.
 
@@ -131,65 +107,17 @@ def check_builds_again(
         owner: What the parts belong to, for messages.
         parts: By side, on the CPU, in eval mode; the second takes the output of the first.
         blueprints: By side.
-        images: Input of the first part.
+        shape: Of the first part's input.
 
     Raises:
-        CutError: A part holds state outside its state dict that its blueprint does not make again, or gives other or
-            random outputs; names the tensor or attribute.
+        CutError: As for ``check_rebuilt``.
     """
-    inputs: Any = images
+    shapes, dtypes = [tuple(shape)], ["float32"]
     for side, part in parts.items():
-        state = {name: tensor.clone() for name, tensor in part.state_dict().items()}
-        again = build(blueprints[side], state=state, share=True).eval()
-        names = list(differing_state(part, again))
-        passing = _set_in_passes(again, inputs) if names else set()
-        if names := [name for name in names if name not in passing]:
-            raise CutError(
-                f"{owner}: the {side}, built again from its blueprint and its weights, has another "
-                f"{', '.join(map(repr, names[:3]))}, which stands outside its state dict: such a part could be trained "
-                "and not published. Register it as a persistent buffer, or compute it from the arguments of the "
-                "network, without random numbers or weights.",
-                subject=names[0],
-            )
-        output, draws = _output(part, inputs)
-        if draws and not _same(output, _output(part, inputs, seed=1)[0]):
-            raise CutError(
-                f"{owner}: the {side} gives random outputs in eval mode, so that no contract could promise them. Draw "
-                "random numbers only where self.training is set.",
-                subject=owner,
-            )
-        if not _same(output, _output(again, inputs)[0]):
-            raise CutError(
-                f"{owner}: the {side}, built again from its blueprint and its weights, gives other outputs: it keeps "
-                "state outside its state dict, or draws random numbers when it is built. Register buffers for it.",
-                subject=owner,
-            )
-        inputs = output
-
-
-def _set_in_passes(part: nn.Module, inputs: Any) -> set[str]:
-    """Return the plain attributes that forward passes set, such as caches of the last batch."""
-    names: set[str] = set()
-    with unchanged(part), torch.no_grad():
-        for training in (True, False):
-            before = attributes(part)
-            part.train(training)(inputs)
-            names.update(changed_attributes(part, before))
-    return names
-
-
-def _output(part: nn.Module, inputs: Any, seed: int = 0) -> tuple[Any, bool]:
-    """Return the output of a part, and whether it drew random numbers."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        before = torch.get_rng_state()
-        return part(inputs), not torch.equal(before, torch.get_rng_state())
-
-
-def _same(output: Any, other: Any) -> bool:
-    """Return whether two outputs, tensors or tuples of them, are equal, NaN for NaN."""
-    pairs = zip(output, other, strict=True) if isinstance(output, tuple) else ((output, other),)
-    return all(equal(left, right) for left, right in pairs)
+        run = observe(part, *shapes, dtypes=dtypes, bounded=False)
+        _check_rebuilt(f"{owner}: the {side}", part, blueprints[side], run.probe, dtypes, bounded=False)
+        shapes = [tuple(output.shape) for output in run.outputs]
+        dtypes = [str(output.dtype).removeprefix("torch.") for output in run.outputs]
 
 
 def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract: Contract) -> None:
@@ -202,14 +130,27 @@ def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract:
         contract: Of the part; its probe decides. Without one, only the names and shapes of the weights do.
 
     Raises:
-        CutError: The part is not rebuilt, gives other outputs, or gives random ones in eval mode.
+        CutError: The part is not rebuilt, gives other outputs, or gives random ones in eval mode; names the tensors or
+            attributes outside the state dict that differ.
     """
+    dtypes = [port.dtype for port in contract.structural.inputs]
+    _check_rebuilt(owner, module, blueprint, contract.statistical.probe, dtypes)
+
+
+def _check_rebuilt(
+    owner: str,
+    module: nn.Module,
+    blueprint: Blueprint,
+    promised: Probe | None,
+    dtypes: Sequence[str],
+    *,
+    bounded: bool = True,
+) -> None:
     state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    again, promised = build(blueprint, state=state, share=True), contract.statistical.probe
+    again = build(blueprint, state=state, share=True)
     if promised is None:
         return
-    dtypes = [port.dtype for port in contract.structural.inputs]
-    run = observe(again, *promised.shapes, dtypes=dtypes)
+    run = observe(again, *promised.shapes, dtypes=dtypes, bounded=bounded)
     if run.draws and not same_probe(
         run.probe, observe(again, *promised.shapes, dtypes=dtypes, seed=1, bounded=False).probe
     ):
@@ -219,11 +160,13 @@ def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract:
             subject=owner,
         )
     if not same_probe(run.probe, promised):
+        names = list(differing_state(module, again))
+        holds = f"has another {', '.join(map(repr, names[:3]))}" if names else "holds state"
         raise CutError(
             f"{owner}, rebuilt from its blueprint and its weights, gives other outputs on the probe input; it is not "
-            "kept. It holds state outside its state dict, draws random numbers when it is built, or was changed after "
-            "its contract was derived.",
-            subject=owner,
+            f"kept. It {holds} outside its state dict, draws random numbers when it is built, or was changed after its "
+            "contract was derived. Register a persistent buffer, or compute it from the arguments of the network.",
+            subject=names[0] if names else owner,
         )
 
 

@@ -64,7 +64,7 @@ class CutsOptions(ModelOptions):
 @command("cuts", CutsOptions, registry=False)
 def cuts_command(options: CutsOptions) -> int | None:
     """List where MODEL (any of timm's, torchvision's, a plugin's, or ours) can be cut into extractor and head."""
-    from compatkit.adapters.blueprints import cuts
+    from compatkit.adapters.cutting.planning import cuts
 
     with progress("cuts") as report:
         points = cuts(

@@ -11,7 +11,8 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.blueprints import build_pair, plan, structural
+from compatkit.adapters.blueprints import build_pair, structural
+from compatkit.adapters.cutting.planning import plan
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.contracts.contract import Blueprint, Data, Kind, Structural
 from compatkit.contracts.stitch import after, project

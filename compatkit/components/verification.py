@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from compatkit.adapters.blueprints import probe, same_probe, structural, with_classes
+from compatkit.adapters.blueprints import structural, with_classes
 from compatkit.adapters.builders import BUILDERS, library_note, versioned_builders
-from compatkit.adapters.fingerprint import observe
+from compatkit.adapters.fingerprint import observe, probe, same_probe
 from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Probe, Scaled, Structural
 from compatkit.contracts.manifest import Manifest

@@ -14,21 +14,20 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import (
-    CutPlan,
-    InputSpec,
-    Joined,
     build,
     build_pair,
     check_builds_again,
     own_width_of,
-    plan,
-    prove,
     structural,
     with_classes,
 )
 from compatkit.adapters.builders import BUILDERS, as_built_here
 from compatkit.adapters.cutting.assigned import copied
+from compatkit.adapters.cutting.planning import CutPlan, plan
+from compatkit.adapters.cutting.proof import prove
 from compatkit.adapters.cutting.signals import signal
+from compatkit.adapters.inputs import InputSpec
+from compatkit.adapters.stitching.widths import Joined
 from compatkit.adapters.weights import locate
 from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol, Statistical
 from compatkit.contracts.contract_rules import check_contract
@@ -78,7 +77,7 @@ def start_from_parts(task: Task, part: Component, seed: int, precision: Precisio
         features = extractor.eval()(torch.zeros(2, len(data.mean), *data.size))
         _check_fits(task, part, head.eval(), features)
     if task.head is None:
-        check_builds_again(f"Task {task.name!r}", {"head": head}, {"head": head_blueprint}, features)
+        check_builds_again(f"Task {task.name!r}", {"head": head}, {"head": head_blueprint}, features.shape)
     if not task.supervised:
         head.requires_grad_(False)
     if task.freeze_extractor:
@@ -207,7 +206,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         {"extractor": extractor.eval(), "head": head.eval()},
         {"extractor": planned.extractor, "head": planned.head},
     )
-    check_builds_again(f"Task {task.name!r}", parts, made, images)
+    check_builds_again(f"Task {task.name!r}", parts, made, images.shape)
     with torch.no_grad():
         shape = extractor(images).shape
     _check_publishable(task, parts, made, data, tuple(shape[2:]))

@@ -10,8 +10,9 @@ import pytest
 import timm
 import torch
 
-from compatkit.adapters.blueprints import build, build_pair, plan, with_classes
+from compatkit.adapters.blueprints import build, build_pair, with_classes
 from compatkit.adapters.builders import create
+from compatkit.adapters.cutting.planning import plan
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import without_draws
 from compatkit.errors import CutError, EnvironmentFailure, FormatError, UnknownName, UsageError

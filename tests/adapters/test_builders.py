@@ -16,7 +16,6 @@ import torchvision.models
 from torch import nn
 
 from compatkit.adapters import timm as timm_adapter
-from compatkit.adapters.blueprints import plan
 from compatkit.adapters.builders import (
     BUILDERS,
     MAX_BYTES,
@@ -27,6 +26,7 @@ from compatkit.adapters.builders import (
     json_kwargs,
     library_note,
 )
+from compatkit.adapters.cutting.planning import plan
 from compatkit.errors import UnknownName, UsageError
 
 BARRED = {"timm": timm_adapter.BARRED | WEIGHTS, "torchvision": WEIGHTS}

@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.blueprints import CutPlan, build_pair, plan, prove
+from compatkit.adapters.blueprints import build_pair
 from compatkit.adapters.cutting.cut import sides_of
+from compatkit.adapters.cutting.planning import CutPlan, plan
+from compatkit.adapters.cutting.proof import prove
 from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError, IntegrityError, UnknownName
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from compatkit.adapters.blueprints import CutPlan, build, build_pair, plan, prove
+from compatkit.adapters.blueprints import build, build_pair
+from compatkit.adapters.cutting.planning import CutPlan, plan
+from compatkit.adapters.cutting.proof import prove
 from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError
 

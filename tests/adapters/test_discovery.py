@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from compatkit.adapters.blueprints import CutPoint, build_pair, cuts, plan, prove
-from compatkit.adapters.cutting.discovery import watched
+from compatkit.adapters.blueprints import build_pair
+from compatkit.adapters.cutting.discovery import CutPoint, watched
+from compatkit.adapters.cutting.planning import cuts, plan
+from compatkit.adapters.cutting.proof import prove
 
 
 @cache

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from compatkit.adapters.blueprints import CutPlan, build, plan, structural
+from compatkit.adapters.blueprints import build, structural
+from compatkit.adapters.cutting.planning import CutPlan, plan
 from compatkit.adapters.stitching.widths import widen_entry
 from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol
 from compatkit.contracts.contract_rules import check_contract

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from compatkit.adapters.blueprints import probe, same_probe
 from compatkit.adapters.cutting.signals import signal
+from compatkit.adapters.fingerprint import probe, same_probe
 from compatkit.errors import CutError
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from compatkit.adapters.blueprints import build, build_pair, plan
+from compatkit.adapters.blueprints import build, build_pair
+from compatkit.adapters.cutting.planning import plan
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import without_draws
 from compatkit.errors import CutError

@@ -10,11 +10,11 @@ import torch
 from adapters.test_families import FAMILIES
 from torch import nn
 
-from compatkit.adapters.blueprints import build, build_pair, plan
+from compatkit.adapters.blueprints import build, build_pair
 from compatkit.adapters.builders import create
 from compatkit.adapters.cutting import remembered
 from compatkit.adapters.cutting.cut import sides_of
-from compatkit.adapters.cutting.planning import working_cut
+from compatkit.adapters.cutting.planning import plan, working_cut
 from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.remembered import remembered_sides
 from compatkit.adapters.cutting.signals import signal

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.blueprints import probe, structural
+from compatkit.adapters.blueprints import structural
 from compatkit.adapters.cutting.signals import port_signal, signal
-from compatkit.adapters.fingerprint import observe
+from compatkit.adapters.fingerprint import observe, probe
 from compatkit.contracts.contract import Blueprint, Port, Scaled
 from compatkit.errors import CutError
 from compatkit.foundation.codec import structure, unstructure

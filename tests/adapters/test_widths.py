@@ -7,17 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from compatkit.adapters.blueprints import (
-    CutPlan,
-    build,
-    build_pair,
-    own_width_of,
-    plan,
-    probe,
-    prove,
-    same_probe,
-    structural,
-)
+from compatkit.adapters.blueprints import build, build_pair, own_width_of, structural
+from compatkit.adapters.cutting.planning import CutPlan, plan
+from compatkit.adapters.cutting.proof import prove
+from compatkit.adapters.fingerprint import probe, same_probe
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CutError
 from compatkit.foundation.codec import structure, unstructure

@@ -208,7 +208,7 @@ def test_a_folder_is_no_recipe(run: Any, tmp_path: Path) -> None:
 
 
 def test_a_recipe_with_a_byte_order_mark_is_read(recipe: Callable[..., Path]) -> None:
-    from compatkit.experiments.recipes import read
+    from swept import read_recipe as read
 
     file = recipe()
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())

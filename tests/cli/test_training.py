@@ -9,7 +9,8 @@ import pytest
 import torch
 from small import data_set, write_pack
 
-from compatkit.adapters.blueprints import build_pair, plan
+from compatkit.adapters.blueprints import build_pair
+from compatkit.adapters.cutting.planning import plan
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import serialize
 
@@ -139,7 +140,7 @@ def test_a_new_part_is_trained_against_released_frozen_heads(run: Any, recipe: A
 
 
 def test_frozen_heads_may_be_a_list_of_patterns(recipe: Any) -> None:
-    from compatkit.experiments.recipes import read
+    from swept import read_recipe as read
 
     table = FROZEN.replace('"digits/shared.*"', '["digits/shared.dcc", "other/shared.*"]')
     plan = read(recipe(('prefix = "digits"\nregularizers = ["identical_init", "dcc"]\n', table)))

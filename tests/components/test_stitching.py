@@ -17,7 +17,7 @@ from small import data_set
 from torch import Tensor, nn
 
 import compatkit as ck
-from compatkit.adapters.blueprints import probe
+from compatkit.adapters.fingerprint import probe
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.drafts import Draft
 from compatkit.components.projecting import adapter_at, fit_projection

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 from small import data_set
+from swept import read_recipe as read
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.experiments.recipes import read
 from compatkit.experiments.recipes.values import check_values, only
 from compatkit.registry.weights.tensorfile import serialize
 

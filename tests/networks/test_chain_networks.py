@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from compatkit.adapters.blueprints import build_pair, plan, prove
+from compatkit.adapters.blueprints import build_pair
+from compatkit.adapters.cutting.planning import plan
+from compatkit.adapters.cutting.proof import prove
 from compatkit.errors import UsageError
 from compatkit_plugins.networks.chains import conv_chain, fully_connected
 from compatkit_plugins.networks.generators import Autoencoder, Generator, Upscaler, VAEDecoder, VAEEncoder

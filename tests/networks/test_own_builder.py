@@ -13,8 +13,8 @@ from golden.observe import unpack
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.adapters.blueprints import plan
 from compatkit.adapters.builders import BUILDERS, builder_for, create, library_note
+from compatkit.adapters.cutting.planning import plan
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.own_networks import NETWORKS, OWN, actual_builder, planned_builder
 from compatkit.errors import UnknownName, UsageError

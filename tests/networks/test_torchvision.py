@@ -10,8 +10,10 @@ import pytest
 import torch
 import torchvision
 
-from compatkit.adapters.blueprints import build_pair, plan, prove
+from compatkit.adapters.blueprints import build_pair
 from compatkit.adapters.builders import create
+from compatkit.adapters.cutting.planning import plan
+from compatkit.adapters.cutting.proof import prove
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.adapters.inputs import class_layer, config_of, input_of

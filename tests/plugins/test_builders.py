@@ -15,8 +15,9 @@ import torch
 from small import data_set
 
 import compatkit as ck
-from compatkit.adapters.blueprints import build, build_pair, plan
+from compatkit.adapters.blueprints import build, build_pair
 from compatkit.adapters.builders import create, library_note
+from compatkit.adapters.cutting.planning import plan
 from compatkit.errors import EnvironmentFailure, PluginError, UnknownName, UsageError
 from compatkit.plugins import PluginWarning, listing
 from compatkit.training.testing import assert_builder

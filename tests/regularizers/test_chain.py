@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from compatkit.adapters.blueprints import build_pair, plan
+from compatkit.adapters.blueprints import build_pair
 from compatkit.adapters.builders import create
+from compatkit.adapters.cutting.planning import plan
 from compatkit.errors import UsageError
 from compatkit_plugins.networks.generators import Autoencoder, Generator, Upscaler, VAEDecoder, VAEEncoder
 from compatkit_plugins.regularizers.reverse_pass.chain import Stage, chain_of

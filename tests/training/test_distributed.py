@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from pictured import photos
 from small import data_set
+from swept import read_recipe as read
 from torch import Tensor
 
 import compatkit as ck
@@ -30,7 +31,6 @@ from compatkit.adapters.builders import BUILDERS
 from compatkit.errors import UsageError
 from compatkit.evaluation.normalization import norm_layers
 from compatkit.evaluation.preprocessing import normalize, prepare
-from compatkit.experiments.recipes import read
 from compatkit.registry.weights.tensorfile import deserialize, metadata
 from compatkit.training.batches.sampler import Sampler
 from compatkit.training.batches.sources import ImagePlacement

@@ -62,12 +62,8 @@ def plan(
         UsageError: The arguments do not fit the model.
         CutError: The network cannot be cut there; the message says what crosses.
     """
-    builder = builder_for(model, builder)
-    whole, arguments, spec = blank(builder, model, kwargs or {}, size)
-    attempt = Blueprint(
-        builder, BUILDERS[builder].library(), model, arguments, cut, "extractor", "", spec.size
-    )
-    blueprint, extractor, head = working_cut(whole, attempt)
+    whole, spec, attempt = _attempt(builder, model, kwargs, size)
+    blueprint, extractor, head = working_cut(whole, attrs.evolve(attempt, cut=cut))
     parameters = tuple(
         sum(parameter.numel() for parameter in part.parameters()) for part in (extractor, head)
     )
@@ -75,6 +71,16 @@ def plan(
     return CutPlan(
         blueprint, attrs.evolve(blueprint, side="head"), layers, spec, (parameters[0], parameters[1])
     )
+
+
+def _attempt(
+    builder: str | None, model: str, kwargs: Mapping[str, Any] | None, size: tuple[int, int] | None
+) -> tuple[nn.Module, InputSpec, Blueprint]:
+    """Return a network, the images that it takes, and the blueprint of its extractor without a cut."""
+    builder = builder_for(model, builder)
+    whole, arguments, spec = blank(builder, model, kwargs or {}, size)
+    library = BUILDERS[builder].library()
+    return whole, spec, Blueprint(builder, library, model, arguments, "", "extractor", "", spec.size)
 
 
 class Cuts(tuple[CutPoint, ...]):
@@ -121,11 +127,7 @@ def cuts(
     Raises:
         UnknownName: No such builder or model.
     """
-    builder = builder_for(model, builder)
-    whole, arguments, spec = blank(builder, model, kwargs or {}, size)
-    attempt = Blueprint(
-        builder, BUILDERS[builder].library(), model, arguments, "", "extractor", "", spec.size
-    )
+    whole, spec, attempt = _attempt(builder, model, kwargs, size)
     points = watched(whole, (spec.channels, *spec.size))
     tried = []
     for number, point in enumerate(points, 1):

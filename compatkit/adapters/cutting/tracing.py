@@ -8,6 +8,7 @@ before the cut in a trace, what comes after it, and what depends on what.
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -270,10 +271,7 @@ def attribute(module: nn.Module, path: str) -> Any:
         module: Where the path begins.
         path: Names joined by dots.
     """
-    value: Any = module
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
+    return operator.attrgetter(path)(module)
 
 
 def name_of(node: fx.Node) -> str:

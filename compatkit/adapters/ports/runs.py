@@ -225,7 +225,6 @@ class Runs:
     def __init__(self, module: nn.Module, channels: int, base: Size) -> None:
         self.module, self.channels, self.base = module, channels, base
         self.step = 0
-        self._refused: set[Size] = set()
         two, three = self._outputs(base, 2), self._outputs(base, 3, FAINT)
         if len(two) != len(three):
             raise CutError(
@@ -243,19 +242,16 @@ class Runs:
         return self.step > 0
 
     def run(self, size: Size) -> None:
-        """Run one image of this size, unless it was run before; what was refused once is refused again.
+        """Run one image of this size, unless it was run before.
 
         Raises:
             CutError: The module does not take this size, or gives something else.
         """
-        if size in self._refused:
-            raise CutError(f"Images of {size} are not taken.")
         if size in self.ports[0].shapes:
             return
         try:
             self._add(size, 1, self._outputs(size, 1))
         except Exception as error:  # foreign code refuses sizes in its own way
-            self._refused.add(size)
             for port in self.ports:
                 port.shapes.pop(size, None)
             raise CutError(f"Images of {size} are not taken: {error}") from error

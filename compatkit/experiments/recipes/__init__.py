@@ -1,6 +1,6 @@
 """Recipes: training runs as TOML files, read strictly and checked as a whole before any data is loaded."""
 
-from compatkit.experiments.recipes.files import SWEEP, data_sets, loader, parse, read
+from compatkit.experiments.recipes.files import SWEEP, data_sets, loader, parse
 from compatkit.experiments.recipes.recipe import Recipe, check, check_tensor_file, task_keys
 from compatkit.experiments.recipes.runs import STATE, Started
 
@@ -14,6 +14,5 @@ __all__ = [
     "data_sets",
     "loader",
     "parse",
-    "read",
     "task_keys",
 ]

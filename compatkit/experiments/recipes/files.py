@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compatkit.errors import EnvironmentFailure, UsageError
-from compatkit.experiments.recipes.recipe import Recipe, Start, check
+from compatkit.experiments.recipes.recipe import check
 from compatkit.foundation.addresses import local
 
 if TYPE_CHECKING:
@@ -59,42 +59,17 @@ def loader(file: Path, root: str | None, download: bool) -> Callable[[Any], Data
     return partial(load_spec, root=root, download=download, relative_to=file.parent)
 
 
-def read(
-    path: str | Path,
-    *,
-    root: str | None = None,
-    download: bool = False,
-    prefix: str | None = None,
-    start: Start | None = None,
-    **overrides: Any,
-) -> Recipe:
-    """Read a recipe and load its data sets.
-
-    Everything that does not need the images is checked first. Paths of data sets and weights are resolved against the
-    recipe's folder, then against the current one.
-
-    Args:
-        path: TOML file with ``prefix``, ``regularizers``, ``[trainer]``, ``[[tasks]]`` and ``[frozen]``.
-        root: Folder of data sets; None for the search path of ``compatkit.data.load``.
-        download: Whether torchvision may download missing data.
-        prefix: Replaces the prefix of the file.
-        start: ``Registry.task`` of the registry whose components tasks may start from.
-        **overrides: Trainer settings that replace those of the file; None for no override.
-
-    Raises:
-        UsageError: The file is not TOML, a key is unknown or missing, or a value is invalid.
-        InvalidName: Prefix and task names do not form valid component names.
-        UnknownName: A plugin or data set is unknown.
-        DataError: A data set cannot be read.
-    """
-    file = Path(local(path, "a recipe"))
-    return check(single(file), file, prefix=prefix, **overrides).load(loader(file, root, download), start)
-
-
 def data_sets(path: str | Path, *, root: str | None = None, download: bool = False) -> list[DataSet]:
     """Return the data sets of a recipe's tasks in order; nothing else is loaded.
 
-    Arguments and errors as for ``read``.
+    Args:
+        path: TOML file; paths of data sets are resolved against its folder, then against the current one.
+        root: Folder of data sets; None for the search path of ``compatkit.data.load``.
+        download: Whether missing data may be downloaded.
+
+    Raises:
+        UsageError: The file is not TOML, a key is unknown or missing, or a value is invalid.
+        DataError: A data set cannot be read.
     """
     file = Path(local(path, "a recipe"))
     load = loader(file, root, download)

@@ -113,7 +113,7 @@ class Started:
         return registry.with_name(f"{registry.name}-runs") / f"{Path(self.recipe).stem}-{name[:8]}"
 
     def load(self, download: bool, start: Start) -> Recipe:
-        """Return the recipe with its data sets; arguments and errors as for ``recipes.read``."""
+        """Return the recipe with its data sets; arguments and errors as for ``Recipe.load``."""
         file = Path(self.recipe)
         written = check(self.tables, file, prefix=self.prefix, **self.settings)
         plan = written.load(loader(file, self.data_root, download), start)

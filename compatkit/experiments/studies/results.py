@@ -175,7 +175,7 @@ def render(results: Results, figures: Iterable[str]) -> str:
     if results.notes:
         lines += ["## Notes", "", *(f"- {escape(note)}" for note in results.notes), ""]
     lines += [f"![{escape(study.title)}]({name})" for name in figures]
-    lines += ["", "## How it was made", "", f"    {results.command}", "", *_made(results)]
+    lines += ["", "## How it was made", "", f"    {results.command}", ""]
     return "\n".join(lines) + "\n"
 
 
@@ -216,28 +216,6 @@ def _paper(results: Results) -> list[str]:
         for figure in results.paper
     ]
     return _table(["arm", "what", "paper", "source"], rows)
-
-
-def _made(results: Results) -> list[str]:
-    document = results.to_json(())
-    seconds = [record.seconds for record in results.records.values()]
-    images = [
-        {name: digest.rpartition(":")[2][:12] for name, digest in digests.items()}
-        for digests in document["data"]
-        if digests
-    ]
-    lines = {
-        "settings": _pairs([results.settings]),
-        "seconds": f"{sum(seconds):.0f} in all, {min(seconds):.1f} to {max(seconds):.1f} a run",
-        "versions": _pairs(document["versions"]),
-        "images": _pairs(images),
-        "machine": _pairs(document["machines"]),
-    }
-    return [f"- {name}: {escape(text)}" for name, text in lines.items()]
-
-
-def _pairs(values: Iterable[Mapping[str, Any]]) -> str:
-    return "; ".join(", ".join(f"{name} {value}" for name, value in mapping.items()) for mapping in values)
 
 
 def _table(header: list[str], rows: list[list[str]]) -> list[str]:

@@ -13,22 +13,21 @@ import attrs
 
 from compatkit.data.specification import KEYS
 from compatkit.errors import FormatError, InvalidName, UsageError
-from compatkit.experiments.recipes import SWEEP, task_keys
+from compatkit.experiments.recipes import SWEEP
 from compatkit.experiments.recipes.values import only
 from compatkit.foundation.codec import digest, dumps
 from compatkit.registry.names import check_segment
 
 Tables = Mapping[str, Any]
-Address = tuple[str | int, ...]
-"""Keys and positions that lead to a value of a recipe."""
 
 TOP = ("trainer", "regularizers", "tasks", "frozen")
-KEPT = {
-    "checkpoint": "a sweep keeps the checkpoints of its runs itself",
-    "progress": "a sweep shows how far all of its runs are",
+LISTS = ("regularizers", "tasks")
+EXAMPLES = {
+    "trainer": "trainer.seed",
+    "frozen": "frozen.statistics",
+    "tasks": "tasks.cut",
+    "regularizers": "regularizers.dcc.weight",
 }
-"""Settings of the trainer that a sweep sets itself."""
-EXAMPLES = {"trainer": "trainer.seed", "frozen": "frozen.statistics"}
 HEADS = ("heads", "statistics")
 LONGEST = 56
 """Characters of a name; it stands between the recipe's prefix and the names of the tasks."""
@@ -88,15 +87,15 @@ def put(tables: Tables, values: Mapping[str, Any], file: Path) -> dict[str, Any]
         UsageError: A path leads to no value of a recipe, or two lead to the same value.
     """
     recipe = copy.deepcopy({key: value for key, value in tables.items() if key != SWEEP})
-    taken: dict[Address, str] = {}
+    taken: dict[tuple[int, str], str] = {}
     # What is named as a whole comes first, so that a setting of one regularizer finds it.
     for path in sorted(values, key=lambda name: name.count(".")):
         where = f"{file}: [{SWEEP}]: {path!r}"
-        for address in _addresses(recipe, path, where):
-            if address in taken:
-                raise UsageError(f"{where} and {taken[address]!r} set the same value; leave one of them out.")
-            taken[address] = path
-            _put(recipe, address, copy.deepcopy(values[path]))
+        for table, key in _places(recipe, path, where):
+            earlier = taken.setdefault((id(table), key), path)
+            if earlier != path:
+                raise UsageError(f"{where} and {earlier!r} set the same value; leave one of them out.")
+            table[key] = copy.deepcopy(values[path])
     return recipe
 
 
@@ -131,84 +130,51 @@ def _values(values: Any, where: str) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _addresses(tables: Tables, path: str, where: str) -> list[Address]:
-    """Return the addresses of a path in the recipe; keys are checked with the recipe of each run."""
+def _places(recipe: dict[str, Any], path: str, where: str) -> list[tuple[dict[str, Any], str]]:
+    """Return the tables and keys of a path in the recipe; most keys are checked with the recipe of each run."""
     first, *rest = path.split(".")
     only({first: None}, TOP, where)
-    if first == "tasks":
-        return _of_tasks(tables.get("tasks"), rest, where)
-    if first == "regularizers":
-        return _of_regularizers(tables.get("regularizers", []), rest, where)
-    if len(rest) != 1:
-        raise UsageError(f"{where} must name one value, such as {EXAMPLES[first]!r}.")
+    if path == "regularizers":
+        return [(recipe, path)]
     if first == "frozen":
-        only({rest[0]: None}, HEADS, where)
-    elif rest[0] in KEPT:
-        raise UsageError(f"{where} cannot vary: {KEPT[rest[0]]}.")
-    return [(first, rest[0])]
-
-
-def _of_tasks(tasks: Any, rest: Sequence[str], where: str) -> list[Address]:
-    """Return where ``tasks.KEY`` (all tasks) or ``tasks.NAME.KEY`` is; names may hold dots."""
-    if not isinstance(tasks, list) or not all(isinstance(task, Mapping) for task in tasks):
-        raise UsageError(
-            f"{where}: the recipe needs its tasks as tables under [[tasks]]; got {tasks!r:.100}."
-        )
-    names = [str(task.get("name")) for task in tasks]
-    chosen = range(len(tasks))
-    for end in range(len(rest) - 1, 0, -1):
-        if (name := ".".join(rest[:end])) in names:
-            chosen, rest = range(names.index(name), names.index(name) + 1), rest[end:]
-            break
+        only({name: None for name in rest}, HEADS, where)
+    if first == "tasks" and "data" in rest[:-1]:
+        only({rest[-1]: None}, KEYS, where)
+    entries = recipe.setdefault(first, [] if first in LISTS else {})
+    tables = [entries]
+    if first in LISTS and isinstance(entries, list):
+        tables, rest = _named(entries, rest, first == "tasks", where)
     if not rest:
-        raise UsageError(f'{where} must name a value of the tasks, such as "tasks.cut".')
-    if rest[0] == "name":
-        raise UsageError(
-            f"{where} cannot vary: each run keeps the names of its tasks, and gets a name of its own."
-        )
-    if len(rest) > 1:
-        only({rest[0]: None}, (*task_keys(), *names), where)
-        if len(rest) > 2 or rest[0] not in ("data", "kwargs"):
-            raise UsageError(f"{where} leads into a value that has no parts; only data and kwargs have.")
-        if rest[0] == "data":
-            only({rest[1]: None}, KEYS, where)
-    return [("tasks", place, *rest) for place in chosen]
+        raise UsageError(f"{where} must name one value, such as {EXAMPLES[first]!r}.")
+    for key in rest[:-1]:
+        tables = [_table(table, key, where) for table in tables]
+    return [(table, rest[-1]) for table in tables]
 
 
-def _of_regularizers(used: Any, rest: Sequence[str], where: str) -> list[Address]:
-    """Return where all regularizers are, or one setting of one: ``regularizers.dcc.weight``."""
-    if not rest:
-        return [("regularizers",)]
-    if len(rest) < 2:
+def _named(entries: list[Any], rest: list[str], every: bool, where: str) -> tuple[list[Any], list[str]]:
+    """Return the tables that a path is about, and what follows the name of one; names may hold dots."""
+    tables = [_table(entries, place, where) for place in range(len(entries))]
+    names = [str(table.get("as", table.get("name"))) for table in tables]
+    for end in range(len(rest), 0, -1):
+        if names.count(name := ".".join(rest[:end])) == 1:
+            return [tables[names.index(name)]], rest[end:]
+    if not every and rest:
         raise UsageError(
-            f'{where} must be "regularizers", with lists of names or tables, or name a setting of one, such as '
-            f'"regularizers.{rest[0]}.weight".'
-        )
-    name, setting = ".".join(rest[:-1]), rest[-1]
-    called = [_called(use) for use in used] if isinstance(used, list) else []
-    if called.count(name) != 1:
-        raise UsageError(
-            f"{where}: a run uses {called.count(name) or 'no'} {name!r} ({', '.join(called) or 'no regularizers'}); a "
-            "setting that varies needs one. To vary which regularizers there are, write them out as tables: "
+            f"{where}: a run uses no {rest[0]!r}, or several ({', '.join(names) or 'no regularizers'}); a setting that "
+            "varies needs one. To vary which regularizers there are, write them out as tables: "
             '"regularizers" = [[], [{ name = "dcc", weight = 0.5 }]].'
         )
-    return [("regularizers", called.index(name), setting)]
+    return tables, rest
 
 
-def _called(used: Any) -> str:
-    return str(used.get("as", used.get("name"))) if isinstance(used, Mapping) else str(used)
-
-
-def _put(tables: Any, address: Address, value: Any) -> None:
-    for key in address[:-1]:
-        if isinstance(tables, dict):
-            tables.setdefault(key, {})
-        if isinstance(tables[key], str):  # a name is short for a table with it
-            tables[key] = {"name": tables[key]}
-        tables = tables[key]
-    if not isinstance(tables, dict):
-        raise UsageError(f"The recipe has {tables!r:.100} where the sweep expects a table.")
-    tables[address[-1]] = value
+def _table(holder: Any, key: Any, where: str) -> dict[str, Any]:
+    """Return a table inside a table or a list; a name alone is short for a table with it."""
+    value = holder.setdefault(key, {}) if isinstance(holder, dict) else holder[key]
+    if isinstance(value, str):
+        value = holder[key] = {"name": value}
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} leads into {value!r:.100}, which is a value that has no parts.")
+    return value
 
 
 def names_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:

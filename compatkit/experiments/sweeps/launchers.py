@@ -11,8 +11,8 @@ from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.jobs import DataCache, Job, carry_out, work
 from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.foundation.codec import loads
-from compatkit.plugins import Offer, find, names
-from compatkit.plugins.isolation import described, suggestion
+from compatkit.plugins import Offer, find
+from compatkit.plugins.isolation import described
 
 SEQUENTIAL, AUTO, PROCESS = "sequential", "auto", "process"
 
@@ -25,13 +25,8 @@ def choose(name: str, workers: int | None) -> str:
         workers: Runs at a time, or None.
 
     Raises:
-        UsageError: The name is unknown, or the launcher takes no ``workers``.
+        UsageError: There cannot be so many workers.
     """
-    known = (AUTO, SEQUENTIAL, *names("launchers"))
-    if name not in known:
-        raise UsageError(
-            f"Unknown launcher {name!r:.80}.{suggestion(name, known)} Known are {', '.join(known)}."
-        )
     if workers is not None and workers < 1:
         raise UsageError(f"workers must be at least 1, got {workers}.")
     if workers is not None and name == SEQUENTIAL:

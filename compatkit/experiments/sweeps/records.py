@@ -130,16 +130,6 @@ class RunRecord:
         return record
 
 
-def place(folder: Path, run: str) -> Path:
-    """Return the path of a run's record.
-
-    Args:
-        folder: Of the sweep.
-        run: Name of the run.
-    """
-    return folder / f"{run}.json"
-
-
 def checkpoint(folder: Path, run: str) -> Path:
     """Return the path of a run's checkpoint, which exists until the run is done.
 
@@ -160,7 +150,7 @@ def write(folder: Path, record: RunRecord) -> None:
     Raises:
         EnvironmentFailure: The folder cannot be written.
     """
-    replace_file(place(folder, record.run), dumps(record.to_json()))
+    replace_file(folder / f"{record.run}.json", dumps(record.to_json()))
 
 
 def read(folder: Path, run: str) -> RunRecord | None:
@@ -174,7 +164,7 @@ def read(folder: Path, run: str) -> RunRecord | None:
         FormatError: The file is not a record.
         EnvironmentFailure: It cannot be read.
     """
-    path = place(folder, run)
+    path = folder / f"{run}.json"
     value = read_json(path)
     if value is None:
         return None
@@ -182,16 +172,6 @@ def read(folder: Path, run: str) -> RunRecord | None:
     if record.run != run:
         raise FormatError(f"{path} describes the run {record.run!r:.80}, not {run!r}.", subject=path)
     return record
-
-
-def default_folder(registry: Path, recipe: Path) -> Path:
-    """Return the folder of a recipe's sweep next to the registry.
-
-    Args:
-        registry: Folder of the registry.
-        recipe: Path of the recipe.
-    """
-    return registry.with_name(f"{registry.name}-sweeps") / recipe.stem
 
 
 def check_folder(folder: Path, resume: bool) -> None:

@@ -138,7 +138,7 @@ class Sweep:
         place = registry.store.root if isinstance(registry, Registry) else registry
         root = Path(local(place, "a registry")).absolute()
         opened = Registry.open(root) if (root / MARKER).exists() else None
-        records_at = records.default_folder(root, self.file) if out is None else out
+        records_at = root.with_name(f"{root.name}-sweeps") / self.file.stem if out is None else out
         folder = Path(local(records_at, "a folder of records")).absolute()
         records.check_folder(folder, resume)
         cache = DataCache()

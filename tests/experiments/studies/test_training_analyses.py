@@ -13,7 +13,7 @@ import torch
 from small import data_set, quick, write_pack
 
 import compatkit as ck
-from compatkit.adapters.blueprints import plan
+from compatkit.adapters.cutting.planning import plan
 from compatkit.experiments.studies import Outcome, Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf

@@ -70,8 +70,8 @@ def test_processes_give_bitwise_what_one_gives_and_a_killed_one_fails_its_own_ru
 def test_back_ends_that_there_are_not(recipe: Any, tmp_path: Path) -> None:
     sweep = ck.Sweep.read(recipe('"trainer.seed" = [0]'))
     for given, told in (
-        ({"launcher": "proces"}, "Unknown launcher 'proces'. Did you mean 'process'?"),
-        ({"launcher": "vmap"}, "Unknown launcher 'vmap'. Known are auto, sequential, process, ray"),
+        ({"launcher": "proces"}, "no plugin launchers.proces. Did you mean 'process'?"),
+        ({"launcher": "vmap"}, "no plugin launchers.vmap. Installed launchers: process, ray"),
         ({"launcher": "process", "workers": 0}, "workers must be at least 1, got 0"),
         ({"launcher": "sequential", "workers": 2}, "The launcher sequential takes no workers"),
     ):

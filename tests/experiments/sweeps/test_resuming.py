@@ -61,7 +61,7 @@ def test_a_record_of_another_plan_is_done_again_and_told(
 def test_a_failed_and_a_damaged_run_are_made_again(recipe: Any, tmp_path: Path, trained: list[int]) -> None:
     first = run(recipe(SEEDS, change=ONE), tmp_path)
     records.write(first.folder, first.records[0].failed(ValueError("was killed")))
-    records.place(first.folder, "seed1").write_bytes(b"{")
+    (first.folder / "seed1.json").write_bytes(b"{")
     outcome = run(recipe(SEEDS, change=ONE), tmp_path, resume=True)
     assert trained == [0, 1, 0, 1]
     assert "seed0 failed before (ValueError: was killed), and is done again" in outcome.notes

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from small import data_set, quick, same_parts, write_packs
+from swept import read_recipe as read
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -22,7 +23,6 @@ from compatkit.contracts.contract import Data
 from compatkit.data.split import Split
 from compatkit.errors import CompatkitError, DataError, PluginError, UnknownName, UsageError
 from compatkit.evaluation.preprocessing import normalize, prepare
-from compatkit.experiments.recipes import read
 from compatkit.plugins import discovery
 from compatkit.plugins.loading import Offer
 from compatkit.training import task as tasks
