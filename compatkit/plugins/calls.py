@@ -174,18 +174,17 @@ def _writes(step: Any) -> dict[str, int]:
 
 
 def _checking_views(instance: str, function: Call) -> Call:
-    counts: list[
+    counts = list[
         int
-    ] = []  # of the first call, by which features are given to the instances that asked for them
+    ]()  # of the first call, by which features are given to the instances that asked for them
 
     def call(images: Tensor) -> Sequence[Tensor]:
         views = function(images)
+        wanted = images.shape, images.dtype, images.device
         if not isinstance(views, Sequence):
             actual = _described(views)
-        elif any(getattr(view, "shape", None) != images.shape for view in views):
-            actual = f"shapes {[tuple(getattr(view, 'shape', ())) for view in views]}"
-        elif any((view.dtype, view.device) != (images.dtype, images.device) for view in views):
-            actual = f"{[f'{view.dtype} on {view.device}' for view in views]}"
+        elif any(_kind(view) != wanted for view in views):
+            actual = f"{[_kind(view) for view in views]}"
         elif counts and len(views) != counts[0]:
             actual = f"{len(views)} views, where it returned {counts[0]} before,"
         else:
@@ -194,18 +193,19 @@ def _checking_views(instance: str, function: Call) -> Call:
         raise _wrong(
             instance,
             FURTHER,
-            f"returned {actual} for images of shape {tuple(images.shape)}, {images.dtype} on {images.device}",
+            f"returned {actual} for images of {wanted}",
             "Return a list of views of that shape and type, the same number each time, or an empty one.",
         )
 
     return call
 
 
-def views_chain(bounds: Sequence[Bound]) -> Call:
-    """Return one call for ``compatkit_views`` of several plugins, each of which sees the batch of the one before.
+def _kind(value: Any) -> tuple[Any, ...]:
+    return tuple(getattr(value, name, None) for name in ("shape", "dtype", "device"))
 
-    Each batch is checked once for all plugins that received it: where it was written into, all of them are named.
-    """
+
+def views_chain(bounds: Sequence[Bound]) -> Call:
+    """Return one call for ``compatkit_views`` of several plugins, each of which sees the batch of the one before."""
     return _views_guard([(bound.instance, bound.function) for bound in bounds])
 
 
@@ -213,22 +213,20 @@ def _views_guard(functions: Sequence[tuple[str, Call]]) -> Callable[[Any, Batch]
     placed: list[bool] = []  # labels on a device are read in the first call only: reading waits for it
 
     def call(step: Any, batch: Batch) -> Batch:
-        first, before = 0, _written(batch)
-        for place, (instance, function) in enumerate(functions):
+        before = _written(batch)
+        for instance, function in functions:
             try:
                 after = function(step, batch)
             except (Exception, SystemExit) as error:
                 _raise_attributed(error, instance, VIEWS)
-            if after is batch:
-                continue
             if _written(batch) != before:
-                raise _wrote([name for name, _ in functions[first : place + 1]])
-            classes = None if placed and not _on_host(after) else _classes_of(step)
-            batch, first = check_batch(instance, after, batch, classes), place + 1
-            before = _written(batch)
+                remedy = "Return a new one: attrs.evolve(batch, images=...), without in-place operations."
+                raise _wrong(instance, VIEWS, "wrote into the batch that it was given", remedy)
+            if after is not batch:
+                classes = None if placed and not _on_host(after) else _classes_of(step)
+                batch = check_batch(instance, after, batch, classes)
+                before = _written(batch)
         placed.append(True)
-        if _written(batch) != before:
-            raise _wrote([name for name, _ in functions[first:]])
         return batch
 
     return call
@@ -241,15 +239,6 @@ def _written(batch: Batch) -> int:
     except RuntimeError:  # tensors of inference mode count nothing
         each = (batch.images, batch.labels, batch.index)
         return sum(tensor._version for tensor in each if not tensor.is_inference())
-
-
-def _wrote(instances: Sequence[str]) -> PluginError:
-    return PluginError(
-        f"Plugin {' or '.join(map(repr, instances))}: {VIEWS} wrote into the batch that it was given. Return a new "
-        "one: attrs.evolve(batch, images=...), without in-place operations.",
-        plugin=instances[0] if len(instances) == 1 else None,
-        hook=VIEWS,
-    )
 
 
 def _on_host(batch: object) -> bool:
@@ -310,8 +299,8 @@ def _check_like(instance: str, name: str, actual: object, expected: Tensor) -> N
     }[name]
     if not isinstance(actual, torch.Tensor):
         raise _wrong(instance, VIEWS, f"returned {_described(actual)} as {name}", remedy)
-    given, wanted = ((("x", *tensor.shape[1:]), tensor.dtype, tensor.device) for tensor in (actual, expected))
-    for value, other in zip(given, wanted, strict=True):
+    kinds = ((("n", *tensor.shape[1:]), tensor.dtype, tensor.device) for tensor in (actual, expected))
+    for value, other in zip(*kinds, strict=True):
         if value != other:
             raise _wrong(instance, VIEWS, f"returned {name} of {value}, given {other}", remedy)
 

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
-from compatkit.hooks import HOOK_API, PROJECT, Register, Registration
+from compatkit.hooks import HOOK_API, PROJECT, Registration
 from compatkit.plugins.implementations import (
     PREFIX,
     Implementation,
@@ -229,10 +229,23 @@ def registered(
         PluginError: The hook fails, returns a value, or registers something that is no factory.
     """
     hook = PREFIX + kind
-    collect = _Collect(owner, hook)
+    factories: dict[str, Callable[..., Any]] = {}
+
+    def register(name: str, factory: Callable[..., Any]) -> None:
+        fault = ""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            fault = f"the name {name!r}; a name is lower-case letters, digits and '_.-'."
+        elif not callable(factory):
+            fault = f"{factory!r} as {name!r}, which is no factory. Register the class, or a function that makes one."
+        elif name in factories:
+            fault = f"{name!r} twice. Keep one."
+        if fault:
+            raise owner.error(f"{hook} registers {fault}", hook)
+        factories[name] = factory
+
     for implementation in hooks:
         if implementation.hook == hook:
-            arguments = (collect,) if implementation.arguments else ()
+            arguments = (register,) if implementation.arguments else ()
             try:
                 returned = getattr(plugin, hook)(*arguments)
             except PluginError:
@@ -244,7 +257,7 @@ def registered(
                     f"{hook} returned {type_of(returned)}; nothing is done with it. Call register(name, factory).",
                     hook,
                 )
-    return collect.factories
+    return factories
 
 
 def _factory(
@@ -265,27 +278,3 @@ def _factory(
 def note(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> str:
     """Return the warning about global state that a plugin changed."""
     return f"{owner}: {when} changed {', '.join(changed)}; it was restored. {remedy}"
-
-
-class _Collect(Register):
-    """Collects the offers of one registration hook."""
-
-    def __init__(self, owner: Owner, hook: str) -> None:
-        self.owner, self.hook = owner, hook
-        self.factories: dict[str, Callable[..., Any]] = {}
-
-    def __call__(self, name: str, factory: Callable[..., Any]) -> None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise self.owner.error(
-                f"{self.hook} registers the name {name!r}; a name is lower-case letters, digits and '_.-'.",
-                self.hook,
-            )
-        if not callable(factory):
-            raise self.owner.error(
-                f"{self.hook} registers {factory!r} as {name!r}, which is no factory. "
-                "Register the class, or a function that returns an instance.",
-                self.hook,
-            )
-        if name in self.factories:
-            raise self.owner.error(f"{self.hook} registers {name!r} twice. Keep one.", self.hook)
-        self.factories[name] = factory

@@ -200,7 +200,7 @@ def test_without_a_folder_a_study_writes_to_one_of_its_number(run: Run, toy: Any
 def test_runs_with_other_images_do_not_come_into_one_table(run: Run, toy: Any, tmp_path: Path) -> None:
     call = ("study", "run", "9.1", "--data", "packs", "--out", "out", "--seeds")
     write_left(tmp_path, value=0)
-    assert run(*call, "1").code == 0 and "left/train" in (tmp_path / "out" / "table.md").read_text()
+    assert run(*call, "1").code == 0 and "left/train" in (tmp_path / "out" / "results.json").read_text()
     write_left(tmp_path, value=1)
     kept = (tmp_path / "out" / "runs.jsonl").read_text()
     refused = run(*call, "2")

@@ -172,7 +172,7 @@ name = "a"
 data = "sets/a.npz"
 model = "mobilenetv3_small_050"
 cut = "blocks.3"
-weights = "nets/one"
+weights = "nets/one.safetensors"
 freeze_stages = 2
 recompute_activations = true
 """
@@ -181,15 +181,15 @@ recompute_activations = true
 def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder of weights is looked for beside the recipe."""
-    folder = small.parent / "nets" / "one"
-    folder.mkdir(parents=True)
-    (folder / "model.safetensors").write_bytes(serialize({"a": torch.zeros(2)}))
+    """Weights are looked for beside the recipe."""
+    file = small.parent / "nets" / "one.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(serialize({"a": torch.zeros(2)}))
     monkeypatch.chdir(small.parents[1])
     small.write_text(FINE_TUNED)
     plan = read(small)
     (task,) = plan.tasks
-    assert (task.weights, task.freeze_stages, task.recompute_activations) == (str(folder), 2, True)
+    assert (task.weights, task.freeze_stages, task.recompute_activations) == (str(file), 2, True)
     rule = plan.trainer.decay
     assert (plan.trainer.optimizer, plan.trainer.layer_decay) == ("adamw", 0.75)
     assert plan.trainer.optimizer_options == {"betas": [0.9, 0.95]}
@@ -213,9 +213,9 @@ def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
 def test_what_fine_tuning_does_not_take_is_said_with_the_nearest(
     small: Path, old: str, new: str, said: str
 ) -> None:
-    folder = small.parent / "nets" / "one"
-    folder.mkdir(parents=True)
-    (folder / "model.safetensors").write_bytes(serialize({"a": torch.zeros(2)}))
+    file = small.parent / "nets" / "one.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(serialize({"a": torch.zeros(2)}))
     small.write_text(FINE_TUNED.replace(old, new))
     with pytest.raises(UsageError) as found:
         read(small)

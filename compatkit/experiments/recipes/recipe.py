@@ -211,9 +211,7 @@ def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
         return entry
     local(weights, f"{called(entry, file)}: weights")
     path = file.parent / weights if (file.parent / weights).exists() else Path(weights)
-    check_tensor_file(
-        path / "model.safetensors" if path.is_dir() else path, f"{called(entry, file)}: weights"
-    )
+    check_tensor_file(path, f"{called(entry, file)}: weights")
     return {**entry, "weights": str(path)}
 
 
