@@ -48,7 +48,7 @@ def test_no_source_file_lies_outside_a_package() -> None:
 def test_every_plugin_file_has_an_entry_point_and_the_other_way_round() -> None:
     """A plugin is a file or folder named after it in the folder of its kind.
 
-    A file may hold several data sets or rungs, and all networks have one builder.
+    A file may hold several data sets or rungs; our own networks have one builder, torchvision's another.
     """
     files = {
         f"{path.parent.name}.{path.stem}": installed_name(path)
@@ -59,6 +59,7 @@ def test_every_plugin_file_has_an_entry_point_and_the_other_way_round() -> None:
     }
     plugins = {key: value for key, value in POINTS.items() if not key.startswith("studies.")}
     files["builders.compatkit"] = "compatkit_plugins.networks"
+    files["builders.torchvision"] = "compatkit_plugins.networks.torchvision"
     assert set(files.values()) == set(plugins.values()), "[project.entry-points.compatkit] in pyproject.toml"
     for key, module in plugins.items():
         kind = key.partition(".")[0]

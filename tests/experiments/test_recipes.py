@@ -206,8 +206,8 @@ def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
         ("betas", "bettas", "takes no option 'bettas'. Did you mean 'betas'"),
         ("floor", "flor", "[trainer.schedule] has the unknown key 'flor'. Did you mean 'floor'"),
         ("freeze_stages = 2", "freeze_stages = 'two'", "freeze_stages must be a whole number"),
-        ("nets/one", "nets/two", "nets/two: No such file or directory. Name a safetensors file"),
-        ("nets/one", "nets", "nets/model.safetensors: No such file or directory"),
+        ("nets/one", "nets/two", "nets/two.safetensors: No such file or directory. Name a safetensors file"),
+        ("nets/one.safetensors", "nets", "nets: No such file or directory"),
     ],
 )
 def test_what_fine_tuning_does_not_take_is_said_with_the_nearest(
