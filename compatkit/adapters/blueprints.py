@@ -115,7 +115,7 @@ def check_builds_again(
     shapes, dtypes = [tuple(shape)], ["float32"]
     for side, part in parts.items():
         run = observe(part, *shapes, dtypes=dtypes, bounded=False)
-        _check_rebuilt(f"{owner}: the {side}", part, blueprints[side], run.probe, dtypes, bounded=False)
+        _check_rebuilt(f"{owner}: the {side}", part, blueprints[side], run.probe, dtypes, early=True)
         shapes = [tuple(output.shape) for output in run.outputs]
         dtypes = [str(output.dtype).removeprefix("torch.") for output in run.outputs]
 
@@ -144,13 +144,14 @@ def _check_rebuilt(
     promised: Probe | None,
     dtypes: Sequence[str],
     *,
-    bounded: bool = True,
+    early: bool = False,
 ) -> None:
+    """Compare a part with one built anew; before training, also buffers that no output of eval mode shows."""
     state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     again = build(blueprint, state=state, share=True)
     if promised is None:
         return
-    run = observe(again, *promised.shapes, dtypes=dtypes, bounded=bounded)
+    run = observe(again, *promised.shapes, dtypes=dtypes, bounded=not early)
     if run.draws and not same_probe(
         run.probe, observe(again, *promised.shapes, dtypes=dtypes, seed=1, bounded=False).probe
     ):
@@ -159,13 +160,17 @@ def _check_rebuilt(
             "random numbers only where self.training is set.",
             subject=owner,
         )
-    if not same_probe(run.probe, promised):
-        names = list(differing_state(module, again))
+    names = list(differing_state(module, again))
+    buffers = [name for name, _ in module.named_buffers() if early and name in names]
+    same = same_probe(run.probe, promised)
+    if buffers or not same:
+        names = buffers or names
+        fault = "has other buffers" if same else "gives other outputs on the probe input"
         holds = f"has another {', '.join(map(repr, names[:3]))}" if names else "holds state"
         raise CutError(
-            f"{owner}, rebuilt from its blueprint and its weights, gives other outputs on the probe input; it is not "
-            f"kept. It {holds} outside its state dict, draws random numbers when it is built, or was changed after its "
-            "contract was derived. Register a persistent buffer, or compute it from the arguments of the network.",
+            f"{owner}, rebuilt from its blueprint and its weights, {fault}; it is not kept. It {holds} outside its "
+            "state dict, draws random numbers when it is built, or was changed after its contract was derived. "
+            "Register a persistent buffer, or compute it from the arguments of the network.",
             subject=names[0] if names else owner,
         )
 

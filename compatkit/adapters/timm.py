@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from timm import __version__, create_model, list_models
@@ -15,6 +17,7 @@ from timm.models import (
     is_model_pretrained,
     model_entrypoint,
 )
+from timm.models._hub import download_from_hf
 from torch import nn
 
 from compatkit.adapters.fetching import OFFLINE, hub, offline, reachable
@@ -74,6 +77,46 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
             "put them into timm's cache first.",
             subject=model,
         ) from error
+
+
+def fetch(repository: str, files: Sequence[str]) -> Path:
+    """Return the folder of the hub's cache that holds files of a repository, fetched where they are not there.
+
+    Args:
+        repository: ``owner/name``, with ``@revision`` where it is not the latest.
+        files: Names in it.
+
+    Raises:
+        UsageError: There is no such repository, or it lacks one of the files.
+        EnvironmentFailure: They are not in the cache, and could not be fetched.
+    """
+    lost = not os.environ.get(OFFLINE) and not reachable()
+    wanted = " and ".join(files)
+    try:
+        with offline() if lost else nullcontext():
+            return [Path(download_from_hf(repository, file)) for file in files][-1].parent
+    except Exception as error:
+        if type(error).__name__ in _REFUSALS:
+            raise UsageError(
+                f"The hub has no repository {repository!r} with {wanted} that you may read. Write hf-hub:OWNER/NAME, "
+                f"with @REVISION behind it where it is not the latest: {type(error).__name__}.",
+                subject=repository,
+            ) from error
+        if not isinstance(error, OSError):
+            raise
+        why = f"and {hub()} does not answer" if lost else f"and could not be fetched: {error}".rstrip(".")
+        raise EnvironmentFailure(
+            f"The weights of {repository!r} are not in the cache, {why}. Connect to the network, or name a folder that "
+            f"holds {wanted}.",
+            subject=repository,
+        ) from error
+
+
+_REFUSALS = (
+    *("HFValidationError", "RepositoryNotFoundError", "RevisionNotFoundError"),
+    *("RemoteEntryNotFoundError", "AssertionError"),
+)
+"""Errors of the hub's library, which is not imported here: told apart by their names."""
 
 
 @functools.lru_cache(1024)

@@ -4,17 +4,85 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import attrs
 from torch import Tensor, nn
 
-from compatkit.adapters.inputs import class_layer
-from compatkit.errors import CutError, EnvironmentFailure
+from compatkit.adapters.inputs import InputSpec, class_layer, input_of
+from compatkit.errors import CutError, EnvironmentFailure, FormatError, UsageError
+from compatkit.foundation.addresses import local
+from compatkit.foundation.codec import loads
+from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.header import read_whole
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values, compare
 from compatkit.registry.weights.tensorfile import deserialize
 
+TENSORS, CONFIG = "model.safetensors", "config.json"
+"""Files of a folder of weights, as timm's ``save_for_hf`` writes it."""
+LARGEST_CONFIG = 2**24
 _FROM_ONE = "Take weights and blueprint from one component; the library that built it may have changed."
 _FROM_WHOLE = "Give weights of this architecture, for images of the same size and channels (size, kwargs)."
+
+
+@attrs.frozen
+class Located:
+    """A file of weights, and what its folder says of them.
+
+    Attributes:
+        path: Of the safetensors file.
+        architecture: timm's name without a tag; None where none is stated.
+        kwargs: Arguments that the network was built with.
+        images: That it was trained on, or None.
+    """
+
+    path: Path
+    architecture: str | None = None
+    kwargs: Mapping[str, Any] = attrs.field(factory=dict)
+    images: InputSpec | None = None
+
+
+def locate(weights: str | Path) -> Located:
+    """Return the file of named weights: a file, a folder, ``local-dir:FOLDER``, or ``hf-hub:OWNER/NAME``.
+
+    Raises:
+        UsageError: The folder holds no safetensors file, or the hub has no such repository.
+        FormatError: Its ``config.json`` is damaged.
+        EnvironmentFailure: It cannot be read, or is neither in the hub's cache nor to be fetched.
+    """
+    if str(weights).startswith("hf-hub:"):
+        from compatkit.adapters.timm import fetch
+
+        folder = fetch(str(weights).removeprefix("hf-hub:"), (CONFIG, TENSORS))
+    else:
+        name = weights.removeprefix("local-dir:") if isinstance(weights, str) else weights
+        folder = Path(local(name, "a file of weights"))
+    if not folder.is_dir():
+        return Located(folder)
+    path = folder / TENSORS
+    if not path.is_file():
+        content = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5])
+        raise UsageError(
+            f"The weights {folder} need a file {TENSORS}, and there is {content or 'nothing'}; other files of weights "
+            "may be pickles, which are never loaded. timm's save_for_hf writes one with safe_serialization=True.",
+            subject=folder,
+        )
+    if not (folder / CONFIG).is_file():
+        return Located(path)
+    with environment("read", folder / CONFIG):
+        with (folder / CONFIG).open("rb") as file:
+            data = file.read(LARGEST_CONFIG + 1)
+    try:
+        stated = loads(data, what=CONFIG, max_bytes=LARGEST_CONFIG)
+        config, kwargs = {**stated.get("pretrained_cfg", stated)}, {**stated.get("model_args", {})}
+        images = input_of(SimpleNamespace(pretrained_cfg=config), kwargs, None)  # type: ignore[arg-type]
+        kwargs.setdefault("in_chans", images.channels)
+        return Located(path, str(stated["architecture"]).partition(".")[0], kwargs, images)
+    except (FormatError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"{folder / CONFIG} does not say what the weights are, as timm writes it: {error}", subject=folder
+        ) from error
 
 
 def load_part(

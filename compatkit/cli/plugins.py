@@ -103,6 +103,7 @@ def _print_plugin(plugin: Listed, *, first: bool) -> None:
         "models": ", ".join(plugin.models),
         "hooks": ", ".join(hook.removeprefix("compatkit_") for hook in plugin.hooks),
         "settings": "; ".join(map(str, plugin.settings)),
+        "order": f"{plugin.order} of the {plugin.kind}" if plugin.order and plugin.status == "active" else "",
         "source": plugin.source or "",
         "problem": plugin.message,
         "notes": " ".join(plugin.notes),

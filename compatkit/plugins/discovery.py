@@ -200,6 +200,7 @@ class Listed:
     Attributes:
         status: ``blocked``: by the environment variable; ``clash``: two distributions have the same key.
         summary: First line of its docstring.
+        order: Position among the plugins of its kind, from 1, unless a run states another.
         models: For a builder that lists them: the names of its models.
         hooks: Hooks implemented; for a regularizer whose factory is a class, training hooks too.
         message: Why it cannot be used, or empty.
@@ -214,6 +215,7 @@ class Listed:
     version: str | None
     source: str | None = None
     summary: str = ""
+    order: int = 0
     models: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
     settings: tuple[Setting, ...] = ()
@@ -228,13 +230,14 @@ class Listed:
 
 def listing() -> list[Listed]:
     """Import every installed plugin separately and describe it, or why it cannot be used."""
-    installed_points = points()
+    installed_points, counts = points(), Counter[str]()
     lines: list[Listed] = []
     for point in installed_points:
         kind, _, name = point.name.partition(".")
         owner = owner_of(point)
+        counts[kind] += 1
         shown = qualified(point) if is_shadowed(point) else name
-        line = Listed(kind, shown, "active", owner.distribution, owner.version)
+        line = Listed(kind, shown, "active", owner.distribution, owner.version, order=counts[kind])
         twins = [other for other in installed_points if _rivals(other, point)]
         if reason := blocked(point):
             line = attrs.evolve(line, status="blocked", message=f"Blocked by {reason}.")

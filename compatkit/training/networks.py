@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import torch
@@ -26,7 +26,9 @@ from compatkit.adapters.cutting.assigned import copied
 from compatkit.adapters.cutting.planning import CutPlan, plan
 from compatkit.adapters.cutting.proof import prove
 from compatkit.adapters.cutting.signals import signal
+from compatkit.adapters.inputs import InputSpec
 from compatkit.adapters.stitching.widths import Joined
+from compatkit.adapters.weights import locate
 from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol, Statistical
 from compatkit.contracts.contract_rules import check_contract
 from compatkit.contracts.labels import label
@@ -193,7 +195,8 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     """
     if task.extractor is not None:
         return start_from_parts(task, task.extractor, seed, precision)
-    planned, data = _plan(task)
+    task, images = _with_weights(task)
+    planned, data = _plan(task, images)
     drawn = seed_of(seed, "initial", task.name)
     whole, extractor, head = _network(task, planned.extractor, planned.head, planned.class_layer, drawn)
     check_values(whole.state_dict(), f"Task {task.name!r}, initial weights", UNUSABLE)
@@ -209,6 +212,36 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     _check_publishable(task, parts, made, data, tuple(shape[2:]))
     blueprints = planned.extractor, planned.head, planned.class_layer
     return _state(task, blueprints, (extractor, head), data, tuple(shape), precision)
+
+
+def _with_weights(task: Task) -> tuple[Task, InputSpec | None]:
+    """Return a task whose weights are a file, built for the images that its folder states, and these images.
+
+    Raises:
+        UsageError: The weights are of another architecture, or of images that no contract describes.
+        CompatkitError: See ``locate``.
+    """
+    if not isinstance(task.weights, str | PathLike) or task.weights == "pretrained":
+        return task, None
+    located = locate(Path(task.weights) if isinstance(task.weights, PathLike) else task.weights)
+    images, wanted = located.images, task.model.partition(".")[0]
+    if images is None:
+        return attrs.evolve(task, weights=located.path), None
+    if located.architecture != wanted or not BUILDERS[task.builder].like_timm:
+        raise UsageError(
+            f"Task {task.name!r} is to be a {wanted} of {task.builder}, and its weights {task.weights} are of a "
+            f"{located.architecture} of timm, as their config.json says. Name that model, or other weights.",
+            subject=task.name,
+        )
+    if images.crop_mode not in ("center", "squash"):
+        raise UsageError(
+            f"Task {task.name!r}: config.json of {task.weights} crops images by {images.crop_mode!r}; a contract "
+            "describes 'center' and 'squash'. Write one of them there.",
+            subject=task.name,
+        )
+    stated = task.normalize or {"mean": images.mean, "std": images.std}
+    kwargs, size = {**located.kwargs, **task.kwargs}, task.size or images.size
+    return attrs.evolve(task, weights=located.path, kwargs=kwargs, size=size, normalize=stated), images
 
 
 def _check_publishable(
@@ -303,7 +336,7 @@ def parameters_digest(module: nn.Module) -> str:
     return state_digest(dict(module.named_parameters()))
 
 
-def _plan(task: Task) -> tuple[CutPlan, Data]:
+def _plan(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
     channels = task.kwargs.get("in_chans", 1 if task.data.train.channels == "L" else 3)
     if channels not in (1, 3):
         raise UsageError(f"Task {task.name!r}: in_chans must be 1 (gray) or 3 (RGB), got {channels!r}.")
@@ -334,6 +367,11 @@ def _plan(task: Task) -> tuple[CutPlan, Data]:
         mean, std = planned.input.mean, planned.input.std
     else:
         mean, std = fitting(task.data.train, data).statistics()
+    if images is not None:
+        crop: Any = images.crop_mode
+        data = attrs.evolve(
+            data, interpolation=images.interpolation, crop_pct=images.crop_pct, crop_mode=crop
+        )
     return planned, attrs.evolve(data, mean=mean, std=std)
 
 

@@ -236,8 +236,10 @@ class Task:
             default the one that has a model of this name.
         kwargs: Further keyword arguments of the model, as JSON values.
         size: Height and width in pixels (one number for both); the model's own by default.
-        weights: Initial weights: None (random), ``"pretrained"`` (timm's), the path of a safetensors file,
-            or a state dict. The class layer is drawn again.
+        weights: Initial weights: None (random), ``"pretrained"`` (timm's), the path of a safetensors file or of a
+            folder with ``model.safetensors``, ``"local-dir:FOLDER"`` or ``"hf-hub:OWNER/NAME"`` as in timm, or a state
+            dict. Where a ``config.json`` lies beside the file, network and images are as it says. The class layer is
+            drawn again.
         augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal): a list, or ``"crop,flip"``. Or a
             preset: ``"cifar"`` (both), ``"imagenet"`` (timm's resized crops, flips and color jitter),
             ``"imagenet-strong"`` (these with RandAugment and random erasing), ``"none"``. Or arguments of timm's

@@ -172,7 +172,7 @@ name = "a"
 data = "sets/a.npz"
 model = "mobilenetv3_small_050"
 cut = "blocks.3"
-weights = "nets/one.safetensors"
+weights = "nets/one"
 freeze_stages = 2
 recompute_activations = true
 """
@@ -181,15 +181,20 @@ recompute_activations = true
 def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights are looked for beside the recipe."""
-    file = small.parent / "nets" / "one.safetensors"
-    file.parent.mkdir()
-    file.write_bytes(serialize({"a": torch.zeros(2)}))
+    """A folder of weights is looked for beside the recipe, also behind local-dir; the hub is asked by the run."""
+    folder = small.parent / "nets" / "one"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(serialize({"a": torch.zeros(2)}))
     monkeypatch.chdir(small.parents[1])
-    small.write_text(FINE_TUNED)
-    plan = read(small)
-    (task,) = plan.tasks
-    assert (task.weights, task.freeze_stages, task.recompute_activations) == (str(file), 2, True)
+    for written, meant in (
+        ("nets/one", str(folder)),
+        ("local-dir:nets/one", str(folder)),
+        *[("hf-hub:me/net",) * 2],
+    ):
+        small.write_text(FINE_TUNED.replace("nets/one", written))
+        plan = read(small)
+        (task,) = plan.tasks
+        assert (task.weights, task.freeze_stages, task.recompute_activations) == (meant, 2, True)
     rule = plan.trainer.decay
     assert (plan.trainer.optimizer, plan.trainer.layer_decay) == ("adamw", 0.75)
     assert plan.trainer.optimizer_options == {"betas": [0.9, 0.95]}
@@ -206,16 +211,16 @@ def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
         ("betas", "bettas", "takes no option 'bettas'. Did you mean 'betas'"),
         ("floor", "flor", "[trainer.schedule] has the unknown key 'flor'. Did you mean 'floor'"),
         ("freeze_stages = 2", "freeze_stages = 'two'", "freeze_stages must be a whole number"),
-        ("nets/one", "nets/two", "nets/two.safetensors: No such file or directory. Name a safetensors file"),
-        ("nets/one.safetensors", "nets", "nets: No such file or directory"),
+        ("nets/one", "nets/two", "nets/two: No such file or directory. Name a safetensors file"),
+        ("nets/one", "nets", "nets/model.safetensors: No such file or directory"),
     ],
 )
 def test_what_fine_tuning_does_not_take_is_said_with_the_nearest(
     small: Path, old: str, new: str, said: str
 ) -> None:
-    file = small.parent / "nets" / "one.safetensors"
-    file.parent.mkdir()
-    file.write_bytes(serialize({"a": torch.zeros(2)}))
+    folder = small.parent / "nets" / "one"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(serialize({"a": torch.zeros(2)}))
     small.write_text(FINE_TUNED.replace(old, new))
     with pytest.raises(UsageError) as found:
         read(small)

@@ -207,11 +207,12 @@ def _check_parts(entry: Mapping[str, Any], where: str) -> None:
 def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
     """Return the table of a task with the path of its weights resolved, after checking the file."""
     weights = entry.get("weights")
-    if not isinstance(weights, str) or weights == "pretrained":
+    if not isinstance(weights, str) or weights == "pretrained" or weights.startswith("hf-hub:"):
         return entry
-    local(weights, f"{called(entry, file)}: weights")
-    path = file.parent / weights if (file.parent / weights).exists() else Path(weights)
-    check_tensor_file(path, f"{called(entry, file)}: weights")
+    address, what = weights.removeprefix("local-dir:"), f"{called(entry, file)}: weights"
+    local(address, what)
+    path = file.parent / address if (file.parent / address).exists() else Path(address)
+    check_tensor_file(path / "model.safetensors" if path.is_dir() else path, what)
     return {**entry, "weights": str(path)}
 
 

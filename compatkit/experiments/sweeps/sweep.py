@@ -294,8 +294,9 @@ def _task(task: Task) -> dict[str, Any]:
     weights = task.weights
     if weights is not None and weights != "pretrained":
         path = Path(cast("str", weights))
-        content = read_file(path, path.parent)
-        weights = str(path) if content is None else digest(content[0])
+        files = [path / "model.safetensors", path / "config.json"] if path.is_dir() else [path]
+        contents = [read_file(file, file.parent) for file in files]
+        weights = "+".join(digest(content[0]) for content in contents if content is not None) or str(path)
     fields = attrs.fields(type(task))
     others = [field for field in fields if field.name not in (*_OTHERWISE, *_SAME_BITS)]
     return {
