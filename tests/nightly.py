@@ -1,7 +1,8 @@
 """The tests that cost most, kept out of the ordinary run: which they are, what they cost, which room they belong to.
 
 ``tests/nightly.txt`` lists them, one node id a line below the folder ``tests``; a function without brackets means all
-of its cases. The list is made from a record of the ordinary and the nightly tests together::
+of its cases, and with ``[1:]`` all but the first of the alphabet. The list is made from a record of the ordinary and
+the nightly tests together::
 
     pytest -n 2 -m 'not slow and not gpu' --processor-seconds record.csv
     python tests/nightly.py record.csv --budget 480
@@ -17,11 +18,14 @@ import csv
 import os
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
+EVERY_CASE_BUT_THE_FIRST = "[1:]"
+ORDINARY = ("test_readme.py", "test_imports.py", "golden/")
+"""Beginnings of node ids that every run covers, whatever they cost."""
 LIST = Path(__file__).with_name("nightly.txt")
 REPOSITORY = LIST.parents[1]
 OUTSIDE = {
@@ -47,11 +51,32 @@ def short(node_id: str) -> str:
 
 def mark(items: Iterable[pytest.Item]) -> None:
     """Mark the listed tests as ``nightly``."""
-    nightly = listed()
-    for item in items:
-        node_id = short(item.nodeid)
-        if node_id in nightly or node_id.partition("[")[0] in nightly:
+    items = list(items)
+    node_ids = [short(item.nodeid) for item in items]
+    nightly = expanded(listed(), node_ids)
+    for item, node_id in zip(items, node_ids, strict=True):
+        if node_id in nightly:
             item.add_marker("nightly")
+
+
+def by_function(node_ids: Iterable[str]) -> dict[str, list[str]]:
+    """Return the cases of each function in alphabetical order, whatever the order in which they ran."""
+    cases: dict[str, list[str]] = defaultdict(list)
+    for node_id in sorted(node_ids):
+        cases[node_id.partition("[")[0]].append(node_id)
+    return cases
+
+
+def expanded(lines: Collection[str], node_ids: Iterable[str]) -> set[str]:
+    """Return those of some node ids that the lines of a list mean."""
+    nightly = set[str]()
+    for function, cases in by_function(node_ids).items():
+        if function in lines:
+            nightly.update(cases)
+        elif f"{function}{EVERY_CASE_BUT_THE_FIRST}" in lines:
+            nightly.update(cases[1:])
+        nightly.update(case for case in cases if case in lines)
+    return nightly
 
 
 def processor_seconds() -> float:
@@ -84,7 +109,7 @@ def room(node_id: str) -> str:
     return "compatkit" if folder == "." else f"compatkit/{folder.split('/')[0]}"
 
 
-def chosen(seconds: dict[str, float], budget: float, largest: float) -> set[str]:
+def chosen(seconds: Mapping[str, float], budget: float, largest: float) -> set[str]:
     """Return the node ids to list.
 
     Args:
@@ -92,26 +117,29 @@ def chosen(seconds: dict[str, float], budget: float, largest: float) -> set[str]
         budget: Processor seconds that the ordinary tests may cost together.
         largest: Processor seconds above which the first case of a function is listed too.
     """
-    first: dict[str, str] = {}
-    for node_id in seconds:
-        first.setdefault(node_id.partition("[")[0], node_id)
+    first = {cases[0] for cases in by_function(seconds).values()}
     left, nightly = sum(seconds.values()), set[str]()
     for node_id, cost in sorted(seconds.items(), key=lambda item: -item[1]):
         if left <= budget:
             break
-        if cost >= largest or first[node_id.partition("[")[0]] != node_id:
+        if not node_id.startswith(ORDINARY) and (cost >= largest or node_id not in first):
             nightly.add(node_id)
             left -= cost
     return nightly
 
 
-def shortened(nightly: set[str], known: Iterable[str]) -> list[str]:
-    """Return the list with one line for each function whose cases are all listed."""
-    cases: dict[str, set[str]] = defaultdict(set)
-    for node_id in known:
-        cases[node_id.partition("[")[0]].add(node_id)
-    whole = {name for name, of in cases.items() if of <= nightly}
-    return sorted(whole | {node_id for node_id in nightly if node_id.partition("[")[0] not in whole})
+def shortened(nightly: Collection[str], node_ids: Iterable[str]) -> list[str]:
+    """Return the lines of the list, one for each function whose cases are listed all, or all but the first."""
+    lines = []
+    for function, cases in by_function(node_ids).items():
+        listed_cases = [case for case in cases if case in nightly]
+        if listed_cases == cases:
+            lines.append(function)
+        elif len(cases) > 2 and listed_cases == cases[1:]:
+            lines.append(f"{function}{EVERY_CASE_BUT_THE_FIRST}")
+        else:
+            lines.extend(listed_cases)
+    return sorted(lines)
 
 
 def main() -> None:
@@ -127,10 +155,9 @@ def main() -> None:
     options = parser.parse_args()
     with options.record.open(newline="", encoding="utf-8") as file:
         seconds = {short(row["test"]): float(row["seconds"]) for row in csv.DictReader(file)}
-    old = listed()
-    kept = {name for name in seconds if name in old or name.partition("[")[0] in old}
-    rest = {name: cost for name, cost in seconds.items() if name not in kept}
-    nightly = kept | chosen(rest, options.budget, options.largest)
+    nightly = expanded(listed(), seconds)
+    rest = {name: cost for name, cost in seconds.items() if name not in nightly}
+    nightly |= chosen(rest, options.budget, options.largest)
     LIST.write_text("".join(f"{line}\n" for line in shortened(nightly, seconds)), encoding="utf-8")
     left = sum(cost for name, cost in seconds.items() if name not in nightly)
     print(f"{len(nightly)} of {len(seconds)} tests are nightly; the others cost {left:.0f} processor seconds")

@@ -44,13 +44,16 @@ def test_the_costliest_go_first_and_first_cases_stay_while_they_are_cheap() -> N
     assert nightly.chosen(seconds, budget=0.0, largest=2.0) == {"a.py::t[1]", "a.py::u"}
 
 
-def test_functions_whose_cases_are_all_listed_take_one_line() -> None:
-    known = ["a.py::t[0]", "a.py::t[1]", "b.py::u[0]", "b.py::u[1]", "c.py::v"]
-    assert nightly.shortened({"a.py::t[0]", "a.py::t[1]", "b.py::u[1]", "c.py::v"}, known) == [
-        "a.py::t",
-        "b.py::u[1]",
-        "c.py::v",
-    ]
+def test_functions_whose_cases_are_all_listed_take_one_line_and_so_do_those_without_the_first() -> None:
+    known = [f"a.py::{name}" for name in ("t[0]", "t[1]", "u[0]", "u[1]", "v", "w[0]", "w[1]", "w[2]")]
+    chosen = {f"a.py::{name}" for name in ("t[0]", "t[1]", "u[1]", "v", "w[1]", "w[2]")}
+    lines = nightly.shortened(chosen, known)
+    assert lines == ["a.py::t", "a.py::u[1]", "a.py::v", "a.py::w[1:]"]
+    assert nightly.expanded(lines, reversed(known)) == chosen
+
+
+def test_what_guards_every_commit_stays() -> None:
+    assert nightly.chosen({"test_readme.py::t": 9.0, "a.py::u": 9.0}, 0.0, 2.0) == {"a.py::u"}
 
 
 @pytest.mark.parametrize(

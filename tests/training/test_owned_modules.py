@@ -123,8 +123,6 @@ def test_a_layer_that_nobody_owns_is_refused_in_the_first_step(settings: dict[st
     assert "'layer.weight'" in str(error) and "setup.own" in str(error)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 class JoinsLater(Unowned):
     @ck.hookimpl
     def compatkit_losses(self, step: ck.Step) -> Mapping[str, Tensor]:
@@ -135,6 +133,7 @@ def test_a_layer_that_joins_later_is_refused_soon_after() -> None:
     assert refused(JoinsLater, steps=8).subject == "mine"
 
 
+@pytest.mark.timeout(900)
 def test_a_compiled_loss_is_followed_too() -> None:
     unowned = type("Unowned", (Unowned,), {"compatkit_losses": ck.hookimpl(ck.effect("pure")(_pull))})
     assert refused(unowned, execution="compile").subject == "mine"
