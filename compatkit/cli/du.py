@@ -29,13 +29,9 @@ class DuOptions(Options):
     pattern: str | None = argument()
 
 
-@command(
-    "du",
-    DuOptions,
-    help="Show how many bytes components and folders take; PATTERN is a glob over whole names.",
-)
+@command("du", DuOptions)
 def du_command(options: DuOptions) -> int | None:
-    """Show bytes by name, own and shared with others, and by folder."""
+    """Show how many bytes components and folders take; PATTERN is a glob over whole names."""
     from compatkit.registry.usage import usage
 
     store = open_store()
