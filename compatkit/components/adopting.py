@@ -19,7 +19,6 @@ from compatkit.components.drafts import Draft
 from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.manifest import About
 from compatkit.errors import UsageError
-from compatkit.registry.names import check_name
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
 
@@ -30,6 +29,10 @@ if TYPE_CHECKING:
 
 IMAGES = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
 """Facts about images; the size is an argument of its own."""
+COUNTS = ("num_classes", "in_chans")
+"""Arguments of a network that the weights show."""
+AS_GIVEN = "as given"
+"""Source of what the caller states."""
 
 
 @attrs.frozen(eq=False)
@@ -89,119 +92,64 @@ def adopt(
 ) -> Adoption:
     """Read a checkpoint, compare it with its network, and cut the network; see ``Registry.adopt``."""
     snapshot = None if isinstance(weights, Mapping) else read_snapshot(weights)
-    options = merge_options(
-        snapshot,
-        model=model,
-        builder=builder,
-        kwargs=kwargs,
-        size=size,
-        labels=labels,
-        preprocessing=preprocessing,
-    )
-    model, builder, kwargs = options.model, options.builder, options.kwargs
-    size, labels = options.size, options.labels
-    blank(builder, model, kwargs, size)  # reject a wrong name before reading a large file
+    beside = {} if snapshot is None else snapshot.facts
+    arguments = {**({} if snapshot is None else snapshot.kwargs), **(kwargs or {})}
+    stated = {"model": model, "size": size, "labels": labels, **(preprocessing or {})}
+    stated |= {name: arguments.get(name) for name in COUNTS}
+    facts, sources = _merged(snapshot, {fact: value for fact, value in stated.items() if value is not None})
+    network = facts["model"]
+    builder = builder_for(network, builder)
+    if BUILDERS[builder].like_timm:
+        arguments |= {name: facts[name] for name in COUNTS if name in beside}
+    blank(builder, network, arguments, facts.get("size"))  # reject a wrong name before reading a large file
     if snapshot is None:
         checkpoint, owner = of_tensors(cast("Mapping[str, Any]", weights), key=key), "the state dict"
     else:
         checkpoint, owner = read_checkpoint(snapshot.weights, key=key), str(snapshot.weights)
     checkpoint = renamed(checkpoint, rename or {}, owner)
-    own, arguments, state, conversions = _fitted(checkpoint, owner, builder, model, kwargs, size)
+    own, arguments, state, notes = _fitted(checkpoint, owner, builder, network, arguments, facts.get("size"))
     check_values(state, owner, UNUSABLE, own)
-    conversions += converted(state, own)
     parts = split(
-        model,
+        network,
         cut,
         kwargs=arguments,
-        size=size,
+        size=facts.get("size"),
         builder=builder,
-        labels=labels,
+        labels=facts.get("labels"),
         data=data,
         weights=state,
-        preprocessing=options.preprocessing,
+        preprocessing={name: beside[name] for name in IMAGES if name in beside} | dict(preprocessing or {}),
     )
-    notes = image_notes(
-        parts["extractor"].contract.data, options.sources, _assumed(builder, model, arguments)
+    notes = (*(() if snapshot is None else snapshot.notes), *checkpoint.notes, *notes, *converted(state, own))
+    taken = (
+        f"{fact} {_shown(facts[fact])}: {source}"
+        for fact, source in sources.items()
+        if fact in ("model", "num_classes", "labels") and source != AS_GIVEN
     )
-    snapshot_notes = () if snapshot is None else snapshot.notes
-    return Adoption(
-        checkpoint,
-        arguments,
-        parts,
-        (*snapshot_notes, *checkpoint.notes, *conversions, *options.notes, *notes),
-    )
+    assumed = _assumed(builder, network, arguments)
+    of_images = image_notes(parts["extractor"].contract.data, sources, assumed)
+    return Adoption(checkpoint, arguments, parts, (*notes, *taken, *of_images))
 
 
-@attrs.frozen
-class AdoptionOptions:
-    """Options of an adoption, merged from the caller and the files beside the weights.
-
-    Attributes:
-        sources: Who states a fact about images.
-        notes: Notes on what was taken from the files.
-    """
-
-    model: str
-    builder: str
-    kwargs: Mapping[str, Any]
-    size: tuple[int, int] | None
-    labels: Sequence[str] | None
-    preprocessing: Mapping[str, Any]
-    sources: Mapping[str, str]
-    notes: tuple[str, ...]
-
-
-def merge_options(
-    snapshot: Snapshot | None,
-    *,
-    model: str | None,
-    builder: str | None,
-    kwargs: Mapping[str, Any] | None,
-    size: tuple[int, int] | None,
-    labels: Sequence[str] | None,
-    preprocessing: Mapping[str, Any] | None,
-) -> AdoptionOptions:
-    """Merge the options of the caller with those of the files beside the weights.
+def _merged(snapshot: Snapshot | None, stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Merge the facts of the caller with those of the files beside the weights; return them with their sources.
 
     Raises:
         UsageError: They contradict each other, or neither names the network.
     """
-    facts, sources = (snapshot.facts, dict(snapshot.sources)) if snapshot is not None else ({}, {})
-    arguments = {**(snapshot.kwargs if snapshot is not None else {}), **(kwargs or {})}
-    stated: dict[str, Any] = {"model": model, "size": size, "labels": labels, **(preprocessing or {})}
-    stated |= {name: arguments.get(name) for name in ("num_classes", "in_chans")}
+    facts, sources = ({}, {}) if snapshot is None else (dict(snapshot.facts), dict(snapshot.sources))
     for fact, value in stated.items():
-        if value is not None and snapshot is not None and fact in facts:
+        if snapshot is not None and fact in facts:
             plain = str(value).partition(".")[0] if fact == "model" else value
             agree(fact, facts[fact], sources[fact], plain, "the caller", snapshot.weights.parent)
-        if value is not None:
-            sources[fact] = "as given"
-    merged = {**facts, **{fact: value for fact, value in stated.items() if value is not None}}
-    if "model" not in merged:
+        facts[fact], sources[fact] = value, AS_GIVEN
+    if "model" not in facts:
         raise UsageError(
             f"Which network has these weights? Nothing beside them says so; name it as model. ({CONFIG} with "
             "'architecture' would.)",
             subject="model",
         )
-    builder = builder_for(merged["model"], builder)
-    if BUILDERS[builder].like_timm:
-        arguments |= {name: merged[name] for name in ("num_classes", "in_chans") if name in facts}
-    notes = tuple(
-        f"{fact} {_shown(merged[fact])}: {source}"
-        for fact, source in sources.items()
-        if fact in ("model", "num_classes", "labels") and source != "as given"
-    )
-    image_facts = {name: facts[name] for name in IMAGES if name in facts} | dict(preprocessing or {})
-    return AdoptionOptions(
-        merged["model"],
-        builder,
-        arguments,
-        merged.get("size"),
-        merged.get("labels"),
-        image_facts,
-        sources,
-        notes,
-    )
+    return facts, sources
 
 
 def _shown(value: Any) -> str:
@@ -217,16 +165,6 @@ def _assumed(builder: str, model: str, kwargs: Mapping[str, Any]) -> str:
         if known
         else "assumed, as nothing states it"
     )
-
-
-def check_target(name: str) -> str:
-    """Return ``name`` if parts can be published under it.
-
-    Raises:
-        InvalidName: The names of the parts would be invalid.
-    """
-    check_name(f"{name}.extractor")
-    return name
 
 
 def _fitted(

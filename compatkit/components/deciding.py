@@ -319,37 +319,16 @@ def deciding(*, measure: bool = False, data: PolicyData = (), progress: Progress
     return make
 
 
-def test(
-    store: Store,
-    candidate: Component,
-    name: str,
-    *,
-    version: str | None = None,
-    against: Iterable[Reference] | None = None,
-    data: PolicyData = (),
-    progress: Progress | None = None,
-) -> PolicyOutcome:
-    """Measure a part as if it were published under a name now; publishes nothing but records the figures.
-
-    Args:
-        store: Registry of the partners.
-        candidate: A released part, or one without a version.
-        name: Name it would get.
-        version: Version it would get; None for the next.
-        against: Partners, instead of those that the policy finds.
-        data: Available images.
-        progress: Called with done, total and what is being done.
-    """
-    question = store.asks(name, candidate.manifest, version=version)
-    if against is not None:
-        question = _narrowed(store, question, candidate, against)
-    return Decider(store, candidate, data, version=version, progress=progress).answer(question)
-
-
-def _narrowed(
+def narrowed(
     store: Store, question: Question, candidate: Component, against: Iterable[Reference]
 ) -> Question:
     """Return the question restricted to the named partners.
+
+    Args:
+        store: Registry of the partners.
+        question: What the policy asks.
+        candidate: The part.
+        against: Partners, instead of those that the policy finds.
 
     Raises:
         UsageError: No policy defines the measurement, or a partner has the candidate's own kind.

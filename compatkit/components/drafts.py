@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from compatkit.adapters.blueprints import build_pair, check_rebuilt, structural
 from compatkit.adapters.cutting.assigned import copied
 from compatkit.adapters.cutting.proof import prove
+from compatkit.components.probes import probe_of
 from compatkit.components.variational import ROLES, is_vae, vae_parts
-from compatkit.components.verification import normalization_of, probe_of
+from compatkit.components.verification import normalization_of
 from compatkit.contracts.contract import (
     Anchor,
     Blueprint,

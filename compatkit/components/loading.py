@@ -139,7 +139,8 @@ def load(
         IntegrityError: The bytes, or the resulting module, do not match the manifest.
         UnknownName: The blueprint's builder or model is unknown here.
     """
-    from compatkit.components.verification import built_fact, verify_once
+    from compatkit.components.probes import built_fact
+    from compatkit.components.verification import verify_once
 
     if not admitted:
         check_signature(store, reference, require_signature, verify)

@@ -169,19 +169,17 @@ class Policies(Mapping[str, Policy]):
             PolicyDataMissing: The policy's images are not available.
             UsageError: ``against`` names something that cannot be a partner, or no policy applies.
         """
-        from compatkit.components.deciding import test
+        from compatkit.components.deciding import Decider, narrowed
 
-        resolved = self.store.resolve(reference)
+        store, resolved = self.store, self.store.resolve(reference)
         own = name is None or name == resolved.name
-        return test(
-            self.store,
-            PartLoader(self.store).component(resolved),
-            resolved.name if name is None else check_name(name),
-            version=str(resolved.version) if own else None,
-            against=None if against is None else self.store.select(against),
-            data=data,
-            progress=progress,
+        candidate, version = PartLoader(store).component(resolved), str(resolved.version) if own else None
+        question = store.asks(
+            resolved.name if name is None else check_name(name), candidate.manifest, version=version
         )
+        if against is not None:
+            question = narrowed(store, question, candidate, store.select(against))
+        return Decider(store, candidate, data, version=version, progress=progress).answer(question)
 
     def _set(self) -> dict[str, Policy]:
         return {entry.scope: entry.policy for entry in self.store.policies.all() if entry.policy is not None}

@@ -15,11 +15,11 @@ from compatkit.components.drafts import drafts, training_facts
 from compatkit.components.images import PolicyData
 from compatkit.components.loading import with_module
 from compatkit.components.outcomes import PolicyOutcome, refusal
+from compatkit.components.probes import remember_proof
 from compatkit.components.recombinations import publish_recombination
 from compatkit.components.registering import register
 from compatkit.components.splitting import Parts, publish_split
 from compatkit.components.stitching import publish_adapter
-from compatkit.components.verification import remember_proof
 from compatkit.contracts.manifest import About, Manifest, Parent, Payload, to_bytes
 from compatkit.errors import PolicyBroken, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter

@@ -180,9 +180,9 @@ class Publishing(Combining):
             CutError: The network cannot be cut there.
             EnvironmentFailure: The file cannot be read, disk full, or no write permission.
         """
-        from compatkit.components.adopting import adopt, check_target
+        from compatkit.components.adopting import adopt
 
-        check_target(name)
+        check_name(f"{name}.extractor")
         adopted = adopt(
             path,
             model=model,

@@ -17,8 +17,9 @@ from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.composition import ADAPTER, EXTRACTOR, HEAD, AdapterOrigin, Composition, Pin
 from compatkit.components.loading import PartLoader, check_signature, check_version, load
 from compatkit.components.pairs import check_pair
+from compatkit.components.probes import probe_of, remember_proof
 from compatkit.components.stitching import adapter_of
-from compatkit.components.verification import probe_of, remember_proof, verify_contract, verify_once
+from compatkit.components.verification import verify_contract, verify_once
 from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.check import Report, check
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Blueprint

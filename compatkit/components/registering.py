@@ -10,7 +10,8 @@ import attrs
 from compatkit.components.deciding import CANDIDATE, Decider
 from compatkit.components.images import PolicyData
 from compatkit.components.loading import rebuilt, with_module
-from compatkit.components.verification import probe_of, remember_proof, verify_contract
+from compatkit.components.probes import probe_of, remember_proof
+from compatkit.components.verification import verify_contract
 from compatkit.contracts.channels import channel_statistics
 from compatkit.contracts.manifest import Manifest, to_bytes, trained_with
 from compatkit.evaluation.conditions import Progress

@@ -7,20 +7,18 @@ from itertools import takewhile
 from typing import Literal, TypeGuard
 
 import attrs
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import structural, with_classes
-from compatkit.adapters.builders import BUILDERS, library_note, versioned_builders
-from compatkit.adapters.fingerprint import observe, probe, same_probe
+from compatkit.adapters.builders import library_note
+from compatkit.adapters.fingerprint import observe, same_probe
 from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
-from compatkit.contracts.contract import Blueprint, Dimension, Port, Probe, Scaled, Structural
+from compatkit.components.probes import probe_shapes, proof_of
+from compatkit.contracts.contract import Blueprint, Dimension, Port, Scaled
 from compatkit.contracts.manifest import Manifest
-from compatkit.contracts.ports import Sides, agree, by, grid_at, resolved, tensor_shape
+from compatkit.contracts.ports import agree, by, resolved
 from compatkit.errors import IntegrityError, TooCostly
-from compatkit.foundation.codec import digest as digest_of
-from compatkit.foundation.codec import dumps
 from compatkit.registry.blobs import Verify
 from compatkit.registry.store import Store, naming_component
 from compatkit.reports.contracts import dimension
@@ -34,110 +32,7 @@ SIDES = {
 }
 """Side of the blueprint by kind of component."""
 
-COMPARED = ("name", "shape", "dtype", "layout", "pooled", "prefix_tokens", "multiple_of")
-PROBE_BATCH = 2
-"""Number of images of a probe."""
-LEAST_PROBE = 64
-"""Smallest side in pixels to which the images of a probe are reduced."""
-
-
-def probe_of(module: nn.Module, shape: Structural, blueprint: Blueprint) -> Probe:
-    """Return the probe of a part with these ports.
-
-    Args:
-        module: The part.
-        shape: Its ports.
-        blueprint: It was built from.
-    """
-    return probe(module, *probe_shapes(shape, blueprint), dtypes=[port.dtype for port in shape.inputs])
-
-
-def probe_shapes(shape: Structural, blueprint: Blueprint) -> list[tuple[int, ...]]:
-    """Return the shapes of the probe's inputs: two images, or features of two images of the traced size.
-
-    Parts that accept any image size get smaller images: the first load is dominated by the probe, whose cost grows
-    with the area, and the outputs still depend on every weight.
-
-    Args:
-        shape: Ports of the part.
-        blueprint: Of the part; it states the traced image size.
-    """
-    size = blueprint.traced_size
-    if blueprint.takes_images:
-        image = shape.inputs[0]
-        return [(PROBE_BATCH, int(str(image.channels)), *(_smaller(shape, size) or size))]
-    return [tensor_shape(port, size, PROBE_BATCH) for port in shape.inputs]
-
-
-def _smaller(shape: Structural, size: Sides) -> Sides | None:
-    """Return the smallest size of the same proportions that leaves features of two positions per side.
-
-    A single position would hide most weights of a 3x3 kernel. None if the port accepts no smaller size.
-    """
-    image, grids = shape.inputs[0], [grid_at(port, size) for port in shape.outputs]
-    if any(isinstance(item, int) for item in image.spatial) or not grids:
-        return None
-    short = min(size)
-    pooled = short // 2  # pooled features do not show the positions before them
-    least = max(
-        LEAST_PROBE, *(-(-short * 2 // min(item)) if item and min(item) > 1 else pooled for item in grids)
-    )
-    for side in range(least, short):
-        height, width = (round(item * side / short) for item in size)
-        if height % image.multiple_of == width % image.multiple_of == 0:
-            return height, width
-    return None
-
-
-def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = None) -> str | None:
-    """Return a cache key for having passed the probe here; None if code may change without a version.
-
-    Args:
-        manifest: Manifest of the component.
-        digest: Its digest.
-        builders: Builders of its parts; None for the component's own.
-    """
-    used = (manifest.blueprint.builder,) if manifest.blueprint.is_cut else ()
-    return _fact(f"probe {digest}", used if builders is None else builders)
-
-
-def built_fact(blueprint: Blueprint) -> str | None:
-    """Return a cache key for having built a network here within the bounds; None if code may change without a version.
-
-    Args:
-        blueprint: Of a part of the network.
-    """
-    if not blueprint.is_cut:
-        return None
-    return _fact(f"built {digest_of(dumps(blueprint))}", (blueprint.builder,))
-
-
-def _fact(what: str, builders: Sequence[str]) -> str | None:
-    import compatkit
-
-    if not set(builders) <= set(versioned_builders()):
-        return None
-    library = " ".join(BUILDERS[name].library() for name in builders)
-    return f"{what} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
-
-
-def remember_proof(
-    store: Store,
-    manifest: Manifest,
-    digest: str | None,
-    builders: Sequence[str] | None = None,
-) -> None:
-    """Remember that a component, rebuilt from blueprint and weights, passed its probe before publication.
-
-    Args:
-        store: The registry's files.
-        manifest: Of the component.
-        digest: Of the manifest.
-        builders: Builders of its parts; None for the component's own.
-    """
-    proof = proof_of(manifest, str(digest), builders)
-    if proof is not None and manifest.contract.statistical.probe is not None:
-        store.memory.prove(proof)
+COMPARED = ("name", "shape", "dtype", "layout", "pooled", "prefix_tokens", "multiple_of", "range")
 
 
 def verify_once(
@@ -365,15 +260,11 @@ def _feature_differences(manifest: Manifest, extractor: Manifest) -> Iterator[st
     if len(taken) != len(own_ports):
         yield f"It takes {len(taken)} tensors, the extractor that it was trained with gives {len(own_ports)}."
         return
+    fields = ("name", "channels", "dtype", "layout", "range", "pooled", "prefix_tokens")
     for port, own in zip(taken, own_ports, strict=True):
-        for field in ("name", "channels", "dtype", "layout", "range", "pooled", "prefix_tokens"):
-            actual, expected = getattr(port, field), getattr(own, field)
-            same = agree(actual, expected) if field == "channels" else actual == expected
-            if not same and not (field == "range" and actual == "any"):
-                yield (
-                    f"The input {port.name!r} states {field} {actual}, the extractor that it was trained with gives "
-                    f"{expected}."
-                )
+        yield from _field_differences(
+            "input", port, own, fields, "the extractor that it was trained with gives"
+        )
 
 
 def _network(blueprint: Blueprint) -> Blueprint:
@@ -406,15 +297,21 @@ def _structure_differences(manifest: Manifest, module: nn.Module) -> Iterator[st
             yield from _port_differences(what[:-1], port, derived_port)
 
 
-def _port_differences(what: str, stated: Port, derived: Port) -> Iterator[str]:
-    for field in COMPARED:
-        actual, expected = getattr(stated, field), getattr(derived, field)
+def _field_differences(
+    what: str, stated: Port, other: Port, fields: Sequence[str], shows: str
+) -> Iterator[str]:
+    """Yield the fields in which a stated port differs from another; a range that states nothing differs from none."""
+    for field in fields:
+        actual, expected = getattr(stated, field), getattr(other, field)
         if field == "shape":
-            actual, expected = _shown(stated), _shown(derived)
-        if actual != expected:
-            yield f"The {what} {stated.name!r} states {field} {actual}, running the module shows {expected}."
-    if stated.range != "any" and stated.range != derived.range:
-        yield f"The {what} {stated.name!r} states range {stated.range}, running the module shows {derived.range}."
+            actual, expected = _shown(stated), _shown(other)
+        same = agree(actual, expected) if field == "channels" else actual == expected
+        if not same and not (field == "range" and actual == "any"):
+            yield f"The {what} {stated.name!r} states {field} {actual}, {shows} {expected}."
+
+
+def _port_differences(what: str, stated: Port, derived: Port) -> Iterator[str]:
+    yield from _field_differences(what, stated, derived, COMPARED, "running the module shows")
     for key, sizes in stated.measured.items():
         size = tuple(map(int, key.split("x")))
         known = _stated(derived, (size[0], size[1]), 1)

@@ -10,7 +10,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.components.drafts import drafts
-from compatkit.components.verification import probe_shapes
+from compatkit.components.probes import probe_shapes
 from compatkit.contracts.contract import Blueprint, Port, Structural
 from compatkit.errors import CutError, IntegrityError
 

@@ -11,7 +11,8 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.adapters.blueprints import structural
-from compatkit.components.verification import normalization_of, probe_of
+from compatkit.components.probes import probe_of
+from compatkit.components.verification import normalization_of
 from compatkit.contracts.channels import channel_statistics
 from compatkit.contracts.contract import Contract, Protocol, Statistical
 from compatkit.contracts.labels import label

@@ -8,8 +8,6 @@ from typing import Any
 from compatkit.errors import CheckpointMismatch
 from compatkit.registry.weights.tensorchecks import WeightsMismatch, compare
 
-__all__ = ["WeightsMismatch", "compare", "completed", "converted", "refuse"]
-
 COUNTER = ".num_batches_tracked"
 """Counters of batch normalization, which torch has saved since 1.0."""
 

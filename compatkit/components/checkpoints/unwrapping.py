@@ -25,8 +25,6 @@ AVERAGED = ("model_ema", "state_dict_ema", "ema_state_dict", "ema", "params_ema"
 """Entries with averaged weights, used if there is nothing else."""
 PREFIXES = ("module.", "_orig_mod.", "model.", "network.", "net.")
 """Prefixes added by DistributedDataParallel, torch.compile and Lightning."""
-COUNT = "n_averaged"
-"""Counter that torch's ``AveragedModel`` keeps with the weights."""
 DEEPEST = 8
 NAMED = 8
 """Most entries listed in a message."""

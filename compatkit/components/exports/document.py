@@ -22,8 +22,6 @@ MOST_PARTS = 256
 WHAT = "the export's description"
 """Name of the JSON in messages."""
 
-Side = Literal["extractor", "adapter", "head"]
-
 
 @attrs.frozen
 class PartRecord:

@@ -13,19 +13,16 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import attrs
-import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.builders import whole_of
 from compatkit.adapters.cutting.signals import port_signal
 from compatkit.adapters.initialization import seeded, without_draws
-from compatkit.adapters.ports.runs import outputs_of
 from compatkit.components.exports.document import Description, PartRecord, to_text
-from compatkit.components.verification import probe_shapes
+from compatkit.components.probes import probe_shapes
 from compatkit.contracts.contract import Blueprint, Contract
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, UsageError
-from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.recombination import Recombination
 from compatkit.foundation.addresses import local
 from compatkit.foundation.limits import OneOf
@@ -149,9 +146,7 @@ def _described(
 ) -> tuple[dict[str, Tensor], Description]:
     """Return all tensors by their name in a file, and the description of the network."""
     modules = list(_modules(module, manifest, digest))
-    whole = module if isinstance(module, Assembly) else Assembly(None, module, contract=manifest.contract)
-    shapes = probe_shapes(manifest.contract.structural, manifest.blueprint)
-    before, kind = prefixes([(blueprint, part) for blueprint, part, _ in modules], whole, shapes, names)
+    before, kind = prefixes([(blueprint, part) for blueprint, part, _ in modules], names)
     state: dict[str, Tensor] = {}
     parts: list[PartRecord] = []
     for prefix, (blueprint, part, component) in zip(before, modules, strict=True):
@@ -205,16 +200,12 @@ def _values(training: Mapping[str, Any]) -> dict[str, Any]:
 
 def prefixes(
     modules: Sequence[tuple[Blueprint, nn.Module]],
-    whole: Assembly,
-    shapes: Sequence[Sequence[int]],
     names: str,
 ) -> tuple[list[str], Literal["whole", "parts"]]:
     """Return the prefix of each part's tensor names, and whether they give the names of one whole network.
 
     Args:
         modules: Extractor, adapters and head with their blueprints; or a single part.
-        whole: All of them as one module.
-        shapes: Shapes of the inputs for comparing the whole network.
         names: ``"whole"``, ``"parts"``, or ``"auto"`` for ``"whole"`` if possible.
 
     Raises:
@@ -225,7 +216,7 @@ def prefixes(
         if names == "whole":
             raise UsageError("names='whole' needs all parts of a network; a single part keeps its own names.")
         return [""], "parts"
-    why = "" if names == "parts" else _why_not(modules, whole, shapes)
+    why = "" if names == "parts" else _why_not(modules)
     if names == "whole" and why:
         raise UsageError(f"names='whole' needs the two halves of one network; these are not: {why}")
     if names == "parts" or why:
@@ -234,9 +225,7 @@ def prefixes(
     return [""] * len(modules), "whole"
 
 
-def _why_not(
-    modules: Sequence[tuple[Blueprint, nn.Module]], whole: Assembly, shapes: Sequence[Sequence[int]]
-) -> str:
+def _why_not(modules: Sequence[tuple[Blueprint, nn.Module]]) -> str:
     """Return why parts are not the halves of one network; empty if they are."""
     (left, extractor), *between, (right, head) = modules
     if between:
@@ -249,34 +238,8 @@ def _why_not(
     if len(state) != len(extractor.state_dict()) + len(head.state_dict()):
         return f"both hold tensors of the same name; they are cut at {left.cut} and at {right.cut}."
     try:
-        made = _loaded(right, state)
-        same = _same(made, whole, shapes)
+        with seeded(0), without_draws():
+            whole_of(right).load_state_dict(state, strict=True)
     except (CompatkitError, RuntimeError, ValueError, TypeError, LookupError) as error:
         return f"{right.model} does not take them: {error}"
-    return "" if same else f"{right.model} with their tensors gives other outputs than they do."
-
-
-def _loaded(blueprint: Blueprint, state: dict[str, Tensor]) -> nn.Module:
-    with seeded(0), without_draws():
-        made = whole_of(blueprint)
-    made.load_state_dict(state, strict=True)
-    return made.eval()
-
-
-def _same(made: nn.Module, whole: Assembly, shapes: Sequence[Sequence[int]]) -> bool:
-    """Return whether a network gives bitwise the outputs of the parts with their stored statistics."""
-    images = [port_signal(shape, place, "float32") for place, shape in enumerate(shapes)]
-    with torch.no_grad():
-        (expected,), actual = outputs_of(_Stored(whole), images), outputs_of(made, images)
-    return len(actual) == 1 and torch.equal(expected, actual[0])
-
-
-class _Stored(nn.Module):
-    """An assembly that uses stored statistics, whatever its policy."""
-
-    def __init__(self, whole: Assembly) -> None:
-        super().__init__()
-        self.whole = whole.eval()
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.whole.through(images)
+    return ""
