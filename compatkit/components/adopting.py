@@ -11,7 +11,7 @@ import attrs
 from compatkit.adapters.builders import BUILDERS, builder_for
 from compatkit.adapters.cutting.planning import blank
 from compatkit.adapters.inputs import class_layer, config_of
-from compatkit.components.checkpoints.matching import compare, completed, converted, refuse
+from compatkit.components.checkpoints.matching import completed, converted, refuse
 from compatkit.components.checkpoints.reading import Checkpoint, of_tensors, read_checkpoint, renamed
 from compatkit.components.checkpoints.snapshot import CONFIG, Snapshot, agree, image_notes, read_snapshot
 from compatkit.components.checkpoints.unwrapping import stripped
@@ -20,7 +20,7 @@ from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.manifest import About
 from compatkit.errors import UsageError
 from compatkit.registry.store import Store
-from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
+from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values, compare
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

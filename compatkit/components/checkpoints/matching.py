@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from compatkit.errors import CheckpointMismatch
-from compatkit.registry.weights.tensorchecks import WeightsMismatch, compare
+from compatkit.registry.weights.tensorchecks import WeightsMismatch
 
 COUNTER = ".num_batches_tracked"
 """Counters of batch normalization, which torch has saved since 1.0."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from compatkit.components.checkpoints.matching import compare, completed, converted, refuse
+from compatkit.components.checkpoints.matching import completed, converted, refuse
+from compatkit.registry.weights.tensorchecks import compare
 
 OWN = {
     "layer1.conv.weight": torch.zeros(4, 3, 3, 3),
