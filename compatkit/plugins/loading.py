@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from typing import Any
 
 import attrs
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
 from compatkit.hooks import HOOK_API, PROJECT, Registration
@@ -202,12 +203,14 @@ def owner_of(point: EntryPoint) -> Owner:
 
 
 def check_api(stated: object, owner: Owner) -> None:
-    """Compare ``compatkit_api`` with this version of the hooks."""
-    if type(stated) is not int:
+    """Compare ``compatkit_api`` (``1`` or ``">=1,<3"``) with this version of the hooks."""
+    try:
+        wanted = SpecifierSet(f"=={stated}" if type(stated) is int else stated)  # type: ignore[arg-type]
+    except (InvalidSpecifier, TypeError):
         raise owner.error(
-            f"compatkit_api is {stated!r}; write compatkit_api = {HOOK_API}, the version of these hooks."
-        )
-    if stated != HOOK_API:
+            f"compatkit_api is {stated!r}; write compatkit_api = {HOOK_API}, or a range such as '>=1,<2'."
+        ) from None
+    if not wanted.contains(str(HOOK_API)):
         raise owner.error(
             f"it is written for version {stated} of the hooks; this compatkit has version {HOOK_API}. "
             "Install versions that fit."

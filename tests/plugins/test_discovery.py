@@ -163,12 +163,13 @@ def test_hooks_of_another_version(module: Write) -> None:
     assert "written for version 2 of the hooks; this compatkit has version 1" in refused()
 
 
-def test_hooks_of_this_version(module: Write) -> None:
-    module("compatkit_api = 1\n" + GOOD)
+@pytest.mark.parametrize("stated", ["1", "'>=1,<3'"])
+def test_hooks_of_this_version(module: Write, stated: str) -> None:
+    module(f"compatkit_api = {stated}\n" + GOOD)
     assert find("regularizers", "mine").name == "mine"
 
 
-@pytest.mark.parametrize("stated", ["True", "'>=1'"])
+@pytest.mark.parametrize("stated", ["True", "None", "'one'"])
 def test_version_that_is_none(module: Write, stated: str) -> None:
     module(f"compatkit_api = {stated}\n" + GOOD)
     assert "write compatkit_api = 1" in refused()
