@@ -15,7 +15,6 @@ from compatkit.errors import PluginError, UsageError
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.hooks import Phase
 from compatkit.plugins.isolation import suggestion
-from compatkit.plugins.settings import plain
 
 _INSTANCE = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?")
 
@@ -52,36 +51,20 @@ class Use:
             raise self._wrong(
                 f"An instance name (as) is lower-case letters, digits and '_.-'; got {self.as_!r}."
             )
-        if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)):
-            raise self._wrong(f"A weight is a number; got {self.weight!r}.")
-        if not 0 <= self.weight < math.inf:
+        number = isinstance(self.weight, int | float) and not isinstance(self.weight, bool)
+        if not number or not 0 <= self.weight < math.inf:
             raise self._wrong(
-                f"A weight is finite and not negative; got {self.weight!r}. Use 0 to leave the plugin out."
+                f"A weight is a number, finite and not negative; got {self.weight!r}. Use 0 to leave the plugin out."
             )
         put(self, "weight", float(self.weight))
         listed = (self.after,) if isinstance(self.after, str) else self.after
         if not isinstance(listed, Sequence) or not all(isinstance(text, str) for text in listed):
             raise self._wrong(f"after names other instances: a text or a list of texts; got {self.after!r}.")
         put(self, "after", tuple(listed))
-        if not isinstance(self.settings, Mapping) or not all(isinstance(text, str) for text in self.settings):
-            raise self._wrong(f"Settings are a mapping from names to values; got {self.settings!r}.")
         put(self, "settings", dict(self.settings))
 
     def _wrong(self, message: str) -> PluginError:
         return PluginError(f"Plugin {self.name!r}: {message}", plugin=self.name)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a table for ``as_use``: JSON values that differ from the defaults."""
-        table: dict[str, Any] = {"name": self.name, "weight": self.weight}
-        if self.as_ != self.name:
-            table["as"] = self.as_
-        if self.phase.start:
-            table["start"] = self.phase.start
-        if self.phase.stop is not None:
-            table["stop"] = self.phase.stop
-        if self.after:
-            table["after"] = list(self.after)
-        return table | plain(self.settings)
 
 
 @checks_arguments
