@@ -214,11 +214,14 @@ def test_weights_are_loaded_strictly() -> None:
 
 def test_an_adapter_without_weights_has_no_state_and_says_what_it_does() -> None:
     texts = {
-        "cast": ({"to": "bfloat16"}, "Cast(torch.bfloat16)"),
+        "cast": ({"to": "bfloat16"}, "Cast(dtype=torch.bfloat16)"),
         "drop-tokens": ({"keep": 1, "drop": 4}, "DropTokens(keep=1, drop=4)"),
-        "pool": ({"layout": "NLC", "to": "NC", "prefix_tokens": 1}, "Pool(NLC to NC)"),
-        "resize": ({"layout": "NHWC", "size": [2, 3]}, "Resize(NHWC, 2x3)"),
-        "permute": ({"layout": "NLC", "to": "NCHW"}, "Permute(NLC to NCHW)"),
+        "pool": (
+            {"layout": "NLC", "to": "NC", "prefix_tokens": 1},
+            "Pool(layout=NLC, to_layout=NC, prefix_tokens=1)",
+        ),
+        "resize": ({"layout": "NHWC", "size": [2, 3]}, "Resize(layout=NHWC, size=(2, 3), prefix_tokens=0)"),
+        "permute": ({"layout": "NLC", "to": "NCHW"}, "Permute(layout=NLC, to_layout=NCHW)"),
     }
     assert texts.keys() | FITTED == ADAPTERS.keys()
     for model, (kwargs, text) in texts.items():

@@ -168,7 +168,7 @@ def test_other_settings_are_refused(run: Run, toy: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("9.2", "--out", "out"), "There is no study '9.2'. Did you mean '9.1'?"),
+        (("9.2", "--out", "out"), "There is no plugin studies.9.2. Did you mean '9.1'?"),
         (
             ("9.1", "--arms", "r", "--out", "out"),
             "Study 9.1 has no arm 'r'. Did you mean 'rr'? Its arms are std, rr.",

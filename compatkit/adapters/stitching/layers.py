@@ -290,7 +290,7 @@ class Project(SeamAdapter):
         super().__init__(port)
         OneOf(AXES).check("project", layout=layout)
         self.layout, self.nonnegative = layout, bool(nonnegative)
-        in_channels, out_channels = two_counts("channels", channels)
+        self.channels = in_channels, out_channels = two_counts("channels", channels)
         COUNT.check("project", kernel=kernel)
         self.kernel = kernel
         if kernel % 2 == 0 or (kernel > 1 and layout not in ("NCHW", "NHWC")):

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from compatkit import plugins
-from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, suggest, type_of
+from compatkit.errors import CompatkitError, PluginError, UsageError, suggest, type_of
 from compatkit.experiments.studies.records import RENAMED
 from compatkit.experiments.studies.study import Study
 from compatkit.plugins.isolation import Owner
@@ -41,13 +41,6 @@ def find(number: str) -> InstalledStudy:
         UnknownName: There is no such study; the message suggests similar numbers.
         PluginError: It is blocked, broken, or provided by two distributions.
     """
-    known = numbers()
-    if number not in known:
-        raise UnknownName(
-            f"There is no study {number!r}.{suggest(number, known)} There are {', '.join(known) or 'none'}: "
-            "`compatkit study list` says what each shows.",
-            subject=number,
-        )
     offer = plugins.find(KIND, number)
     study = offer.make({})
     if not isinstance(study, Study):
