@@ -6,12 +6,37 @@ the run. ``check.check`` compares two contracts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import attrs
+from msgspec import Meta
 
 from compatkit.contracts.own_networks import actual_builder
+from compatkit.errors import FormatError
+
+LARGEST = 2**40
+"""Largest dimension: no tensor is longer, and no reader's integers overflow."""
+LARGEST_SIDE = 2**12
+"""Largest side of an image in pixels; larger ones do not fit in memory as a set."""
+LARGEST_WIDTH = 2**16
+"""Most channels of a 1x1 convolution that a blueprint requests: it is allocated before any comparison."""
+MOST_AXES, MOST_PORTS, MOST_NAMES, MOST_LABELS = 32, 256, 1024, 200_000
+MOST_NUMBERS = 1024
+"""Most numbers in a probe's sketch."""
+
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Length = Annotated[int, Meta(ge=1, le=LARGEST)]
+Offset = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Side = Annotated[int, Meta(ge=1, le=LARGEST_SIDE)]
+Width = Annotated[int, Meta(ge=1, le=LARGEST_WIDTH)]
+Tensors = Annotated[int, Meta(ge=1, le=MOST_PORTS)]
+Positive = Annotated[float, Meta(gt=0)]
+Symbol = Annotated[str, Meta(pattern=r"^(N|[HWL][0-9]{0,3})\Z")]
+Dtype = Annotated[str, Meta(pattern=r"^(u?int(8|16|32|64)|float(16|32|64)|bfloat16|complex(64|128)|bool)\Z")]
+ImageSize = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,5}x[1-9][0-9]{0,5}\Z")]
+"""Values that are checked when a contract is read."""
 
 Layout = Literal["NCHW", "NHWC", "NLC", "NC", "other"]
 """``"other"``: no leading batch axis, channels before tokens, or 1 or 5 axes."""
@@ -24,6 +49,25 @@ HEADS = ("head", "auxiliary_head")
 """Kinds that consume features; a shared auxiliary head that classifies may replace a network's own head."""
 
 
+def like(pattern: str, expected: str) -> Any:
+    """Return an attrs validator for text that matches a pattern.
+
+    Args:
+        pattern: Of the whole text.
+        expected: Describes it, for messages.
+    """
+    whole = re.compile(pattern)
+
+    def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
+        if not isinstance(value, str) or not whole.fullmatch(value):
+            raise FormatError(f"{field.name}: expected {expected}, got {value!r:.100}.")
+
+    return check
+
+
+tensors_digest = like("tensors:sha256:[0-9a-f]{64}", "'tensors:sha256:' and 64 hex digits")
+
+
 @attrs.frozen
 class Scaled:
     """A dimension that depends on another one: ``(of + add) // floordiv * times + plus``, in elements.
@@ -31,18 +75,18 @@ class Scaled:
     ``times`` counts what one image is folded into: ``Scaled("N", times=196)`` is 196 per image.
     """
 
-    of: str
-    add: int = 0
-    floordiv: int = 1
-    plus: int = 0
-    times: int = 1
+    of: Annotated[str, Meta(pattern=r"^[NHW]\Z")]
+    add: Offset = 0
+    floordiv: Length = 1
+    plus: Offset = 0
+    times: Length = 1
 
     def at(self, size: int) -> int:
         """Return the dimension for ``size`` of the one it depends on."""
         return (size + self.add) // self.floordiv * self.times + self.plus
 
 
-Dimension = int | str | Scaled
+Dimension = Length | Symbol | Scaled
 """A fixed size, a free symbol such as ``"N"`` or ``"H"``, or a function of a symbol."""
 
 
@@ -62,14 +106,14 @@ class Port:
     """
 
     name: str
-    shape: tuple[Dimension, ...]
-    dtype: str = "float32"
+    shape: Annotated[tuple[Dimension, ...], Meta(min_length=1, max_length=MOST_AXES)]
+    dtype: Dtype = "float32"
     layout: Layout = "NCHW"
     range: Literal["nonnegative", "signed", "any"] = "any"
     pooled: bool = False
-    prefix_tokens: int = 0
-    measured: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
-    multiple_of: int = 1
+    prefix_tokens: Count = 0
+    measured: Mapping[ImageSize, tuple[Count, ...]] = attrs.field(factory=dict)
+    multiple_of: Side = 1
 
     @property
     def channels(self) -> Dimension:
@@ -100,8 +144,8 @@ def _follows_image(size: Dimension) -> bool:
 class Structural:
     """Ports in order."""
 
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: Annotated[tuple[Port, ...], Meta(min_length=1, max_length=MOST_PORTS)]
+    outputs: Annotated[tuple[Port, ...], Meta(min_length=1, max_length=MOST_PORTS)]
 
 
 @attrs.frozen
@@ -109,12 +153,15 @@ class Label:
     """A class name with its synonyms (``automobile`` is ``car``)."""
 
     name: str
-    same_as: tuple[str, ...] = ()
+    same_as: Annotated[tuple[str, ...], Meta(max_length=MOST_NAMES - 1)] = ()
 
     @property
     def names(self) -> frozenset[str]:
         """All names of this class."""
         return frozenset((self.name, *self.same_as))
+
+
+Labels = Annotated[tuple[Label, ...], Meta(max_length=MOST_LABELS)]
 
 
 @attrs.frozen
@@ -133,13 +180,13 @@ class Data:
         crop_mode: ``"squash"`` ignores the aspect ratio; ``"center"`` keeps it and covers the size (as in timm).
     """
 
-    size: tuple[int, int]
+    size: tuple[Side, Side]
     channels: Literal["L", "RGB"]
     mean: tuple[float, ...]
-    std: tuple[float, ...]
+    std: tuple[Positive, ...]
     interpolation: str = "bilinear"
-    labels: tuple[Label, ...] | None = None
-    crop_pct: float = 1.0
+    labels: Labels | None = None
+    crop_pct: Annotated[float, Meta(gt=0, le=4)] = 1.0
     crop_mode: Literal["center", "squash"] = "squash"
 
 
@@ -156,9 +203,9 @@ class Anchor:
     """
 
     kind: Literal["initial_weights", "auxiliary_head"]
-    digest: str
+    digest: str = attrs.field(validator=tensors_digest)
     task: str | None = None
-    classes: tuple[Label, ...] | None = None
+    classes: Labels | None = None
 
 
 @attrs.frozen
@@ -174,7 +221,7 @@ class Protocol:
 
     norm: Literal["batch", "none"] = attrs.field(metadata={"key": "normalisation"})
     anchors: tuple[Anchor, ...] = ()
-    frozen_stages: int = attrs.field(default=0, metadata={"absent_where_default": True})
+    frozen_stages: Count = attrs.field(default=0, metadata={"absent_where_default": True})
 
 
 @attrs.frozen
@@ -186,10 +233,12 @@ class Probe:
     """
 
     input: str
-    shapes: tuple[tuple[int, ...], ...]
-    sketch: tuple[float, ...]
-    relative_tolerance: float
-    digest: str
+    shapes: tuple[Annotated[tuple[Length, ...], Meta(min_length=1, max_length=MOST_AXES)], ...]
+    sketch: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_NUMBERS)]
+    relative_tolerance: Annotated[float, Meta(gt=0, le=0.1)]
+    digest: str = attrs.field(
+        validator=like("value:[a-z0-9]+:[0-9a-f]{1,128}", "'value:sha256:' and hex digits")
+    )
 
 
 @attrs.frozen
@@ -205,8 +254,8 @@ class FeatureStatistics:
     """
 
     mean: float
-    std: float
-    samples: int
+    std: Annotated[float, Meta(ge=0)]
+    samples: Length
     per_channel: Mapping[str, Any] | None = None
 
 
@@ -251,10 +300,10 @@ class Blueprint:
     cut: str = attrs.field(metadata={"key": "split"})
     side: Literal["extractor", "head", "adapter", "recombination"]
     approach: str
-    traced_size: tuple[int, int]
-    cut_outputs: int = 1
-    width: int | None = attrs.field(default=None, metadata={"absent_where_default": True})
-    entries: tuple[tuple[str, int], ...] = attrs.field(default=(), metadata={"absent_where_default": True})
+    traced_size: tuple[Side, Side]
+    cut_outputs: Tensors = 1
+    width: Width | None = attrs.field(default=None, metadata={"absent_where_default": True})
+    entries: tuple[tuple[str, Width], ...] = attrs.field(default=(), metadata={"absent_where_default": True})
 
     @property
     def network(self) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.contract import Blueprint, Contract, Data, Kind
+from compatkit.contracts.contract import Blueprint, Contract, Data, Kind, like, tensors_digest
 from compatkit.contracts.contract_rules import check_contract
 from compatkit.errors import FormatError
 from compatkit.foundation.arguments import checks_arguments
@@ -23,20 +23,8 @@ MALFORMED = re.compile(rb'"sha256:(?![0-9a-f]{64}")')
 """Finds text that begins like a digest, and is none."""
 
 
-def _like(pattern: str, expected: str) -> Any:
-    """Return an attrs validator for text that matches a pattern."""
-    whole = re.compile(pattern)
-
-    def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
-        if not isinstance(value, str) or not whole.fullmatch(value):
-            raise FormatError(f"{field.name}: expected {expected}, got {value!r:.100}.")
-
-    return check
-
-
-_sha256 = _like("sha256:[0-9a-f]{64}", "'sha256:' and 64 lower-case hex digits")
-_tensors = _like("tensors:sha256:[0-9a-f]{64}", "'tensors:sha256:' and 64 hex digits")
-_relation = _like("[a-z][a-z0-9_]{0,63}", "a word of 1 to 64 of a-z, 0-9 and '_', such as 'trained_with'")
+_sha256 = like("sha256:[0-9a-f]{64}", "'sha256:' and 64 lower-case hex digits")
+_relation = like("[a-z][a-z0-9_]{0,63}", "a word of 1 to 64 of a-z, 0-9 and '_', such as 'trained_with'")
 
 
 def _count(instance: object, field: attrs.Attribute[int], value: object) -> None:
@@ -84,7 +72,7 @@ class Payload:
     """
 
     file: Edge
-    tensors: str = attrs.field(validator=_tensors)
+    tensors: str = attrs.field(validator=tensors_digest)
     count: int = attrs.field(validator=_count)
     parameters: int = attrs.field(validator=_count)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, Protocol, get_args
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, cast, get_args
 
 import attrs
 
@@ -169,25 +169,9 @@ class Report(Shown):
         return "\n".join(lines)
 
 
-class Coded(Protocol):
-    """A finding, or a rule's hit before its texts are made."""
-
-    @property
-    def code(self) -> str:
-        """Stable identifier."""
-        ...
-
-    @property
-    def severity(self) -> Severity:
-        """Severity of the finding."""
-        ...
-
-
-def codes_of(coded: Sequence[Coded]) -> Codes:
+def codes_of(findings: Iterable[Finding]) -> Codes:
     """Return the distinct codes and severities of findings, in order."""
-    if len(coded) == 1:  # fast path: most pairs
-        return ((coded[0].code, coded[0].severity),)
-    return tuple(dict.fromkeys([(item.code, item.severity) for item in coded]))
+    return tuple(dict.fromkeys((finding.code, finding.severity) for finding in findings))
 
 
 def requirement(level: str) -> Requirement:
@@ -196,9 +180,8 @@ def requirement(level: str) -> Requirement:
     Raises:
         UsageError: The level is unknown.
     """
-    for known in REQUIREMENTS:
-        if level == known:
-            return known
+    if level in REQUIREMENTS:
+        return cast("Requirement", level)
     hint = suggest(level, REQUIREMENTS)
     raise UsageError(
         f"Cannot require {level!r}; expected one of {', '.join(REQUIREMENTS)}.{hint}", subject=level
@@ -274,10 +257,7 @@ class Outlines(Shown):
 
     def counts(self) -> dict[Word, int]:
         """Return the number of pairs per word, the best word first; words without pairs are omitted."""
-        outlines = Counter(id(outline) for row in self.outlines for outline in row)
-        counts: Counter[Word] = Counter()
-        for outline in {id(outline): outline for row in self.outlines for outline in row}.values():
-            counts[outline.answers.word] += outlines[id(outline)]
+        counts = Counter(outline.answers.word for row in self.outlines for outline in row)
         return {word: counts[word] for word in WORDS if word in counts}
 
     def summary(self) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.contract_rules import LARGEST_SIDE, name_expected
+from compatkit.contracts.contract import LARGEST_SIDE
+from compatkit.contracts.contract_rules import name_expected
 from compatkit.contracts.labels import spelling
 from compatkit.errors import DataError
 

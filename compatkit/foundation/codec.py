@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, reduce
 from operator import attrgetter, or_
-from typing import Any, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import attrs
 
@@ -282,14 +282,16 @@ def _written(kind: Any) -> tuple[list[str], Callable[[Any], Any], dict[str, Any]
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     """Return the annotations of all fields of an attrs class, by key."""
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return {key_of(field): hints[field.name] for field in attrs.fields(kind)}
 
 
 @cache
 def _floats(kind: Any) -> frozenset[str]:
     """Return the keys of the fields that hold floats."""
-    return frozenset(key for key, hint in _hints(kind).items() if hint in (float, tuple[float, ...]))
+    hints = typing.get_type_hints(kind)
+    floats = (float, tuple[float, ...])
+    return frozenset(key_of(field) for field in attrs.fields(kind) if hints[field.name] in floats)
 
 
 @cache
@@ -301,6 +303,8 @@ def _readable(kind: Any) -> Any:
     """
     if not attrs.has(kind):
         origin, arguments = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return Annotated[(_readable(arguments[0]), *arguments[1:])]
         readable = tuple(map(_readable, arguments))
         if readable == arguments or origin is Literal:
             return kind
@@ -445,6 +449,8 @@ def _converted(kind: Any, value: Any, place: JsonPath) -> Any:
 
 def _parts(kind: Any, value: Any, place: JsonPath) -> Iterator[tuple[Any, Any, JsonPath]]:
     """Yield the direct children of a JSON value, each with its annotation and place."""
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (types.UnionType, typing.Union):
         for option in arguments:

@@ -30,7 +30,7 @@ from compatkit.adapters.inputs import InputSpec
 from compatkit.adapters.stitching.widths import Joined
 from compatkit.adapters.weights import locate
 from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol, Statistical
-from compatkit.contracts.contract_rules import check_contract
+from compatkit.contracts.contract_rules import check_made
 from compatkit.contracts.labels import label
 from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import fitting
@@ -272,7 +272,7 @@ def _check_publishable(
     for side, part in parts.items():
         labels = None if side == "extractor" else data.labels
         contract = Contract(shapes[side], attrs.evolve(data, labels=labels), Protocol("none"), Statistical())
-        check_contract(contract, blueprints[side], f"Task {task.name!r}, {side}")
+        check_made(contract, blueprints[side], f"Task {task.name!r}, {side}")
         pieces(part.state_dict())
     (port,) = extractor_shape.outputs
     convolves = any(

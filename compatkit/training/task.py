@@ -13,8 +13,7 @@ from torch import Tensor
 
 from compatkit.adapters.augmentation import MOVING, PRESETS, check_arguments
 from compatkit.adapters.builders import builder_for, check_model
-from compatkit.contracts.contract import HEADS
-from compatkit.contracts.contract_rules import LARGEST_WIDTH
+from compatkit.contracts.contract import HEADS, LARGEST_WIDTH
 from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError, suggest

@@ -12,7 +12,7 @@ from sample_contracts import cells, data, manifests
 
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Data
-from compatkit.contracts.contract_rules import check_contract
+from compatkit.contracts.contract_rules import check_made
 from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest
 from compatkit.contracts.report import REQUIREMENTS, SEVERITIES, WORDS
@@ -29,7 +29,7 @@ some = settings(max_examples=60, deadline=None)
 @given(extractors, heads)
 def test_the_strategies_make_what_the_registry_accepts(left: Manifest, right: Manifest) -> None:
     for one in (left, right):
-        check_contract(one.contract, one.blueprint, "manifest")
+        check_made(one.contract, one.blueprint, "manifest")
 
 
 @some

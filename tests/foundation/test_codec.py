@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import attrs
 import pytest
@@ -45,6 +46,15 @@ def slow(kind: Any, value: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
+    if origin is Annotated:
+        (limits,), read = arguments[1:], slow(arguments[0], value)
+        assert limits.ge is None or read >= limits.ge
+        assert limits.gt is None or read > limits.gt
+        assert limits.le is None or read <= limits.le
+        assert limits.pattern is None or re.search(limits.pattern, read)
+        assert limits.min_length is None or len(read) >= limits.min_length
+        assert limits.max_length is None or len(read) <= limits.max_length
+        return read
     if origin in (types.UnionType, typing.Union):
         for one in arguments:
             try:
@@ -62,10 +72,11 @@ def slow(kind: Any, value: Any) -> Any:
         return tuple(slow(one, item) for one, item in zip(kinds, value, strict=True))
     if origin is Mapping:
         assert isinstance(value, dict)
-        return {key: slow(arguments[1], item) for key, item in value.items()}
+        return {slow(arguments[0], key): slow(arguments[1], item) for key, item in value.items()}
     if attrs.has(kind):
         names = {field.metadata.get("key", field.name): field.name for field in attrs.fields(kind)}
-        hints = {key: typing.get_type_hints(kind)[name] for key, name in names.items()}
+        annotations = typing.get_type_hints(kind, include_extras=True)
+        hints = {key: annotations[name] for key, name in names.items()}
         assert isinstance(value, dict) and value.keys() <= hints.keys()
         assert "schema" not in hints or "schema" in value
         try:
