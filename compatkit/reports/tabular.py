@@ -80,7 +80,10 @@ class Tabular:
         """
         DIGITS.check("to_latex", digits=digits)
         rows = [
-            {name: visible(value) if isinstance(value, str) else value for name, value in row.items()}
+            {
+                visible(name): visible(text) if isinstance(text := _plain(value), str) else text
+                for name, value in row.items()
+            }
             for row in self._rows()
         ]
         table = frame(rows, columns_of(rows, self._columns), self._kinds)
