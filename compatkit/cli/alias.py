@@ -8,6 +8,7 @@ from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import emit
 from compatkit.cli.roots import open_store
 from compatkit.errors import UsageError
+from compatkit.registry.aliases import ANY
 
 
 class AliasOptions(Options):
@@ -29,8 +30,6 @@ def alias_command(options: AliasOptions) -> int | None:
 
     Such as `compatkit alias digits/mnist.head prod 1.2.0`. Moves are recorded in the component's log.
     """
-    from compatkit.registry.aliases import ANY
-
     store = open_store()
     if options.remove and options.version is not None:
         raise UsageError("VERSION and --remove exclude each other; give one of them.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,11 +11,9 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
 from compatkit.cli.releases import AboutOptions
 from compatkit.cli.roots import SignatureOptions, check_target, open_registry, open_store
+from compatkit.components.bridges.ladder import Bridge, RungResult
+from compatkit.contracts.evidence import Figure
 from compatkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from compatkit.components.bridges.ladder import Bridge, RungResult
-    from compatkit.contracts.evidence import Figure
 
 WORDS = {
     "fit": "the bridge fits",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,11 +11,11 @@ from compatkit.cli.images import NamedDataOptions
 from compatkit.cli.options import argument, bn_policy_option, command, option
 from compatkit.cli.output import emit, first, next_step, paragraph, print_rich, report_text
 from compatkit.cli.roots import SignatureOptions, open_registry
-
-if TYPE_CHECKING:
-    from compatkit.components.bridges.published import BridgeRecord
-    from compatkit.contracts.report import Report
-    from compatkit.reports.verdicts import Verdicts
+from compatkit.components.bridges.published import BridgeRecord
+from compatkit.contracts.labels import label
+from compatkit.contracts.report import EQUAL_SHAPES, MEASURED, Report
+from compatkit.registry.resolving import is_pattern
+from compatkit.reports.verdicts import Verdicts
 
 LEVELS = ("direct", "shared-init", "shared-head", "compatible", "perfect")
 NAMED = 3
@@ -50,9 +49,6 @@ def check_command(options: CheckOptions) -> int | None:
 
     With patterns such as 'digits/*', compare all matching extractors with all matching heads, as a table.
     """
-    from compatkit.contracts.labels import label
-    from compatkit.registry.resolving import is_pattern
-
     data = None if options.name is None else tuple(map(label, options.load(options.name).classes))
     registry = open_registry()
     verdicts = registry.check_all(options.extractor, options.head, data=data, bn_policy=options.bn_policy)
@@ -69,7 +65,6 @@ def check_command(options: CheckOptions) -> int | None:
 
 
 def _print(report: Report, bridges: list[BridgeRecord], satisfied: bool, options: CheckOptions) -> None:
-    from compatkit.contracts.report import EQUAL_SHAPES
 
     if options.json:
         records = [bridge.to_json() for bridge in bridges]
@@ -108,6 +103,4 @@ def _print_all(verdicts: Verdicts, failing: list[tuple[str, str]], options: Chec
 
 def _under(options: CheckOptions) -> str:
     """Return the normalization that a level is required under, for levels that only a measurement reaches."""
-    from compatkit.contracts.report import MEASURED
-
     return f" under normalization {options.bn_policy}" if options.require in MEASURED else ""

@@ -13,11 +13,12 @@ import click
 from compatkit.cli.images import DataOptions
 from compatkit.cli.options import argument, command, group, option
 from compatkit.cli.output import clean, columns, emit, first, paragraph, progress, warn
+from compatkit.foundation.bars import Progress
+from compatkit.reports.writing import write
 
 if TYPE_CHECKING:
     from compatkit.data.split import Split
     from compatkit.data.survey import Copies, DataSurvey, Range
-    from compatkit.foundation.bars import Progress
 
 ROWS, COLUMNS, SIDE = 24, 8, 96
 """Contact sheet: most classes, most images of each, and pixels a side."""
@@ -48,8 +49,6 @@ def show(options: DataShowOptions) -> int | None:
         splits, others = _splits(options, report)
         result = attrs.evolve(survey(splits, report), others=others)
     if options.sheet is not None:
-        from compatkit.reports.writing import write
-
         write(options.sheet, sheet(splits[0], set(result.parts[0].damaged)))
     if options.json:
         return emit(attrs.asdict(result))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import columns, emit, fold, paragraph
 from compatkit.cli.roots import open_registry
-
-if TYPE_CHECKING:
-    from compatkit.registry.names import Bump, Reference
-    from compatkit.registry.versions.diff import Difference
-    from compatkit.registry.versions.tensors import TensorChange
+from compatkit.contracts.report import EQUAL_SHAPES
+from compatkit.registry.names import Bump, Reference
+from compatkit.registry.versions.diff import Difference
+from compatkit.registry.versions.tensors import TensorChange
 
 SHOWN = 12
 """Most tensors listed, the largest differences first."""
@@ -76,8 +75,6 @@ def _print(difference: Difference, left: Reference, right: Reference) -> None:
     where = f": {least} after {left.version}" if left.name == right.name else ", if B were to follow A"
     click.echo(f"\nleast step  {click.style(difference.bump.upper(), bold=True)}{where}")
     if difference.equal_shapes:
-        from compatkit.contracts.report import EQUAL_SHAPES
-
         paragraph(f"{EQUAL_SHAPES} The ports are equal and the weights are new: measure before you swap.")
 
 

@@ -11,6 +11,8 @@ from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, emit, next_step, rows, size
 from compatkit.cli.roots import open_registry
 from compatkit.cli.writable import check_outputs
+from compatkit.foundation.codec import unstructure
+from compatkit.registry.remotes.address import options_of
 
 
 class ExportOptions(Options):
@@ -40,8 +42,6 @@ def export_command(options: ExportOptions) -> int | None:
     It has all tensors, and metadata to rebuild, feed and read the network. compatkit.load_exported(FILE) runs a
     safetensors file without a registry. An existing FILE is replaced.
     """
-    from compatkit.registry.remotes.address import options_of
-
     check_outputs({"FILE": options.file})
     written = open_registry().export(
         options.reference,
@@ -51,8 +51,6 @@ def export_command(options: ExportOptions) -> int | None:
     )
     network = written.description
     if options.json:
-        from compatkit.foundation.codec import unstructure
-
         return emit({"file": options.file, "bytes": written.bytes, "exported": unstructure(network)})
     kind = network.kind.replace("_", " ")
     click.echo(f"wrote {clean(str(options.file))} ({size(written.bytes)}): {kind} {network.reference}")

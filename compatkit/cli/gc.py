@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import click
 
 from compatkit.cli.options import Options, command, option
 from compatkit.cli.output import columns, counted, emit, next_step, paragraph, progress, size
 from compatkit.cli.roots import open_store
-
-if TYPE_CHECKING:
-    from compatkit.registry.maintenance.gc import Collected, CollectionPlan
+from compatkit.registry.maintenance.gc import Collected, CollectionPlan, plan
 
 _TIME = re.compile(r"([0-9]{1,7})([smhd]?)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -65,8 +62,6 @@ def gc_command(options: GcOptions) -> int | None:
 
     --delete deletes it.
     """
-    from compatkit.registry.maintenance.gc import plan
-
     store = open_store()
     with progress("looking") as report:
         settings = options.only("grace", "withdrawn", "alone", "lost")

@@ -9,6 +9,9 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import progress
 from compatkit.cli.remote import choice_of, finish, latest_option, no_results_option, patterns_argument
 from compatkit.cli.roots import SignatureOptions, destination, open_or_create_store
+from compatkit.registry.copy.choice import chosen
+from compatkit.registry.remotes.pushpull import import_components
+from compatkit.registry.store import Store
 
 
 class ImportOptions(AdmissionOptions, SignatureOptions):
@@ -28,10 +31,6 @@ def import_command(options: ImportOptions) -> int | None:
     PATTERN is a name, a glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each;
     default: all.
     """
-    from compatkit.registry.copy.choice import chosen
-    from compatkit.registry.remotes.pushpull import import_components
-    from compatkit.registry.store import Store
-
     other, wanted = Store.open(options.source.expanduser()), options.patterns or ("*",)
     with progress("importing") as report:
         choice = choice_of(options, report)

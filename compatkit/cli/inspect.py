@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, columns, emit, rows
-from compatkit.components.exports.document import KEY
+from compatkit.components.exports.document import KEY, Description, description_of
+from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.own_networks import OWN
 from compatkit.errors import FormatError
-
-if TYPE_CHECKING:
-    from compatkit.components.exports.document import Description
-    from compatkit.contracts.contract import Blueprint
-    from compatkit.registry.weights.header import Header
+from compatkit.foundation.codec import unstructure
+from compatkit.plugins import find
+from compatkit.registry.weights.header import Header, read_header
+from compatkit.reports.contracts import port, short
 
 SHOWN = 40
 """Most tensors, and texts of the metadata, that are printed."""
@@ -37,15 +37,10 @@ def inspect_command(options: InspectOptions) -> int | None:
 
     Only the header is read and strictly checked.
     """
-    from compatkit.registry.weights.header import read_header
-
     header = read_header(options.file.expanduser())
     exported: dict[str, Any] = {}
     described: dict[str, str] = {}
     if KEY in header.metadata:
-        from compatkit.components.exports.document import description_of
-        from compatkit.foundation.codec import unstructure
-
         try:
             description = description_of(header)
             exported, described = {"exported": unstructure(description)}, _texts(description)
@@ -92,8 +87,6 @@ def inspect_command(options: InspectOptions) -> int | None:
 
 def _texts(description: Description) -> dict[str, str]:
     """Return the description as labeled texts."""
-    from compatkit.reports.contracts import port, short
-
     contract, whole = description.contract, description.whole
     data = contract.data
     return {
@@ -123,8 +116,6 @@ def network_call(whole: Blueprint) -> str:
     arguments = "".join(f", {key}={value!r}" for key, value in whole.kwargs.items())
     builder, _ = whole.network
     if builder == OWN:
-        from compatkit.plugins import find
-
         factory = find("builders", OWN).factory
         return f"{factory.__module__}.{factory.__qualname__}({whole.model!r}{arguments})"
     if builder == "timm":

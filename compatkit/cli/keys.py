@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from compatkit.cli.options import Options, argument, command, group, option
 from compatkit.cli.output import clean, columns, emit, news, next_step
+from compatkit.cli.sign import ask, key_folder
 from compatkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from compatkit.registry.signing.keys import PublicKey
-    from compatkit.registry.signing.trust import Folder
+from compatkit.registry.signing.keys import PublicKey, read_small
+from compatkit.registry.signing.signer import PASSPHRASE, SigningKey
+from compatkit.registry.signing.trust import Folder
 
 
 class FolderOptions(Options):
@@ -27,8 +27,6 @@ class FolderOptions(Options):
     @property
     def folder(self) -> Folder:
         """The named folder of trusted keys, or the user's own."""
-        from compatkit.registry.signing.trust import Folder
-
         return Folder.of_user() if self.trusted is None else Folder(self.trusted.expanduser())
 
 
@@ -49,9 +47,7 @@ class KeysNewOptions(Options):
 @command("new", KeysNewOptions, group=keys_command, registry=False)
 def new(options: KeysNewOptions) -> int | None:
     """Make a key NAME: a private file, readable only by you, and a public one beside it to share."""
-    from compatkit.cli.sign import ask, key_folder
     from compatkit.registry.signing import dates
-    from compatkit.registry.signing.signer import PASSPHRASE, SigningKey
 
     ends = None if options.expires is None else dates.until(options.expires)
     key = SigningKey.new(options.name, expires=ends)
@@ -88,7 +84,6 @@ def trust(options: KeysTrustOptions) -> int | None:
     Get it from its owner on another way than what it signs.
     """
     from compatkit.registry.signing import dates
-    from compatkit.registry.signing.keys import PublicKey, read_small
 
     file = Path(options.key).expanduser()
     public = (
@@ -111,8 +106,6 @@ def trust(options: KeysTrustOptions) -> int | None:
 @command("list", FolderOptions, group=keys_command, registry=False)
 def listing(options: FolderOptions) -> int | None:
     """List trusted keys, expired ones and distrusted ones."""
-    from compatkit.registry.signing.keys import PublicKey
-
     trusted = options.folder.read()
     every = {**{identity: PublicKey(identity) for identity in trusted.distrusted}, **trusted.keys}
     rows = [

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, emit, fold
 from compatkit.cli.roots import open_store
 from compatkit.errors import IntegrityError, NotFound
-
-if TYPE_CHECKING:
-    from compatkit.registry.history import HistoryEntry
+from compatkit.registry.history import HistoryEntry
+from compatkit.registry.resolving import is_pattern
 
 COLORS = {"published": "green", "withdrawn": "yellow"}
 
@@ -31,7 +28,6 @@ def log_command(options: LogOptions) -> int | None:
     may be a glob over whole names, such as 'digits/*'. Damaged entries cause exit code 3.
     """
     from compatkit.registry.history import log
-    from compatkit.registry.resolving import is_pattern
 
     store = open_store()
     names = store.names(options.name) if is_pattern(options.name) else [options.name]

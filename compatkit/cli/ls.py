@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from compatkit.cli.options import Options, argument, command
@@ -11,9 +9,7 @@ from compatkit.cli.output import clean, columns, emit
 from compatkit.cli.roots import open_store
 from compatkit.errors import IntegrityError, NotFound, near
 from compatkit.foundation.display import network_and_cut
-
-if TYPE_CHECKING:
-    from compatkit.registry.index.lookup import ListedName
+from compatkit.registry.index.lookup import ListedName
 
 HEADER = ("name", "version", "kind", "parameters", "network", "aliases")
 

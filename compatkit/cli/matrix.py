@@ -13,14 +13,18 @@ from compatkit.cli.images import NamedDataOptions, data_sets, recipe_option
 from compatkit.cli.options import Options, argument, batch_size_option, bn_policy_option, command, option
 from compatkit.cli.output import clean, counted, emit, first, news, paragraph, print_rich, progress, warn
 from compatkit.cli.roots import SignatureOptions, open_registry
+from compatkit.components.bridges.ladder import Bridge, check_policy
+from compatkit.components.images import fitting_images
+from compatkit.components.loading import PartLoader
+from compatkit.components.matrices.filling import chosen
+from compatkit.components.matrices.where import parse
+from compatkit.components.registry import Registry
+from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import PRECISIONS
+from compatkit.reports.matrix import Matrix
 
 if TYPE_CHECKING:
-    from compatkit.components.bridges.ladder import Bridge
-    from compatkit.components.registry import Registry
     from compatkit.data.dataset import DataSet, Split
-    from compatkit.evaluation.component import Component
-    from compatkit.reports.matrix import Matrix
 
 NAMED = 4
 """Most extractors named for one set of images."""
@@ -81,10 +85,6 @@ def matrix_command(options: MatrixOptions) -> int | None:
     Results under exactly these conditions are reused, missing ones are measured and recorded, each on its
     extractor's own test set.
     """
-    from compatkit.components.loading import PartLoader
-    from compatkit.components.matrices.filling import chosen
-    from compatkit.components.matrices.where import parse
-
     registry = open_registry()
     data, between = None, None
     if options.fill != "none" or options.names or options.recipe:
@@ -127,8 +127,6 @@ def matrix_command(options: MatrixOptions) -> int | None:
 
 def _check_policy(heads: Sequence[Component], bn_policy: str) -> None:
     """Raise, before anything is fitted, for a policy that would replace the statistics of all bridges to a head."""
-    from compatkit.components.bridges.ladder import check_policy
-
     for head in heads:
         if head.manifest.kind == "head" and head.manifest.contract.protocol.norm == "batch":
             check_policy(f"A bridge to {head.reference}", bn_policy)
@@ -142,8 +140,6 @@ def _bridges(
     rung: str,
 ) -> dict[tuple[str, str], Bridge]:
     """Return bridges for all pairs that were not trained together; warn for shared heads, which get none."""
-    from compatkit.components.images import fitting_images
-
     heads = [component.reference for component in rights if component.manifest.kind == "head"]
     for component in rights:
         if component.manifest.kind != "head":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,9 +13,7 @@ from compatkit.cli.options import argument, command, device_option, option
 from compatkit.cli.output import columns, emit, paragraph, progress
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from compatkit.evaluation.metrics import Measured
+from compatkit.evaluation.metrics import Measured, Result, TableCell, make_metric
 
 PRINTED = 40
 """Most cells of a table printed; ``--json`` has all."""
@@ -55,7 +53,6 @@ def metric_command(options: MetricOptions) -> int | None:
     `compatkit plugins` lists those installed. With --arrays, compute one METRIC of FILEs, such as `compatkit metric cka
     --arrays a.npy b.npy`.
     """
-    from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.measure import measure
 
     if options.arrays:
@@ -96,7 +93,6 @@ def metric_command(options: MetricOptions) -> int | None:
 
 def _measure_arrays(options: MetricOptions) -> int | None:
     """Measure arrays in files."""
-    from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.arrays import measure_arrays, read_array, roles_of
 
     if options.layers or options.against or options.name or options.recipe:
@@ -141,8 +137,6 @@ def settings_of(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[
 
 def _print(result: Measured) -> None:
     """Print one result: a line, or a table."""
-    from compatkit.evaluation.metrics import Result, TableCell
-
     click.echo()
     better = {"higher": ", higher is better", "lower": ", lower is better", "none": ""}[result.direction]
     unit = "" if result.unit == "1" else f" in {result.unit}"

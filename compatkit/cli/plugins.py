@@ -6,16 +6,12 @@ import os
 import sys
 from collections.abc import Iterator
 from textwrap import shorten
-from typing import TYPE_CHECKING
 
 import click
 
 from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, columns, emit, paragraph, rows, width
-
-if TYPE_CHECKING:
-    from compatkit.plugins import Listed
-
+from compatkit.plugins import Listed, listing
 
 GAPS = 4
 """Spaces between the three columns."""
@@ -36,8 +32,6 @@ def plugins_command(options: PluginsOptions) -> int | None:
     studies, ... With WORD, list those with it in name or description; with the NAME of one, show its details:
     status, settings, hooks, order, source. A broken one is not an error here.
     """
-    from compatkit.plugins import listing
-
     listed = sorted([*listing(), *_built_in()], key=lambda plugin: plugin.kind)
     matching = [plugin for plugin in listed if options.word in (plugin.name, f"{plugin.kind}.{plugin.name}")]
     if options.word is not None:
@@ -69,7 +63,6 @@ def _built_in() -> Iterator[Listed]:
     """Yield the builder that is no plugin."""
     from compatkit import __version__
     from compatkit.adapters.builders import BUILT_IN
-    from compatkit.plugins import Listed
 
     summary = f"The networks of {BUILT_IN}."
     yield Listed("builders", BUILT_IN, "active", "compatkit", __version__, summary=summary)

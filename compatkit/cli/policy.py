@@ -30,14 +30,14 @@ from compatkit.cli.output import (
 )
 from compatkit.cli.roots import open_registry, open_store
 from compatkit.errors import DataError, NotFound, UsageError
+from compatkit.experiments.recipes import data_sets
 from compatkit.registry.aliases import ANY, Anything
-from compatkit.registry.policies import MODES, WILDCARDS, check_scope
+from compatkit.registry.policies import MODES, WILDCARDS, Policy, check_scope
+from compatkit.registry.policylog import Revision
+from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import Split
-    from compatkit.registry.policies import Policy
-    from compatkit.registry.policylog import Revision
-    from compatkit.registry.store import Store
 
 
 policy_command = group(
@@ -218,8 +218,6 @@ def _deciding(options: PolicySetOptions) -> Split:
     """Return the images to decide on: the test split, unless the name says train."""
     name, recipe = options.name, options.recipe
     if recipe is not None:
-        from compatkit.experiments.recipes import data_sets
-
         sets = data_sets(recipe, **options.place)
         matches = [data for data in sets if name in (None, data.name, data.test.name)]
         if len({data.test.digest for data in matches}) != 1:

@@ -14,6 +14,7 @@ from compatkit.cli.options import BatchNormPolicyType, argument, command, device
 from compatkit.cli.output import columns, counted, emit, news, warn
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.cli.statistics import ALONE, images_of_statistics, normalizes, policy_for_single_images
+from compatkit.components.registry import Registry
 from compatkit.contracts.batchnorm import DEFAULT, estimates
 from compatkit.contracts.contract import HEADS
 from compatkit.contracts.manifest import TRAINED
@@ -22,7 +23,6 @@ from compatkit.registry.names import Reference
 from compatkit.registry.resolving import wrong_kind
 
 if TYPE_CHECKING:
-    from compatkit.components.registry import Registry
     from compatkit.data.split import Split
     from compatkit.evaluation.predictions import Prediction
     from compatkit.evaluation.recombination import Recombination

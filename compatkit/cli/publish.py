@@ -16,15 +16,14 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import columns, emit, news, next_step, progress, show_outcome
 from compatkit.cli.releases import AboutOptions, SigningOptions, sign_published
 from compatkit.cli.roots import destination, open_or_create_registry, open_registry
+from compatkit.components.images import PolicyData
+from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError, UsageError
-from compatkit.experiments.recipes import STATE, Started
+from compatkit.experiments.recipes import STATE, Recipe, Started
 from compatkit.registry.names import Version
+from compatkit.registry.signing.signer import SigningKey
 
 if TYPE_CHECKING:
-    from compatkit.components.images import PolicyData
-    from compatkit.contracts.manifest import About
-    from compatkit.experiments.recipes import Recipe
-    from compatkit.registry.signing.signer import SigningKey
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Frozen
 

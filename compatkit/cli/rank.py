@@ -10,6 +10,7 @@ from compatkit.cli.images import WAYS, NamedDataOptions
 from compatkit.cli.options import argument, batch_size_option, command, device_option, option
 from compatkit.cli.output import emit, progress
 from compatkit.cli.roots import SignatureOptions, open_registry
+from compatkit.components.images import images_again
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ def rank_command(options: RankOptions) -> int | None:
     LogME, H-score, LEEP, NCE and the theory of transfer, with permuted labels beside, their agreement, and the accuracy
     that was measured.
     """
-    from compatkit.components.images import images_again
     from compatkit.components.scoring import SCORES
 
     registry = open_registry()

@@ -14,12 +14,15 @@ from compatkit.cli.output import emit, next_step, paragraph, progress, report_te
 from compatkit.cli.releases import AboutOptions
 from compatkit.cli.roots import SignatureOptions, check_target, open_registry
 from compatkit.cli.statistics import ALONE, normalizes, policy_for_single_images, states_policy
+from compatkit.components.images import fitting_images
 from compatkit.contracts.batchnorm import DEFAULT, estimates
+from compatkit.contracts.evidence import Cell
+from compatkit.contracts.report import Report
 from compatkit.errors import DataError, IncompatibleError
+from compatkit.foundation.codec import unstructure
+from compatkit.reports.wording import evidence, settings_line, verdict
 
 if TYPE_CHECKING:
-    from compatkit.contracts.evidence import Cell
-    from compatkit.contracts.report import Report
     from compatkit.evaluation.recombination import Recombination
 
 
@@ -44,7 +47,6 @@ class RecombineOptions(AboutOptions, ConditionOptions, TestSetOptions, Signature
 @command("recombine", RecombineOptions)
 def recombine_command(options: RecombineOptions) -> int | None:
     """Combine HEAD with EXTRACTOR: check the contracts, build the network, measure it on a test set."""
-    from compatkit.components.images import fitting_images
     from compatkit.components.stitching import needs_fit
 
     options.check_publishes()
@@ -95,8 +97,6 @@ def recombine_command(options: RecombineOptions) -> int | None:
         reference = registry.publish(model, options.publish, about=options.about())
     code = 1 if why_not else 0
     if options.json:
-        from compatkit.foundation.codec import unstructure
-
         measured = {"check": report.to_json(), "adapters": unstructure(model.contract.adapters)}
         published = {} if options.publish is None else {"published": reference}
         return emit({**measured, "cell": cell and attrs.asdict(cell), **published}, code)
@@ -138,7 +138,6 @@ def _print(report: Report, cell: Cell | None, model: Recombination) -> None:
     if cell is None:
         click.echo("\nbuilt; not measured")
         return
-    from compatkit.reports.wording import evidence, settings_line, verdict
 
     words = verdict(cell)
     click.echo()

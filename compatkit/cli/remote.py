@@ -24,12 +24,16 @@ from compatkit.cli.output import (
     size,
 )
 from compatkit.cli.roots import SignatureOptions, demanded, destination, open_or_create_store, open_store
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.report import Moved
+from compatkit.registry.layout import MARKER
+from compatkit.registry.remotes.address import options_of
+from compatkit.registry.remotes.pushpull import clone, pull, push
+from compatkit.registry.remotes.remote import scratch_folder
+from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
     from compatkit.registry import Progress
-    from compatkit.registry.copy.choice import Choice
-    from compatkit.registry.copy.report import Moved
-    from compatkit.registry.store import Store
 
 SHOWN = 20
 """Most blobs of a plan listed; ``--json`` lists all."""
@@ -70,9 +74,6 @@ def push_command(options: PushOptions) -> int | None:
     REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN is a name, a
     glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.
     """
-    from compatkit.registry.remotes.address import options_of
-    from compatkit.registry.remotes.pushpull import push
-
     store, filesystem = open_store(), options_of(options.settings)
     with progress("pushing") as report:
         choice = choice_of(options, report)
@@ -95,9 +96,6 @@ def pull_command(options: PullOptions) -> int | None:
     REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN is a name, a
     glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.
     """
-    from compatkit.registry.remotes.address import options_of
-    from compatkit.registry.remotes.pushpull import pull
-
     root, filesystem = destination(), options_of(options.settings)
     with progress("pulling") as report, target_at(root, options.dry_run) as target:
         choice = choice_of(options, report)
@@ -115,9 +113,6 @@ class CloneOptions(RemoteOptions, SignatureOptions):
 @command("clone", CloneOptions, registry=False)
 def clone_command(options: CloneOptions) -> int | None:
     """Create a registry in FOLDER with everything from REMOTE; see `compatkit pull`."""
-    from compatkit.registry.remotes.address import options_of
-    from compatkit.registry.remotes.pushpull import clone
-
     with progress("cloning") as report:
         choice = choice_of(options, report)
         filesystem = options_of(options.settings)
@@ -136,8 +131,6 @@ def choice_of(options: Options, report: Progress) -> Choice:
         options: Options of the command; those that it lacks have their defaults.
         report: Told of what is copied.
     """
-    from compatkit.registry.copy.choice import Choice
-
     has = vars(options)
     return Choice(
         versions="latest" if has.get("latest") else "all",
@@ -157,10 +150,6 @@ def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
         root: Folder of the registry.
         planned: Whether it is a dry run.
     """
-    from compatkit.registry.layout import MARKER
-    from compatkit.registry.remotes.remote import scratch_folder
-    from compatkit.registry.store import Store
-
     if not planned or (root / MARKER).exists():
         yield lambda: open_or_create_store(root)
         return

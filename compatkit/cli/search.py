@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from compatkit.cli.options import Options, argument, command, option, tags
 from compatkit.cli.output import columns, emit, paragraph
 from compatkit.cli.roots import open_store
 from compatkit.foundation.display import network_and_cut
-
-if TYPE_CHECKING:
-    from compatkit.registry.index.search import SearchResult
+from compatkit.registry.index.search import Query, SearchResult
+from compatkit.registry.resolving import is_pattern
 
 SHOWN = 50
 """Default number of versions shown."""
@@ -46,9 +43,6 @@ def search_command(options: SearchOptions) -> int | None:
     PATTERN is a glob over whole names, such as 'digits/*.head', or words to find in name, title, description, model
     or tags, such as resnet.
     """
-    from compatkit.registry.index.search import Query
-    from compatkit.registry.resolving import is_pattern
-
     index, pattern = open_store().index, options.pattern
     most = options.limit if options.limit is not None or options.json else SHOWN
     as_words = pattern is not None and not is_pattern(pattern) and not {"@", ":"} & {*pattern}

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import emit, rows, warn
 from compatkit.cli.roots import open_store
-
-if TYPE_CHECKING:
-    from compatkit.registry.names import Reference
-    from compatkit.registry.signing.judging import SignatureVerdict
-    from compatkit.registry.store import Store
+from compatkit.cli.signatures import in_words
+from compatkit.contracts.manifest import to_bytes
+from compatkit.errors import CompatkitError
+from compatkit.foundation.codec import loads
+from compatkit.registry.names import Reference
+from compatkit.registry.signing.judging import SignatureVerdict, judge
+from compatkit.registry.signing.keys import check_installed
+from compatkit.registry.signing.trust import Trusted
+from compatkit.registry.store import Store
+from compatkit.reports.contracts import facts as facts_of
 
 
 class ShowOptions(Options):
@@ -25,10 +28,6 @@ class ShowOptions(Options):
 @command("show", ShowOptions)
 def show_command(options: ShowOptions) -> int | None:
     """Show the component REF and its contract (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias)."""
-    from compatkit.contracts.manifest import to_bytes
-    from compatkit.foundation.codec import loads
-    from compatkit.reports.contracts import facts as facts_of
-
     store = open_store()
     reference = store.resolve(options.reference)
     manifest = store.manifest(reference)
@@ -50,11 +49,6 @@ def show_command(options: ShowOptions) -> int | None:
 
 def _signatures(store: Store, reference: Reference) -> tuple[bool, list[SignatureVerdict]]:
     """Return the signatures, and whether they were verified, which needs trusted keys."""
-    from compatkit.errors import CompatkitError
-    from compatkit.registry.signing.judging import judge
-    from compatkit.registry.signing.keys import check_installed
-    from compatkit.registry.signing.trust import Trusted
-
     try:
         signatures = store.signatures.of(str(reference.digest))
         trusted = Trusted.of() if signatures else Trusted({})
@@ -71,8 +65,6 @@ def _signatures(store: Store, reference: Reference) -> tuple[bool, list[Signatur
 
 def _signed(verified: bool, verdicts: list[SignatureVerdict]) -> str:
     """Return a line about signatures; empty if there are none."""
-    from compatkit.cli.signatures import in_words
-
     good = [verdict for verdict in verdicts if verdict.good]
     if good:
         return "; ".join(map(in_words, good))

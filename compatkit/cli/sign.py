@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import emit, next_step
 from compatkit.cli.roots import open_registry
-
-if TYPE_CHECKING:
-    from compatkit.registry.signing.signer import SigningKey
+from compatkit.errors import KeyFileError
+from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.trust import configuration
 
 all_option = option("All versions of a name or glob instead of the latest, without withdrawn ones.", "--all")
 
@@ -75,8 +74,6 @@ def sign_command(options: SignOptions) -> int | None:
 
 def key_folder() -> Path:
     """Return the default folder of private keys."""
-    from compatkit.registry.signing.trust import configuration
-
     return configuration() / "keys"
 
 
@@ -87,9 +84,6 @@ def open_key(text: str) -> SigningKey:
         KeyFileError: There is no such key, or it cannot be used; subclasses say why.
         MissingDependency: ``cryptography`` is not installed.
     """
-    from compatkit.errors import KeyFileError
-    from compatkit.registry.signing.signer import SigningKey
-
     file, own = Path(text).expanduser(), key_folder() / f"{text}.pem"
     if not file.exists():
         if len(Path(text).parts) != 1 or not own.exists():

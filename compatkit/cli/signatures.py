@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,10 +10,10 @@ from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, emit, fold
 from compatkit.cli.roots import open_store, trusted_option
 from compatkit.cli.sign import all_option
-
-if TYPE_CHECKING:
-    from compatkit.registry.signing.judging import SignatureVerdict
-    from compatkit.registry.signing.verify import SignedPart
+from compatkit.registry.signing.judging import SignatureVerdict, judge, refusal
+from compatkit.registry.signing.keys import check_installed
+from compatkit.registry.signing.trust import Trusted
+from compatkit.registry.signing.verify import SignedPart, subjects
 
 
 class SignaturesOptions(Options):
@@ -32,11 +32,6 @@ def signatures_command(options: SignaturesOptions) -> int | None:
     `compatkit sign`; default: the latest version of everything. Exit code 1 if a component has no valid signature, 3
     if that is because one is forged or damaged.
     """
-    from compatkit.registry.signing.judging import judge, refusal
-    from compatkit.registry.signing.keys import check_installed
-    from compatkit.registry.signing.trust import Trusted
-    from compatkit.registry.signing.verify import subjects
-
     store, trusted = open_store(), Trusted.of(options.trusted or True)
     check_installed()
     reports: list[dict[str, Any]] = []

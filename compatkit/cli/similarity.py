@@ -14,12 +14,13 @@ from compatkit.cli.metric import settings_of
 from compatkit.cli.options import argument, command, device_option, option
 from compatkit.cli.output import columns, emit, paragraph, progress
 from compatkit.cli.roots import SignatureOptions, open_registry
+from compatkit.components.registry import Registry
 from compatkit.errors import UsageError
+from compatkit.evaluation.metrics import Table, make_metric
+from compatkit.reports.writing import write
 
 if TYPE_CHECKING:
-    from compatkit.components.registry import Registry
     from compatkit.evaluation.assembly import Assembly
-    from compatkit.evaluation.metrics import Table
     from compatkit.measuring.activations import Activations
 
 PRINTED = 14
@@ -74,11 +75,9 @@ def similarity_command(options: SimilarityOptions) -> int | None:
 
     LEFT and RIGHT are an extractor, a recombination, or parts joined by +: EXTRACTOR+HEAD, ENCODER+LATENT+DECODER.
     """
-    from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.activations import activations
     from compatkit.measuring.similarity import similarity, smaller
     from compatkit.reports.layer_maps import LayerMaps
-    from compatkit.reports.writing import write
 
     chosen = settings_of(options.settings, options.metrics)
     made = [make_metric(name, **chosen[name]) for name in options.metrics]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from compatkit.cli.options import Options, argument, command, group, option
 from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress, rows, warn
-
-if TYPE_CHECKING:
-    from compatkit.experiments.studies.finding import InstalledStudy
-
+from compatkit.experiments.spread import Spread
+from compatkit.experiments.studies.finding import InstalledStudy, find_all, read_changes
+from compatkit.experiments.studies.running import carry_out
 
 study_command = group("study", help="List the studies of the papers, and run one by its number.")
 
@@ -20,8 +19,6 @@ study_command = group("study", help="List the studies of the papers, and run one
 @command("list", Options, group=study_command, registry=False)
 def list_command(options: Options) -> int | None:
     """List the installed studies: number, what each shows, arms, sizes, data."""
-    from compatkit.experiments.studies.finding import find_all
-
     studies, broken = find_all()
     if options.json:
         faults = [{"study": number, "error": str(error)} for number, error in broken.items()]
@@ -88,10 +85,6 @@ def run_command(options: StudyRunOptions) -> int | None:
     Runs recorded in DIR are not repeated, so the same command continues an interrupted study.
     """
     import torch
-
-    from compatkit.experiments.spread import Spread
-    from compatkit.experiments.studies.finding import read_changes
-    from compatkit.experiments.studies.running import carry_out
 
     out = options.out or Path(f"study-{options.number}")
     before = torch.get_num_threads()

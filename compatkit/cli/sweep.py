@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,10 +11,8 @@ from compatkit.cli.images import DataOptions, named_options, offline
 from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import columns, counted, emit, news, next_step, paragraph, progress, warn
 from compatkit.cli.roots import destination
-
-if TYPE_CHECKING:
-    from compatkit.experiments.sweeps.records import RunRecord
-    from compatkit.experiments.sweeps.results import SweepResult
+from compatkit.experiments.sweeps.records import RunRecord
+from compatkit.experiments.sweeps.results import SweepResult, accuracies
 
 
 class SweepOptions(DataOptions):
@@ -76,8 +74,6 @@ def to_json(outcome: SweepResult) -> dict[str, Any]:
 
 def _brief(record: RunRecord) -> dict[str, Any]:
     """Return a record without its matrix, which is in its file and in the registry."""
-    from compatkit.experiments.sweeps.results import accuracies
-
     pairs = [
         {"extractor": left, "head": right, "accuracy": value}
         for (left, right), value in accuracies(record).items()

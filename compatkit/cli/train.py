@@ -19,14 +19,17 @@ from compatkit.cli.output import emit, news, speaks
 from compatkit.cli.publish import Publication, ReleaseOptions, load
 from compatkit.cli.roots import destination
 from compatkit.cli.writable import check_folder
+from compatkit.components.images import PolicyData
+from compatkit.components.images import policy_images as deciding
+from compatkit.contracts.labels import common, first_names
 from compatkit.errors import EnvironmentFailure, UsageError
-from compatkit.experiments.recipes import STATE, Started
+from compatkit.experiments.recipes import STATE, Recipe, Started, check_tensor_file
+from compatkit.registry.layout import MARKER
 from compatkit.registry.names import Version
+from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
-    from compatkit.components.images import PolicyData
     from compatkit.data.dataset import DataSet
-    from compatkit.experiments.recipes import Recipe
     from compatkit.training.checkpoints import CheckpointStatus
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Frozen
@@ -201,8 +204,6 @@ def _left_out(data: DataSet) -> str:
 
 def _classes_apart(first: Task, second: Task) -> str:
     """Return which classes only one of two tasks has, where they share others: a misspelt name reads like this."""
-    from compatkit.contracts.labels import common, first_names
-
     names = (first.data.classes, second.data.classes)
     pairs = common(*names)
     if not pairs or len(pairs) == len(names[0]) == len(names[1]):
@@ -231,8 +232,6 @@ def _check_checkpoint(path: Any, folder: Path | None) -> None:
         above = next(parent for parent in (file.parent, *file.parents) if parent.exists())
         check_folder(above, f"The run's folder {folder} (--out names another)")
     if file.exists():
-        from compatkit.experiments.recipes import check_tensor_file
-
         check_tensor_file(file, "The checkpoint")
 
 
@@ -245,10 +244,6 @@ def _check_versions(root: Path, plan: Recipe, version: str | None, images: Polic
     Raises:
         PolicyDataMissing: They could not be published, because a policy's images are not available.
     """
-    from compatkit.components.images import policy_images as deciding
-    from compatkit.registry.layout import MARKER
-    from compatkit.registry.store import Store
-
     if not (root / MARKER).exists():
         return []
     store, published, notes = Store.open(root), [], list[str]()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,11 +11,12 @@ from compatkit.cli.command_line import command_line
 from compatkit.cli.options import Options, command, option
 from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress, rows
 from compatkit.errors import IntegrityError
-
-if TYPE_CHECKING:
-    from compatkit.registry.maintenance.check import Soundness
-    from compatkit.registry.maintenance.faults import Fault
-    from compatkit.registry.maintenance.plan import ActionResult
+from compatkit.registry.layout import locate
+from compatkit.registry.maintenance.check import Soundness, examine, open_damaged
+from compatkit.registry.maintenance.faults import Fault
+from compatkit.registry.maintenance.plan import ActionResult
+from compatkit.registry.maintenance.repair import plan
+from compatkit.registry.store import Store
 
 COLORS = {"error": "red", "warning": "yellow"}
 NAMED = 5
@@ -41,11 +41,6 @@ def verify_command(options: VerifyOptions) -> int | None:
 
     Exit code 3 if there is an error, not for warnings and infos.
     """
-    from compatkit.registry.layout import locate
-    from compatkit.registry.maintenance.check import examine, open_damaged
-    from compatkit.registry.maintenance.repair import plan
-    from compatkit.registry.store import Store
-
     root = command_line().registry
     store = open_damaged(locate(None) if root is None else Path(root).expanduser())
     source = Store.open(options.copy.expanduser()) if options.copy is not None else None

@@ -8,6 +8,7 @@ from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, emit
 from compatkit.cli.roots import open_store
 from compatkit.errors import UsageError
+from compatkit.registry.names import Reference
 
 
 class WithdrawOptions(Options):
@@ -20,8 +21,6 @@ class WithdrawOptions(Options):
 @command("withdraw", WithdrawOptions)
 def withdraw_command(options: WithdrawOptions) -> int | None:
     """Withdraw a version (NAME@1.2.0): only its digest finds it afterwards, and its number is never reused."""
-    from compatkit.registry.names import Reference
-
     store, wanted = open_store(), Reference.parse(options.reference)
     if wanted.version is None:
         raise UsageError(
