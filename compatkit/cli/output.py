@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 
 NARROW, WIDE = 60, 110
 """Limits of the width at which text is wrapped."""
-SEVERITY_STYLES: Mapping[str, Mapping[str, Any]] = {
-    "refuses": {"fg": "red"},
-    "adaptable": {"fg": "magenta"},
-    "warns": {"fg": "yellow"},
-    "promises": {"fg": "green"},
-    "informs": {},
-}
 _stream: ContextVar[TextIO | None] = ContextVar("stream", default=None)
 
 
@@ -167,6 +160,8 @@ def next_step(*words: object, before: str = "next", registry: bool = True) -> No
 
 def report_text(report: Report) -> str:
     """Return a check's report, findings wrapped to the terminal."""
+    from compatkit.reports.wording import SEVERITIES
+
     lines = [
         f"{click.style(report.word, bold=True)}: wiring {report.wiring}, promise {report.promise}, "
         f"evidence {report.evidence}"
@@ -174,7 +169,7 @@ def report_text(report: Report) -> str:
     for side in ("extractor", "head"):
         lines.append(fold(side, getattr(report, side) or "(not named)", indent=2, size=9))
     for finding in report.findings:
-        severity = click.style(finding.severity, **SEVERITY_STYLES.get(finding.severity, {}))
+        severity = click.style(finding.severity, fg=SEVERITIES.get(finding.severity))
         lines += ["", f"  {severity}  {finding.code} ({finding.level})"]
         mends = finding.severity in ("refuses", "adaptable", "warns")
         texts = {"expected": finding.expected, "actual": finding.actual, "between": finding.between}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compatkit.contracts.batchnorm import is_policy, prior_of
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Scaled
@@ -149,47 +149,48 @@ def _bn_policy(manifest: Manifest) -> str:
     return f"{policy}: {POLICIES[policy]}" if policy in POLICIES else policy
 
 
+def _at(value: object, *keys: str) -> Any:
+    """Return what lies at some keys of nested mappings; None where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
 def _training(training: Mapping[str, object]) -> dict[str, str]:
     rows: dict[str, str] = {}
-    data = training.get("data")
-    if isinstance(data, Mapping):
-        bare = "" if data.get("labelled", True) else ", without labels"
-        count = data.get("damaged")
+    if isinstance(training.get("data"), Mapping):
+        bare = "" if _at(training, "data", "labelled") in (None, True) else ", without labels"
+        count = _at(training, "data", "damaged")
         lost = f", {count} damaged image{'s' * (count != 1)} left out" if count else ""
-        rows["trained on"] = f"{data.get('name', '')}{bare}{lost}"
-    adopted = training.get("adopted")
-    if isinstance(adopted, Mapping):
-        rows["adopted from"] = f"{adopted.get('file')} ({short(str(adopted.get('digest')))})"
-    estimated = training.get("statistics")
-    if isinstance(estimated, Mapping) and isinstance(estimated.get("data"), Mapping):
-        seen = estimated["data"]
-        rows["statistics of"] = f"{seen.get('images')} images of {seen.get('name')}"
+        rows["trained on"] = f"{_at(training, 'data', 'name') or ''}{bare}{lost}"
+    if digest := _at(training, "adopted", "digest"):
+        rows["adopted from"] = f"{_at(training, 'adopted', 'file')} ({short(str(digest))})"
+    if images := _at(training, "statistics", "data", "images"):
+        rows["statistics of"] = f"{images} images of {_at(training, 'statistics', 'data', 'name')}"
     rows.update(_bridged(training))
-    plugins = training.get("plugins")
-    if isinstance(plugins, list | tuple):
-        rows["regularizers"] = (
-            ", ".join(str(plugin.get("as")) for plugin in plugins if isinstance(plugin, Mapping)) or "none"
-        )
+    if isinstance(plugins := training.get("plugins"), list | tuple):
+        rows["regularizers"] = ", ".join(str(_at(plugin, "as")) for plugin in plugins) or "none"
     if "steps" in training:
         rows["steps, seed"] = f"{training['steps']}, {training.get('seed')}"
         rows["weights"] = _weights(training)
     changes = training.get("augment_changes")
     if isinstance(changes, list | tuple) and changes:
         rows["augment changed"] = "; ".join(
-            f"{change.get('task')} after step {change.get('after_step')}: {change.get('before')} to "
-            f"{change.get('augment')}"
+            f"{_at(change, 'task')} after step {_at(change, 'after_step')}: {_at(change, 'before')} to "
+            f"{_at(change, 'augment')}"
             for change in changes
-            if isinstance(change, Mapping)
         )
     return rows
 
 
 def _weights(training: Mapping[str, object]) -> str:
     """Return after how many steps the weights were taken, and whether they are the best, averaged or last ones."""
-    planned, stopped = training["steps"], training.get("stopped")
-    taken, step = planned, planned
-    if isinstance(stopped, Mapping):
-        taken, step = stopped.get("steps"), stopped.get("weights_of_step")
+    planned = training["steps"]
+    taken, step = (
+        (_at(training, "stopped", "steps"), _at(training, "stopped", "weights_of_step"))
+        if "stopped" in training
+        else (planned, planned)
+    )
     which = "the last" if step == taken else "the best evaluation"
     averages = "moving averages at " if training.get("weights") == "averages" else ""
     ended = f"; early stopping ended the run after {taken} of {planned} steps" if taken != planned else ""
@@ -207,8 +208,8 @@ def _bridged(training: Mapping[str, object]) -> dict[str, str]:
     )
     rows: dict[str, str] = {}
     if isinstance(rung, str) and (isinstance(residual, float) or isinstance(agreement, float)):
-        data, seconds = facts.get("paired_on", facts.get("data")), facts.get("seconds")
-        images, labels = data.get("images") if isinstance(data, Mapping) else None, facts.get("labels")
+        images = _at(facts.get("paired_on", facts.get("data")), "images")
+        labels, seconds = facts.get("labels"), facts.get("seconds")
         parts = [
             rung,
             f"on {images:,} images" if isinstance(images, int) else "",
@@ -218,10 +219,11 @@ def _bridged(training: Mapping[str, object]) -> dict[str, str]:
         ]
         rows["bridged by" if facts is whole else "fitted by"] = ", ".join(filter(None, parts))
     if isinstance(agreement, float):
-        held_out, says = facts.get("held_out"), facts.get("says")
-        parts = f"{agreement:.3f} with the head's own network"
-        parts += f" on {held_out:,} images held out" if isinstance(held_out, int) else ""
-        rows["agreement"] = f"{parts}: {says}" if isinstance(says, str) else parts
+        text = f"{agreement:.3f} with the head's own network"
+        text += (
+            f" on {held_out:,} images held out" if isinstance(held_out := facts.get("held_out"), int) else ""
+        )
+        rows["agreement"] = f"{text}: {says}" if isinstance(says := facts.get("says"), str) else text
     if isinstance(checked := facts.get("checked"), Mapping):
         rows["checked by labels"] = f"{checked['share']:.3f} of {checked['images']:,} images right"
     return rows

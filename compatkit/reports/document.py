@@ -52,7 +52,11 @@ def render(matrix: CellGrid, *, indent: int | None = 2) -> str:
     value["cells"] = [
         {name: item for name, item in cell.items() if name != LATER or item} for cell in value["cells"]
     ]
-    # Lone surrogates have no UTF-8 form; written as escapes they survive the round trip.
+    return json_text(value, indent)
+
+
+def json_text(value: Any, indent: int | None = 2) -> str:
+    """Return JSON as UTF-8 can hold it: lone surrogates are escapes, which survive the round trip."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
 

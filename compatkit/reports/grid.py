@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -17,20 +18,11 @@ LEAST, MOST = -1e-9, 1 + 1e-9  # tolerance for rounding of Wilson bounds that sh
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting in its JSON form, so that a matrix read back equals the one written."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if (
-        value is None
-        or isinstance(value, str | bool | int)
-        or (isinstance(value, float) and math.isfinite(value))
-    ):
-        return value
-    raise UsageError(
-        f"a setting of a matrix must be a JSON value, got {type(value).__name__} {value!r}", subject=value
-    )
+    """Return settings in their JSON form, so that a matrix read back equals the one written."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"a setting of a matrix must be a JSON value: {error}", subject=value) from error
 
 
 @attrs.frozen(repr=False)
@@ -104,12 +96,8 @@ def _check_figures(cell: Cell) -> None:
     for name, figure in figures.items():
         if figure is None:
             continue
-        if not (
-            LEAST <= figure.accuracy <= MOST
-            and LEAST <= figure.low <= MOST
-            and LEAST <= figure.high <= MOST
-            and 0 <= figure.correct <= figure.count
-        ):
+        shares = (figure.accuracy, figure.low, figure.high)
+        if not all(LEAST <= each <= MOST for each in shares) or not 0 <= figure.correct <= figure.count:
             raise UsageError(
                 f"the figure {name!r} of the pair {cell.extractor!r}, {cell.head!r} must hold shares in "
                 f"[0, 1] and no more right answers than images, got {figure}",

@@ -8,35 +8,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from compatkit.contracts.evidence import Cell, Part
+from compatkit.reports import ink, wording
 from compatkit.reports.conclusion import scale_of
-from compatkit.reports.ink import (
-    EMPTY,
-    FONT,
-    INK,
-    OWN_EDGE,
-    PAPER,
-    QUIET,
-    STALE_EDGE,
-    png,
-    printable,
-    shade,
-    text_at,
-)
 from compatkit.reports.labels import shortened
-from compatkit.reports.wording import (
-    DASH,
-    brief,
-    clip,
-    explained,
-    interval,
-    meaning_in_brief,
-    rung_of,
-    settings_line,
-    share,
-    through,
-    verdict,
-    visible,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +35,7 @@ KEPT = "\u00a0"  # non-breaking space: keeps a setting on one line
 
 def render(matrix: CellGrid) -> bytes:
     """Return the PNG; rows are extractors, a column at the right shows each one's upper bound."""
-    return png(_figure(matrix), "Compatibility matrix", tight=True)
+    return ink.png(_figure(matrix), "Compatibility matrix", tight=True)
 
 
 def _figure(matrix: CellGrid) -> Figure:
@@ -77,14 +51,14 @@ def _figure(matrix: CellGrid) -> Figure:
         width = max(width, font / 72 * LETTER * longest + 0.12)
     across = columns + BOUND_AT + BOUND_WIDTH
     bound_at = columns + BOUND_AT + BOUND_WIDTH / 2
-    figure = Figure(figsize=(across * width, rows * height), dpi=DPI, facecolor=PAPER)
+    figure = Figure(figsize=(across * width, rows * height), dpi=DPI, facecolor=ink.PAPER)
     axes = figure.add_axes((0, 0, 1, 1), frameon=False)
     axes.set(xlim=(0, across), ylim=(rows, 0))
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     text: dict[str, Any] = {
         "fontsize": font,
-        "family": FONT,
-        "color": INK,
+        "family": ink.FONT,
+        "color": ink.INK,
         "parse_math": False,
         "linespacing": 1.35,
     }
@@ -98,13 +72,17 @@ def _figure(matrix: CellGrid) -> Figure:
         for column, cell in enumerate(cells):
             _draw_cell(axes, cell, row, column, fonts, few)
         known = [cell.bound.accuracy for cell in cells if cell and cell.bound and cell.state != "stale"]
-        _draw_bound(axes, known, row, bound_at, fonts, few)
+        texts = [(wording.share if few else wording.brief)(bound) for bound in sorted(known)]
+        ends = list(dict.fromkeys(texts[:1] + texts[-1:]))
+        bound, color = wording.DASH.join(ends) or wording.DASH, ink.INK if known else ink.QUIET
+        size = min(fonts[0], 11.0) if len(ends) < 2 else fonts[1] + 1
+        ink.text_at(axes, bound_at, row + 0.5, bound, size, color)
     axes.set_title(
-        "Compatibility matrix", loc="left", pad=12, fontsize=14, family=FONT, color=INK, weight="bold"
+        "Compatibility matrix", loc="left", pad=12, fontsize=14, family=ink.FONT, color=ink.INK, weight="bold"
     )
     axes.set_xlabel(
         "\n".join(_notes(matrix, max(60, int(across * width * 14)))),
-        **{**text, "color": QUIET, "fontsize": 8.5},
+        **{**text, "color": ink.QUIET, "fontsize": 8.5},
         loc="left",
         labelpad=10,
     )
@@ -113,13 +91,13 @@ def _figure(matrix: CellGrid) -> Figure:
 
 def _names(parts: Sequence[Part], few: bool) -> list[str]:
     """Return name and version of each part, on two lines if there is room; no two are alike."""
-    shown = [printable(visible(part.reference)) for part in parts]
+    shown = [ink.printable(wording.visible(part.reference)) for part in parts]
     if few:
         pairs = [text.rpartition("@")[::2] for text in shown]
         # without a version, the name is what is behind the missing sign
         firsts = shortened([name or version for name, version in pairs], LETTERS)
         labels = [
-            f"{first}\n{clip('@' + version, LETTERS)}" if name else first
+            f"{first}\n{wording.clip('@' + version, LETTERS)}" if name else first
             for first, (name, version) in zip(firsts, pairs, strict=True)
         ]
     else:
@@ -133,48 +111,37 @@ def _draw_cell(
 ) -> None:
     from matplotlib.patches import Rectangle
 
-    word, (number, small) = verdict(cell), fonts
+    word, (number, small) = wording.verdict(cell), fonts
     if word.key == "left-out":
         return
     figure = None if cell is None else cell.restricted
     stale, own = cell is not None and cell.state == "stale", cell is not None and cell.own
     # stale figures are printed without shading, so that they do not look current
-    fill, ink = shade(figure.accuracy) if figure and not stale else (EMPTY, QUIET)
+    fill, color = ink.shade(figure.accuracy) if figure and not stale else (ink.EMPTY, ink.QUIET)
     hatch = (".." if stale else None) if figure else "////" if word.key != "missing" else None
     box = (column + 0.025, row + 0.025), 0.95, 0.95
     axes.add_patch(Rectangle(*box, facecolor=fill, edgecolor="#d5d9df", hatch=hatch, linewidth=0))
     if figure and (own or stale):
-        edge, style = (OWN_EDGE, "-") if own else (STALE_EDGE, "--")
+        edge, style = (ink.OWN_EDGE, "-") if own else (ink.STALE_EDGE, "--")
         axes.add_patch(Rectangle(*box, fill=False, edgecolor=edge, linewidth=1.8, linestyle=style))
     if figure is None:
         lines = [(word.mark, number), *([(word.word, small + 0.5)] if few else [])]
     elif few:
         lines = [
-            (share(figure.accuracy), number),
-            (interval(figure), small),
+            (wording.share(figure.accuracy), number),
+            (wording.interval(figure), small),
             (f"{word.mark} {word.word}", small + 0.5),
         ]
-        lines += [(printable(through(cell).strip()), small)] if rung_of(cell) else []
+        lines += [(ink.printable(wording.through(cell).strip()), small)] if wording.rung_of(cell) else []
     else:
-        mark = f"{word.mark} b" if rung_of(cell) else word.mark
-        lines = [(brief(figure.accuracy), number), (mark, small + 1.5)]
+        mark = f"{word.mark} b" if wording.rung_of(cell) else word.mark
+        lines = [(wording.brief(figure.accuracy), number), (mark, small + 1.5)]
     step = 0.23 if few else 0.38
     for place, (line, size) in enumerate(lines):
         y = row + (0.52 if place else 0.49) + (place - (len(lines) - 1) / 2) * step
-        text_at(
-            axes, column + 0.5, y, line, size, ink, weight="normal" if few and place in (1, 3) else "bold"
+        ink.text_at(
+            axes, column + 0.5, y, line, size, color, weight="normal" if few and place in (1, 3) else "bold"
         )
-
-
-def _draw_bound(
-    axes: Axes, bounds: Sequence[float], row: int, x: float, fonts: Sequence[float], few: bool
-) -> None:
-    text = DASH
-    if bounds:
-        low, high = map(share if few else brief, (min(bounds), max(bounds)))
-        text = low if low == high else f"{low}{DASH}{high}"
-    size = min(fonts[0], 11.0) if len(text) < 6 else fonts[1] + 1
-    text_at(axes, x, row + 0.5, text, size, INK if bounds else QUIET)
 
 
 def _notes(matrix: CellGrid, letters: int) -> list[str]:
@@ -184,13 +151,13 @@ def _notes(matrix: CellGrid, letters: int) -> list[str]:
     ]
     few = max(len(matrix.extractors), len(matrix.heads)) <= FEW
     within = "below it its 95 % interval" if few else "intervals are in the page and the table"
-    marks = [f"{word.mark} {meaning_in_brief(word)}" for word in explained(cells)]
-    if not few and any(map(rung_of, cells)):
+    marks = [f"{word.mark} {wording.meaning_in_brief(word)}" for word in wording.explained(cells)]
+    if not few and any(map(wording.rung_of, cells)):
         marks.append("b through a bridge")
     lines = (
         f"rows are extractors, columns are heads; in a cell: accuracy on the common classes, {within}",
         scale_of(matrix),
-        settings_line(matrix.settings).replace(" ", KEPT).replace(f",{KEPT}", ", "),
+        wording.settings_line(matrix.settings).replace(" ", KEPT).replace(f",{KEPT}", ", "),
         "   ".join(mark.replace(" ", KEPT) for mark in marks),
     )
-    return [printable(part).replace(KEPT, " ") for line in lines for part in wrap(line, letters)]
+    return [ink.printable(part).replace(KEPT, " ") for line in lines for part in wrap(line, letters)]

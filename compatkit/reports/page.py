@@ -13,28 +13,15 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import attrs
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from compatkit.contracts.evidence import Cell, Figure, Part, Rung
-from compatkit.reports import document
+from compatkit.reports import document, wording
 from compatkit.reports.conclusion import conclusion, scale_of
 from compatkit.reports.ink import OWN_EDGE, STALE_EDGE, shade
 from compatkit.reports.labels import shortened
 from compatkit.reports.ladder import described
-from compatkit.reports.wording import (
-    VerdictWord,
-    conditions,
-    evidence,
-    listed,
-    setting_name,
-    setting_text,
-    share,
-    through,
-    verdict,
-    visible,
-)
 
 if TYPE_CHECKING:
     from compatkit.reports.grid import CellGrid
@@ -46,47 +33,6 @@ MANY = 12
 _CLOSING = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 )
-
-
-@attrs.frozen
-class Square:
-    """One cell for the template; positions on the scale are percentages of its length."""
-
-    id: str
-    extractor: str
-    head: str
-    verdict: VerdictWord
-    own: bool
-    level: int | None
-    accuracy: str
-    low: str
-    high: str
-    sample: str
-    spoken: str
-    reason: str
-    rows: list[tuple[str, str]]
-    settings: list[tuple[str, str]]
-    findings: list[str]
-    scale: dict[str, float]
-    ladder: list[tuple[str, str, dict[str, float]]]
-    through: str
-
-
-@attrs.frozen
-class Heading:
-    """One row or column heading with its contract; ``label`` is its name where there is little room."""
-
-    id: str
-    what: str
-    label: str
-    name: str
-    version: str
-    rows: list[tuple[str, str]]
-
-    @property
-    def reference(self) -> str:
-        """The reference as displayed."""
-        return self.name + self.version
 
 
 def render(matrix: CellGrid) -> str:
@@ -103,19 +49,19 @@ def render(matrix: CellGrid) -> str:
         ]
         for i, part in enumerate(matrix.extractors)
     ]
-    counts = Counter(square.verdict.key for row in rows for square in row)
-    own = ["own"] if any(square.own for row in rows for square in row) else []
+    counts = Counter(square["verdict"].key for row in rows for square in row)
+    own = ["own"] if any(square["own"] for row in rows for square in row) else []
     return environment.get_template("matrix.html.j2").render(
         style=Markup(style),
         script=Markup(script),
         policy=policy(style, f"script-src 'sha256-{_hash(script)}'"),
         data=Markup(embedded(matrix)),
-        settings=conditions(matrix.settings),
+        settings=wording.conditions(matrix.settings),
         extractors=_headings(matrix.extractors, "Extractor"),
         heads=_headings(matrix.heads, "Head"),
         rows=rows,
-        counts=[(word, counts[word.key]) for word in listed(counts)],
-        verdicts=listed({*counts, "perfect", "compatible", "weak", "chance", *own}),
+        counts=[(word, counts[word.key]) for word in wording.listed(counts)],
+        verdicts=wording.listed({*counts, "perfect", "compatible", "weak", "chance", *own}),
         many=max(len(matrix.extractors), len(matrix.heads)) > MANY,
         few=sum(map(len, rows)) <= MANY,
         conclusion=conclusion(matrix),
@@ -166,61 +112,73 @@ def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _headings(parts: Sequence[Part], what: str) -> list[Heading]:
-    labels = shortened([visible(part.reference).rpartition("@")[0] for part in parts], LETTERS)
-    return [
-        _heading(part, what, f"{what.lower()}-{number}", label)
-        for number, (part, label) in enumerate(zip(parts, labels, strict=True))
-    ]
+def _headings(parts: Sequence[Part], what: str) -> list[dict[str, Any]]:
+    """Return row or column headings with their contracts; a label is a name where there is little room."""
+    labels = shortened([wording.visible(part.reference).rpartition("@")[0] for part in parts], LETTERS)
+    headings = []
+    for number, (part, label) in enumerate(zip(parts, labels, strict=True)):
+        shown = wording.visible(part.reference)
+        name, at, version = shown.rpartition("@")
+        facts = {} if "kind" in part.summary else {"kind": part.kind.replace("_", " ")}
+        facts |= {**part.summary, "digest": part.digest, "function digest": part.function}
+        heading = {
+            "id": f"{what.lower()}-{number}",
+            "what": what,
+            "reference": shown,
+            "label": label or shown,
+        }
+        heading |= {"name": name, "version": at + version} if at else {"name": shown, "version": ""}
+        headings.append(
+            heading | {"rows": [(wording.visible(key), wording.visible(text)) for key, text in facts.items()]}
+        )
+    return headings
 
 
-def _heading(part: Part, what: str, place: str, label: str) -> Heading:
-    shown = visible(part.reference)
-    name, at, version = shown.rpartition("@")
-    rows = [(visible(label), visible(text)) for label, text in part.summary.items()]
-    if "kind" not in part.summary:
-        rows.insert(0, ("kind", visible(part.kind.replace("_", " "))))
-    rows += [("digest", visible(part.digest)), ("function digest", visible(part.function))]
-    return Heading(place, what, label or shown, name if at else shown, at + version if at else "", rows)
-
-
-def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
-    word = verdict(cell)
-    figure = cell.restricted if cell else None
-    spoken = word.word + through(cell)
-    if figure:
-        low, high = share(figure.low), share(figure.high)
-        spoken = f"{spoken}, accuracy {share(figure.accuracy)}, from {low} to {high}"
-    return Square(
-        id=place,
-        extractor=visible(part.reference),
-        head=visible(head.reference),
-        verdict=word,
-        own=bool(cell and cell.own),
-        # stale figures are printed without shading, so that they do not look current
-        level=round(min(1.0, max(0.0, figure.accuracy)) * LEVELS) if figure and word.key != "stale" else None,
-        accuracy=share(figure.accuracy) if figure else "",
-        low=share(figure.low) if figure else "",
-        high=share(figure.high) if figure else "",
-        sample=_sample(cell),
-        spoken=f"{visible(part.reference)} with {visible(head.reference)}: {spoken}",
-        reason=visible(cell.reason) if cell else "",
-        rows=evidence(cell) if cell else [],
-        settings=_pairs({name: value for name, value in cell.settings.items() if name != "own"})
-        if cell
-        else [],
-        findings=[visible(line) for line in cell.findings] if cell else [],
-        scale=_scale(cell) if cell else {},
-        ladder=_ladder(cell.ladder) if cell else [],
-        through=through(cell),
+def _square(cell: Cell | None, part: Part, head: Part, place: str) -> dict[str, Any]:
+    """Return what the template shows of one cell; places on a scale are percentages of its length."""
+    word = wording.verdict(cell)
+    extractor, head_name, spoken = (
+        wording.visible(part.reference),
+        wording.visible(head.reference),
+        word.word + wording.through(cell),
     )
+    square = {
+        "id": place,
+        "extractor": extractor,
+        "head": head_name,
+        "verdict": word,
+        "through": wording.through(cell),
+    }
+    figures: dict[str, Any] = {"accuracy": "", "low": "", "high": "", "level": None}
+    if cell and (figure := cell.restricted):
+        figures = {name: wording.share(getattr(figure, name)) for name in ("accuracy", "low", "high")}
+        spoken += f", accuracy {figures['accuracy']}, from {figures['low']} to {figures['high']}"
+        # stale figures are printed without shading, so that they do not look current
+        level = round(min(1.0, max(0.0, figure.accuracy)) * LEVELS)
+        figures["level"] = None if word.key == "stale" else level
+    settings = {name: value for name, value in cell.settings.items() if name != "own"} if cell else {}
+    return {
+        **square,
+        **figures,
+        "own": bool(cell and cell.own),
+        "sample": _sample(cell),
+        "spoken": f"{extractor} with {head_name}: {spoken}",
+        "reason": wording.visible(cell.reason) if cell else "",
+        "rows": wording.evidence(cell) if cell else [],
+        "settings": [
+            (wording.setting_name(name), wording.setting_text(value)) for name, value in settings.items()
+        ],
+        "findings": [wording.visible(line) for line in cell.findings] if cell else [],
+        "scale": _scale(cell) if cell else {},
+        "ladder": _ladder(cell.ladder) if cell else [],
+    }
 
 
 def _sample(cell: Cell | None) -> str:
     """Return chance and number of images of a figure."""
     if cell is None or cell.restricted is None:
         return ""
-    chance = "" if cell.chance is None else f"chance {share(cell.chance)}, "
+    chance = "" if cell.chance is None else f"chance {wording.share(cell.chance)}, "
     return f"{chance}n {cell.restricted.count:,}"
 
 
@@ -241,7 +199,3 @@ def _places(figure: Figure, **others: float) -> dict[str, float]:
     """Return places on a scale as percentages of its length."""
     shares = {"accuracy": figure.accuracy, "low": figure.low, "high": figure.high, **others}
     return {name: round(100 * min(1.0, max(0.0, value)), 2) for name, value in shares.items()}
-
-
-def _pairs(settings: Any) -> list[tuple[str, str]]:
-    return [(setting_name(name), setting_text(value)) for name, value in settings.items()]

@@ -91,17 +91,8 @@ def beside(rows: Mapping[str, Floats], *, low: float, high: float, titles: Seque
             if titles and not row:
                 _title(axes, titles[column])
             if not column:
-                axes.text(
-                    -0.08,
-                    0.5,
-                    printable(name),
-                    transform=axes.transAxes,
-                    ha="right",
-                    va="center",
-                    fontsize=9,
-                    color=INK,
-                    parse_math=False,
-                )
+                at_left = {"transform": axes.transAxes, "ha": "right"}
+                text_at(axes, -0.08, 0.5, printable(name), 9, INK, **at_left)
     return png(figure, "Images beside images")
 
 

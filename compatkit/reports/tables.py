@@ -20,22 +20,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from compatkit.contracts.report import EQUAL_SHAPES, WORDS, Severity, Word
-from compatkit.reports.wording import (
-    VERDICTS,
-    VerdictWord,
-    brief,
-    clip,
-    explained,
-    interval,
-    many,
-    of_word,
-    settings_line,
-    share,
-    through,
-    verdict,
-    visible,
-)
+from compatkit.contracts.report import EQUAL_SHAPES, Word
+from compatkit.reports import wording
 
 if TYPE_CHECKING:
     from compatkit.contracts.evidence import Cell
@@ -51,8 +37,8 @@ SHORT_WIDTH, MARK_WIDTH = 9, 5
 """Width of a figure with its mark, and of a mark alone."""
 NAME_WIDTH, LONGEST_NAME = 22, 32
 """Width of a line of a name that can be broken at slashes and dots, and of the column of names."""
-REASONS, NAMED = 8, 6
-"""Most reasons printed, and most heads listed for one word and extractor; the rest is counted."""
+REASONS = 8
+"""Most reasons printed; the rest is counted."""
 ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 STYLES = {
     "own": "bold blue",
@@ -71,22 +57,13 @@ STYLES = {
     "missing": "dim",
     "left-out": "dim",
 }
-SEVERITY_STYLES: dict[Severity, str] = {
-    "refuses": "red",
-    "adaptable": "magenta",
-    "warns": "yellow",
-    "promises": "green",
-    "informs": "default",
-}
 NOTE = (
-    "Accuracy on the common classes with its 95 % Wilson interval; beside the verdict the share recovered, (accuracy - "
-    "chance) / (bound - chance). Incompatible, as in the paper: measured at chance."
+    "Accuracy on the common classes{form}; recovered is (accuracy - chance) / (bound - chance). Incompatible, as in "
+    "the paper: measured at chance."
 )
-
-
-COMPACT_NOTE = (
-    "Accuracy on the common classes, in two digits, before the sign of the verdict. A wider terminal, to_csv and "
-    "to_html show intervals and recovered shares. Incompatible, as in the paper: measured at chance."
+FULL = " with its 95 % Wilson interval; beside the verdict the share recovered"
+COMPACT = (
+    ", in two digits, before the sign of the verdict; a wider terminal, to_csv and to_html show intervals"
 )
 
 
@@ -130,10 +107,10 @@ def _matrix(matrix: CellGrid, width: int, ascii_only: bool) -> Iterator[Renderab
     columns = [part.reference for part in matrix.heads]
     yield Text(f"Compatibility matrix, {_many(rows, 'extractor')} x {_many(columns, 'head')}", "bold")
     if matrix.settings:
-        yield Text(settings_line(matrix.settings), "dim")
+        yield Text(wording.settings_line(matrix.settings), "dim")
     if len(rows) * len(columns) > PRINTED:
-        counts = Counter(verdict(cell).word for cell in matrix.cells).most_common()
-        yield Text("\n" + "\n".join(f"  {word:<15}  {many(count)}" for word, count in counts))
+        counts = Counter(wording.verdict(cell).word for cell in matrix.cells).most_common()
+        yield Text("\n" + "\n".join(f"  {word:<15}  {wording.many(count)}" for word, count in counts))
         return
     cells = [[matrix.find(row, column) for column in columns] for row in rows]
     full = _names_width(rows) + len(columns) * CELL_WIDTH <= width
@@ -142,7 +119,7 @@ def _matrix(matrix: CellGrid, width: int, ascii_only: bool) -> Iterator[Renderab
     else:
         marks = [
             f"{_mark(word, ascii_only) or 'no sign'} {word.word}"
-            for word in explained(chain.from_iterable(cells))
+            for word in wording.explained(chain.from_iterable(cells))
         ]
         yield from _numbered(
             rows, columns, lambda i, j: _short(cells[i][j], ascii_only), width, SHORT_WIDTH, ascii_only
@@ -151,7 +128,7 @@ def _matrix(matrix: CellGrid, width: int, ascii_only: bool) -> Iterator[Renderab
         yield Text(_folded("", ", ".join(marks), width))
     yield from (Text(_folded("", line, width, "  ")) for line in _reasons(matrix))
     measured = any(cell.restricted for cell in matrix.cells)
-    note = NOTE if full else COMPACT_NOTE
+    note = NOTE.format(form=FULL if full else COMPACT)
     yield Text(_folded("", note if measured else "No pair was measured.", width), "dim")
 
 
@@ -195,7 +172,7 @@ def _numbered(
     for letter, references in (("E", rows), ("H", columns)):
         for number, reference in enumerate(references, 1):
             front = f"{letter}{number}".ljust(len(f"E{len(rows)}")) + "  "
-            yield Text(_folded(front, visible(reference), width), "dim", overflow="fold")
+            yield Text(_folded(front, wording.visible(reference), width), "dim", overflow="fold")
 
 
 def _names_width(references: Sequence[str]) -> int:
@@ -203,7 +180,7 @@ def _names_width(references: Sequence[str]) -> int:
 
 
 def _name(reference: str) -> Text:
-    name, at, version = visible(reference).rpartition("@")
+    name, at, version = wording.visible(reference).rpartition("@")
     return (
         Text.assemble((_broken(name), "bold"), "\n", (at + version, "dim")) if at else Text(version, "bold")
     )
@@ -219,49 +196,50 @@ def _broken(name: str) -> str:
     return "\n".join(lines)
 
 
-def _mark(word: VerdictWord, ascii_only: bool) -> str:
+def _mark(word: wording.VerdictWord, ascii_only: bool) -> str:
     return (word.sign if ascii_only else word.mark).strip()
 
 
 def _figure(cell: Cell | None, ascii_only: bool) -> Text:
     """Return a full cell: accuracy and interval, and below them the verdict and the recovered share."""
-    word = verdict(cell)
+    word = wording.verdict(cell)
     style, mark = STYLES[word.key], "" if ascii_only else f"{word.mark} "
     if cell is None or cell.restricted is None:
         return Text(f"{mark}{word.word}" if word.mark.strip() else "", style)
     own = " (own)" if cell.own and word.key != "own" else ""
-    between = interval(cell.restricted)
+    between = wording.interval(cell.restricted)
     lines = Text.assemble(
-        (share(cell.restricted.accuracy), "bold"),
+        (wording.share(cell.restricted.accuracy), "bold"),
         "  ",
         (between.replace("\N{EN DASH}", "-") if ascii_only else between, "dim"),
         "\n",
-        (f"{mark}{word.word}{own}{through(cell)}", style),
+        (f"{mark}{word.word}{own}{wording.through(cell)}", style),
     )
     if cell.recovered is not None and not cell.own:
-        lines.append(f" {share(cell.recovered, 2)}", "dim")
+        lines.append(f" {wording.share(cell.recovered, 2)}", "dim")
     return lines
 
 
 def _short(cell: Cell | None, ascii_only: bool) -> Text:
-    word = verdict(cell)
+    word = wording.verdict(cell)
     mark = _mark(word, ascii_only)
     if cell is not None and cell.restricted is not None:
-        own = _mark(VERDICTS["own"], ascii_only) if cell.own and word.key != "own" else ""
-        mark = f"{brief(cell.restricted.accuracy)} {mark}{own}"
+        own = _mark(wording.VERDICTS["own"], ascii_only) if cell.own and word.key != "own" else ""
+        mark = f"{wording.brief(cell.restricted.accuracy)} {mark}{own}"
     return Text(mark, STYLES[word.key])
 
 
 def _reasons(matrix: CellGrid) -> Iterator[str]:
-    groups: dict[tuple[VerdictWord, str], list[Cell]] = {}
+    groups: dict[tuple[wording.VerdictWord, str], list[Cell]] = {}
     for cell in matrix.cells:
         if cell.reason and cell.state != "left-out":
-            groups.setdefault((verdict(cell), cell.reason), []).append(cell)
+            groups.setdefault((wording.verdict(cell), cell.reason), []).append(cell)
     for (word, reason), cells in list(groups.items())[:REASONS]:
         names = " with ".join(
-            clip(visible(reference), 40, "...") for reference in (cells[0].extractor, cells[0].head)
+            wording.clip(wording.visible(reference), 40, "...")
+            for reference in (cells[0].extractor, cells[0].head)
         )
-        yield f"{word.word} ({names if len(cells) == 1 else many(len(cells))}): {visible(reason)}"
+        yield f"{word.word} ({names if len(cells) == 1 else wording.many(len(cells))}): {wording.visible(reason)}"
     if len(groups) > REASONS:
         yield f"and {len(groups) - REASONS} more reasons"
 
@@ -271,45 +249,27 @@ def _verdicts(verdicts: Outlines, width: int, ascii_only: bool) -> Iterator[Rend
     words: list[list[Word]] = [[outline.answers.word for outline in row] for row in verdicts.outlines]
 
     def cell(row: int, column: int, *, short: bool = False) -> Text:
-        word = of_word(words[row][column])
+        word = wording.of_word(words[row][column])
         mark = _mark(word, ascii_only)
         return Text(mark if short else f"{mark} {word.word}", STYLES[word.key])
 
     if _names_width(rows) + len(columns) * (CELL_WIDTH - 2) <= width:
         yield _grid(rows, columns, cell, ascii_only)
-    elif MARK_WIDTH * (1 + len(columns)) <= width:
+    else:
         yield from _numbered(
             rows, columns, lambda i, j: cell(i, j, short=True), width, MARK_WIDTH, ascii_only
         )
         yield Text()
-    else:
-        yield from _list(verdicts, width, ascii_only)
-        yield Text()
     counts = verdicts.counts()
     yield Text(_folded("", verdicts.summary(), width), "bold")
-    yield from (_of_word(word, of_word(word).meaning, width, ascii_only) for word in counts)
+    for word in map(wording.of_word, counts):
+        front = f"  {_mark(word, ascii_only)} {word.word:<12} "
+        yield Text(_folded(front, word.meaning, width), STYLES[word.key])
     if "unproven" in counts:
-        text = f"{EQUAL_SHAPES} For {many(counts['unproven'])} nothing else speaks: measure before you rely on them."
+        pairs = wording.many(counts["unproven"])
+        text = f"{EQUAL_SHAPES} For {pairs} nothing else speaks: measure before you rely on them."
         yield Text(_folded("", text, width), "yellow")
     yield from _findings(verdicts.groups(), width)
-
-
-def _list(verdicts: Outlines, width: int, ascii_only: bool) -> Iterator[Text]:
-    for extractor, row in zip(verdicts.extractors, verdicts.outlines, strict=True):
-        yield Text(visible(extractor), "bold", overflow="fold")
-        heads: dict[Word, list[str]] = {}
-        for head, outline in zip(verdicts.heads, row, strict=True):
-            heads.setdefault(outline.answers.word, []).append(visible(head))
-        for word in filter(heads.__contains__, WORDS):
-            more = f" and {len(heads[word]) - NAMED:,} more" if len(heads[word]) > NAMED else ""
-            yield _of_word(word, ", ".join(heads[word][:NAMED]) + more, width, ascii_only)
-
-
-def _of_word(word: Word, text: str, width: int, ascii_only: bool) -> Text:
-    verdict_word = of_word(word)
-    return Text(
-        _folded(f"  {_mark(verdict_word, ascii_only)} {word:<12} ", text, width), STYLES[verdict_word.key]
-    )
 
 
 def _findings(groups: list[Group], width: int) -> Iterator[Text]:
@@ -317,8 +277,8 @@ def _findings(groups: list[Group], width: int) -> Iterator[Text]:
         finding = group.example
         yield Text()
         yield Text.assemble(
-            (group.severity, SEVERITY_STYLES[group.severity]),
-            f"  {group.code} ({finding.level}): {many(group.pairs)}",
+            (group.severity, wording.SEVERITIES[group.severity] or "default"),
+            f"  {group.code} ({finding.level}): {wording.many(group.pairs)}",
         )
         mends = group.severity in ("refuses", "adaptable", "warns")
         texts = {
@@ -329,7 +289,7 @@ def _findings(groups: list[Group], width: int) -> Iterator[Text]:
         }
         for label, text in texts.items():
             if text:
-                yield Text(_folded(f"  {label:<8}  ", visible(text), width))
+                yield Text(_folded(f"  {label:<8}  ", wording.visible(text), width))
 
 
 def _folded(front: str, text: str, width: int, indent: str | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.check import compare
 from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines
 from compatkit.foundation.arguments import checks_arguments
+from compatkit.reports.document import json_text
 from compatkit.reports.markdown import escape, row
 from compatkit.reports.tabular import Tabular
 from compatkit.reports.wording import of_word
@@ -50,16 +50,11 @@ class Verdicts(Outlines, Tabular):
     _grid = ("extractor", "head", "word")
 
     def _rows(self) -> list[dict[str, Any]]:
+        answers = ("word", "wiring", "promise", "evidence")
         return [
-            {
-                "extractor": extractor,
-                "head": head,
-                "word": outline.answers.word,
-                "wiring": outline.answers.wiring,
-                "promise": outline.answers.promise,
-                "evidence": outline.answers.evidence,
-                "findings": ", ".join(code for code, _ in outline.codes),
-            }
+            {"extractor": extractor, "head": head}
+            | {name: getattr(outline.answers, name) for name in answers}
+            | {"findings": ", ".join(code for code, _ in outline.codes)}
             for extractor, head, outline in self.pairs()
         ]
 
@@ -74,13 +69,8 @@ class Verdicts(Outlines, Tabular):
         lines.append(row("extractor \\\\ head", *map(escape, self.heads)))
         lines.append(row(*["---"] * (len(self.heads) + 1)))
         for extractor, outlines in zip(self.extractors, self.outlines, strict=True):
-            verdict_words = [of_word(outline.answers.word) for outline in outlines]
-            lines.append(
-                row(
-                    f"**{escape(extractor)}**",
-                    *(f"{verdict_word.mark} {verdict_word.word}" for verdict_word in verdict_words),
-                )
-            )
+            words = (of_word(outline.answers.word) for outline in outlines)
+            lines.append(row(f"**{escape(extractor)}**", *(f"{word.mark} {word.word}" for word in words)))
         lines.append("")
         for word in counts:
             lines.append(f"- {of_word(word).mark} **{word}**: {of_word(word).meaning}")
@@ -89,16 +79,8 @@ class Verdicts(Outlines, Tabular):
         lines += ["", "### Findings", "", row(*FINDINGS), row(*["---"] * len(FINDINGS))]
         for group in self.groups():
             finding = group.example
-            where = f"{group.extractor} with {group.head}"
-            texts = (
-                finding.level,
-                finding.severity,
-                f"{group.pairs:,}",
-                where,
-                finding.expected,
-                finding.actual,
-                finding.remedy,
-            )
+            pairs = f"{group.pairs:,}", f"{group.extractor} with {group.head}"
+            texts = finding.level, finding.severity, *pairs, finding.expected, finding.actual, finding.remedy
             lines.append(row(f"`{finding.code}`", *map(escape, texts)))
         return written("\n".join(lines) + "\n", path)
 
@@ -125,9 +107,7 @@ class Verdicts(Outlines, Tabular):
             "pairs": pairs,
             "findings": [attrs.asdict(finding) for finding in places],
         }
-        text = json.dumps(value, ensure_ascii=False, indent=2)
-        # Lone surrogates have no UTF-8 form; written as escapes they survive the round trip.
-        return written(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n", path)
+        return written(json_text(value), path)
 
     def __str__(self) -> str:
         from compatkit.reports.tables import verdict_table

@@ -18,6 +18,14 @@ DASH = "\N{EN DASH}"
 SHORT_DIGEST = 12
 COUNTED = ("fill", "cells")
 """Settings of a matrix that count its cells by where they come from."""
+SEVERITIES = {
+    "refuses": "red",
+    "adaptable": "magenta",
+    "warns": "yellow",
+    "promises": "green",
+    "informs": None,
+}
+"""Color of a finding by its severity; None for that of the text."""
 
 
 @attrs.frozen
@@ -30,7 +38,6 @@ class VerdictWord:
         mark: One character that is distinguishable without color.
         sign: The same in ASCII, for plain text.
         meaning: One line for the legend.
-        measured: False if there is no figure.
     """
 
     key: str
@@ -38,7 +45,6 @@ class VerdictWord:
     mark: str
     sign: str
     meaning: str
-    measured: bool = True
 
 
 _ALL = (
@@ -93,7 +99,6 @@ _ALL = (
         "p",
         "Not measured. Both were trained against the same auxiliary head, or are the parts of one network: a reason to "
         "expect that they fit.",
-        False,
     ),
     VerdictWord(
         "unproven",
@@ -101,7 +106,6 @@ _ALL = (
         "≟",
         "u",
         "Wired directly, but not measured, and neither with an auxiliary head in common nor of one network.",
-        False,
     ),
     VerdictWord(
         "stale",
@@ -118,16 +122,14 @@ _ALL = (
         "⇄",
         "a",
         "The parts cannot be wired as they are. An adapter would fit them.",
-        False,
     ),
-    VerdictWord("refused", "refused", "✕", "x", "The parts cannot be wired, and no adapter helps.", False),
+    VerdictWord("refused", "refused", "✕", "x", "The parts cannot be wired, and no adapter helps."),
     VerdictWord(
         "disjoint",
         "no common class",
         "∅",
         "0",
         "The images and the head share no class: accuracy means nothing.",
-        False,
     ),
     VerdictWord(
         "missing",
@@ -135,9 +137,8 @@ _ALL = (
         "·",
         ".",
         "There is no figure for this pair; where a reason is known, the cell tells it.",
-        False,
     ),
-    VerdictWord("left-out", "left out", " ", "", "The pair does not fit what was asked for.", False),
+    VerdictWord("left-out", "left out", " ", "", "The pair does not fit what was asked for."),
 )
 VERDICTS: dict[str, VerdictWord] = {word.key: word for word in _ALL}
 _BY_WORD = {word.word: word for word in _ALL}

@@ -38,7 +38,8 @@ def write(path: str | os.PathLike[str], content: bytes | str) -> Path:
             _replace(target, data)
     except OSError as error:
         raise EnvironmentFailure(
-            f"the report {str(target)!r} could not be written: {error.strerror or error}; {_advice(error)}",
+            f"the report {str(target)!r} could not be written: {error.strerror or error}; name a file in a folder that "
+            "exists and that you may write to, with space left. No partial file was left behind.",
             subject=target,
         ) from error
     return target
@@ -81,13 +82,3 @@ def _replace(target: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-
-
-def _advice(error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "make the folder first, or name one that exists"
-    if isinstance(error, IsADirectoryError | NotADirectoryError):
-        return "give the path of a file, in a folder"
-    if isinstance(error, PermissionError):
-        return "choose a folder you may write to"
-    return "free some space or choose another place; no partial files were left behind"
