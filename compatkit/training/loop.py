@@ -28,13 +28,12 @@ from compatkit.training.optim import (
     set_lr,
 )
 from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.reach import check_no_gradients, check_reach, cross_task_error
+from compatkit.training.reach import check_no_gradients, check_reach, cross_task_error, without_gradient
 from compatkit.training.replicas import GradientAllReduce, average_statistics
 from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
 from compatkit.training.state import TaskState
 from compatkit.training.step import NO_LABEL, Step, StepResult, combine_results, split_batch
-from compatkit.training.step_errors import explaining, without_gradient
 from compatkit.training.task_loop import NETWORK, TaskLoop
 
 
@@ -302,8 +301,8 @@ class Loop:
             call(steps[-1])
         for other, parameters in task_loop.others.items():
             if any(parameter.grad is not None for parameter in parameters):
-                losses = task_loop.objective.losses
-                raise cross_task_error(losses, self.plugins.after_backward, steps[-1], other, parameters)
+                active = (*task_loop.objective.losses, *self.plugins.after_backward)
+                raise cross_task_error([bound.instance for bound in active], steps[-1], other)
         if self.settings.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(task_loop.trainable, self.settings.clip_norm)
             result = attrs.evolve(result, losses={**result.losses, "gradient_norm": norm})
@@ -322,10 +321,9 @@ class Loop:
         # A captured step cannot seed; steps that draw random numbers are not captured (selection.py).
         turn = _micro_batch_index(task_loop, step)
         seeds = () if self.captures else [stream.at(turn) for stream in task_loop.seeds]
-        with explaining(step, task_loop.objective.losses):
-            total, terms, predicted = task_loop.forward(step, seeds)
+        total, terms, predicted = task_loop.forward(step, seeds)
         if not total.requires_grad:
-            raise without_gradient(step)
+            raise without_gradient(step.task, step.number)
         if step.number >= task_loop.next_reach_check:
             parts = [part for state in self.setup.tasks.values() for part in (state.extractor, state.head)]
             trained = [*self.trainable, *(parameter for part in parts for parameter in part.parameters())]
@@ -333,8 +331,7 @@ class Loop:
             task_loop.next_reach_check = 1 << step.number.bit_length()
         if task_loop.accumulation_steps > 1:
             total = total / task_loop.accumulation_steps
-        with explaining(step, task_loop.objective.losses):
-            total.backward()
+        total.backward()
         images = step.batch.images.detach().sum() if task_loop.may_spoil_images else None
         return StepResult(terms, predicted, None if predicted is None else step.batch.labels, images)
 
