@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,19 +11,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
-import numpy as np
 import torch
 from torch import Tensor
 
 from compatkit.errors import PluginError
-from compatkit.hooks import Training
+from compatkit.hooks import Batch, Training
 from compatkit.plugins.implementations import implementations, refuse_class
 from compatkit.plugins.isolation import Owner
 from compatkit.plugins.uses import Use
 from compatkit.training.fit import Fit
 from compatkit.training.prepare import Frozen
-from compatkit.training.step import Step
 from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer
 
@@ -34,8 +30,6 @@ SIZES = (2, 4, 8)
 """Batch sizes whose losses are compared, each twice the one before."""
 DOUBLED = (1.6, 2.6)
 """Between these, a loss of twice the images counts as twice the loss."""
-HALVED = 0.01
-"""Relative: what a loss of each image twice may differ from half the loss, and count as half."""
 CLOSE = 1e-3, 1e-5
 """Relative and absolute: two runs of one seed may differ by the order of float32 sums."""
 BEFORE_STEP = ("compatkit_views", "compatkit_further_views", "compatkit_losses")
@@ -71,19 +65,9 @@ class Trial:
             PluginError: A promise is broken; the message has the remedy.
             TrainingError: A loss is not finite.
         """
-        try:
-            whole = self._fit(self.factory, steps=STEPS)
-        except (
-            RuntimeError
-        ):  # of autograd, after a weight was written into, which the hooks show when they are watched
-            self._fit(self._replaced(self._checked), steps=STEPS)
-            raise
-        self._same(
-            whole,
-            self._fit(self._replaced(self._checked), steps=STEPS),
-            "run again with the same seed",
-            _AGAIN,
-        )
+        watched = self._fit(self._replaced(self._checked), steps=STEPS)
+        whole = self._fit(self.factory, steps=STEPS)
+        self._same(whole, watched, "run again with the same seed", _AGAIN)
         self._same(whole, self._resumed(), f"interrupted after {STOP} steps and resumed", _RESUMED)
         self._fit(self.factory, steps=1, precision="bf16", accumulate=2)
         self._check_scale(whole)
@@ -133,45 +117,6 @@ class Trial:
                     f"{', '.join(map(str, SIZES))} images. Take the mean over the batch, not the sum: the weight of "
                     "the loss would depend on the batch size, and with `accumulate` on the number of pieces."
                 )
-            if all(_doubles(*reversed(three)) for three in zip(*values, strict=True)):
-                self._fit(self._replaced(self._halving(name)), steps=1)
-
-    def _halving(self, loss: str) -> Callable[..., Callable[..., Any]]:
-        """Return a change of hooks that raises if each image twice halves a loss.
-
-        A statistic of a batch, such as the squared mean of random features, also falls with more images; of each image
-        twice it stays.
-        """
-
-        def change(hook: str, effect: str, call: Callable[..., Any], instance: Any) -> Callable[..., Any]:
-            if hook != "compatkit_losses":
-                return call
-
-            @functools.wraps(call)
-            def called(*arguments: Any, **keywords: Any) -> Any:
-                result = call(*arguments, **keywords)
-                name = loss.removeprefix(f"{self.used.as_}/")
-                try:
-                    doubled = call(
-                        *map(_twice, arguments),
-                        **{key: _twice(argument) for key, argument in keywords.items()},
-                    )
-                except Exception:  # a hook may be bound to the size of the batch, and is then not judged
-                    return result
-                if not (name in result and name in doubled):
-                    return result
-                once, twice = (float(torch.as_tensor(losses[name]).detach()) for losses in (result, doubled))
-                if math.isclose(2 * twice, once, rel_tol=HALVED):
-                    raise self._broken(
-                        f"the loss {loss!r} is divided by the number of images twice: of each image twice it is "
-                        f"{twice:.4g}, not {once:.4g}. Take the mean over the batch, and divide by nothing more: "
-                        "the weight of the loss would depend on the batch size."
-                    )
-                return result
-
-            return called
-
-        return change
 
     def _replaced(self, change: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
         """Return a factory of the same settings, of regularizers each of whose hooks is changed."""
@@ -197,7 +142,7 @@ class Trial:
             step = _step_of(arguments, keywords) if hook in BEFORE_STEP else None
             before = None if step is None else [(key, weight.clone()) for key, weight in _weights(step.task)]
             data = None if step is None else {name: tensor.detach().clone() for name, tensor in _data(step)}
-            facts, drawn = _facts(instance), _drawn()
+            facts = _facts(instance)
             result = call(*arguments, **keywords)
             if step is None or before is None or data is None:
                 return result
@@ -214,45 +159,21 @@ class Trial:
                         "change them in compatkit_after_step."
                     )
             if effect == "pure":
-                again = functools.partial(call, *arguments, **keywords)
-                self._check_pure(hook, again, result, instance, (facts, drawn))
+                again = call(*arguments, **keywords)
+                alike = all(map(_equal, _tensors(result), _tensors(again)))
+                if _facts(instance) != facts or not alike:
+                    what = (
+                        "gives other values when it is called again"
+                        if not alike
+                        else "changes its attributes"
+                    )
+                    raise self._broken(
+                        f"{hook} is declared @effect('pure') and {what}. Drop the declaration, or draw from "
+                        "step.rng(...) and keep state in compatkit_after_step."
+                    )
             return result
 
         return called
-
-    def _check_pure(
-        self,
-        hook: str,
-        call: Callable[[], Any],
-        result: Any,
-        instance: Any,
-        before: tuple[dict[str, Any], list[Any]],
-    ) -> None:
-        """Raise for a hook that is declared pure and gives something else when called again, or changes something.
-
-        Args:
-            hook: Its name.
-            call: Calls it again with the same step.
-            result: What it gave.
-            instance: Whose hook it is.
-            before: Attributes of the instance and random states before the first call.
-        """
-        (facts, drawn), again = before, call()
-        changed = next(
-            (name for name, value in _facts(instance).items() if not _equal(facts.get(name), value)), ""
-        )
-        if changed:
-            what = f"changes its attribute {changed!r}"
-        elif not _equal(drawn, _drawn()):
-            what = "draws from the random state of Python or numpy"
-        elif not _equal(_copied(result), _copied(again)):
-            what = "gives other values when it is called again with the same step"
-        else:
-            return
-        raise self._broken(
-            f"{hook} is declared @effect('pure') and {what}. Drop the declaration, or draw from step.rng(...) and keep "
-            "state in compatkit_after_step."
-        )
 
     def _broken(self, message: str) -> PluginError:
         return PluginError(f"Plugin {self.used.as_!r}: {message}", plugin=self.used.name)
@@ -310,24 +231,6 @@ def _data(step: Any) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor
 
 
-def _twice(value: Any) -> Any:
-    """Return a step with each image twice; anything else as it is."""
-    if not isinstance(value, Step):
-        return value
-
-    def double(view: Any) -> Any:
-        return torch.cat([view, view]) if isinstance(view, Tensor) else view
-
-    fields = {name: double(getattr(value.batch, name)) for name in ("images", "labels", "index")}
-    return attrs.evolve(
-        value,
-        batch=attrs.evolve(value.batch, **fields, stacked=None),
-        features=double(value.features),
-        logits=double(value.logits),
-        views=[double(view) for view in value.views],
-    )
-
-
 def _doubles(small: float, middle: float, large: float) -> bool:
     least, most = DOUBLED
     return min(small, middle) > 1e-6 and all(
@@ -336,42 +239,24 @@ def _doubles(small: float, middle: float, large: float) -> bool:
 
 
 def _facts(instance: Any) -> dict[str, Any]:
-    """Return copies of the plain values and tensors that an object holds."""
-    names = [*getattr(instance, "__dict__", ()), *getattr(type(instance), "__slots__", ())]
-    return {name: _copied(getattr(instance, name, None)) for name in names}
+    """Return the plain values that an object holds, and which tensors, after how many writes into them."""
+    return {
+        name: (id(value), value._version) if isinstance(value, Tensor) else value
+        for name, value in getattr(instance, "__dict__", {}).items()
+        if isinstance(value, Tensor | bool | int | float | str)
+    }
 
 
-def _copied(value: Any) -> Any:
-    """Return a copy of plain values, tensors and containers of these; None for anything else."""
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors that a hook returned: losses by name, views, or a batch."""
     if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if isinstance(value, np.ndarray):
-        return torch.as_tensor(value.copy()) if value.dtype.kind in "biuf" else None
-    if isinstance(value, Mapping):
-        return {str(name): _copied(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_copied(item) for item in value]
-    if hasattr(value, "images") and hasattr(value, "labels"):  # a batch
-        return [_copied(value.images), _copied(value.labels)]
-    return value if isinstance(value, bool | int | float | str) else None
+        yield value.detach()
+    elif isinstance(value, Batch):
+        yield from (value.images, value.labels)
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(item)
 
 
-def _drawn() -> list[Any]:
-    """Return the random states that no run seeds."""
-    kind, keys, *rest = np.random.get_state()
-    return [list(random.getstate()[1]), torch.as_tensor(np.asarray(keys).astype(np.int64)), kind, list(rest)]
-
-
-def _equal(value: Any, other: Any) -> bool:
-    if isinstance(value, Tensor) and isinstance(other, Tensor):
-        return value.shape == other.shape and torch.allclose(
-            value.double(), other.double(), *CLOSE, equal_nan=True
-        )
-    if isinstance(value, dict) and isinstance(other, dict):
-        return value.keys() == other.keys() and all(_equal(value[name], other[name]) for name in value)
-    if isinstance(value, list) and isinstance(other, list):
-        return len(value) == len(other) and all(map(_equal, value, other))
-    both_nan = value != value and other != other
-    return type(value) is type(other) and bool(value == other or both_nan)
+def _equal(value: Tensor, other: Tensor) -> bool:
+    return value.shape == other.shape and torch.allclose(value, other, *CLOSE, equal_nan=True)

@@ -22,6 +22,7 @@ import numpy as np
 
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import PluginError
+from compatkit.evaluation.layers import recording
 from compatkit.evaluation.metrics import (
     Measured,
     Metric,
@@ -64,7 +65,7 @@ def assert_regularizer(
     needs a way to load it; making it must not change global random states. In the runs, all parameters that its losses
     reach must be trained; two runs of one seed, and one that is interrupted and resumed, must agree; a hook that is
     declared pure is called twice; views and losses must leave weights alone; a loss must not grow
-    with the batch, nor be divided by its size twice; nothing may write into images, labels or features; and a
+    with the batch; nothing may write into images, labels or features; and a
     step in bf16 with two micro-batches must work.
 
     Args:
@@ -203,18 +204,11 @@ def _usual() -> tuple[Subject, list[Observation]]:
         fields: dict[str, Any] = {"images": images, "positions": sum(len(batch.labels) for batch in batches)}
         fields["positions"] = torch.arange(count) + fields["positions"]
         fields["labels"] = torch.randint(0, 5, (count,), generator=source)
-        for prefix, member in zip(("", "other_"), pair, strict=True):
-            flat = images.flatten(1)
-            hidden = member.get_submodule("hidden")(flat)
-            act = member.get_submodule("act")(hidden)
-            # Spread out, and with a gradient, as what comes out of a network that is trained.
-            fields[f"{prefix}logits"] = member.get_submodule("fc")(act) * 5
-            fields[f"{prefix}inputs"] = {"hidden": flat, "act": hidden.detach(), "fc": act.detach()}
-            fields[f"{prefix}outputs"] = {
-                "hidden": hidden.detach(),
-                "act": act.detach(),
-                "fc": fields[f"{prefix}logits"].detach() / 5,
-            }
+        for prefix, member, named in zip(("", "other_"), pair, layers, strict=True):
+            with recording(named, inputs=True, outputs=True) as record:
+                # Spread out, and with a gradient, as what comes out of a network that is trained.
+                fields[f"{prefix}logits"] = member(images) * 5
+            fields[f"{prefix}inputs"], fields[f"{prefix}outputs"] = record.take(1)
         batches.append(Observation(**fields))
     return about, batches
 

@@ -56,7 +56,7 @@ def test_a_loss_that_reaches_another_network_is_refused_in_any_step(
     made = {"ties": lambda: Ties(start=start, side=side), "plain": Plain}
     with pytest.raises(PluginError) as caught:
         quick(steps=5, accumulate=accumulate).fit(tasks(), ["ties", "plain"], factories=made)
-    assert "Plugin 'ties' or 'plain'" in str(caught.value)
+    assert "Plugin 'plain' or 'ties'" in str(caught.value)
     assert "'a'" in str(caught.value) and "'b'" in str(caught.value) and f"step {start}" in str(caught.value)
 
 
