@@ -21,6 +21,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
 
+from ._probes import explained
 from ._vaes import (
     OTHER,
     PAPER,
@@ -63,7 +64,7 @@ def run(run: Run) -> Outcome:
     values: dict[str, float | None] = {}
     for factor, places in images.factors.items():
         pairs = [(x, _numbers(factor, places[side])) for x, side in zip(features, sides, strict=True)]
-        values[factor] = ck.explained(*pairs)
+        values[factor] = explained(*pairs)
     pictures: dict[str, Any] = {}
     if run.seed == 0:
         test = data_of(run, sets[target]).test
