@@ -1,20 +1,21 @@
 """Convert measured cells to the registry's records and back: conditions, settings and figures.
 
-Reading avoids general structuring, because up to 90,000 results are read at once.
+Up to 90,000 results are read at once.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import attrs
+import msgspec
 
 from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.conditions import BOUND, key_of
+from compatkit.evaluation.conditions import key_of
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.store import Store
 
@@ -25,24 +26,46 @@ CLASSES = "classes"
 WIRING = "wiring"
 _NOT_KEPT = frozenset(("own",))
 """Settings about the relation of the parts; recomputed from their manifests instead of stored."""
-_TYPES = {
-    "metric": str,
-    "metric_version": str,
-    "policy": str,
-    "batch_size": int,
-    "seed": int,
-    "precision": str,
-    "data": str,
-    "data_digest": str,
-    "images": int,
-    "normalised": bool,
-    BOUND: str,
-}
 _KEPT_AS: Mapping[Grade, Grade] = {"weak": "compatible"}
 """Records have no weak grade; it is recomputed from the figures on reading."""
-_GRADES = frozenset(get_args(Grade)) - _KEPT_AS.keys()
+_GRADES = frozenset(get_args(Grade)) - _KEPT_AS.keys() - {"stale"}
 SLACK = 1e-9
 """Tolerance for rounding of Wilson bounds that should be exactly 0 or 1."""
+_Share = Annotated[float, msgspec.Meta(ge=-SLACK, le=1 + SLACK)]
+_Written = tuple[
+    _Share, Annotated[int, msgspec.Meta(ge=0)], Annotated[int, msgspec.Meta(ge=1)], _Share, _Share
+]
+"""Accuracy, correct count, image count and the bounds of the interval."""
+
+
+class _Settings(msgspec.Struct):
+    """The settings that every result has."""
+
+    metric: str
+    metric_version: str
+    policy: str
+    batch_size: Annotated[int, msgspec.Meta(ge=1)]
+    seed: int
+    precision: str
+    data: str
+    data_digest: str
+    images: int
+    normalised: bool
+    bound_head: str
+    classes: list[str]
+    wiring: str
+
+
+class _Figures(msgspec.Struct):
+    """The figures of a result."""
+
+    grade: str
+    restricted: _Written
+    unrestricted: _Written | None
+    chance: float | None
+    bound: _Written | None
+    recovered: float | None
+    difference: tuple[float, float] | None
 
 
 def record(cell: Cell) -> dict[str, dict[str, Any]]:
@@ -176,18 +199,15 @@ def check_settings(settings: Mapping[str, Any], key: Mapping[str, Any]) -> None:
     Raises:
         FormatError: The settings are damaged.
     """
-    classes, wiring = settings.get(CLASSES), settings.get(WIRING)
-    rest = {name: value for name, value in settings.items() if name not in (CLASSES, WIRING)}
-    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise FormatError(f"a result lists the common classes as texts, got {classes!r:.80}.")
-    if not all(isinstance(value, str | int | float) for value in (*rest.values(), wiring)):
-        raise FormatError("the settings of a result are texts and numbers.")
-    wrong = [name for name, kind in _TYPES.items() if type(rest.get(name)) is not kind]
-    if wrong or rest["batch_size"] < 1:
+    try:
+        msgspec.convert(settings, _Settings)
+    except msgspec.ValidationError as error:
         raise FormatError(
-            f"the settings of a result hold no usable {wrong[0] if wrong else 'batch_size'!r}, so it is "
-            "unknown what it depends on; measure again."
-        )
+            f"the settings of a result are not usable, so it is unknown what it depends on: {error}; measure again."
+        ) from error
+    rest = {name: value for name, value in settings.items() if name not in (CLASSES, WIRING)}
+    if not all(isinstance(value, str | int | float) for value in rest.values()):
+        raise FormatError("the settings of a result are texts and numbers.")
     if key_of(rest) != key:
         raise FormatError("the settings of a result are not those of the key it is stored under.")
 
@@ -199,27 +219,16 @@ def read_figures(figures: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any, A
         FormatError: A figure is missing or malformed.
     """
     try:
-        grade, difference = figures["grade"], figures["difference"]
-        if grade not in _GRADES or grade == "stale":
-            raise FormatError(f"a result has no grade {grade!r:.40}.")
-        between = None if difference is None else (_number(difference[0]), _number(difference[1]))
-        restricted = _read(figures["restricted"])
-        if restricted is None:
-            raise FormatError("a result has no accuracy.")
-        chance, bound = _optional(figures["chance"]), _read(figures["bound"])
-        if grade == "compatible" and chance is not None:
-            grade = weak_or_compatible(restricted.accuracy, chance, 1.0 if bound is None else bound.accuracy)
-        return (
-            grade,
-            restricted,
-            _read(figures["unrestricted"]),
-            chance,
-            bound,
-            _optional(figures["recovered"]),
-            between,
-        )
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise FormatError(f"the figures of a result are not complete: {error!r:.120}.") from error
+        read = msgspec.convert(figures, _Figures)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"the figures of a result are not complete: {error}.") from error
+    grade, chance = read.grade, read.chance
+    if grade not in _GRADES:
+        raise FormatError(f"a result has no grade {grade!r:.40}.")
+    restricted, unrestricted, bound = map(_figure, (read.restricted, read.unrestricted, read.bound))
+    if grade == "compatible" and chance is not None:
+        grade = weak_or_compatible(read.restricted[0], chance, 1.0 if bound is None else bound.accuracy)
+    return grade, restricted, unrestricted, chance, bound, read.recovered, read.difference
 
 
 def _written(figure: Figure | None) -> list[float] | None:
@@ -229,25 +238,7 @@ def _written(figure: Figure | None) -> list[float] | None:
     return [figure.accuracy, figure.correct, figure.count, figure.low, figure.high]
 
 
-def _read(value: Any) -> Figure | None:
-    if value is None:
-        return None
-    accuracy, correct, count, low, high = value
-    if type(correct) is not int or type(count) is not int or not 0 <= correct <= count or count == 0:
-        raise FormatError(
-            f"expected 0 <= correct <= count and count > 0, got {correct!r:.40} of {count!r:.40}."
-        )
-    for share in (accuracy, low, high):
-        if type(share) is not float or not -SLACK <= share <= 1 + SLACK:
-            raise FormatError(f"expected a share from 0 to 1, got {share!r:.40}.")
-    return Figure(accuracy, correct, count, low, high)
-
-
-def _optional(value: Any) -> float | None:
-    return None if value is None else _number(value)
-
-
-def _number(value: Any) -> float:
-    if type(value) is not float and type(value) is not int:
-        raise FormatError(f"expected a number, got {value!r:.40}.")
-    return float(value)
+def _figure(value: _Written | None) -> Figure | None:
+    if value is not None and value[1] > value[2]:
+        raise FormatError(f"a result cannot have {value[1]} correct of {value[2]}.")
+    return None if value is None else Figure(*value)

@@ -102,27 +102,30 @@ def odd(**changes: Any) -> dict[str, Any]:
 
 
 ODD: dict[str, tuple[dict[str, Any], str]] = {
-    "no accuracy": ({"figures": odd(restricted=None)}, "a result has no accuracy"),
-    "a share above 1": ({"figures": odd(restricted=[1.5, 50, 100, 0.4, 0.6])}, "expected a share"),
-    "a share that is text": ({"figures": odd(bound=["x", 50, 100, 0.4, 0.6])}, "expected a share"),
+    "no accuracy": ({"figures": odd(restricted=None)}, r"not complete.*restricted"),
+    "a share above 1": (
+        {"figures": odd(restricted=[1.5, 50, 100, 0.4, 0.6])},
+        r"not complete.*restricted\[0\]",
+    ),
+    "a share that is text": ({"figures": odd(bound=["x", 50, 100, 0.4, 0.6])}, "not complete.*bound"),
     "more right than images": (
         {"figures": odd(restricted=[0.5, 101, 100, 0.4, 0.6])},
-        "expected 0 <= correct <= count",
+        "101 correct of 100",
     ),
-    "no images": ({"figures": odd(restricted=[0.5, 0, 0, 0.4, 0.6])}, "expected 0 <= correct <= count"),
+    "no images": ({"figures": odd(restricted=[0.5, 0, 0, 0.4, 0.6])}, "not complete.*restricted"),
     "a figure cut off": ({"figures": odd(restricted=[0.5, 50])}, "not complete"),
     "a stale grade": ({"figures": odd(grade="stale")}, "no grade 'stale'"),
     "a grade that is a list": ({"figures": odd(grade=[])}, "not complete"),
-    "chance as text": ({"figures": odd(chance="low")}, "expected a number"),
+    "chance as text": ({"figures": odd(chance="low")}, "not complete.*chance"),
     "a field less": ({"figures": {"grade": "perfect"}}, "not complete"),
     "classes as text": ({"settings": {**record(cell())["settings"], "classes": "01"}}, "classes"),
     "a list among the settings": ({"settings": {**record(cell())["settings"], "x": []}}, "texts and numbers"),
     "no seed": (
         {"settings": {k: v for k, v in record(cell())["settings"].items() if k != "seed"}},
-        "no usable 'seed'",
+        "missing required field `seed`",
     ),
-    "a seed that is true": ({"settings": {**record(cell())["settings"], "seed": True}}, "no usable 'seed'"),
-    "no batch": ({"settings": {**record(cell())["settings"], "batch_size": 0}}, "no usable 'batch_size'"),
+    "a seed that is true": ({"settings": {**record(cell())["settings"], "seed": True}}, "not usable.*seed"),
+    "no batch": ({"settings": {**record(cell())["settings"], "batch_size": 0}}, "not usable.*batch_size"),
     "settings of another key": (
         {"settings": {**record(cell())["settings"], "precision": "bfloat16"}},
         "not those of the key",
