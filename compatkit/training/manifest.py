@@ -16,7 +16,7 @@ from compatkit.training.batches.decoded import Decoded
 from compatkit.training.batches.sources import BatchSource
 from compatkit.training.loop import Loop
 from compatkit.training.networks import start_digest
-from compatkit.training.set_up import SetUp
+from compatkit.training.set_up import SIDES, SetUp
 from compatkit.training.settings import plan_key
 from compatkit.training.state import EXTRACTOR, TaskState
 from compatkit.training.task import Augment, Task
@@ -27,7 +27,8 @@ def describe(loop: Loop) -> dict[str, Any]:
     setup = loop.setup
     return {
         "schema": 1,
-        "trainer": {**_plan_keys(loop.settings.stated()), "scheduling": "alternate", "steps_are": "per task"},
+        "trainer": {plan_key(name): value for name, value in loop.settings.stated().items()}
+        | {"scheduling": "alternate", "steps_are": "per task"},
         "tasks": [_task(state, loop.task_loops[name].source) for name, state in setup.tasks.items()],
         "plugins": [_plugin(line, setup.metadata) for line in loop.plugins.manifest()],
         "frozen": _frozen(setup),
@@ -44,10 +45,6 @@ def describe(loop: Loop) -> dict[str, Any]:
     }
 
 
-def _plan_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {plan_key(name): value for name, value in settings.items()}
-
-
 def _plugin(line: dict[str, Any], metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     chosen = metadata.get(line["as"])
     return line if chosen is None else {**line, "chosen": dict(chosen)}
@@ -55,6 +52,8 @@ def _plugin(line: dict[str, Any], metadata: Mapping[str, Mapping[str, Any]]) -> 
 
 def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
     task = state.task
+    started = {side: part.digest for side in SIDES if (part := getattr(task, side)) is not None}
+    normalize = task.normalize and {name: list(numbers) for name, numbers in task.normalize.items()}
     return {
         "name": task.name,
         "backbone": task.model,
@@ -71,9 +70,9 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
         },
         **({"crops_from": "shrunk"} if isinstance(source, Decoded) and source.shrinks else {}),
         **_mixed(task),
-        **_start(task),
+        **({"started_from": started} if started else {}),
         **({} if task.loader is None else {"loader": _loader(task.loader)}),
-        **({} if task.normalize is None else {"normalisation": _listed(task.normalize)}),
+        **({} if normalize is None else {"normalisation": normalize}),
         **_cropped(state),
         **_architecture(state),
         "initial": state.initial,
@@ -111,18 +110,13 @@ def _cropped(state: TaskState) -> dict[str, Any]:
 
 def _frozen(setup: SetUp) -> dict[str, Any]:
     """Return the digests of the frozen parts that the run is trained against."""
-    parts = {
-        name: {"digest": head.digest, "state": start_digest(head.module), "statistics": head.statistics}
-        for name, head in setup.frozen.items()
+    parts = {name: (head, head.statistics) for name, head in setup.frozen.items()}
+    if setup.released is not None:
+        parts[EXTRACTOR] = setup.released, "stored"
+    return {
+        name: {"digest": part.digest, "state": start_digest(part.module), "statistics": statistics}
+        for name, (part, statistics) in parts.items()
     }
-    old = setup.released
-    if old is not None:
-        parts[EXTRACTOR] = {
-            "digest": old.digest,
-            "state": start_digest(old.module),
-            "statistics": "stored",
-        }
-    return parts
 
 
 def _augment(augment: Augment) -> Any:
@@ -140,17 +134,6 @@ def _loader(loader: Any) -> Any:
     if isinstance(loader, str):
         return loader
     return dict(loader) if isinstance(loader, Mapping) else type(loader).__qualname__
-
-
-def _listed(stated: Mapping[str, tuple[float, ...]]) -> dict[str, list[float]]:
-    return {name: list(numbers) for name, numbers in stated.items()}
-
-
-def _start(task: Task) -> dict[str, Any]:
-    """Return the digests of the components that a task starts from; nothing where it starts from none."""
-    parts = {"extractor": task.extractor, "head": task.head}
-    started = {side: part.digest for side, part in parts.items() if part is not None}
-    return {"started_from": started} if started else {}
 
 
 @attrs.frozen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
@@ -209,7 +208,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     check_builds_again(f"Task {task.name!r}", parts, made, images.shape)
     with torch.no_grad():
         shape = extractor(images).shape
-    _check_publishable(task, parts, made, data, tuple(shape[2:]))
+    _check_publishable(task, parts, made, data)
     blueprints = planned.extractor, planned.head, planned.class_layer
     return _state(task, blueprints, (extractor, head), data, tuple(shape), precision)
 
@@ -249,16 +248,14 @@ def _check_publishable(
     parts: Mapping[str, nn.Module],
     blueprints: Mapping[str, Blueprint],
     data: Data,
-    positions: tuple[int, ...],
 ) -> None:
-    """Raise for parts whose ports, blueprints or tensors no contract or file would hold; warn of single positions.
+    """Raise for parts whose ports, blueprints or tensors no contract or file would hold.
 
     Args:
         task: For messages.
         parts: Extractor and head by side.
         blueprints: By side.
         data: Preprocessing and classes.
-        positions: Rows and columns of the features of an image.
 
     Raises:
         CutError: Ports cannot be derived.
@@ -274,17 +271,6 @@ def _check_publishable(
         contract = Contract(shapes[side], attrs.evolve(data, labels=labels), Protocol("none"), Statistical())
         check_made(contract, blueprints[side], f"Task {task.name!r}, {side}")
         pieces(part.state_dict())
-    (port,) = extractor_shape.outputs
-    convolves = any(
-        isinstance(module, nn.Conv2d) and max(module.kernel_size) > 1 for module in parts["head"].modules()
-    )
-    if port.layout == "NCHW" and not port.pooled and positions == (1, 1) and convolves:
-        warnings.warn(
-            f"Task {task.name!r}: images of {'x'.join(map(str, data.size))} pixels leave features of 1x1 at "
-            f"{task.cut!r}, so that convolutions of the head see one position and padding. Give a larger size, or "
-            "split earlier.",
-            stacklevel=2,
-        )
 
 
 def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:

@@ -60,14 +60,14 @@ class Notes:
     Attributes:
         name: Path of the layer in the whole network.
         during: The pass to record.
-        calls: In their order, None before the first.
+        calls: In their order.
         copied: For input and output, whether the tensor is overwritten later and must be copied.
         rows: For input and output, whether its first dimension is the batch.
     """
 
     def __init__(self, name: str, during: Pass) -> None:
         self.name, self.during = name, during
-        self.calls: list[LayerCall] | None = None
+        self.calls: list[LayerCall] = []
         self.copied: tuple[bool, bool] = (False, False)
         self.rows: tuple[bool, bool] = (True, True)
 
@@ -99,11 +99,7 @@ class Notes:
             input = input.clone()
         if self.copied[1]:
             output = output.clone()
-        call = LayerCall(input, output, layer)
-        if self.calls is None:
-            self.calls = [call]
-        else:
-            self.calls.append(call)
+        self.calls.append(LayerCall(input, output, layer))
 
     def narrow(self, views: int) -> None:
         """Keep only the batch's rows of each call: the first of ``views`` equal parts of one pass."""
@@ -111,11 +107,10 @@ class Notes:
         def first(call: Tensor, rows: bool) -> Tensor:
             return call.narrow(0, 0, len(call) // views) if rows else call
 
-        if self.calls is not None:
-            self.calls = [
-                LayerCall(first(call.input, self.rows[0]), first(call.output, self.rows[1]), call.layer)
-                for call in self.calls
-            ]
+        self.calls = [
+            LayerCall(first(call.input, self.rows[0]), first(call.output, self.rows[1]), call.layer)
+            for call in self.calls
+        ]
 
 
 def _note(module: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> None:
@@ -168,7 +163,7 @@ class LayerRecording:
         self._during.open = False
         calls: dict[str, Sequence[LayerCall]] = {}
         for name, notes in self.notes.items():
-            calls[name], notes.calls = notes.calls or (), None
+            calls[name], notes.calls = notes.calls, []
         return calls
 
     def of(self, instance: str, calls: Layers) -> Layers:
@@ -181,12 +176,9 @@ class LayerRecording:
         return {name: calls[self.aliases[name]] for name in self.names.get(instance, ())}
 
 
-def _has(part: nn.Module, name: str) -> bool:
-    try:
-        part.get_submodule(name)
-    except AttributeError:
-        return False
-    return True
+def _submodules(part: nn.Module, name: str) -> list[nn.Module]:
+    """Return the module of that path, if a part has it."""
+    return [module for path, module in part.named_modules(remove_duplicate=False) if name and path == name]
 
 
 @attrs.define(eq=False)
@@ -221,9 +213,9 @@ class Recorder:
             UsageError: It is part of a head that does not run.
         """
         for name in (wanted := tuple(dict.fromkeys(names))):
-            if not name or not self.modules(name):
+            if not self.modules(name):
                 raise UnknownName(self._unknown(name), subject=name)
-            if self.idle is not None and not _has(self.extractor, name):
+            if self.idle is not None and not _submodules(self.extractor, name):
                 raise UsageError(
                     f"The layer {name!r} cannot be recorded: it lies in the head of task {self.idle!r}, which has no "
                     "labels, so that its head does not run. Ask for layers of the extractor.",
@@ -233,14 +225,14 @@ class Recorder:
 
     def modules(self, name: str) -> list[nn.Module]:
         """Return the modules of that path: one, or one of each part for a container that the cut divides."""
-        modules = [part.get_submodule(name) for part in (self.extractor, self.head) if _has(part, name)]
-        return list({id(module): module for module in modules}.values())
+        return list(dict.fromkeys(_submodules(self.extractor, name) + _submodules(self.head, name)))
 
     @property
     def notes(self) -> dict[str, Notes]:
         """The notes of every layer that some instance requested."""
-        for name in (name for names in self.requested.values() for name in names):
-            self._notes.setdefault(name, Notes(name, self._during))
+        for names in self.requested.values():
+            for name in names:
+                self._notes.setdefault(name, Notes(name, self._during))
         return self._notes
 
     def follow(self, instances: Iterable[str]) -> LayerRecording | None:
@@ -271,7 +263,7 @@ class Recorder:
             activation.inplace = True  # type: ignore[assignment]
         self._switched.clear()
         for notes in self._notes.values():
-            notes.calls = None
+            notes.calls = []
 
     def _attach(self, name: str) -> str:
         """Put hooks on a layer; return the name of its notes, which may be another name of it."""

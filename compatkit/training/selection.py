@@ -83,17 +83,13 @@ def possible_execution(loop: Loop, mode: Mode) -> Execution:
             "eager",
             f"{mode} was asked for, but the images of task {mixing[0]!r} are mixed anew in every step",
         )
-    blockers: list[str] = []
-    compiles, captures = wanted.compiles, wanted.captures
-    if compiles and (blocker := compile_blocker(loop)):
-        compiles = False
-        blockers.append(blocker)
-    if captures and (blocker := capture_blocker(loop, compiles=compiles)):
-        captures = False
-        blockers.append(blocker)
+    compiling = compile_blocker(loop) if wanted.compiles else None
+    compiles = wanted.compiles and compiling is None
+    capturing = capture_blocker(loop, compiles=compiles) if wanted.captures else None
+    blockers = list(filter(None, (compiling, capturing)))
     if not blockers:
         return wanted
-    left: Mode = "compile" if compiles else "graph" if captures else "eager"
+    left: Mode = "compile" if compiles else "graph" if wanted.captures and capturing is None else "eager"
     return Execution(left, f"{mode} was asked for, but {'; '.join(blockers)}")
 
 
@@ -191,8 +187,7 @@ def compile_difference(loop: Loop, task_loop: TaskLoop) -> str | None:
         expected = _gradients(loop, task_loop, task_loop.objective)
         compiled = _gradients(loop, task_loop, Compiled(task_loop.objective))
     except Exception as error:  # whatever a compiler raises: the run goes on without it
-        first = str(error).strip().splitlines() or [""]
-        return f"torch.compile does not take the step ({type(error).__name__}: {first[0]:.200})"
+        return f"torch.compile does not take the step ({_first_line(error)})"
     return _difference(loop, expected, compiled, "compiled gradients")
 
 
@@ -204,19 +199,14 @@ def replay_difference(loop: Loop, task_loop: TaskLoop, execution: Execution) -> 
         task_loop: Whose step is tried, on one batch, from the same weights.
         execution: With the capture to try; the step is compiled both times, or neither.
     """
-    before, previous = (
-        [parameter.detach().double() for parameter in task_loop.trainable],
-        loop.execution,
-    )
+    before, previous = [weight.detach().double() for weight in task_loop.trainable], loop.execution
 
     def moves(step: Callable[[list[Step]], object]) -> list[Tensor]:
         task_loop.resolve(0, compiles=execution.compiles)
         with loop.untouched():
             step([loop.begin(task_loop, 0)])
-            return [
-                parameter.detach().double() - old
-                for parameter, old in zip(task_loop.trainable, before, strict=True)
-            ]
+            pairs = zip(task_loop.trainable, before, strict=True)
+            return [weight.detach().double() - old for weight, old in pairs]
 
     def replayed(steps: list[Step]) -> None:
         Captured(partial(loop.train_step, task_loop), loop.untouched, steps).replay(steps)
@@ -226,12 +216,15 @@ def replay_difference(loop: Loop, task_loop: TaskLoop, execution: Execution) -> 
         loop.set_execution(execution)
         observed = moves(replayed)
     except Exception as error:  # whatever a capture raises: the run goes on without it
-        first = str(error).strip().splitlines() or [""]
-        return f"the step cannot be captured ({type(error).__name__}: {first[0]:.200})"
+        return f"the step cannot be captured ({_first_line(error)})"
     finally:
         loop.set_execution(previous)
         task_loop.resolve(0)
     return _difference(loop, expected, observed, "a replayed step moves weights that")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.200}"
 
 
 def _difference(loop: Loop, expected: list[Tensor], observed: list[Tensor], what: str) -> str | None:
@@ -247,9 +240,7 @@ def _gradients(loop: Loop, task_loop: TaskLoop, forward: Callable[..., Outcome])
     with loop.untouched():
         step = loop.begin(task_loop, 0)
         forward(step)[0].backward()
-        return [
-            parameter.grad.detach().double() for parameter in loop.trainable if parameter.grad is not None
-        ]
+        return [weight.grad.detach().double() for weight in loop.trainable if weight.grad is not None]
 
 
 def fastest(loop: Loop) -> Execution:

@@ -213,13 +213,9 @@ class SetUp:
             return states[0].labels
         shared: list[Label] = []
         for position, state in enumerate(states):
-            for index, label in enumerate(state.labels):
-                elsewhere = any(
-                    any(own_index == index for own_index, _ in common(state.labels, other.labels))
-                    for other in states[position + 1 :]
-                )
-                if elsewhere and not common([label], shared):
-                    shared.append(label)
+            later = states[position + 1 :]
+            also = {own for other in later for own, _ in common(state.labels, other.labels)}
+            shared += [state.labels[own] for own in sorted(also) if not common([state.labels[own]], shared)]
         return tuple(shared)
 
     def add_auxiliary_head(
@@ -251,32 +247,32 @@ class SetUp:
                 "train the same head. Leave one of them out."
             )
         check_name(f"parts/shared.{name}")  # under which it is published
-        if classes is not None and len(classes) < LEAST_CLASSES:
+        answers = self.frozen[name].labels if name in self.frozen else classes
+        if answers is not None and len(answers) < LEAST_CLASSES:
             raise UsageError(
-                f"The auxiliary head {name!r} would tell apart {len(classes)} classes, which is nothing to learn: its "
-                f"loss would be 0. Give {LEAST_CLASSES} at least.",
+                f"The auxiliary head {name!r} tells apart {len(answers)} classes, which is nothing to learn: its loss "
+                f"is 0 whatever the features are. Give {LEAST_CLASSES} at least.",
                 subject=name,
             )
-        first = self._like(like)
+        if like is not None and like not in self.tasks:
+            raise UnknownName(
+                f"like={like!r} names no task of this run, which has {', '.join(self.tasks)}. Name the one whose "
+                "head has the architecture that the shared head is to have.",
+                subject=like,
+            )
+        first = self.tasks[like if like is not None else next(iter(self.tasks))]
         for state in self.tasks.values():
             self._check_width(name, first, state)
         if name in self.frozen:
             head = self.frozen[name]
-            if head.labels is not None and len(head.labels) < LEAST_CLASSES:
-                raise UsageError(
-                    f"The frozen auxiliary head {name!r} tells apart {len(head.labels)} classes, so that its loss is 0 "
-                    f"whatever the features are. Train one of {LEAST_CLASSES} classes at least.",
-                    subject=name,
-                )
             (shape,) = {self._accepts(head, state) for state in self.tasks.values()}
             if outputs is not None and shape != (outputs,):
                 raise UsageError(
                     f"The frozen auxiliary head {name!r} gives {shape}; this run asks for {outputs} outputs. Use the "
                     "settings that it was trained with."
                 )
-            names = [head_label.name for head_label in head.labels or ()]
-            wanted = None if classes is None else [wanted_label.name for wanted_label in classes]
-            if wanted is not None and names != wanted:
+            names, wanted = ([label.name for label in some or ()] for some in (head.labels, classes))
+            if classes is not None and names != wanted:
                 raise UsageError(
                     f"The frozen auxiliary head {name!r} tells apart {names}; this run asks for {wanted}. Use the "
                     "settings that it was trained with."
@@ -297,18 +293,6 @@ class SetUp:
                 )
         self.owners[f"shared.{name}"] = module
         return self._add_head(name, head)
-
-    def _like(self, name: str | None) -> TaskState:
-        """Return the task whose head gives a shared head its architecture."""
-        if name is None:
-            return next(iter(self.tasks.values()))
-        if name not in self.tasks:
-            raise UnknownName(
-                f"like={name!r} names no task of this run, which has {', '.join(self.tasks)}. Name the one whose "
-                "head has the architecture that the shared head is to have.",
-                subject=name,
-            )
-        return self.tasks[name]
 
     def _check_width(self, name: str, first: TaskState, state: TaskState) -> None:
         """Raise if no head can take the features of both tasks.

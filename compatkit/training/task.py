@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from numbers import Integral
 from os import PathLike
 from typing import Any
@@ -16,7 +16,7 @@ from compatkit.adapters.builders import builder_for, check_model
 from compatkit.contracts.contract import HEADS, LARGEST_WIDTH
 from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
-from compatkit.errors import UsageError, suggest
+from compatkit.errors import UsageError, suggest, type_of
 from compatkit.evaluation.component import Component
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.limits import FLAG, TEXT, WHOLE, Number, OfType
@@ -35,10 +35,10 @@ class Rest:
         kwargs: Further keyword arguments of the model, as JSON values.
     """
 
-    model: str = attrs.field(metadata={"key": "backbone"})
-    cut: str = attrs.field(metadata={"key": "split"})
+    model: str = attrs.field(validator=TEXT, metadata={"key": "backbone"})
+    cut: str = attrs.field(validator=TEXT, metadata={"key": "split"})
     builder: str = attrs.field(default=None, validator=attrs.validators.optional(TEXT))
-    kwargs: Mapping[str, Any] = attrs.field(factory=dict)
+    kwargs: Mapping[str, Any] = attrs.field(factory=dict, validator=OfType(Mapping, "a mapping of arguments"))
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "builder", builder_for(self.model, self.builder))
@@ -53,28 +53,19 @@ class Rest:
         """
         if value is None or isinstance(value, Rest):
             return value
-        names = [field.name for field in attrs.fields(cls)]
-        needed = {"model", "cut"}
-        if not isinstance(value, Mapping) or not needed <= value.keys() or not value.keys() <= set(names):
-            raise UsageError(
-                f"Task.rest expects a table of {', '.join(names)}, such as {{'model': 'mobilenetv2_cifar', 'cut': "
-                f"'blocks.9'}}; got {value!r:.100}."
-            )
-        if not all(isinstance(value.get(name, ""), str) for name in names[:3]):
-            raise UsageError(f"Task.rest expects texts for {', '.join(names[:3])}; got {value!r:.100}.")
-        if not isinstance(value.get("kwargs", {}), Mapping):
-            raise UsageError(f"Task.rest expects a table as kwargs; got {value!r:.100}.")
-        return cls(**value)
+        if isinstance(value, Mapping):
+            with suppress(TypeError):
+                return cls(**value)
+        raise UsageError(
+            f"Task.rest expects a table of model, cut, builder and kwargs, such as {{'model': 'mobilenetv2_cifar', "
+            f"'cut': 'blocks.9'}}; got {value!r:.100}."
+        )
 
 
 AUGMENTATIONS = ("crop", "flip")
 """Augmentations that move pixels, which may be combined."""
-LARGEST_VALUE = 1e6
-"""Largest normalized value of a pixel: a mean and a standard deviation that give larger ones are on another scale."""
 WRITTEN = "written"
 """Key of an attribute's metadata: the types in which it may be written, where it is converted to another."""
-AUTO_AUGMENT = re.compile(r"(rand|augmix|original|originalr|v0|v0r|3a)(-[\w.-]*)?")
-"""Settings that timm's ``create_transform`` takes as ``auto_augment``."""
 KINDS = {"extractor": ("extractor",), "head": HEADS}
 """Kinds of components that a task may start from, by side."""
 
@@ -109,20 +100,13 @@ def _augment(value: object) -> Augment:
     known = (*AUGMENTATIONS, *presets)
     for name in names:
         if name not in known or (name in presets and len(names) > 1):
-            hint = _hint(name, known) if name not in known else " A preset stands alone."
+            hint = suggest(name, known) if name not in known else " A preset stands alone."
             raise UsageError(
                 f"Task.augment takes {' and '.join(AUGMENTATIONS)}, or one of {', '.join(presets)}; arguments of "
                 f"timm's create_transform as a table; or a transform of Pillow images. Got {typed!r:.100}.{hint}",
                 subject=name,
             )
     return MOVING.get(str(names[0]), tuple(map(str, names))) if names else ()
-
-
-def _hint(name: object, known: Iterable[str]) -> str:
-    """Return what may have been meant by an augmentation that is not known."""
-    if isinstance(name, str) and AUTO_AUGMENT.fullmatch(name):
-        return f' As an argument of timm: augment = {{ auto_augment = "{name}" }}, in Python a dict.'
-    return suggest(name, known)
 
 
 def _size(value: Any) -> tuple[int, int] | None:
@@ -144,15 +128,10 @@ def _size(value: Any) -> tuple[int, int] | None:
 def _model(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Refuse a network in place of its name, with the way to name it."""
     if hasattr(value, "state_dict"):
-        kind = value.__name__ if isinstance(value, type) else type(value).__name__
         raise UsageError(
-            f"'model' is the name of a network, got the network {kind} itself: its parts are rebuilt from a name "
-            "and arguments, in other processes and by other people. Register a builder in a module of your package:\n"
-            "    @compatkit.hookimpl\n"
-            "    def compatkit_builders(register):\n"
-            f'        register("mine", lambda model, **kwargs: {kind}(**kwargs))\n'
-            'with the entry point "builders.mine" in the group "compatkit" of its pyproject.toml, and say '
-            f'model="{kind.lower()}", builder="mine". docs/plugins.md has the rules.',
+            f"'model' is the name of a network, got {type_of(value)} itself: its parts are rebuilt from a name and "
+            "arguments, in other processes and by other people. Register a builder (compatkit_builders in "
+            "docs/plugins.md), and name it: builder='mine'.",
             subject="model",
         )
     TEXT(instance, attribute, value)
@@ -204,12 +183,6 @@ def _normalization(value: object) -> Mapping[str, tuple[float, ...]] | None:
     if len(stated["mean"]) != len(stated["std"]) or not all(deviation > 0 for deviation in stated["std"]):
         raise UsageError(
             f"{expected}, the standard deviations above 0; got {stated['mean']} and {stated['std']}."
-        )
-    pairs = zip(stated["mean"], stated["std"], strict=True)
-    if not all(abs(pixel - mean) / std < LARGEST_VALUE for mean, std in pairs for pixel in (0, 1)):
-        raise UsageError(
-            f"{expected}, which bring pixels to numbers below {LARGEST_VALUE:g}; got {stated['mean']} and "
-            f"{stated['std']}."
         )
     return stated
 
@@ -342,17 +315,9 @@ class Task:
                     f"Task.{side} of task {self.name!r} expects a component of kind {side}, as registry.task loads it; "
                     f"got {kind}."
                 )
-        if self.head is not None and self.extractor is None:
-            raise UsageError(
-                f"Task {self.name!r} starts from a head; give the extractor that it starts from too."
-            )
-        for word in ("weights", "normalize"):
-            if self.extractor is not None and getattr(self, word) is not None:
-                raise UsageError(
-                    f"Task {self.name!r} starts from components, which bring weights and normalization of their own. "
-                    f"Leave out {word}=, or the components."
-                )
-        self._check_architecture()
+        for wrong, why in self._conflicts():
+            if wrong:
+                raise UsageError(f"Task {self.name!r} {why}")
         changed = [name for name in ("smoothing", "mixup", "cutmix") if getattr(self, name)]
         if changed and not (self.supervised and self.own_head):
             raise UsageError(
@@ -360,16 +325,51 @@ class Task:
                 "change. Leave it out.",
                 subject=changed[0],
             )
-        if self.supervised:
-            return
-        if self.extractor is None or self.head is None or self.loader is not None:
-            raise UsageError(
-                f"Task {self.name!r} has supervised=False: its head learns nothing, so that it starts from an "
-                "extractor and a head that were trained (registry.task), and its images are those of data, not a "
-                "loader's."
+        if not self.supervised:
+            bare = (self.data.train.unlabeled(), self.data.test.unlabeled())
+            object.__setattr__(self, "data", DataSet(self.data.name, *bare))
+
+    def _conflicts(self) -> Iterator[tuple[object, str]]:
+        """Yield what may not go together, and what is said of a task where it does not."""
+        begun, started = self.extractor is not None, self.head is not None
+        yield started and not begun, "starts from a head; give the extractor that it starts from too."
+        for word in ("weights", "normalize"):
+            yield (
+                begun and getattr(self, word) is not None,
+                f"starts from components, which bring weights and normalization of their own. Leave out {word}=, or "
+                "the components.",
             )
-        bare = (self.data.train.unlabeled(), self.data.test.unlabeled())
-        object.__setattr__(self, "data", DataSet(self.data.name, *bare))
+        yield (
+            begun and self.width is not None,
+            "starts from an extractor, whose width is its own. Leave out width=.",
+        )
+        yield (
+            started and (self.rest is not None or not self.own_head),
+            "starts from a head. Leave out rest= and own_head=, or the head.",
+        )
+        yield (
+            self.rest is not None and isinstance(self.weights, Mapping),
+            "has weights of a whole network, and a head that is the rest of another. Give the weights as a file, which "
+            "the extractor is taken from, or start from components (registry.task).",
+        )
+        yield (
+            self.freeze_extractor and not (begun and self.supervised),
+            "has freeze_extractor=True: it needs an extractor that was trained (registry.task), and labels that its "
+            "head learns.",
+        )
+        yield (
+            self.freeze_extractor and self.freeze_stages,
+            "has freeze_extractor=True: no stage of its extractor is trained. Leave out freeze_stages.",
+        )
+        yield (
+            not (self.supervised or self.own_head),
+            "has neither labels nor a head of its own. Leave out own_head=.",
+        )
+        yield (
+            not self.supervised and (not begun or not started or self.loader is not None),
+            "has supervised=False: its head learns nothing, so that it starts from an extractor and a head that were "
+            "trained (registry.task), and its images are those of data, not a loader's.",
+        )
 
     @property
     def moves_pixels(self) -> bool:
@@ -380,27 +380,3 @@ class Task:
     def mixes(self) -> bool:
         """Whether images are mixed in pairs."""
         return bool(self.mixup or self.cutmix)
-
-    def _check_architecture(self) -> None:
-        """Check that width, head and frozen parts go together."""
-        task = f"Task {self.name!r}"
-        if self.extractor is not None and self.width is not None:
-            raise UsageError(f"{task} starts from an extractor, whose width is its own. Leave out width=.")
-        if self.head is not None and (self.rest is not None or not self.own_head):
-            raise UsageError(f"{task} starts from a head. Leave out rest= and own_head=, or the head.")
-        if self.rest is not None and isinstance(self.weights, Mapping):
-            raise UsageError(
-                f"{task} has weights of a whole network, and a head that is the rest of another. Give the weights as "
-                "a file, which the extractor is taken from, or start from components (registry.task)."
-            )
-        if self.freeze_extractor and (self.extractor is None or not self.supervised):
-            raise UsageError(
-                f"{task} has freeze_extractor=True: it needs an extractor that was trained (registry.task), and "
-                "labels that its head learns."
-            )
-        if self.freeze_extractor and self.freeze_stages:
-            raise UsageError(
-                f"{task} has freeze_extractor=True: no stage of its extractor is trained. Leave out freeze_stages."
-            )
-        if not (self.supervised or self.own_head):
-            raise UsageError(f"{task} has neither labels nor a head of its own. Leave out own_head=.")
