@@ -124,7 +124,8 @@ def measure(
             source = _source(data, own, conditions.device)
             others = preprocessing or getattr(other, "data", None) or own
             sources = source, source if others == own else _source(data, others, conditions.device)
-            settings |= {**source.facts, **_conditions(conditions, seed)}
+            settings |= {**source.facts, "batch_size": batch_size, "precision": conditions.precision}
+            settings |= {"device": conditions.device, "seed": seed}
             recorded = stack.enter_context(_recording(subject.layers, wanted, ""))
             compared = stack.enter_context(_recording(subject.other_layers, wanted, "other_"))
             index_batches = batches(source.count, batch_size, seed)
@@ -219,13 +220,6 @@ def _source(data: Images, preprocessing: Data | None, device: str) -> _Source:
 
     facts = {"data": split.name, "data_digest": split.digest, "images": len(split), "sample": split.sample}
     return _Source(len(split), torch.from_numpy(split.labels), make, facts)
-
-
-def _conditions(conditions: Conditions, seed: int | None) -> dict[str, Any]:
-    stated = attrs.asdict(
-        conditions, filter=lambda field, value: field.name in ("batch_size", "precision", "device")
-    )
-    return {**stated, "seed": seed}
 
 
 def _observe(

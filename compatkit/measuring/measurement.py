@@ -79,11 +79,9 @@ class Measurement(Shown, Tabular, Mapping[str, Measured]):
         Raises:
             UnknownName: No result has this name, or one that is a single figure.
         """
-        if isinstance(result := self.results.get(name), Table):
+        if isinstance(result := self[name], Table):
             return result
-        tables = [known for known, known_result in self.results.items() if isinstance(known_result, Table)]
-        what = "is a single figure, not a table" if result is not None else "is no result"
-        raise UnknownName(f"{name!r} {what}; tables here: {', '.join(tables) or 'none'}.")
+        raise UnknownName(f"{name!r} is a single figure, not a table.", subject=name)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -26,7 +26,6 @@ def similarity(
     metrics: Sequence[str | Metric] = ("cka", "procrustes"),
     *,
     batch_size: int | None = None,
-    nonfinite: str = "refuse",
     exclude_same: bool = True,
 ) -> Measurement:
     """Compare all layers of two networks, or of several runs of each, on the same samples.
@@ -37,8 +36,6 @@ def similarity(
         right: Those of another network; None compares ``left`` with itself.
         metrics: Names of installed metrics of two networks' outputs, or metrics.
         batch_size: Samples that a metric sees at once, for ``minibatch_cka``; None is all.
-        nonfinite: ``"refuse"``: a layer with values that are not finite is an error; ``"mark"``: its cells are
-            undefined, with the reason.
         exclude_same: Whether the mean over runs leaves out a run with itself, where ``right`` is None.
 
     Returns:
@@ -50,8 +47,6 @@ def similarity(
         UsageError: A metric takes something else than outputs of two networks.
         DataError: The samples differ, runs have different layers, or values are not finite.
     """
-    if nonfinite not in ("refuse", "mark"):
-        raise UsageError(f"nonfinite= is 'refuse' or 'mark'; got {nonfinite!r:.60}.", subject=nonfinite)
     lefts, rights = _runs(left, "left"), _runs(left if right is None else right, "right")
     positions = _check_samples([*lefts, *rights])
     several = len(lefts) > 1 or len(rights) > 1
@@ -62,7 +57,6 @@ def similarity(
         {"outputs": sides[0], "other_outputs": sides[0] if right is None else sides[1]},
         batch_size=batch_size,
         positions=positions,
-        refuse=nonfinite == "refuse",
     )
     if several:
         apart = exclude_same and right is None
@@ -83,14 +77,12 @@ def _recorded_as(flattened: set[Any], metric: Metric) -> Metric:
 
 
 def _runs(activations: Any, side: str) -> list[Any]:
-    runs = (
-        [activations]
-        if isinstance(activations, Mapping)
-        else list(activations)
-        if isinstance(activations, Sequence)
-        else []
-    )
-    if not runs or not all(isinstance(run, Mapping) and run for run in runs):
+    runs = [activations] if isinstance(activations, Mapping) else activations
+    if (
+        not isinstance(runs, Sequence)
+        or not runs
+        or not all(isinstance(run, Mapping) and run for run in runs)
+    ):
         raise UsageError(
             f"{side} expects activations, arrays by layer, or a list of these, one a run; got {type_of(activations)}.",
             subject=side,
@@ -102,7 +94,7 @@ def _runs(activations: Any, side: str) -> list[Any]:
                 "network have the same ones.",
                 subject=number,
             )
-    return runs
+    return list(runs)
 
 
 def _check_samples(runs: Sequence[Any]) -> NDArray[np.int64] | None:
@@ -113,16 +105,16 @@ def _check_samples(runs: Sequence[Any]) -> NDArray[np.int64] | None:
     """
     stated = [run for run in runs if isinstance(run, Activations)]
     for run in stated[1:]:
-        digests = [each.settings.get("data_digest") for each in (stated[0], run)]
+        names, digests = (
+            [str(each.settings.get(key, "tensors")) for each in (stated[0], run)]
+            for key in ("data", "data_digest")
+        )
         if digests[0] != digests[1]:
-            names = [
-                f"{each.settings.get('data', 'tensors')} ({str(digest).rpartition(':')[2][:12]})"
-                for each, digest in zip((stated[0], run), digests, strict=True)
-            ]
+            said = [f"{name} ({digest[:24]})" for name, digest in zip(names, digests, strict=True)]
             raise DataError(
-                f"Activations of different images cannot be compared: {names[0]} and {names[1]}. Record both networks "
+                f"Activations of different images cannot be compared: {said[0]} and {said[1]}. Record both networks "
                 "on the same images.",
-                subject=run.settings.get("data", "tensors"),
+                subject=names[1],
             )
         positions, other_positions = stated[0].positions, run.positions
         if len(positions) != len(other_positions):

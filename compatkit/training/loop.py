@@ -28,7 +28,7 @@ from compatkit.training.optim import (
     set_lr,
 )
 from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.reach import check_no_gradients, check_reach, cross_task_error, without_gradient
+from compatkit.training.reach import check_reach, without_gradient
 from compatkit.training.replicas import GradientAllReduce, average_statistics
 from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
@@ -199,7 +199,7 @@ class Loop:
             for call in task_loop.after_epoch:
                 call(step)
         if task_loop.after_step or task_loop.after_epoch:
-            check_no_gradients(self.trainable, self.plugins, step)
+            self.zero_grad()  # what hooks left is no gradient of the next step
         return result
 
     def work(self, task_loop: TaskLoop, number: int, reports: bool = False) -> tuple[Step, StepResult]:
@@ -299,10 +299,6 @@ class Loop:
             self.all_reduce(task_loop.task.name)
         for call in task_loop.after_backward:
             call(steps[-1])
-        for other, parameters in task_loop.others.items():
-            if any(parameter.grad is not None for parameter in parameters):
-                active = (*task_loop.objective.losses, *self.plugins.after_backward)
-                raise cross_task_error([bound.instance for bound in active], steps[-1], other)
         if self.settings.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(task_loop.trainable, self.settings.clip_norm)
             result = attrs.evolve(result, losses={**result.losses, "gradient_norm": norm})
@@ -325,9 +321,12 @@ class Loop:
         if not total.requires_grad:
             raise without_gradient(step.task, step.number)
         if step.number >= task_loop.next_reach_check:
-            parts = [part for state in self.setup.tasks.values() for part in (state.extractor, state.head)]
-            trained = [*self.trainable, *(parameter for part in parts for parameter in part.parameters())]
-            check_reach(total, trained, self.plugins.members)
+            networks = {
+                name: [*state.extractor.parameters(), *state.head.parameters()]
+                for name, state in self.setup.tasks.items()
+            }
+            trained = [*task_loop.trainable, *networks.pop(step.task.name)]
+            check_reach(total, trained, networks, self.plugins.members, step)
             task_loop.next_reach_check = 1 << step.number.bit_length()
         if task_loop.accumulation_steps > 1:
             total = total / task_loop.accumulation_steps

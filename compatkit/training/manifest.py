@@ -11,7 +11,6 @@ import attrs
 import torch
 
 from compatkit.contracts.own_networks import planned_builder
-from compatkit.foundation.display import aligned
 from compatkit.training.batches.decoded import Decoded
 from compatkit.training.batches.sources import BatchSource
 from compatkit.training.loop import Loop
@@ -138,7 +137,7 @@ def _loader(loader: Any) -> Any:
 
 @attrs.frozen
 class Explanation:
-    """The plan of a run before its first step; ``print`` shows it as tables.
+    """The plan of a run before its first step; ``print`` shows it.
 
     Attributes:
         tasks: For each its network, data, and batches.
@@ -191,51 +190,26 @@ class Explanation:
         return attrs.asdict(self)
 
     def __str__(self) -> str:
-        tasks = [("task", "network", "data", "images", "batch", "an epoch", "classes")]
-        for task in self.tasks:
-            network, shape = f"{task['network']} cut at {task['cut']}", " x ".join(map(str, task["size"]))
-            batch, epoch = f"{task['batch']} of {shape}", f"{_count(task['steps_an_epoch'])} steps"
-            images, classes = _count(task["images"]), str(task["classes"])
-            tasks.append((task["task"], network, task["data"], images, batch, epoch, classes))
-        owners = [("owner", "parameters", "values", "moved by")]
-        for owner in self.owners:
-            count = _count(len(owner["parameters"]))
-            owners.append((owner["owner"], count, _count(owner["values"]), owner["moved_by"] or "nothing"))
-        parts = (
-            ("Tasks", aligned(tasks)),
-            ("Images", [f"{task['task']}: {task['source']}" for task in self.tasks]),
-            ("Augmentation", [f"{task['task']}: {_augmented(task)}" for task in self.tasks]),
-            ("Hyperparameters", list(_lines(self.settings))),
-            (
-                "Regularizers",
-                [f"{plugin['as']}: {_inline(plugin['settings'])}" for plugin in self.regularizers]
-                or ["none"],
-            ),
-            ("Owners of the parameters", aligned(owners)),
-            ("Hooks, in the order in which they are called", self.events.splitlines()),
-            *((f"Chosen by {name}", list(_lines(facts))) for name, facts in self.chosen.items()),
-            ("Execution", [f"{self.execution['mode']}: {self.execution['reason']}"]),
+        owners = {
+            owner["owner"]: f"{len(owner['parameters']):,} parameters, {owner['values']:,} values, moved by "
+            f"{owner['moved_by'] or 'nothing'}"
+            for owner in self.owners
+        }
+        parts: dict[str, Mapping[str, Any]] = {
+            **{f"Task {task['task']}": task for task in self.tasks},
+            "Hyperparameters": self.settings,
+            "Regularizers": {plugin["as"]: plugin["settings"] for plugin in self.regularizers},
+            "Owners of the parameters": owners,
+            **{f"Chosen by {name}": facts for name, facts in self.chosen.items()},
+            "Execution": {self.execution["mode"]: self.execution["reason"]},
+        }
+        lines = {title: list(_lines(facts)) for title, facts in parts.items()}
+        lines["Hooks, in the order in which they are called"] = self.events.splitlines()
+        return "\n\n".join(
+            "\n".join([title, *(f"  {line}" for line in each or ["none"])]) for title, each in lines.items()
         )
-        return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts)
 
     __repr__ = __str__
-
-
-def _augmented(task: Mapping[str, Any]) -> str:
-    """Return what is done to the training images of a task, and to their labels."""
-    augment = task["augment"]
-    words = _inline(augment) if isinstance(augment, Mapping) else ", ".join(augment) if augment else "none"
-    rest = {name: task[name] for name in ("smoothing", "mixup", "cutmix") if name in task}
-    return "; ".join(filter(None, (augment if isinstance(augment, str) else words, _inline(rest))))
-
-
-def _inline(values: Mapping[str, Any]) -> str:
-    """Return values by name in one line; None is a setting that is off."""
-    return ", ".join(f"{name} {'none' if value is None else value}" for name, value in values.items())
-
-
-def _count(value: int | None) -> str:
-    return "?" if value is None else f"{value:,}"
 
 
 def _lines(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -2,28 +2,36 @@
 
 A plugin that makes a module and forgets to hand it to the run would otherwise train everything but that module,
 silently. The graph of the loss is followed in the first step of each set of active plugins and in steps 1, 2, 4, 8,
-...; no tensor is read. Gradients of another task's network are looked for after each backward pass.
+...; no tensor is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torch import Tensor, nn
 
 from compatkit.errors import PluginError, UsageError
 from compatkit.hooks import StepLike
-from compatkit.plugins import Member, RunPlugins
+from compatkit.plugins import Member
 from compatkit.training.state import TaskState
 
 
-def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Member]) -> None:
-    """Raise if a loss has gradients for a parameter that is not trained.
+def check_reach(
+    loss: Tensor,
+    trained: Iterable[Tensor],
+    others: Mapping[str, Iterable[Tensor]],
+    members: Iterable[Member],
+    step: StepLike,
+) -> None:
+    """Raise if a loss has gradients for a parameter that is not trained in its step.
 
     Args:
         loss: Of a step, with its graph.
-        trained: Parameters that optimizers update, or that a task keeps frozen.
+        trained: Parameters that optimizers update in the step, or that its task keeps frozen.
+        others: Parameters of the other tasks' networks, by task.
         members: The plugins of the run.
+        step: The step.
 
     Raises:
         PluginError: Names the plugin and its parameter.
@@ -33,6 +41,14 @@ def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Membe
     if not strays:
         return
     plugins = tuple(members)
+    for other, parameters in others.items():
+        if any(id(parameter) in strays for parameter in parameters):
+            raise _of_plugins(
+                plugins,
+                f"in step {step.number} of task {step.task.name!r} a loss has a gradient for the network of task "
+                f"{other!r}, which moves in its own steps only, so that this gradient would be lost. Detach what comes "
+                f"from the other network, and give the same loss in the steps of {other!r}, where it moves that one.",
+            )
     for member in plugins:
         for name, tensor in _tensors_of(member.instance):
             if id(tensor) in strays:
@@ -43,46 +59,7 @@ def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Membe
             message, hook = _untrained("a parameter that it does not keep", stray), "compatkit_set_up"
             if len(plugins) == 1:
                 raise plugins[0].owner.error(message, hook)
-            raise _of_plugins([member.use.as_ for member in plugins], message)
-
-
-def cross_task_error(instances: Iterable[str], step: StepLike, other: str) -> PluginError:
-    """Return the error for gradients of another task's network, which a step of this task would not update.
-
-    Args:
-        instances: Plugins with losses in the step, or with a hook after the backward pass.
-        step: After its backward pass.
-        other: Name of the other task.
-    """
-    return _of_plugins(
-        instances,
-        f"in step {step.number} of task {step.task.name!r} there is a gradient for the network of task {other!r}, "
-        "which moves in its own steps only, so that this gradient would be lost. Detach what comes from the other "
-        f"network, and give the same loss in the steps of {other!r}, where it moves that one.",
-    )
-
-
-def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: StepLike) -> None:
-    """Raise if hooks after a step left gradients: the next step would add them to its own.
-
-    Args:
-        parameters: All that are trained.
-        plugins: Of the run.
-        step: After its hooks.
-
-    Raises:
-        PluginError: Names the plugins with such hooks.
-    """
-    if any(parameter.grad is not None for parameter in parameters):
-        active = [
-            bound for bound in (*plugins.after_step, *plugins.after_epoch) if step.number in bound.phase
-        ]
-        raise _of_plugins(
-            [bound.instance for bound in active],
-            f"after step {step.number} of task {step.task.name!r} parameters of the run hold gradients that its hooks "
-            "left, which the next step would add to its own. Compute gradients with torch.autograd.grad, or set them "
-            "to None before the hook returns.",
-        )
+            raise _of_plugins(plugins, message)
 
 
 def without_gradient(task: TaskState, number: int) -> UsageError:
@@ -108,11 +85,11 @@ def without_gradient(task: TaskState, number: int) -> UsageError:
     )
 
 
-def _of_plugins(instances: Iterable[str], message: str) -> PluginError:
+def _of_plugins(members: Sequence[Member], message: str) -> PluginError:
     """Return an error of one of some plugins."""
-    names = list(dict.fromkeys(instances))
+    names = [member.use.as_ for member in members]
     plugin = names[0] if len(names) == 1 else None
-    return PluginError(f"Plugin {' or '.join(map(repr, names)) or 'of this run'}: {message}", plugin=plugin)
+    return PluginError(f"Plugin {' or '.join(map(repr, names))}: {message}", plugin=plugin)
 
 
 def _untrained(what: str, parameter: Tensor) -> str:

@@ -28,7 +28,6 @@ from compatkit.training.prepare import PreparedRun
 from compatkit.training.pretraining import Pretrained, pretrain
 from compatkit.training.progress import Bar
 from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.replicas import check_replicas
 from compatkit.training.set_up import check_weights
 
 SHARE = 0.05
@@ -181,7 +180,7 @@ class TrainingRun:
             if row:
                 self._close(done, bar)
             else:
-                bar.step(done, lambda: self._shown(self.history.so_far()))
+                bar.step(done, self.history.so_far)
             if last or self._due(done, row):
                 self._save(done, last)
         if interruption is not None and interruption.received:
@@ -276,18 +275,10 @@ class TrainingRun:
         except TrainingError as error:
             self._add_checkpoint(error)
             raise
-        bar.at(done, self._shown(self.history.latest()))
+        bar.at(done, self.history.latest())
         self.log.log_losses(rows, self.loop.rate(done - 1))
 
-    def _shown(self, losses: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-        """Return losses of each task with its last evaluation, of the averages where there are any."""
-        for row in self.evaluations[-2 * len(losses) :]:
-            figures = {f"{row['on']} {name}": row[name] for name in ("loss", "accuracy")}
-            losses[row["task"]] = {**losses.get(row["task"], {}), **figures}
-        return losses
-
     def _save(self, done: int, ended: bool = False) -> None:
-        check_replicas(self.loop.world, self.loop.setup.owners)
         if self.checkpoint is None:
             return
         began, stopper = time.monotonic(), self.stopper

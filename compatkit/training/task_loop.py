@@ -20,7 +20,7 @@ from compatkit.training.distributed import World
 from compatkit.training.execution import Captured
 from compatkit.training.objective import Compiled, Objective, Outcome
 from compatkit.training.randomness import Stream, states
-from compatkit.training.set_up import SIDES, SetUp
+from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
 from compatkit.training.state import TaskState
 from compatkit.training.step import Step
@@ -55,7 +55,6 @@ class TaskLoop:
         views: Hooks that change a batch, each with the seeds of its random numbers; None for a pure one, which draws
             none from torch's generators.
         seeds: Of the random numbers of the network, then of each regularizer.
-        others: Trained parameters of the other tasks' networks, by task, which no loss of these steps may reach.
     """
 
     task: TaskState
@@ -80,7 +79,6 @@ class TaskLoop:
     after_backward: tuple[Callable[..., Any], ...] = ()
     after_step: tuple[Callable[..., Any], ...] = ()
     after_epoch: tuple[Callable[..., Any], ...] = ()
-    others: Mapping[str, tuple[Tensor, ...]] = attrs.field(factory=dict)
 
     @classmethod
     def of(
@@ -174,7 +172,6 @@ class TaskLoop:
         end = min((edge for edge in edges if edge > number), default=2**62)
         self.span, self.views_chained = range(begin, end), False
         self.next_reach_check = number if plugins.members else 2**62
-        self.others = self._other_networks()
         active = {
             event: tuple(bound for bound in getattr(plugins, event) if number in bound.phase)
             for event in IN_STEPS
@@ -202,21 +199,6 @@ class TaskLoop:
         self.seeds = tuple(Stream.of(setup.seed, "network", *key, *self._key) for key in drawing)
         for event in ("after_backward", "after_step", "after_epoch"):
             setattr(self, event, after_chain(active[event], f"compatkit_{event}"))
-
-    def _other_networks(self) -> Mapping[str, tuple[Tensor, ...]]:
-        """The trained parameters of the other tasks' networks, by task: steps of this task do not move them."""
-        if not self._plugins.members:
-            return {}
-        return {
-            name: tuple(
-                parameter
-                for side in SIDES
-                for parameter in getattr(state, side).parameters()
-                if parameter.requires_grad
-            )
-            for name, state in self._setup.tasks.items()
-            if name != self.task.name
-        }
 
 
 def _watched(bound: Bound, device: str) -> Callable[..., Any]:
