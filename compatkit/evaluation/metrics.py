@@ -157,8 +157,7 @@ class Table(Tabular):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        axes = {axis: list(names) for axis, names in self.axes.items()}
-        return {**attrs.asdict(self), "axes": axes, "cells": [attrs.asdict(cell) for cell in self.cells]}
+        return attrs.asdict(self, retain_collection_types=False)
 
 
 Measured = Result | Table

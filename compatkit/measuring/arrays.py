@@ -246,9 +246,7 @@ def _modules(tensors: Mapping[str, Mapping[str, Tensor]], weights: str, outputs:
         if weight.ndim == 2:
             layer: Any = nn.Linear(*reversed(weight.shape), bias=False)
         elif weight.ndim == 4:
-            layer = nn.Conv2d(
-                weight.shape[1], weight.shape[0], (weight.shape[2], weight.shape[3]), bias=False
-            )
+            layer = nn.Conv2d(*reversed(weight.shape[:2]), weight.shape[2:], bias=False)  # type: ignore[arg-type]
         else:
             raise DataError(
                 f"{name!r} of {weights} has shape {tuple(weight.shape)}; expected (out, in) or (out, in, h, w).",

@@ -159,9 +159,8 @@ def metrics_of(metrics: Any) -> list[Metric]:
     several = isinstance(metrics, Iterable) and not isinstance(metrics, str | bytes | Mapping)
     made: list[Metric] = []
     for metric in metrics if several else [metrics]:
-        if not several or not (
-            isinstance(metric, str) or (isinstance(metric, Metric) and not isinstance(metric, type))
-        ):
+        known = isinstance(metric, str) or (isinstance(metric, Metric) and not isinstance(metric, type))
+        if not several or not known:
             hint = f" Put it in a list: [{metrics!r:.40}]." if isinstance(metrics, str) else ""
             raise UsageError(
                 "metrics= expects a list of names of metrics, such as ['accuracy'], or of metrics; got "
