@@ -157,7 +157,8 @@ class Table(Tabular):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return attrs.asdict(self, retain_collection_types=False)
+        axes = {axis: list(names) for axis, names in self.axes.items()}
+        return {**attrs.asdict(self), "axes": axes, "cells": [attrs.asdict(cell) for cell in self.cells]}
 
 
 Measured = Result | Table
