@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,12 +14,11 @@ from compatkit.contracts.batchnorm import check_policy
 from compatkit.contracts.contract import Contract
 from compatkit.data.readable import check_damaged
 from compatkit.data.split import Split
-from compatkit.data.unlabeled import read_unlabeled
 from compatkit.errors import DamagedImage, UsageError
-from compatkit.evaluation.inputs import unread
+from compatkit.evaluation.inputs import Unread, unread
 from compatkit.evaluation.normalization import batch_statistics, batches, evaluation_mode, normalized
 from compatkit.evaluation.predictions import Predictions
-from compatkit.evaluation.preprocessing import Prepared, fitted, normalize, prepare
+from compatkit.evaluation.preprocessing import fitted, normalize, prepare
 from compatkit.foundation.bars import bar
 
 if TYPE_CHECKING:
@@ -128,13 +125,8 @@ class Assembly(nn.Module):
         skipped: dict[int, str] | None = {} if check_damaged(damaged) == "skip" else None
         if self.bn_policy == "batch" and normalized(self):
             warnings.warn(_TOGETHER, BatchStatisticsWarning, stacklevel=2)
-        listed, files = images if isinstance(images, Split) else None, list[str]()
+        files = list[str]()
         parts = self._parts(images, batch_size, skipped, files)
-        if isinstance(images, str | PathLike) and Path(images).expanduser().is_dir():
-            listed = read_unlabeled(images)
-        if listed is not None and listed.lazy:
-            files = list(map(listed.name_of, range(len(listed))))
-            parts = parts if skipped is None and listed is images else self._read(listed, batch_size, skipped)
         probabilities, done = list[Tensor](), 0
         with evaluation_mode(self), torch.no_grad(), warnings.catch_warnings(), bar() as tell:
             warnings.simplefilter("ignore", BatchStatisticsWarning)  # said above
@@ -169,53 +161,48 @@ class Assembly(nn.Module):
             raise UsageError(
                 "Expected a network with an extractor to prepare images; this one takes features."
             )
-        return normalize(self._fitted(images), self.data, device=self._device)
+        return normalize(self._read(list(unread(images)), 0, None), self.data, device=self._device)
 
-    def _fitted(
-        self, images: Given, skipped: dict[int, str] | None = None, files: list[str] | None = None
-    ) -> Tensor:
-        """Return images with the contract's channels and size, uint8 ``(n, channels, height, width)``.
+    def _parts(
+        self, images: Given, batch_size: int, skipped: dict[int, str] | None, files: list[str]
+    ) -> Iterator[Tensor]:
+        """Yield images with the contract's channels and size in batches; those in files are read a batch at a time.
 
         Args:
             images: As for ``preprocess``.
+            batch_size: Largest batch.
             skipped: Gets the position of each image that cannot be decoded and why; None raises instead.
             files: Gets the file of each image, where all have one.
         """
-        planes, names, place = list[Tensor](), list[str](), 0
-        for name, read in unread(images):
+        if isinstance(images, Split) and (skipped is None or not images.lazy):
+            files[:] = map(images.name_of, range(len(images))) if images.lazy else []
+            examples = prepare(images, self.data)
+            if len(examples):
+                yield from examples.each(batches(len(examples), batch_size, None))
+            return
+        readers = list(unread(images))
+        if all(name for name, _ in readers):
+            files[:] = [name for name, _ in readers]
+            for part in batches(len(readers), batch_size, None):
+                first = int(part[0])
+                some = self._read(readers[first : first + len(part)], first, skipped)
+                if len(some):
+                    yield some
+        elif len(planes := self._read(readers, 0, skipped)):
+            yield from (planes[part] for part in batches(len(planes), batch_size, None))
+
+    def _read(self, readers: Sequence[Unread], place: int, skipped: dict[int, str] | None) -> Tensor:
+        """Return what ``readers`` give, from the image at ``place`` on, uint8 ``(n, channels, height, width)``."""
+        planes = list[Tensor]()
+        for _, read in readers:
             try:
                 planes.append(fitted(read(), self.data))
             except DamagedImage as error:
                 if skipped is None:
                     raise
                 skipped[place] = error.reason
-            names.append(name)
             place += 1 if place in (skipped or {}) else len(planes[-1])
-        if files is not None and all(names):
-            files[:] = names
         return torch.cat(planes) if planes else torch.zeros(0, dtype=torch.uint8)
-
-    def _parts(
-        self, images: Given, batch_size: int, skipped: dict[int, str] | None, files: list[str]
-    ) -> Iterator[Tensor]:
-        """Yield the same in batches; images in files are read a batch at a time."""
-        if isinstance(images, Split) and (skipped is None or not images.lazy):
-            examples = prepare(images, self.data)
-        else:
-            fitted = self._fitted(images, skipped, files)
-            examples = Prepared(fitted, torch.zeros(len(fitted), dtype=torch.int64))
-        if len(examples):
-            yield from examples.each(batches(len(examples), batch_size, None))
-
-    def _read(self, files: Split, batch_size: int, skipped: dict[int, str] | None) -> Iterator[Tensor]:
-        """Yield the same of images in files; each batch is read when it is asked for."""
-        for part in batches(len(files), batch_size, None):
-            some: dict[int, str] | None = None if skipped is None else {}
-            fitted = self._fitted(files.take(part.numpy()), some)
-            if skipped is not None and some:
-                skipped.update({int(part[place]): reason for place, reason in some.items()})
-            if len(fitted):
-                yield fitted
 
     @property
     def _device(self) -> torch.device:

@@ -7,7 +7,6 @@ recorded with the figures but are not part of the key. This module does not impo
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import attrs
 from compatkit.contracts import evidence as cells
 from compatkit.contracts.batchnorm import DEFAULT, check_policy, estimates
 from compatkit.contracts.evidence import ADAPTED
-from compatkit.errors import UsageError, suggest
+from compatkit.foundation.limits import COUNT, Number, OneOf
 
 if TYPE_CHECKING:
     from compatkit.data.split import Split
@@ -63,20 +62,8 @@ class ImageFacts:
         return cls(split.name, split.digest, len(split), counts, split.sample)
 
 
-def _whole(value: Any) -> int:
-    try:
-        return int(operator.index(value))
-    except TypeError:
-        raise UsageError(f"expected a whole number, got {value!r:.80}.", subject=value) from None
-
-
-def _precision(name: str) -> str:
-    if name == "bf16":  # as a trainer spells it
-        return "bfloat16"
-    if name in PRECISIONS:
-        return name
-    hint = suggest(name, PRECISIONS)
-    raise UsageError(f"Unknown precision {name!r}; expected {' or '.join(PRECISIONS)}.{hint}")
+def _precision(name: Any) -> Any:
+    return "bfloat16" if name == "bf16" else name  # as a trainer spells it
 
 
 @attrs.frozen
@@ -97,15 +84,10 @@ class Conditions:
     """
 
     bn_policy: str = attrs.field(default=DEFAULT, converter=check_policy)
-    batch_size: int = attrs.field(default=256, converter=_whole)
-    seed: int = attrs.field(default=0, converter=_whole)
-    precision: str = attrs.field(default="float32", converter=_precision)
+    batch_size: int = attrs.field(default=256, validator=COUNT)
+    seed: int = attrs.field(default=0, validator=Number(whole=True))
+    precision: str = attrs.field(default="float32", converter=_precision, validator=OneOf(PRECISIONS))
     device: str = "cpu"
-
-    def __attrs_post_init__(self) -> None:
-        """Check the batch size; converters check the rest."""
-        if self.batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, got {self.batch_size}.")
 
     def passes(self, count: int) -> int:
         """Return the number of batches that one extractor runs for ``count`` images."""

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from compatkit.errors import DataError, UnknownName
 from compatkit.plugins.isolation import suggestion
@@ -164,12 +165,7 @@ def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -
 
 def _first(values: tuple[Any, ...]) -> Tensor | None:
     """Return the first tensor in nested values."""
-    for value in values:
-        if isinstance(value, Tensor):
-            return value
-        if isinstance(value, (tuple, list)) and (inner := _first(tuple(value))) is not None:
-            return inner
-    return None
+    return next((value for value in tree_leaves(values) if isinstance(value, Tensor)), None)
 
 
 def _check_finite(value: Tensor, name: str, kind: str, batch: int) -> None:

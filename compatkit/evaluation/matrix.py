@@ -31,38 +31,25 @@ Adapters = Mapping[tuple[str, str], Sequence[Adapter]]
 
 
 @attrs.define(eq=False)
-class _PlannedCell:
+class _PlannedCell(Column):
     """A planned cell.
 
     Attributes:
         prospect: Result of the check; its reason says why the pair cannot be measured.
         adapters: Adapters between the two.
+        bound: Tally of the extractor's own head on the classes of this cell, or None.
     """
 
-    extractor: Component
-    head: Component
-    prospect: Prospect
-    adapters: Sequence[Adapter] = ()
-    failure: str = ""
-    tally: Tally | None = None
+    extractor: Component = attrs.field(kw_only=True)
+    head: Component = attrs.field(kw_only=True)
+    prospect: Prospect = attrs.field(kw_only=True)
+    adapters: Sequence[Adapter] = attrs.field(kw_only=True)
     bound: Tally | None = None
 
     @property
     def reason(self) -> str:
         """Why there is no figure, or empty."""
         return self.failure or self.prospect.reason
-
-    @property
-    def module(self) -> nn.Module:
-        """Module that consumes the extractor's features: the head, after its adapters."""
-        if not self.adapters:
-            return self.head.module
-        return nn.Sequential(*(adapter.module for adapter in self.adapters), self.head.module)
-
-    @property
-    def outputs(self) -> int:
-        """Number of classes in the head's contract."""
-        return len(self.head.manifest.contract.data.labels or ())
 
 
 @attrs.define(eq=False)
@@ -174,7 +161,9 @@ def _pair(
         extractor.manifest, head.manifest, images, own=head.is_own(extractor), adapted=bool(adapters)
     )
     report = attrs.evolve(known.report, extractor=extractor.reference, head=head.reference)
-    return _PlannedCell(extractor, head, attrs.evolve(known, report=report), adapters)
+    known = attrs.evolve(known, report=report)
+    name, outputs = head.reference, len(head.labels)
+    return _PlannedCell(name, outputs, extractor=extractor, head=head, prospect=known, adapters=adapters)
 
 
 def _row(
@@ -191,21 +180,19 @@ def _row(
     labels = torch.from_numpy(split.labels)
     beside = [own] if own is not None and own not in pairs and any(not pair.reason for pair in pairs) else []
     wired = [pair for pair in (*pairs, *beside) if not pair.reason]
-    columns: list[Column] = []
     begun: dict[tuple[tuple[int, int], ...], Tally] = {}
     for pair in wired:
         same = tuple(pair.prospect.classes)
         if same not in begun:
             begun[same] = Tally.start(labels, same, len(split.classes))
-        pair.tally = begun[same].anew()
-        columns.append(Column(pair.module, pair.head.reference, pair.outputs, [pair.tally]))
+        pair.tallies = [begun[same].anew()]
+        joined = [adapter.module for adapter in pair.adapters]
+        pair.module = nn.Sequential(*joined, pair.head.module) if joined else pair.head.module
     if own is not None and own in wired:
-        _bound(own, wired, columns[wired.index(own)], labels, len(split.classes))
+        _bound(own, wired, labels, len(split.classes))
     if wired:
         data = extractor.manifest.contract.data
-        run(extractor.module, columns, ready.images(split, data), data, conditions, tick)
-    for pair, column in zip(wired, columns, strict=True):
-        pair.failure = column.failure
+        run(extractor.module, wired, ready.images(split, data), data, conditions, tick)
     norms, bound = normalized(extractor.module), own.head.function if own is not None else ""
     made: list[Cell] = []
     for pair in (*pairs, *beside):
@@ -224,9 +211,7 @@ def _row(
     return made
 
 
-def _bound(
-    own: _PlannedCell, wired: Sequence[_PlannedCell], column: Column, labels: Tensor, classes: int
-) -> None:
+def _bound(own: _PlannedCell, wired: Sequence[_PlannedCell], labels: Tensor, classes: int) -> None:
     """Count the bound of each pair with the extractor's own head, once per set of common classes.
 
     A pair with a class that this head does not know gets none: it is no bound for what the head cannot answer.
@@ -241,7 +226,7 @@ def _bound(
             continue
         if classes_of_pair not in counts:
             counts[classes_of_pair] = Tally.start(labels, known, classes)
-            column.tallies.append(counts[classes_of_pair])
+            own.tallies.append(counts[classes_of_pair])
         pair.bound = counts[classes_of_pair]
 
 
@@ -257,9 +242,9 @@ def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCel
         findings=notes_of(pair.prospect, settings, figures=False),
         reason=pair.reason,
     )
-    tally, bound = pair.tally, pair.bound if own is not None and not own.reason else None
-    if pair.reason or tally is None:
+    if pair.reason:
         return cell
+    tally, bound = pair.tallies[0], pair.bound if own is not None and not own.reason else None
     chance = chance_level(torch.from_numpy(split.labels), [mine for mine, _ in pair.prospect.classes])
     measured, free = (figure(correct, tally.count) for correct in tally.correct())
     limit = figure(int(bound.restricted.sum()), bound.count) if bound is not None else None

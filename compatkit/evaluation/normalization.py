@@ -9,7 +9,7 @@ policies give the same outputs; see ``normalized``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Literal
 
 import torch
@@ -106,12 +106,8 @@ def batch_statistics(
         CutError: Batch normalization cannot be switched; see ``norm_layers``.
     """
     layers = tuple(layer for layer in norm_layers(module) if layer not in besides)
-    if others == "eval":
-        with evaluation_mode(module), _untracked(layers):
-            yield
-    else:
-        with _untracked(layers):
-            yield
+    with evaluation_mode(module) if others == "eval" else nullcontext(), _untracked(layers):
+        yield
 
 
 @contextmanager
@@ -134,23 +130,16 @@ def estimating(module: nn.Module, share: float = 0.0) -> Iterator[None]:
         CutError: Batch normalization cannot be switched; see ``norm_layers``.
     """
     layers = [layer for layer in norm_layers(module) if layer.track_running_stats]
-    momenta = [layer.momentum for layer in layers]
-    if share:
-        with evaluation_mode(module), ExitStack() as stack:
-            for layer in layers:
+    with evaluation_mode(module), ExitStack() as stack:
+        for layer in layers:
+            if share:
                 stack.enter_context(_mixing(layer, share))
-            yield
-        return
-    with evaluation_mode(module):
-        try:
-            for layer in layers:
-                layer.reset_running_stats()
-                layer.momentum = None
-                layer.training = True
-            yield
-        finally:
-            for layer, momentum in zip(layers, momenta, strict=True):
-                layer.momentum = momentum
+                continue
+            stack.callback(setattr, layer, "momentum", layer.momentum)
+            layer.reset_running_stats()
+            layer.momentum = None
+            layer.training = True
+        yield
 
 
 @contextmanager

@@ -32,14 +32,16 @@ class Column:
     """A head on the features of the current extractor.
 
     Attributes:
+        name: Reference of the head, for messages.
         outputs: Number of outputs in the head's contract.
-        tallies: Tallies of the head's predictions.
+        module: Consumes the features: the head, after its adapters.
+        tallies: Tallies of the head's predictions: its own first.
         failure: Why the head rejected the features, or empty.
     """
 
-    head: nn.Module
     name: str
     outputs: int
+    module: nn.Module = attrs.field(init=False)
     tallies: list[Tally] = attrs.field(factory=list)
     failure: str = ""
 
@@ -48,7 +50,7 @@ class Column:
         if self.failure:
             return None
         try:
-            logits = self.head(features)
+            logits = self.module(features)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -86,7 +88,7 @@ def run(
         EnvironmentFailure: The device does not exist.
     """
     parts = batches(len(examples), conditions.batch_size, conditions.seed)
-    modules = [extractor, *(column.head for column in columns)]
+    modules = [extractor, *(column.module for column in columns)]
     if conditions.bn_policy != "running" and len(parts[-1]) < 2 and normalized(*modules):
         raise DataError(
             f"Normalization {conditions.bn_policy!r} needs at least 2 images in a batch; {len(examples)} images "

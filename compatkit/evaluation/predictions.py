@@ -31,6 +31,9 @@ class Prediction:
     damaged: str = ""
 
 
+_FACTS = ("label", "probability", "position")
+
+
 @attrs.frozen(eq=False, repr=False)
 class Predictions(Shown, Tabular):
     """Predictions for images in order: ``predictions[0].label``; ``predictions[:5]`` are the first five.
@@ -47,21 +50,14 @@ class Predictions(Shown, Tabular):
     files: tuple[str, ...] = ()
     damaged: Mapping[int, str] = attrs.field(factory=dict)
 
-    _columns = ("image", "label", "probability", "position")
+    _columns = ("image", *_FACTS)
 
     def _rows(self) -> list[dict[str, Any]]:
         """Return a row for each image: its file or number, and its most likely class, or why it is damaged."""
-        images = self.files or range(len(self))
         return [
-            {"image": image, "damaged": best.damaged}
-            if best.damaged
-            else {
-                "image": image,
-                "label": best.label,
-                "probability": best.probability,
-                "position": best.position,
-            }
-            for image, best in zip(images, self, strict=True)
+            {"image": image}
+            | ({"damaged": best.damaged} if best.damaged else {name: getattr(best, name) for name in _FACTS})
+            for image, best in zip(self.files or range(len(self)), self, strict=True)
         ]
 
     @property

@@ -164,8 +164,7 @@ def normalize(
         ``(n, channels, height, width)``.
 
     Raises:
-        DataError: The numbers of channels of images, mean and standard deviation differ, or a standard deviation is
-            not above 0.
+        DataError: The numbers of channels of images, mean and standard deviation differ.
     """
     channels = images.shape[1]
     if not channels == len(data.mean) == len(data.std):
@@ -205,12 +204,7 @@ def affine(
 
     Returns:
         Scale and shift.
-
-    Raises:
-        DataError: A standard deviation is not above 0.
     """
-    if not all(deviation > 0 for deviation in std):
-        raise DataError(f"Expected standard deviations above 0, got {std}.")
     with torch.inference_mode(False):
         scale = torch.tensor([1 / (WHITE * deviation) for deviation in std], dtype=torch.float64)
         shift = torch.tensor(

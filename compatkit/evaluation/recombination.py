@@ -236,19 +236,12 @@ def _inserted(adapter: Adapter, extractor: Component, head: Component) -> Findin
 
 def _notes(policy: str, matters: bool, own: bool) -> list[Finding]:
     """Return the findings that the policy adds to the report."""
-    if not matters:
-        return [
-            _normalization(
-                "informs", "no policy", f"{policy!r}, which changes nothing", "no batch normalization"
-            )
-        ]
-    if policy == "running" and not own:
-        remedy = "bn_policy='batch', or 'reestimate' with data="
-        return [
-            _normalization("warns", "statistics of these features", "stored ones", "recombined parts", remedy)
-        ]
-    return []
-
-
-def _normalization(severity: Any, expected: str, actual: str, between: str, remedy: str = "") -> Finding:
-    return Finding("normalization-needed", "protocol", severity, expected, actual, between, remedy)
+    if matters and (policy != "running" or own):
+        return []
+    remedy = "bn_policy='batch', or 'reestimate' with data="
+    texts = (
+        ("statistics of these features", "stored ones", "recombined parts", remedy)
+        if matters
+        else ("no policy", f"{policy!r}, which changes nothing", "no batch normalization", "")
+    )
+    return [Finding("normalization-needed", "protocol", "warns" if matters else "informs", *texts)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import attrs
@@ -16,7 +15,9 @@ from compatkit.contracts.channels import channel_bytes
 from compatkit.contracts.contract import Data, FeatureStatistics, Port
 from compatkit.data.dataset import Split
 from compatkit.errors import CutError, IntegrityError
+from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.normalization import evaluation_mode
+from compatkit.evaluation.passes import numerics
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.foundation.codec import digest
 
@@ -133,7 +134,7 @@ def feature_moments(
     count = min(samples, len(split))
     positions = np.arange(count) * len(split) // count
     total: list[Moments] = []
-    with evaluation_mode(extractor), torch.no_grad(), _exact(device):
+    with evaluation_mode(extractor), torch.no_grad(), numerics(Conditions(device=str(device))):
         for start in range(0, count, batch_size):
             chosen = split.take(positions[start : start + batch_size])
             images = normalize(prepare(chosen, data).images, data, device=device)
@@ -146,10 +147,3 @@ def feature_moments(
             ]
             total = [a.merged(b) for a, b in zip(total, moments, strict=True)] if total else moments
     return tuple(total)
-
-
-def _exact(device: torch.device) -> AbstractContextManager[None]:
-    """Compute convolutions in float32 without TF32."""
-    if device.type != "cuda":
-        return nullcontext()
-    return torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False)

@@ -296,7 +296,7 @@ def test_the_order_is_that_of_the_data_unless_seeded() -> None:
         ({"metrics": ["acuracy"]}, UnknownName, "accuracy"),
         ({"metrics": [Agreement()]}, UsageError, "give the other one: other="),
         ({"metrics": [Seen(), Seen()]}, UsageError, "results of the same name"),
-        ({"precision": "float8"}, UsageError, "Unknown precision"),
+        ({"precision": "float8"}, UsageError, "'precision' must be one of"),
         ({"network": "resnet"}, UsageError, "A network is a torch module"),
     ],
 )

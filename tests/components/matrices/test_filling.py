@@ -367,7 +367,7 @@ def test_what_nothing_fits_is_told(registry: ck.Registry, tests: list[ck.Split])
         registry.matrix(*BOTH, tests, fill="misssing")
     with pytest.raises(UsageError, match="Unknown bn_policy"):
         registry.matrix(*BOTH, tests, bn_policy="layer")
-    with pytest.raises(UsageError, match=r"expected a whole number, got 2\.5"):
+    with pytest.raises(UsageError, match=r"'batch_size' must be a whole number from 1 up; got 2\.5"):
         registry.matrix(*BOTH, tests, batch_size=2.5)  # type: ignore[arg-type]
 
 
