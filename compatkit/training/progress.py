@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from compatkit.foundation.bars import EVERY, pause
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress
+    from rich.console import Console, RenderableType
+    from rich.live import Live
 
 Losses = Mapping[str, Mapping[str, float]]
 """Values by task and name."""
@@ -29,23 +29,24 @@ class Bar:
         self._title, self._total, self._start, self._images = title, total, start, images_per_step
         self._began = self._told = time.perf_counter()
         self._losses: Losses = {}
-        self._shown = shown
-        self._live: Progress | None = None
+        self._shown, self._live = shown, None
         console = _console() if shown else None
-        if console is None:
-            return
+        if console is not None:
+            self._live = self._lively(console)
+
+    def _lively(self, console: Console) -> Live:
+        from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._live = Progress(
+        self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[words]}", markup=False),
-            console=console,
-            refresh_per_second=4,
+            TextColumn("{task.fields[speed]}"),
         )
-        self._row = self._live.add_task(self._title, total=self._total, completed=self._start, words="")
+        self._row = self._progress.add_task(self._title, total=self._total, completed=self._start, speed="")
+        return Live(get_renderable=self._render, console=console, refresh_per_second=4)
 
     def __enter__(self) -> Bar:
         if self._live is not None:
@@ -85,8 +86,7 @@ class Bar:
         if due:
             self._told = now
         if self._live is not None:
-            words = "; ".join((f"{self._speed(step):,.0f} images/s", *_words(self._losses)))
-            self._live.update(self._row, completed=step, words=words)
+            self._progress.update(self._row, completed=step, speed=f"{self._speed(step):,.0f} images/s")
         elif due or step == self._total:
             self._print(self._line(step))
 
@@ -118,6 +118,18 @@ class Bar:
         left = round((self._total - step) * self._images / speed) if speed else 0
         rate = f"{speed:,.0f} images/s", f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
         return "; ".join((self._place(step), *_words(self._losses), *rate))
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, show_edge=False)
+        names = list(dict.fromkeys(name for losses in self._losses.values() for name in losses))
+        for name in ("", *names):
+            table.add_column(name, justify="right" if name else "left", style="dim")
+        for task, losses in self._losses.items():
+            table.add_row(task, *(f"{losses[name]:.3f}" if name in losses else "" for name in names))
+        return Group(self._progress, table) if self._losses else Group(self._progress)
 
 
 def _words(losses: Losses) -> Iterator[str]:

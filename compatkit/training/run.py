@@ -6,15 +6,15 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import attrs
 
-from compatkit.errors import CompatkitError, EnvironmentFailure, TrainingError
+from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.foundation.bars import is_silent, silent
 from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import Streamed
@@ -55,15 +55,15 @@ def run(prepared: PreparedRun) -> Fit:
         state.pretrain(shown)
     with ExitStack() as stack:
         stack.enter_context(silent())
-        interruption = stack.enter_context(
-            Interruption(state.checkpoint is not None and loop.world.size == 1)
-        )
+        deferring = defer_signals(state.checkpoint is not None and loop.world.size == 1)
+        interruption = stack.enter_context(deferring)
         if first:
             state.log = stack.enter_context(closing(prepared.log))
             state.log.begin(done)
         title, images = " + ".join(setup.tasks), settings.batch_size * len(setup.tasks)
         bar = stack.enter_context(Bar(shown, title, settings.steps, done, images))
-        state.take_steps(done, bar, interruption)
+        with state.naming_checkpoint():
+            state.take_steps(done, bar, interruption)
     for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
         module.eval()
     checkpoints.check_trained(loop, state.steps)
@@ -153,7 +153,7 @@ class TrainingRun:
             if self.pretrained is not None:
                 self._save(0)
 
-    def take_steps(self, start: int, bar: Bar, interruption: Interruption | None = None) -> None:
+    def take_steps(self, start: int, bar: Bar, interruption: Interruption) -> None:
         """Take the steps from ``start`` on.
 
         Args:
@@ -167,11 +167,7 @@ class TrainingRun:
         """
         done, self._saved_at = start, time.monotonic()
         last = False
-        while (
-            done < self.steps
-            and not self._stopped
-            and not (interruption is not None and interruption.received)
-        ):
+        while done < self.steps and not self._stopped and not interruption.received:
             self._step(done)
             done += 1
             self._evaluate(done, bar)
@@ -183,7 +179,7 @@ class TrainingRun:
                 bar.step(done, self.history.so_far)
             if last or self._due(done, row):
                 self._save(done, last)
-        if interruption is not None and interruption.received:
+        if interruption.received:
             if self._saved_steps != done:
                 self._save(done, last)
             interruption.message = (
@@ -218,9 +214,7 @@ class TrainingRun:
                 self.history.add(task.name, loop.step(task, number, reports))
             except Exception as error:
                 if not is_out_of_memory(error):
-                    if isinstance(error, CompatkitError):
-                        self._add_checkpoint(error)
-                    elif loop.setup.precision.dtype == "bf16":
+                    if loop.setup.precision.dtype == "bf16" and not isinstance(error, CompatkitError):
                         error.add_note("The run computes in bf16; Trainer(precision='float32') does not.")
                     raise
                 device = loop.setup.precision.device
@@ -236,9 +230,6 @@ class TrainingRun:
             self.history.check(done)
             self.loop.average_statistics()
             rows = evaluator.measure(self.loop.setup, self.loop.averages, done)
-        except TrainingError as error:
-            self._add_checkpoint(error)
-            raise
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -270,11 +261,7 @@ class TrainingRun:
 
     def _close(self, done: int, bar: Bar) -> None:
         self.loop.average_statistics()
-        try:
-            rows = self.history.close(done)
-        except TrainingError as error:
-            self._add_checkpoint(error)
-            raise
+        rows = self.history.close(done)
         bar.at(done, self.history.latest())
         self.log.log_losses(rows, self.loop.rate(done - 1))
 
@@ -295,28 +282,26 @@ class TrainingRun:
         tensors = {f"waiting/{name}": value for name, value in waiting.items()}
         if stopper is not None:
             tensors |= {f"best/{name}": value for name, value in stopper.weights.items()}
-        try:
-            self.history.check(
-                done
-            )  # a loss or image that is not finite is named before the weights that follow
-            if self.loop.world.first:
-                checkpoints.save(self.checkpoint, self.loop, self.manifest, values, tensors)
-        except TrainingError as error:
-            self._add_checkpoint(error)
-            raise
+        self.history.check(done)  # a loss or image that is not finite is named before the weights that follow
+        if self.loop.world.first:
+            checkpoints.save(self.checkpoint, self.loop, self.manifest, values, tensors)
         self._saved_steps, self._saved_at = done, time.monotonic()
         self._saving_seconds = self._saved_at - began
         self.log.flush()
 
-    def _add_checkpoint(self, error: CompatkitError) -> None:
-        """Add to an error how many steps of the run are kept, and where."""
-        if self._saved_steps is not None:
-            error.args = (
-                f"{error} The last good checkpoint, after {self._saved_steps:,} steps, is kept: {self.checkpoint}.",
-                *error.args[1:],
-            )
-        elif self.checkpoint is not None:
-            error.args = (f"{error} No step is kept: there was no checkpoint yet.", *error.args[1:])
+    @contextmanager
+    def naming_checkpoint(self) -> Iterator[None]:
+        """Add to an error of the block how many steps of the run are kept, and where."""
+        try:
+            yield
+        except CompatkitError as error:
+            if self._saved_steps is not None:
+                error.add_note(
+                    f"The last good checkpoint, after {self._saved_steps:,} steps, is kept: {self.checkpoint}."
+                )
+            elif self.checkpoint is not None:
+                error.add_note("No step is kept: there was no checkpoint yet.")
+            raise
 
 
 def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -347,51 +332,53 @@ DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SI
 
 @attrs.define(eq=False)
 class Interruption:
-    """Defers signals to the end of a ``with`` block; a second one acts at once.
+    """A signal that came during a run.
 
     Attributes:
-        on: Whether to defer signals; it is never done outside the main thread.
-        received: The signal that came, or None.
+        received: Its number, or None.
         message: Of the KeyboardInterrupt that Ctrl-C then raises.
     """
 
-    on: bool
     received: int | None = None
     message: str = ""
-    _deferred: list[signal.Signals] = attrs.field(factory=list)
 
-    def __enter__(self) -> Interruption:
-        if self.on and threading.current_thread() is threading.main_thread():
-            self._deferred = [
-                number for number, usual in DEFAULTS.items() if signal.getsignal(number) == usual
-            ]
-            for number in self._deferred:
-                signal.signal(number, self._receive)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the program as the signal would have, with exit status 130 or 143.
+@contextmanager
+def defer_signals(on: bool) -> Iterator[Interruption]:
+    """Defer signals to the end of a block, and end the program as they would have; a second one acts at once.
 
-        An error inside counts as a consequence of the signal: Ctrl-C ends the worker processes of a loader too.
+    An error inside counts as a consequence of the signal: Ctrl-C ends the worker processes of a loader too.
 
-        Raises:
-            KeyboardInterrupt: After Ctrl-C.
-            SystemExit: After SIGTERM.
-        """
-        self._restore_handlers()
-        if self.received is None or not (kind is None or issubclass(kind, Exception)):
-            return
-        if self.received == signal.SIGINT:
-            raise KeyboardInterrupt(self.message)
-        raise SystemExit(128 + self.received)
+    Args:
+        on: Whether to defer signals; it is never done outside the main thread.
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        self._restore_handlers()
+    Raises:
+        KeyboardInterrupt: After Ctrl-C.
+        SystemExit: After SIGTERM, with exit status 143.
+    """
+    state, deferred = Interruption(), list[signal.Signals]()
 
-    def _restore_handlers(self) -> None:
-        for number in self._deferred:
+    def restore() -> None:
+        for number in deferred:
             signal.signal(number, DEFAULTS[number])
-        self._deferred = []
+        deferred.clear()
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        state.received = number
+        restore()
+
+    if on and threading.current_thread() is threading.main_thread():
+        deferred += [number for number, usual in DEFAULTS.items() if signal.getsignal(number) == usual]
+        for number in deferred:
+            signal.signal(number, receive)
+    try:
+        yield state
+    except Exception:
+        if state.received is None:
+            raise
+    finally:
+        restore()
+    if state.received == signal.SIGINT:
+        raise KeyboardInterrupt(state.message)
+    if state.received is not None:
+        raise SystemExit(128 + state.received)

@@ -64,6 +64,8 @@ class Rest:
 
 AUGMENTATIONS = ("crop", "flip")
 """Augmentations that move pixels, which may be combined."""
+LARGEST_VALUE = 1e6
+"""Largest normalized value of a pixel: a mean and a standard deviation that give larger ones are on another scale."""
 WRITTEN = "written"
 """Key of an attribute's metadata: the types in which it may be written, where it is converted to another."""
 KINDS = {"extractor": ("extractor",), "head": HEADS}
@@ -183,6 +185,12 @@ def _normalization(value: object) -> Mapping[str, tuple[float, ...]] | None:
     if len(stated["mean"]) != len(stated["std"]) or not all(deviation > 0 for deviation in stated["std"]):
         raise UsageError(
             f"{expected}, the standard deviations above 0; got {stated['mean']} and {stated['std']}."
+        )
+    pairs = zip(stated["mean"], stated["std"], strict=True)
+    if not all(abs(pixel - mean) / std < LARGEST_VALUE for mean, std in pairs for pixel in (0, 1)):
+        raise UsageError(
+            f"{expected}, which bring pixels to numbers below {LARGEST_VALUE:g}; got {stated['mean']} and "
+            f"{stated['std']}."
         )
     return stated
 
