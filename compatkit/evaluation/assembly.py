@@ -161,7 +161,7 @@ class Assembly(nn.Module):
             raise UsageError(
                 "Expected a network with an extractor to prepare images; this one takes features."
             )
-        return normalize(self._read(list(unread(images)), 0, None), self.data, device=self._device)
+        return normalize(self._read(unread(images), 0, None), self.data, device=self._device)
 
     def _parts(
         self, images: Given, batch_size: int, skipped: dict[int, str] | None, files: list[str]
@@ -180,7 +180,7 @@ class Assembly(nn.Module):
             if len(examples):
                 yield from examples.each(batches(len(examples), batch_size, None))
             return
-        readers = list(unread(images))
+        readers = unread(images)
         if all(name for name, _ in readers):
             files[:] = [name for name, _ in readers]
             for part in batches(len(readers), batch_size, None):

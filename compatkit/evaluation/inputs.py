@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,25 +54,24 @@ def arrays_of(images: Given) -> Iterator[Images]:
         yield pixels_of(image)[None] if isinstance(image, Image) else image
 
 
-def unread(source: Given) -> Iterator[Unread]:
-    """Yield what reads each image, or each array of images, in order; nothing is decoded before it is called.
+def unread(source: Given) -> list[Unread]:
+    """Return what reads each image, or each array of images, in order; nothing is decoded before it is called.
 
     Args:
         source: ``EXPECTED``, or a ``Split``. Arrays and tensors hold 0 to 255 as uint8, 0 to 65,535 as uint16, or
             0 to 1 as floats.
 
-    Yields:
-        The name of a file, and a function that raises as ``arrays_of``.
+    Returns:
+        For each the name of its file, and a function that raises as ``arrays_of``.
 
     Raises:
         DataError: There are no images, or an input has another form.
         EnvironmentFailure: A folder cannot be read.
     """
-    images = _each(source)
-    first = next(images, None)
-    if first is None:
+    images = list(_each(source))
+    if not images:
         raise DataError(f"There are no images: expected {EXPECTED}.", subject=source)
-    yield from chain([first], images)
+    return images
 
 
 def _each(source: Any) -> Iterator[Unread]:
