@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 Direction = Literal["higher", "lower", "none"]
 Status = Literal["ok", "approximate", "degenerate", "undefined"]
-
-
 FACTS = ("unit", "direction", "estimator", "count", "paper", "equation")
 """Attributes of results that are columns of their tables."""
+COLUMNS = ("metric", "value", "status", "reason", *FACTS)
+FLATTENINGS = ("all", "pooled", "positions")
 
 
 @attrs.frozen(kw_only=True)
@@ -67,9 +67,6 @@ class Result(Tabular):
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return attrs.asdict(self)
-
-
-COLUMNS = ("metric", "value", "status", "reason", *FACTS)
 
 
 @attrs.frozen
@@ -165,15 +162,11 @@ Measured = Result | Table
 
 
 def _check_value(name: str, value: float | None, status: Status, reason: str) -> None:
-    if (value is None) != (status == "undefined") or (value is not None and not math.isfinite(value)):
+    finite = value is not None and math.isfinite(value)
+    if finite == (status == "undefined") or (value is None) == finite or (status == "ok") == bool(reason):
         raise PluginError(
-            f"Metric {name!r}: expected a finite value, or None with the status 'undefined'; "
-            f"got {value!r} with {status!r}.",
-            plugin=name,
-        )
-    if (status == "ok") == bool(reason):
-        raise PluginError(
-            f"Metric {name!r}: expected a reason with every status except 'ok'; got {status!r} with {reason!r}.",
+            f"Metric {name!r}: expected a finite value, or None with the status 'undefined', and a reason with every "
+            f"status except 'ok'; got {value!r} with {status!r} and {reason!r}.",
             plugin=name,
         )
 
@@ -223,9 +216,6 @@ class Subject:
     classes: Sequence[str] = ()
     other: nn.Module | None = None
     other_layers: Mapping[str, nn.Module] = attrs.field(factory=dict)
-
-
-FLATTENINGS = ("all", "pooled", "positions")
 
 
 def flattened(name: str, values: Tensor, how: str) -> Tensor:
