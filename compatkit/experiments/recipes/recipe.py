@@ -24,34 +24,8 @@ if TYPE_CHECKING:
 
 Start = Callable[..., "Task"]
 TOP = ("prefix", "about", "regularizers", "trainer", "tasks", "frozen")
-<<<<<<< HEAD
 NOT_WRITTEN = ("keep_class_layer", "supervised")
 """Attributes of a task that no recipe sets."""
-=======
-TASK = (
-    "name",
-    "data",
-    "model",
-    "cut",
-    "builder",
-    "kwargs",
-    "size",
-    "weights",
-    "augment",
-    "smoothing",
-    "mixup",
-    "cutmix",
-    "loader",
-    "normalize",
-    "width",
-    "rest",
-    "own_head",
-    "extractor",
-    "head",
-    "freeze_extractor",
-    "freeze_stages",
-)
->>>>>>> 8708d5e2 (Activations are not recomputed: accumulate needs less memory too)
 NEEDED = ("name", "data", "model", "cut")
 FROM_PARTS = ("extractor", "head")
 """Keys that name components, which then provide the network."""

@@ -43,11 +43,7 @@ PLAIN = ck.Task("a", DATA, "resnet8_cifar", "layer2", size=16)
 
 def test_there_is_an_example_of_every_key() -> None:
     """A sweep refuses tasks that start from components, which alone can have their extractor frozen."""
-<<<<<<< HEAD
     assert {*OTHER, *FROM_PARTS, "freeze_extractor"} == {*task_keys()}
-=======
-    assert {*OTHER, *FROM_PARTS, "freeze_extractor"} == {*TASK}
->>>>>>> 8708d5e2 (Activations are not recomputed: accumulate needs less memory too)
 
 
 @pytest.mark.parametrize("key", OTHER)
