@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from compatkit.components.combining import Combining
 from compatkit.components.loading import load
@@ -18,13 +18,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from compatkit.components.bridges.ladder import Bridge
+    from compatkit.components.domains import Adapted
     from compatkit.components.exports.writing import ExportedFile
     from compatkit.components.images import PolicyData
     from compatkit.components.outcomes import PolicyOutcome
+    from compatkit.components.splitting import Parts
+    from compatkit.contracts.manifest import Manifest
     from compatkit.data.dataset import Split
+    from compatkit.evaluation.adapter import Adapter
     from compatkit.evaluation.conditions import Progress
     from compatkit.evaluation.recombination import Recombination
     from compatkit.training.fit import Fit
+
+
+class Settings(TypedDict, total=False):
+    """Settings of ``publish``; which of them apply depends on what is published."""
+
+    state: Mapping[str, Tensor]
+    rung: str | None
+    accept_doubtful: bool
+    version: str | None
+    about: About | None
+    major: bool
+    data: PolicyData
+    progress: Progress | None
 
 
 class Publishing(Combining):
@@ -32,12 +49,19 @@ class Publishing(Combining):
 
     @overload
     def publish(
-        self, what: Fit, *, prefix: str, dry_run: Literal[True], **settings: Any
+        self, what: Fit, *, prefix: str, dry_run: Literal[True], **settings: Unpack[Settings]
     ) -> dict[str, PolicyOutcome]: ...
     @overload
-    def publish(self, what: Fit | Bridge, name: str | None = None, **settings: Any) -> dict[str, str]: ...
+    def publish(self, what: Fit, *, prefix: str, **settings: Unpack[Settings]) -> dict[str, str]: ...
     @overload
-    def publish(self, what: object, name: str, **settings: Any) -> str: ...
+    def publish(self, what: Bridge | Parts, name: str, **settings: Unpack[Settings]) -> dict[str, str]: ...
+    @overload
+    def publish(
+        self,
+        what: Adapted | Adapter | Recombination | Manifest,
+        name: str,
+        **settings: Unpack[Settings],
+    ) -> str: ...
     def publish(
         self,
         what: object,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -52,7 +54,7 @@ def _trained(
     with_head: bool = False,
 ) -> RungFit:
     begun, head = linear(inputs), inputs.head()
-    network = nn.Sequential(begun.project, head)
+    network = nn.Sequential(cast("nn.Module", begun.project), head)
     weights = network.parameters() if with_head else network[0].parameters()
     train(
         network,

@@ -173,7 +173,7 @@ def _load(file: BinaryIO) -> Any:
     """
     import torch
 
-    inert = [(type("Inert", (Inert,), {}), name) for name in INERT]
+    inert: list[Any] = [(type("Inert", (Inert,), {}), name) for name in INERT]
     try:
         with torch.serialization.safe_globals(inert):
             return torch.load(file, map_location="cpu", weights_only=True)

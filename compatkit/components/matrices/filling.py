@@ -100,8 +100,10 @@ def chosen(parts: PartLoader, wanted: str | Sequence[str], kind: str) -> list[Co
         NotFound: A pattern matches nothing of this kind.
         UsageError: A reference that is not a pattern has another kind.
     """
-    components = parts.choose(wanted, (kind,), HEADS if kind == "head" else (kind,))
-    return list({component.digest: component for component in reversed(components)}.values())[::-1]
+    components: dict[str, Component] = {}
+    for component in parts.choose(wanted, (kind,), HEADS if kind == "head" else (kind,)):
+        components.setdefault(component.digest, component)
+    return list(components.values())
 
 
 def _measure(
