@@ -11,12 +11,14 @@ import os
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 import attrs
 
 from compatkit.components.registry import Registry
 from compatkit.data import DataSet, load
 from compatkit.foundation.addresses import local
+from compatkit.reports import tidy
 from compatkit.reports.matrix import Matrix
 from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer
@@ -100,7 +102,7 @@ def _run(root: Path, steps: int, seed: int, say: Callable[[str], None], progress
     files = {"registry": root / "parts", "html": root / "matrix.html", "png": root / "matrix.png"}
     matrix.to_html(files["html"])
     matrix.to_png(files["png"])
-    own, recombined = _means(matrix, list(ARMS))
+    recombined, own = ({arm: _mean(matrix, arm, own) for arm in ARMS} for own in (False, True))
     return Demo(recombined, own, matrix, files)
 
 
@@ -109,16 +111,10 @@ def rolled(data: DataSet) -> DataSet:
     return data.of_classes([*data.classes[ROLLED:], *data.classes[:ROLLED]])
 
 
-def _means(matrix: Matrix, arms: list[str]) -> tuple[dict[str, float], dict[str, float]]:
-    own: dict[str, list[float]] = {arm: [] for arm in arms}
-    recombined: dict[str, list[float]] = {arm: [] for arm in arms}
-    for cell in matrix.cells:
-        arm, name = cell.extractor.split("/")[1], cell.extractor.split("/")[2].split(".")[0]
-        if cell.head.split("/")[1] != arm or cell.restricted is None:
-            continue
-        mine = cell.head.split("/")[2].split(".")[0] == name
-        (own if mine else recombined)[arm].append(cell.restricted.accuracy)
-    return (
-        {arm: sum(values) / len(values) for arm, values in own.items()},
-        {arm: sum(values) / len(values) for arm, values in recombined.items()},
+def _mean(matrix: Matrix, arm: str, own: bool) -> float:
+    """Return the mean accuracy of an arm's networks as trained, or of its recombinations."""
+    return fmean(
+        row["accuracy"]
+        for row in tidy.rows(matrix)
+        if row["own"] == own and row["extractor"].split("/")[1] == row["head"].split("/")[1] == arm
     )

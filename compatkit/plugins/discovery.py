@@ -24,7 +24,7 @@ from compatkit.hooks import Training
 from compatkit.plugins.builders import library_of, models_of
 from compatkit.plugins.implementations import implementations
 from compatkit.plugins.installed import installed, is_own, is_shadowed, package_of, split_name
-from compatkit.plugins.isolation import Owner, PluginWarning, suggestion
+from compatkit.plugins.isolation import PluginWarning, suggestion
 from compatkit.plugins.loading import KINDS, WITHOUT, Loaded, Offer, load, owner_of
 from compatkit.plugins.settings import Setting, plain
 
@@ -114,25 +114,9 @@ def providers() -> dict[str, Callable[..., Any]]:
     return {name: partial(make, name) for name in (*names("data_sets"), *map(qualified, mine))}
 
 
-def points(**chosen: Any) -> list[EntryPoint]:
-    """Return entry points of the group, each once, sorted by key and distribution, not by installation.
-
-    Args:
-        **chosen: As ``entry_points`` takes them, such as ``name="regularizers.dcc"``; all without any.
-    """
-    owners: dict[int, Owner] = {}  # one for each distribution, whose metadata takes a millisecond to read
-    by_key: dict[tuple[str, str, str], EntryPoint] = {}
-    for point in installed(**chosen):
-        if id(point.dist) not in owners:
-            owners[id(point.dist)] = owner_of(point)
-        owner = attrs.evolve(owners[id(point.dist)], plugin=point.name)
-        by_key[point.name, str(owner), point.value] = point
-    return [by_key[key] for key in sorted(by_key)]
-
-
 def _claimed(kind: str, package: str, name: str) -> list[EntryPoint]:
     """Return the entry points of a name: compatkit's own if it has one, else all."""
-    claims = points(name=f"{kind}.{name}")
+    claims = installed(name=f"{kind}.{name}")
     if package:
         return [point for point in claims if package_of(point) == package]
     return [point for point in claims if is_own(point)] or claims
@@ -230,7 +214,7 @@ class Listed:
 
 def listing() -> list[Listed]:
     """Import every installed plugin separately and describe it, or why it cannot be used."""
-    installed_points, counts = points(), Counter[str]()
+    installed_points, counts = installed(), Counter[str]()
     lines: list[Listed] = []
     for point in installed_points:
         kind, _, name = point.name.partition(".")

@@ -10,12 +10,13 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import PurePath
 from typing import Any
 
+import attrs
 from packaging.utils import canonicalize_name
 
 from compatkit.hooks import PROJECT
 from compatkit.plugins.files import FileDistribution
 from compatkit.plugins.files import distributions as files
-from compatkit.plugins.loading import own_keys
+from compatkit.plugins.loading import own_keys, owner_of
 
 RENAMED = {
     "metrics.mutual_neighbours": "metrics.mutual_neighbors",
@@ -31,7 +32,7 @@ def current(name: str) -> str:
 
 
 def installed(**chosen: Any) -> list[EntryPoint]:
-    """Return entry points of the group and of files that the user names.
+    """Return entry points of the group and of files that the user names, each once, sorted by key and distribution.
 
     Folders such as ``~emo-1.0.dist-info`` are left out: pip renames ``demo`` so while it replaces it.
 
@@ -39,7 +40,13 @@ def installed(**chosen: Any) -> list[EntryPoint]:
         **chosen: As ``entry_points`` takes them, such as ``name="regularizers.dcc"``; all without any.
     """
     points = [point for point in entry_points(group=PROJECT, **chosen) if not _is_leftover(point)]
-    return points + [point for made in files() for point in made.entry_points.select(group=PROJECT, **chosen)]
+    points += [point for made in files() for point in made.entry_points.select(group=PROJECT, **chosen)]
+    owners = {
+        id(point.dist): point for point in points
+    }  # metadata of a distribution take a millisecond to read
+    named = {key: str(attrs.evolve(owner_of(point), plugin="")) for key, point in owners.items()}
+    by_key = {(point.name, named[id(point.dist)], point.value): point for point in points}
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def _is_leftover(point: EntryPoint) -> bool:

@@ -93,7 +93,7 @@ def test_the_command_says_what_it_found_and_where_it_wrote(
     with pytest.raises(SystemExit) as end:
         main(["demo", "--out", "somewhere", "--steps", "7", "--seed", "2"])
     out = capsys.readouterr().out
-    assert end.value.code == 0 and asked == [(("somewhere",), 7, 2)]
+    assert end.value.code == 0 and asked == [((Path("somewhere"),), 7, 2)]
     told = " ".join(out.split())
     assert ("does NOT show" in told) is not shows
     assert (f"they reach 0.80 of the {found.own['iiw-dcc']:.2f}" in told) is shows

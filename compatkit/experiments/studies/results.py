@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -47,7 +49,7 @@ class Results:
         installed: The study.
         arms: In the study's order.
         seeds: From 0.
-        command: The command that reproduces the results.
+        data_given: Whether a folder of data sets was named.
         records: One per arm and seed.
     """
 
@@ -56,7 +58,7 @@ class Results:
     settings: Mapping[str, Any]
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
-    command: str
+    data_given: bool
     records: Mapping[tuple[str, int], StudyRecord]
 
     @property
@@ -73,14 +75,27 @@ class Results:
         """How size and changed settings differ from the paper's; empty if they do not."""
         text = self.installed.study.scale.get(self.size, "")
         plain = settings_of(self.installed, self.size)
-        changes = [
-            f"{name} {value} in place of {plain[name]}"
-            for name, value in self.settings.items()
-            if value != plain[name]
-        ]
+        changes = [f"{name} {value} in place of {plain[name]}" for name, value in self.changes.items()]
         if changes:
             text += f" Changed by hand: {', '.join(changes)}."
         return text.strip()
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Settings that differ from those of the size."""
+        plain = settings_of(self.installed, self.size)
+        return {name: value for name, value in self.settings.items() if value != plain[name]}
+
+    @property
+    def command(self) -> str:
+        """The command that reproduces the results, with folders as DIR and OUT."""
+        words = ["compatkit", "study", "run", self.installed.number]
+        words += ["--seeds", str(len(self.seeds)), "--size", self.size]
+        if self.arms != self.installed.study.arms:
+            words += ["--arms", ",".join(self.arms)]
+        for name, value in self.changes.items():
+            words += ["--set", f"{name}={json.dumps(value)}"]
+        return shlex.join([*words, *(["--data", "DIR"] if self.data_given else []), "--out", "OUT"])
 
     @property
     def notes(self) -> list[str]:

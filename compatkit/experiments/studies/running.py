@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -88,7 +87,7 @@ def carry_out(
             settings=settings,
             arms=chosen,
             seeds=tuple(range(seeds)),
-            command=_command(installed, seeds, size, chosen, settings, data is not None),
+            data_given=data is not None,
             records={key: done[key] for key in wanted},
         )
         return _write(results, folder)
@@ -165,25 +164,6 @@ def _write(results: Results, folder: Path) -> StudyDocument:
     document = StudyDocument(results.to_json([TABLE, *pictures, records.FILE]))
     write(folder / RESULTS, json.dumps(document, indent=2, allow_nan=False) + "\n")
     return document
-
-
-def _command(
-    installed: InstalledStudy,
-    seeds: int,
-    size: str,
-    arms: Sequence[str],
-    settings: Mapping[str, Any],
-    data: bool,
-) -> str:
-    """Return the command that reproduces the results, with folders as DIR and OUT."""
-    words = ["compatkit", "study", "run", installed.number, "--seeds", str(seeds), "--size", size]
-    if tuple(arms) != installed.study.arms:
-        words += ["--arms", ",".join(arms)]
-    plain = settings_of(installed, size)
-    for name, value in settings.items():
-        if value != plain[name]:
-            words += ["--set", f"{name}={json.dumps(value)}"]
-    return shlex.join([*words, *(["--data", "DIR"] if data else []), "--out", "OUT"])
 
 
 def _line(record: StudyRecord) -> str:
