@@ -16,7 +16,8 @@ from compatkit.contracts.contract import EXTRACTORS, HEADS, Data
 from compatkit.contracts.evidence import Cell
 from compatkit.contracts.labels import Labels, label_findings
 from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
-from compatkit.contracts.match import inputs_of, outputs_of, wiring
+from compatkit.contracts.match import wiring
+from compatkit.contracts.ports import SizedPorts
 from compatkit.contracts.report import Finding, Outline, Outlines, Report, codes_of
 from compatkit.errors import UsageError
 from compatkit.foundation.arguments import checks_arguments
@@ -94,8 +95,8 @@ def report_of(
     check_kind(head, "second", second)
     left, right = extractor.contract, head.contract
     provided, required = (
-        outputs_of(left.structural.outputs, left.data),
-        inputs_of(right.structural.inputs, right.data),
+        SizedPorts(left.structural.outputs, left.data.size),
+        SizedPorts(right.structural.inputs, right.data.size),
     )
     structural = [difference.finding(provided, required) for difference in wiring(provided, required)]
     training = rules.training(left.protocol, rules.protocol_of(head))

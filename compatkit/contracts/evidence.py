@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import attrs
@@ -247,42 +246,19 @@ def above_chance(correct: int, n: int, chance: float) -> float:
     return 1.0 - min(1.0, _tail(n - correct + 1, n, 1 - chance))
 
 
-def paired_interval(accuracy: Sequence[bool], bound: Sequence[bool]) -> tuple[float, float]:
+def paired_interval_of_counts(gained: int, lost: int, n: int) -> tuple[float, float]:
     """Return the 95 % interval of the difference of two accuracies on the same examples.
 
     Normal approximation on the per-example differences (-1, 0, 1), with one example gained and one lost added, so that
     the interval does not collapse to a point if both agree on all of few examples.
 
     Args:
-        accuracy: Whether the pair is right on each example.
-        bound: The same for the reference network, in the same order.
+        gained: Examples that only the pair gets right.
+        lost: Examples that only the reference network gets right.
+        n: All examples.
 
     Source: Bonett and Price (2012), "Adjusted Wald confidence interval for a difference of binomial
         proportions based on paired data", the interval of the title.
-
-    Raises:
-        UsageError: The lengths differ, or there are no examples.
-    """
-    if len(accuracy) != len(bound):
-        raise UsageError(
-            f"A paired interval needs the same examples on both sides; got {len(accuracy)} and {len(bound)}."
-        )
-    gained = sum(
-        1 for right, reference_right in zip(accuracy, bound, strict=True) if right and not reference_right
-    )
-    lost = sum(
-        1 for right, reference_right in zip(accuracy, bound, strict=True) if reference_right and not right
-    )
-    return paired_interval_of_counts(gained, lost, len(accuracy))
-
-
-def paired_interval_of_counts(gained: int, lost: int, n: int) -> tuple[float, float]:
-    """Return ``paired_interval`` from counts.
-
-    Args:
-        gained: Examples that only the pair gets right.
-        lost: Examples that only the reference gets right.
-        n: All examples.
 
     Raises:
         UsageError: There are no examples, or the counts exceed them.

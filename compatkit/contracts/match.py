@@ -17,10 +17,9 @@ import attrs
 
 from compatkit.contracts.contract import Blueprint, Data, Port
 from compatkit.contracts.ports import (
-    AtSize,
     Sides,
+    SizedPorts,
     agree,
-    at_size,
     by,
     grid,
     grid_at,
@@ -51,45 +50,6 @@ AVERAGED = "not averaged", "averaged over positions"
 SAME_TENSORS = "cut both networks where the same tensors cross"
 
 
-class Outputs(NamedTuple):
-    """Inputs of the wiring rule for an extractor: its output ports, and the size of its images."""
-
-    ports: tuple[Port, ...]
-    size: Sides
-
-
-class Inputs(NamedTuple):
-    """Inputs of the wiring rule for a head.
-
-    Attributes:
-        names: Names of its input ports.
-        taken: What they require, at the size of the images that the head was trained on.
-    """
-
-    names: tuple[str, ...]
-    taken: tuple[AtSize, ...]
-
-
-def outputs_of(ports: Sequence[Port], data: Data) -> Outputs:
-    """Return the wiring inputs of an extractor for images described by ``data``.
-
-    Args:
-        ports: Its output ports.
-        data: Description of the images.
-    """
-    return Outputs(tuple(ports), data.size)
-
-
-def inputs_of(ports: Sequence[Port], data: Data) -> Inputs:
-    """Return the wiring inputs of a head trained on images described by ``data``.
-
-    Args:
-        ports: Its input ports.
-        data: Description of the images.
-    """
-    return Inputs(tuple([port.name for port in ports]), tuple([at_size(port, data.size) for port in ports]))
-
-
 class WiringDifference(NamedTuple):
     """A difference at a cut.
 
@@ -106,7 +66,7 @@ class WiringDifference(NamedTuple):
     adapter: Blueprint | None = None
     place: int | None = None
 
-    def finding(self, provided: Outputs, required: Inputs) -> Finding:
+    def finding(self, provided: SizedPorts, required: SizedPorts) -> Finding:
         """Return the finding for this difference between ``provided`` and ``required``.
 
         Args:
@@ -116,12 +76,12 @@ class WiringDifference(NamedTuple):
         remedy = self.remedy if self.adapter is None else needed(self.adapter)
         subject = "head inputs expect, extractor outputs give"
         if self.place is not None:
-            names = required.names[self.place], provided.ports[self.place].name
+            names = required.ports[self.place].name, provided.ports[self.place].name
             subject = f"head input {names[0]!r} expects, extractor output {names[1]!r} gives"
         return Finding(self.code, "structural", self.severity, self.expected, self.actual, subject, remedy)
 
 
-def wiring(provided: Outputs, required: Inputs, fitted: bool = False) -> Sequence[WiringDifference]:
+def wiring(provided: SizedPorts, required: SizedPorts, fitted: bool = False) -> Sequence[WiringDifference]:
     """Return the differences that keep the extractor's outputs from entering the head unchanged.
 
     One output and one input are matched regardless of names; several are matched by name and order.
@@ -131,19 +91,16 @@ def wiring(provided: Outputs, required: Inputs, fitted: bool = False) -> Sequenc
         required: Inputs of the head.
         fitted: Include a projection even if the widths are equal.
     """
-    names, ports = required.names, provided.ports
-    if len(ports) == len(names) == 1:
-        return Walk(ports[0], required.taken[0], provided.size, fitted, 0).differences()
-    provided_names = tuple(port.name for port in ports)
-    if provided_names != names:
+    provided_names, names = ([port.name for port in side.ports] for side in (provided, required))
+    if not len(names) == len(provided_names) == 1 and provided_names != names:
         expected, gives = [
             f"{len(tensors)} tensors ({', '.join(tensors)})" for tensors in (names, provided_names)
         ]
         return [WiringDifference("ports-differ", "refuses", expected, gives, SAME_TENSORS)]
     return [
         difference
-        for place, (port, taken) in enumerate(zip(ports, required.taken, strict=True))
-        for difference in Walk(port, taken, provided.size, fitted, place).differences()
+        for place, (port, taken) in enumerate(zip(provided.ports, required.ports, strict=True))
+        for difference in Walk(port, taken, provided.size, required.size, fitted, place).differences()
     ]
 
 
@@ -164,7 +121,7 @@ def adapters_for(
     Raises:
         IncompatibleError: No sequence of adapters makes the ports fit.
     """
-    provided, required = outputs_of(outputs, data), inputs_of(inputs, head_data)
+    provided, required = SizedPorts(tuple(outputs), data.size), SizedPorts(tuple(inputs), head_data.size)
     differences, count = wiring(provided, required, fitted), len(outputs)
     refused = [
         str(difference.finding(provided, required))
@@ -188,15 +145,17 @@ class Walk:
 
     Attributes:
         port: The features after the adapters found so far.
-        taken: What the head requires, at the size of the images it was trained on.
+        taken: What the head requires.
         size: Size of the extractor's images.
+        trained: Size of the images that the head was trained on.
         fitted: Whether to include a projection in any case, at the head's sizes.
         place: Index of the port.
     """
 
     port: Port
-    taken: AtSize
+    taken: Port
     size: Sides
+    trained: Sides
     fitted: bool = False
     place: int = 0
     _differences: list[WiringDifference] = attrs.field(factory=list)
@@ -207,7 +166,7 @@ class Walk:
         converts = port.dtype != taken.dtype
         if converts:
             self._dtype(at_the_end=False)
-        if not (taken.regular and regular(port)):
+        if not (regular(taken) and regular(port)):
             self._raw_shapes()
         else:
             if (port.layout == "NC") != (taken.layout == "NC"):
@@ -259,7 +218,7 @@ class Walk:
     def _raw_shapes(self) -> None:
         """Compare ports without a batch axis or known layout: shapes must be equal."""
         provided = [resolved(dimension, self.size) for dimension in self.port.shape]
-        required = self.taken.shape
+        required = [resolved(dimension, self.trained) for dimension in self.taken.shape]
         fits = len(provided) == len(required) and self.port.layout == self.taken.layout
         if fits and all(agree(*pair) for pair in zip(provided, required, strict=True)):
             return
@@ -298,10 +257,11 @@ class Walk:
             self._refuses("tokens-differ", *text, "use a model with class tokens")
 
     def _positions(self) -> None:
-        provided, required = spatial_at(self.port, self.size), self.taken.positions
+        provided, required = spatial_at(self.port, self.size), spatial_at(self.taken, self.trained)
         if provided is None or required is None:
             return
-        sides, wanted, fixed = grid(provided, self.size), self.taken.sides, self.taken.fixed
+        sides, wanted = grid(provided, self.size), grid(required, self.trained)
+        fixed = all(isinstance(dimension, int) for dimension in self.taken.spatial)
         maps = len(provided) + len(required) > 2  # two token ports are compared by their counts
         if (sides == wanted) if maps and sides and wanted else (prod(provided) == prod(required)):
             return

@@ -6,60 +6,18 @@ from collections.abc import Sequence
 from math import isqrt
 from typing import NamedTuple
 
-from compatkit.contracts.contract import Dimension, Layout, Port, Scaled
+from compatkit.contracts.contract import Dimension, Port, Scaled
 from compatkit.errors import UsageError
 
 Sides = tuple[int, int]
 """Height and width in pixels or positions."""
 
 
-class AtSize(NamedTuple):
-    """Requirements of a head's port for images of one size; equal values accept the same, whatever the names.
+class SizedPorts(NamedTuple):
+    """Ports that cross a cut, and the size of the images that they belong to."""
 
-    Attributes:
-        regular: Result of ``regular``.
-        shape: The dimensions as far as they are known.
-        channels: Feature width; None if the port is not regular.
-        positions: Result of ``spatial_at``; None if the port is not regular.
-        sides: Result of ``grid`` for ``positions``.
-        fixed: Whether only these positions are accepted.
-    """
-
-    dtype: str
-    layout: Layout
-    range: str
-    pooled: bool
-    prefix_tokens: int
-    regular: bool
-    shape: tuple[Dimension, ...]
-    channels: Dimension | None
-    positions: tuple[int, ...] | None
-    sides: Sides | None
-    fixed: bool
-
-
-def at_size(port: Port, size: Sides) -> AtSize:
-    """Return the requirements of a head's port for images of ``size``.
-
-    Args:
-        port: Of the head.
-        size: Height and width in pixels.
-    """
-    usual, spatial = regular(port), port.spatial
-    positions = _positions(port, spatial, size) if usual else None
-    return AtSize(
-        port.dtype,
-        port.layout,
-        port.range,
-        port.pooled,
-        port.prefix_tokens,
-        usual,
-        tuple([resolved(dimension, size) for dimension in port.shape]),
-        port.channels if usual else None,
-        positions,
-        None if positions is None else grid(positions, size),
-        all([isinstance(dimension, int) for dimension in spatial]),
-    )
+    ports: tuple[Port, ...]
+    size: Sides
 
 
 def regular(port: Port) -> bool:
@@ -79,13 +37,9 @@ def spatial_at(port: Port, size: Sides) -> tuple[int, ...] | None:
         port: Of either side.
         size: Height and width in pixels.
     """
-    return _positions(port, port.spatial, size)
-
-
-def _positions(port: Port, spatial: tuple[Dimension, ...], size: Sides) -> tuple[int, ...] | None:
     seen = port.measured.get(f"{size[0]}x{size[1]}") if port.measured else None
     if seen is None:
-        lengths = [resolved(dimension, size) for dimension in spatial]
+        lengths = [resolved(dimension, size) for dimension in port.spatial]
         seen = tuple([length for length in lengths if isinstance(length, int)])
         if len(seen) < len(lengths):
             return None

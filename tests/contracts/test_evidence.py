@@ -14,7 +14,6 @@ from compatkit.contracts.evidence import (
     above_chance,
     figure,
     grade,
-    paired_interval,
     paired_interval_of_counts,
     recovered,
     wilson,
@@ -79,9 +78,7 @@ def test_above_chance_at_the_ends() -> None:
 def test_paired_interval_worked_by_hand() -> None:
     # 100 examples, 4 gained, 10 lost: up = 5 / 102, down = 11 / 102, difference -.0588235;
     # half = 1.959964 * sqrt((16 / 102 - .0034602) / 102) = 1.959964 * .0387808 = .0760089
-    ours = [True] * 4 + [False] * 10 + [True] * 86
-    bound = [False] * 4 + [True] * 10 + [True] * 86
-    assert paired_interval(ours, bound) == pytest.approx((-0.134832, 0.017185), abs=2e-6)
+    assert paired_interval_of_counts(4, 10, 100) == pytest.approx((-0.134832, 0.017185), abs=2e-6)
 
 
 def test_paired_interval_tends_to_the_normal_one_of_the_differences() -> None:
@@ -94,17 +91,17 @@ def test_paired_interval_tends_to_the_normal_one_of_the_differences() -> None:
 
 
 def test_paired_interval_of_two_that_agree_shrinks_with_the_examples_but_not_to_a_point() -> None:
-    assert paired_interval([True] * 20, [True] * 20)[0] < -0.05
-    assert paired_interval([True] * 1000, [True] * 1000)[0] > -0.01
+    assert paired_interval_of_counts(0, 0, 20)[0] < -0.05
+    assert paired_interval_of_counts(0, 0, 1000)[0] > -0.01
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
 def test_paired_interval_turns_around_with_its_arguments(pairs: list[tuple[bool, bool]]) -> None:
-    ours, bound = [one for one, _ in pairs], [other for _, other in pairs]
-    low, high = paired_interval(ours, bound)
+    gained, lost = pairs.count((True, False)), pairs.count((False, True))
+    low, high = paired_interval_of_counts(gained, lost, len(pairs))
     assert -1 <= low < high <= 1
-    assert paired_interval(bound, ours) == pytest.approx((-high, -low))
+    assert paired_interval_of_counts(lost, gained, len(pairs)) == pytest.approx((-high, -low))
 
 
 def test_recovered_is_the_share_of_the_way_from_chance_to_the_bound() -> None:
@@ -159,8 +156,7 @@ def test_one_common_class_cannot_be_told_from_chance() -> None:
         lambda: figure(0, 0),
         lambda: above_chance(3, 2, 0.5),
         lambda: above_chance(1, 2, 1.5),
-        lambda: paired_interval([True], [True, False]),
-        lambda: paired_interval([], []),
+        lambda: paired_interval_of_counts(0, 0, 0),
         lambda: paired_interval_of_counts(3, 3, 5),
     ],
 )

@@ -14,8 +14,8 @@ from sample_components import FEATURES, GRAY
 
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.contracts.contract import Data, Port, Scaled
-from compatkit.contracts.match import adapters_for, inputs_of, outputs_of, wiring
-from compatkit.contracts.ports import grid_at, spatial_at, tensor_shape
+from compatkit.contracts.match import adapters_for, wiring
+from compatkit.contracts.ports import SizedPorts, grid_at, spatial_at, tensor_shape
 from compatkit.contracts.report import Finding
 from compatkit.contracts.stitch import after, described, needed, on_port, project
 from compatkit.errors import IncompatibleError, UsageError
@@ -25,7 +25,7 @@ HALVES = (Scaled("H", floordiv=4), Scaled("W", floordiv=4))
 
 
 def findings(outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data) -> list[Finding]:
-    sides = outputs_of(outputs, data), inputs_of(inputs, head_data)
+    sides = SizedPorts(tuple(outputs), data.size), SizedPorts(tuple(inputs), head_data.size)
     return [one.finding(*sides) for one in wiring(*sides)]
 
 

@@ -15,7 +15,7 @@ from sample_components import FEATURES, GRAY, extractor, head, initial, labels, 
 from torch import Tensor, nn
 
 from compatkit.contracts.contract import Label
-from compatkit.contracts.evidence import Cell, figure, grade, paired_interval, recovered
+from compatkit.contracts.evidence import Cell, figure, grade, paired_interval_of_counts, recovered
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, EnvironmentFailure, UsageError
 from compatkit.evaluation.component import Component
@@ -109,7 +109,9 @@ def test_every_figure_agrees_with_a_slow_copy_in_float64(policy: str) -> None:
             assert cell.bound == figure(sum(own), len(own))
             assert cell.recovered == recovered(sum(answers) / len(answers), cell.chance, sum(own) / len(own))
             if right is not rights[0]:
-                assert cell.difference == paired_interval(answers, own)
+                pairs = list(zip(answers, own, strict=True))
+                gained, lost = pairs.count((True, False)), pairs.count((False, True))
+                assert cell.difference == paired_interval_of_counts(gained, lost, len(pairs))
     assert True in varied  # the copies do not always give the same class
 
 
@@ -240,7 +242,7 @@ def test_a_cell_worked_by_hand_with_other_names_and_a_class_apart() -> None:
     # Own head among car and cat: right, right, right, wrong (its ship does not count here).
     assert cell.bound == figure(3, 4)
     assert cell.recovered == 1.0
-    assert cell.difference == paired_interval([True, False, True, True], [True, True, True, False])
+    assert cell.difference == paired_interval_of_counts(1, 1, 4)
     assert not cell.own
     # On the diagonal all three classes count, and image 3 is taken for a ship.
     assert own_cell.own

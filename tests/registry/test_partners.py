@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compatkit.contracts.contract import Contract, Data, Dimension, Label, Port, Protocol, Scaled, Structural
-from compatkit.contracts.match import inputs_of, outputs_of, wiring
+from compatkit.contracts.match import wiring
+from compatkit.contracts.ports import SizedPorts
 from compatkit.contracts.report import Finding
 from compatkit.registry.versions.partners import Side, lost
 
@@ -83,7 +84,7 @@ def component(side: Side, ports: tuple[Port, ...], data: Data) -> Contract:
 
 
 def findings(outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data) -> list[Finding]:
-    sides = outputs_of(outputs, data), inputs_of(inputs, head_data)
+    sides = SizedPorts(tuple(outputs), data.size), SizedPorts(tuple(inputs), head_data.size)
     return [one.finding(*sides) for one in wiring(*sides)]
 
 
