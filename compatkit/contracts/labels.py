@@ -186,8 +186,6 @@ def look_alikes(a: Classes, b: Classes, pairs: Sequence[tuple[int, int]]) -> lis
         b: The same for the other side.
         pairs: Result of ``common``.
     """
-    if _plain(a) and _plain(b):
-        return []
     mine, theirs = ({pair[side] for pair in pairs} for side in (0, 1))
     places = _places(map(_forms, b))
     return [
@@ -211,14 +209,9 @@ def _meanings(classes: Classes, owner: str) -> list[tuple[str, ...]]:
                 f"Two of {owner} have the same name: number {first + 1}, {_shown(classes[first])}, and number "
                 f"{place + 1}, {name!r} (case, spaces and underscores are ignored). Rename one of them."
             )
-        meant = _MEANS.get(own, own)
-        meanings.append(_all_meant(meant, others) if others else (meant,))
+        spelled = (own, *map(spelling, others))
+        meanings.append(tuple(dict.fromkeys(_MEANS.get(known_name, known_name) for known_name in spelled)))
     return meanings
-
-
-def _all_meant(meant: str, others: Sequence[str]) -> tuple[str, ...]:
-    spelled = map(spelling, others)
-    return tuple({meant: None} | {_MEANS.get(name, name): None for name in spelled})
 
 
 def _places(classes: Iterable[tuple[str, ...]]) -> dict[str, list[int]]:
@@ -226,26 +219,12 @@ def _places(classes: Iterable[tuple[str, ...]]) -> dict[str, list[int]]:
     places: dict[str, list[int]] = {}
     for place, names in enumerate(classes):
         for name in names:
-            if name in places:
-                places[name].append(place)
-            else:
-                places[name] = [place]
+            places.setdefault(name, []).append(place)
     return places
 
 
 def _partners(names: tuple[str, ...], places: Mapping[str, list[int]]) -> Sequence[int]:
-    if len(names) == 1:
-        return places.get(names[0], ())
     return sorted({place for name in names for place in places.get(name, ())})
-
-
-def _plain(classes: Classes) -> bool:
-    return all(
-        name.isascii()
-        if isinstance(name, str)
-        else name.name.isascii() and all(map(str.isascii, name.same_as))
-        for name in classes
-    )
 
 
 def _forms(name: str | Label) -> tuple[str, ...]:

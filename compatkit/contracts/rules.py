@@ -165,22 +165,12 @@ def features_of(
         inputs: Input ports of a head; None for an extractor.
     """
     stated = features or ()
-    names = (
-        [None] * len(stated)
-        if inputs is None
-        else [port.name if len(inputs) > 1 else None for port in inputs]
-    )
-    return tuple(
-        [
-            Features(
-                statistics.mean,
-                statistics.std,
-                blobs.get(statistics.per_channel["blob"]) if statistics.per_channel else None,
-                name,
-            )
-            for statistics, name in zip(stated, names, strict=False)
-        ]
-    )
+    names = [port.name for port in inputs] if inputs and len(inputs) > 1 else [None] * len(stated)
+    rows = []
+    for known, name in zip(stated, names, strict=False):
+        channels = blobs.get(known.per_channel["blob"]) if known.per_channel else None
+        rows.append(Features(known.mean, known.std, channels, name))
+    return tuple(rows)
 
 
 def statistics(left: Sequence[Features], right: Sequence[Features]) -> list[Finding]:
