@@ -86,9 +86,20 @@ class Aliases:
         Raises:
             FormatError: One is damaged.
         """
-        log = self._log(alias)
-        moves = (_read(log, number) for number in log.numbers())
+        moves = (self.move(alias, number) for number in self._log(alias).numbers())
         return [move for move in moves if move is not None]
+
+    def move(self, alias: str, number: int) -> AliasEntry | None:
+        """Return one move of an alias; None if it is gone, or was cut off.
+
+        Args:
+            alias: One segment.
+            number: Of the move, from 1.
+
+        Raises:
+            FormatError: It is damaged.
+        """
+        return _read(self._log(alias), number)
 
     def set(self, alias: str, version: str | None, *, expected: str | Anything | None = ANY) -> None:
         """Move an alias, or remove it. Where it is there already, only a pointer that differs is written anew.

@@ -12,10 +12,11 @@ import attrs
 
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, NotFound
-from compatkit.registry.aliases import read_move
-from compatkit.registry.maintenance.files import read_json
-from compatkit.registry.maintenance.survey import Survey
+from compatkit.registry.aliases import Aliases
+from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Bump, Version, check_name, is_digest
+from compatkit.registry.refs import Tombstone
+from compatkit.registry.scan import AliasMove, TombstoneFile
 from compatkit.registry.steps import published_change
 from compatkit.registry.versions.diff import Difference, diff
 
@@ -72,10 +73,13 @@ def log(store: Store, name: str) -> list[HistoryEntry]:
     if name not in survey.names:
         store.versions(name)  # says which names are near
         raise NotFound(f"no component is named {name!r}.", subject=name)
-    events = [*_published(store, survey, name), *_withdrawn(survey, name), *_moved(survey, name)]
-    order = {"published": 0, "alias": 1, "withdrawn": 2}
-    events.sort(key=lambda event: (int(event[0]), order[event[1].what], event[2]), reverse=True)
-    return [entry for _, entry, _ in events]
+    files = survey.names[name]
+    entries = list(_published(store, name, files))
+    for alias, moves in sorted(files.moves.items()):
+        entries += [_moved(store, place, alias) for _, place in sorted(moves.items())]
+    entries += [_withdrawn(store, place) for _, place in sorted(files.tombstones.items())]
+    # in one second, what must come first does; files and logs have coarse clocks
+    return sorted(reversed(entries), key=lambda entry: int(_seconds(entry.when)), reverse=True)
 
 
 def change_between(store: Store, old: str, new: str) -> Difference:
@@ -99,32 +103,29 @@ def change_between(store: Store, old: str, new: str) -> Difference:
     return diff(before, after)
 
 
-Dated = tuple[float, HistoryEntry, int]
-"""Seconds, the entry, and the number that decides among those of one second: files and logs have coarse clocks."""
+def _damaged(store: Store, path: str, what: What, version: str, error: CompatkitError) -> HistoryEntry:
+    """Return the entry for a file that cannot be read, at the time of its last change."""
+    written = _iso(_written(store.root / path))
+    return HistoryEntry(written, what, version, f"damaged: {error}", damaged=True)
 
 
-def _published(store: Store, survey: Survey, name: str) -> Iterator[Dated]:
+def _published(store: Store, name: str, files: NameFiles) -> Iterator[HistoryEntry]:
     before: tuple[Version, Manifest] | None = None
     admitted = store.policies.admitted(name)
-    for number, version in enumerate(sorted(survey.names[name].versions)):
-        written = _written(survey.root / f"refs/{name}/@versions/{version}")
+    for version, place in sorted(files.versions.items()):
         try:
             digest = store.references.digest(name, version)
             manifest = store.manifest(str(digest)) if digest is not None else None
         except CompatkitError as error:
-            detail = f"damaged: {error}"
-            yield (
-                written,
-                HistoryEntry(_iso(written), "published", str(version), detail, damaged=True),
-                number,
-            )
+            yield _damaged(store, place.path, "published", str(version), error)
             continue
         if manifest is None:
             continue  # it was removed at this moment
         step, detail = None, "the first version"
         if before is not None:
             step, detail = _step(before, (version, manifest), f"{name}@{version}" in admitted)
-        yield written, HistoryEntry(_iso(written), "published", str(version), detail, step), number
+        written = _iso(_written(store.root / place.path))
+        yield HistoryEntry(written, "published", str(version), detail, step)
         before = version, manifest
 
 
@@ -145,33 +146,26 @@ def _step(
     return change.bump, f"{change.bump} from {before[0]}: {'; '.join(list(unique)[:REASONS])}{more}"
 
 
-def _withdrawn(survey: Survey, name: str) -> Iterator[Dated]:
-    for number, (version, place) in enumerate(sorted(survey.names[name].tombstones.items())):
-        value = read_json(survey.read(place) or b"")
-        if isinstance(value, dict) and isinstance(value.get("reason"), str):
-            when = str(value.get("time", ""))
-            entry = HistoryEntry(when, "withdrawn", str(version), value["reason"])
-        else:
-            detail = f"damaged: {place.path} does not say why"
-            entry = HistoryEntry(
-                _iso(_written(survey.root / place.path)), "withdrawn", str(version), detail, damaged=True
-            )
-        yield _seconds(entry.when), entry, number
+def _withdrawn(store: Store, place: TombstoneFile) -> HistoryEntry:
+    version = str(place.version)
+    try:
+        tombstone = store.references.tombstone(place.name, place.version) or Tombstone("", "")
+    except CompatkitError as error:
+        return _damaged(store, place.path, "withdrawn", version, error)
+    return HistoryEntry(tombstone.time, "withdrawn", version, tombstone.reason)
 
 
-def _moved(survey: Survey, name: str) -> Iterator[Dated]:
-    for alias, files in sorted(survey.names[name].moves.items()):
-        for number, place in sorted(files.items()):
-            move = read_move(survey.read(place) or b"", number)
-            if move is None:
-                when = _iso(_written(survey.root / place.path))
-                detail = f"damaged: {place.path} does not say where :{alias} went"
-                yield _seconds(when), HistoryEntry(when, "alias", "", detail, damaged=True), number
-                continue
-            detail = f":{alias} {move.before or 'nothing'} -> {move.after or 'nothing'}"
-            if move.before is None:
-                detail = f":{alias} -> {move.after or 'nothing'}"
-            yield _seconds(move.time), HistoryEntry(move.time, "alias", move.after or "", detail), number
+def _moved(store: Store, place: AliasMove, alias: str) -> HistoryEntry:
+    try:
+        move = Aliases(store.references.folder(place.name), store.root).move(alias, place.number)
+    except CompatkitError as error:
+        return _damaged(store, place.path, "alias", "", error)
+    if move is None:
+        return HistoryEntry("", "alias", "", f":{alias} did not move: its move was cut off")
+    origin = "" if move.before is None else f"{move.before} "
+    return HistoryEntry(
+        move.time, "alias", move.after or "", f":{alias} {origin}-> {move.after or 'nothing'}"
+    )
 
 
 def _written(path: Path) -> float:

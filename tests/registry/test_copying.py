@@ -592,7 +592,7 @@ def test_an_import_that_was_cut_off_goes_on_where_it_was(
 ):
     for value in range(5):
         publish(source, "a", value)
-    left = 60
+    left = 40
 
     def step(operation: str, path: Path) -> None:
         nonlocal left

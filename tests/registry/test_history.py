@@ -154,8 +154,8 @@ def test_many_reasons_are_counted(
     ("place", "what", "detail"),
     [
         ("@versions/2.0.0", "published", "a/b@2.0.0 is damaged"),
-        ("@tombstones/1.0.0", "withdrawn", "does not say why"),
-        ("@log/prod/2", "alias", "does not say where :prod went"),
+        ("@tombstones/1.0.0", "withdrawn", "/1.0.0: "),
+        ("@log/prod/2", "alias", "expected an object with from and to"),
     ],
 )
 def test_a_damaged_entry_is_shown_and_the_others_too(told: Store, place: str, what: str, detail: str) -> None:

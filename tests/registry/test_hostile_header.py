@@ -152,7 +152,7 @@ TYPES = {
     "unknown dtype": ({"a": entry([2], 0, 2, "O")}, "dtype 'O'"),
     "dtype in lower case": ({"a": entry([2], 0, 2, "u8")}, "dtype 'u8'"),
     "dtype of another library": ({"a": entry([2], 0, 2, ">f4")}, "dtype '>f4'"),
-    "dtype is a list": ({"a": {**U8, "dtype": ["U8"]}}, r"^safetensors\.a\.dtype: "),
+    "dtype is a list": ({"a": {**U8, "dtype": ["U8"]}}, r"^safetensors\.a\: .*dtype"),
     "unknown field": ({"a": {**U8, "note": 1}}, r"^safetensors\.a"),
     "missing field": ({"a": {"dtype": "U8", "shape": [2]}}, r"^safetensors\.a"),
     "entry is text": ({"a": "U8"}, r"^safetensors\.a"),

@@ -6,9 +6,8 @@ A refused blob does not stop the others; a failing disk or network does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 
@@ -203,40 +202,28 @@ class Transfer(Closure):
         """
         self._arrived, self._total = 0, sum(self.item(digest).bytes for digest in self.lacking(digests))
         failed: dict[str, CompatkitError] = {}
-        with closing(self._each(digests)) as each:
-            for count, (digest, outcome) in enumerate(each):
-                if isinstance(outcome, CompatkitError):
-                    failed[digest] = outcome
-                elif outcome:
-                    self.items.append(self.item(digest))
-                self._done = count, len(digests)
-                self._show()
+        with ThreadPoolExecutor(self.choice.jobs) as pool:
+            try:
+                for count, outcome in enumerate(pool.map(self._try_bring, digests)):
+                    if isinstance(outcome, CompatkitError):
+                        failed[digests[count]] = outcome
+                    elif outcome:
+                        self.items.append(self.item(digests[count]))
+                    self._done = count, len(digests)
+                    self._show()
+            except BaseException:
+                self._stop.set()
+                raise
         self.target.settle()
         return failed
 
-    def _each(self, digests: Sequence[str]) -> Generator[tuple[str, bool | CompatkitError]]:
-        """Yield each digest with whether it was copied, or its error, in the order of completion."""
-        if self.choice.jobs == 1:
-            yield from map(self._try_bring, digests)
-            return
-        with ThreadPoolExecutor(self.choice.jobs) as pool:
-            running = [pool.submit(self._try_bring, digest) for digest in digests]
-            try:
-                for future in as_completed(running):
-                    yield future.result()
-            except BaseException:
-                self._stop.set()
-                for other in running:
-                    other.cancel()
-                raise
-
-    def _try_bring(self, digest: str) -> tuple[str, bool | CompatkitError]:
+    def _try_bring(self, digest: str) -> bool | CompatkitError:
         try:
-            return digest, self.bring(digest)
+            return self.bring(digest)
+        except EnvironmentFailure:
+            raise
         except CompatkitError as error:
-            if isinstance(error, EnvironmentFailure):
-                raise
-            return digest, error
+            return error
 
     def _count(self, arrived: int) -> None:
         if self._stop.is_set():

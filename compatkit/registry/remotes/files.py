@@ -142,13 +142,7 @@ class Files:
         if not items:
             return
         with ThreadPoolExecutor(min(WORKERS, len(items))) as pool:
-            running = [pool.submit(work, item) for item in items]
-            try:
-                for item, future in zip(items, running, strict=True):
-                    yield item, future.result()
-            finally:
-                for future in running:
-                    future.cancel()
+            yield from zip(items, pool.map(work, items), strict=True)
 
     def _calling(self, operation: str, path: str) -> AbstractContextManager[None]:
         return calling(self.url, operation, path)

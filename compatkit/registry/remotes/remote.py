@@ -45,7 +45,10 @@ LARGE = 2**23
 LARGEST_CACHED = 2**20
 """Bytes; longer documents are read again when they are copied."""
 CACHED_IN_ALL = 2**28
-_NUMBER = re.compile("[1-9][0-9]{0,8}")
+_MIRRORED = re.compile(
+    rf"refs/(?P<name>[^@]+)/@(?:(?:versions|tombstones)/{VERSION.pattern}|"
+    r"aliases/(?P<alias>[^/]+)|log/(?P<moved>[^/]+)/[1-9][0-9]{0,8})"
+)
 _LISTED = ".listed"
 """Placeholder in the mirror for versions that were listed and not fetched."""
 
@@ -366,17 +369,12 @@ def by_ranges(ask: Callable[[int, int], bytes], size: int) -> Callable[[int], by
 
 def _owner(path: str) -> str | None:
     """Return the component name of a path below ``refs``; None if it is no path of a registry."""
-    name, mark, rest = path.removeprefix("refs/").partition("/@")
-    parts = rest.split("/")
+    match = _MIRRORED.fullmatch(path)
+    if match is None:
+        return None
     try:
-        if not mark or not check_name(name):
-            return None
-        if parts[0] in ("versions", "tombstones"):
-            return name if len(parts) == 2 and VERSION.fullmatch(parts[1]) else None
-        if parts[0] == "aliases":
-            return name if len(parts) == 2 and check_alias(parts[1]) else None
-        if parts[0] == "log" and len(parts) == 3 and _NUMBER.fullmatch(parts[2]):
-            return name if check_alias(parts[1]) else None
+        if alias := match["alias"] or match["moved"]:
+            check_alias(alias)
+        return check_name(match["name"])
     except InvalidName:
         return None
-    return None

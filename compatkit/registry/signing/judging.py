@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
@@ -48,20 +48,9 @@ _BY_CHECK: tuple[type[SignatureError], ...] = (
 """In the order of the checks: of several invalid signatures, the one that passed most checks explains most."""
 
 
-class Accept(Protocol):
-    """Refuses a manifest without a valid signature."""
-
-    def __call__(self, digest: str, signatures: Sequence[bytes], name: str | None = None) -> None:
-        """Return if one signature is valid.
-
-        Args:
-            digest: Of the manifest.
-            signatures: Contents of signature files, unverified.
-            name: ``name@version`` that it is used as; None if it is used by digest.
-
-        Raises:
-            SignatureError: None is valid.
-        """
+Accept = Callable[..., None]
+"""Refuses a manifest without a valid signature: takes its digest, its unverified signatures and ``name@version``, which
+is left out if it is used by digest; raises a SignatureError."""
 
 
 @attrs.frozen

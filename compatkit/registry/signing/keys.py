@@ -199,27 +199,23 @@ def key_file(data: bytes, what: str) -> KeyFile:
             f"{len(data)} bytes. `compatkit keys new NAME` makes a pair of files.",
             subject=what,
         )
-    facts: dict[str, str] = {}
-    for line in above.split("\n"):
-        if line.strip() and not line.startswith("#"):
-            label, _, value = line.partition(":")
-            if label not in ("name", "expires") or label in facts:
-                raise KeyFileError(
-                    f"{what}: above the key there may be '# ...', one 'name: ...' and one 'expires: ...', got "
-                    f"{line!r:.80}.",
-                    subject=what,
-                )
-            facts[label] = value.strip()
+    lines = [line for line in above.split("\n") if line.strip() and not line.startswith("#")]
+    facts = {label: value.strip() for label, _, value in (line.partition(":") for line in lines)}
+    expires = dates.read(facts.get("expires", ""))
+    if (
+        len(facts) < len(lines)
+        or facts.keys() - {"name", "expires"}
+        or ("expires" in facts) != (expires is not None)
+    ):
+        raise KeyFileError(
+            f"{what}: above the key there may be '# ...', one 'name: ...' and one 'expires: ...' with a moment such as "
+            f"2027-01-31T00:00:00Z, got {lines!r:.160}.",
+            subject=what,
+        )
     try:
         name = check_key_name(facts["name"]) if facts.get("name") else ""
     except KeyFileError as error:
         raise KeyFileError(f"{what}: {error}", subject=what) from None
-    expires = dates.read(facts["expires"]) if "expires" in facts else None
-    if "expires" in facts and expires is None:
-        raise KeyFileError(
-            f"{what}: 'expires' is a moment such as 2027-01-31T00:00:00Z, got {facts['expires']!r:.80}.",
-            subject=what,
-        )
     return KeyFile(match[1], block.encode("ascii", "replace"), name, expires)
 
 

@@ -84,15 +84,6 @@ _TEXT = re.compile(rb"[\t\n\r -~]{8}")
 
 
 @attrs.frozen
-class _Stated:
-    """One tensor as stated in the header."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
-
-
-@attrs.frozen
 class TensorEntry:
     """One tensor of a file.
 
@@ -339,10 +330,10 @@ def _stated(name: str, value: Any) -> tuple[str, Sequence[int], int, int]:
         if len(value) == 3 and type(code) is str and type(shape) is list:
             if {type(begin), type(end), *map(type, shape)} == {int}:
                 return code, shape, begin, end
-    stated: _Stated = structure(
-        _Stated, value, f"safetensors.{name:.80}"
-    )  # raises with the path of the fault
-    return stated.dtype, stated.shape, *stated.data_offsets
+    raise FormatError(
+        f"safetensors.{name:.80}: should state dtype (text), shape (whole numbers) and data_offsets (two whole "
+        f"numbers), and nothing else; got {value!r:.200}."
+    )
 
 
 def _check_cover(entries: Sequence[TensorEntry], base: int, total: int) -> None:
