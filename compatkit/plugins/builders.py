@@ -6,8 +6,8 @@ import inspect
 import json
 import re
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from compatkit.errors import PluginError, type_of
 from compatkit.plugins.isolation import Owner, PluginWarning
@@ -20,43 +20,41 @@ if TYPE_CHECKING:
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]{0,63}")
 
 
-def models_of(offer: Offer) -> tuple[str, ...] | None:
-    """Return the model names in a factory's ``names``, or None.
+_FACTS: Mapping[str, tuple[str, Any]] = {
+    "names": ("a list of model names", tuple[str, ...]),
+    "version": ("a text such as '1.2'", str),
+    "library": ("a text such as 'timm'", str),
+    "like_timm": ("True or False", bool),
+}
+"""Attributes by which a factory says more of itself."""
+
+
+def fact_of(offer: Offer, name: str) -> Any:
+    """Return what a factory says of itself; None where it says nothing.
+
+    Args:
+        offer: A plugin's builder.
+        name: A key of ``_FACTS``.
 
     Raises:
-        PluginError: They are not a list of texts.
+        PluginError: It is of another type.
     """
-    names = getattr(offer.factory, "names", None)
-    if names is None:
-        return None
-    listed = isinstance(names, Sequence) and not isinstance(names, str)
-    if not listed or not all(isinstance(name, str) for name in cast("Sequence[object]", names)):
-        raise offer.owner.error(f"names of its factory is a list of model names; got {names!r:.100}.")
-    return tuple(cast("Sequence[str]", names))
+    expected, kind = _FACTS[name]
+    stated = getattr(offer.factory, name, None)
+    value = tuple(stated) if isinstance(stated, list) else stated
+    if value is None or (fits(value, kind) and (kind is not str or _VERSION.fullmatch(value))):
+        return value
+    raise offer.owner.error(f"{name} of its factory is {expected}; got {stated!r:.100}.")
 
 
 def library_of(offer: Offer) -> str:
     """Return the library for blueprints: the distribution and its version, or the factory's ``library``, ``version``.
 
     Raises:
-        PluginError: ``version`` is no text such as ``"1.2"``.
+        PluginError: The factory says neither as a plain text.
     """
-    version = getattr(offer.factory, "version", None) or offer.version or "unknown"
-    if not isinstance(version, str) or not _VERSION.fullmatch(version):
-        raise offer.owner.error(f"version of its factory is a text such as '1.2'; got {version!r:.100}.")
-    return f"{getattr(offer.factory, 'library', None) or offer.distribution or offer.key} {version}"
-
-
-def like_timm(offer: Offer) -> bool:
-    """Return whether a factory says, as ``like_timm``, that its models have timm's interface.
-
-    Raises:
-        PluginError: It says neither True nor False.
-    """
-    stated = getattr(offer.factory, "like_timm", False)
-    if not isinstance(stated, bool):
-        raise offer.owner.error(f"like_timm of its factory is True or False; got {stated!r:.100}.")
-    return stated
+    name, version = (fact_of(offer, fact) for fact in ("library", "version"))
+    return f"{name or offer.distribution or offer.key} {version or offer.version or 'unknown'}"
 
 
 def build_network(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> nn.Module:
@@ -132,9 +130,9 @@ def check_builder(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
     """
     if not takes_one(offer.factory):
         raise _wrong(offer, "takes no model name. Write it as factory(model, **kwargs).")
-    known = models_of(offer)
-    library_of(offer)
-    like_timm(offer)
+    known = fact_of(offer, "names")
+    for name in _FACTS:
+        fact_of(offer, name)
     if known is not None and model not in known:
         raise _wrong(offer, f"does not list {model!r} among its names: {', '.join(known)}.")
     try:
@@ -194,25 +192,26 @@ def _check_forward(offer: Offer, network: nn.Module, kwargs: Mapping[str, Any]) 
     config = getattr(network, "pretrained_cfg", None) or {}
     shape = tuple(config.get("input_size") or (kwargs.get("in_chans", 3), 224, 224))
     images = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
-    made: list[Tensor] = []
-    for mode in ("train", "eval", "eval"):
-        try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                logits = network.train(mode == "train")(images)
-        except Exception as error:
-            raise _wrong(
-                offer,
-                f"gives a network that fails on {' x '.join(map(str, images.shape))} images in {mode} mode: "
-                f"{type(error).__name__}: {error}. State other images in pretrained_cfg['input_size'].",
-            ) from error
-        if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != 2:
-            actual = getattr(logits, "shape", type_of(logits))
-            raise _wrong(
-                offer, f"gives a network with {actual} in {mode} mode, where logits (2, classes) are due."
-            )
-        made.append(logits)
-    if not torch.equal(made[1], made[2]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        logits = [_logits(offer, network, images, mode) for mode in ("train", "eval", "eval")]
+    if not torch.equal(logits[1], logits[2]):
         raise _wrong(offer, "gives a network with other logits for the same images in eval mode.")
+
+
+def _logits(offer: Offer, network: nn.Module, images: Tensor, mode: str) -> Tensor:
+    try:
+        logits: Any = network.train(mode == "train")(images)
+    except Exception as error:
+        raise _wrong(
+            offer,
+            f"gives a network that fails on {' x '.join(map(str, images.shape))} images in {mode} mode: "
+            f"{type(error).__name__}: {error}. State other images in pretrained_cfg['input_size'].",
+        ) from error
+    shape = tuple(getattr(logits, "shape", ()))
+    if len(shape) == 2 and shape[0] == len(images):
+        return logits
+    actual = shape or type(logits).__name__
+    raise _wrong(offer, f"gives a network with {actual} in {mode} mode, where logits (2, classes) are due.")
 
 
 def _check_classes(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 from compatkit.errors import PluginError, UnknownName
 from compatkit.hooks import Training
-from compatkit.plugins.builders import library_of, models_of
+from compatkit.plugins.builders import fact_of, library_of
 from compatkit.plugins.implementations import implementations
 from compatkit.plugins.installed import installed, is_own, is_shadowed, package_of, split_name
 from compatkit.plugins.isolation import PluginWarning, suggestion
@@ -249,7 +249,7 @@ def _describe(line: Listed, loaded: Loaded) -> Listed:
     models: tuple[str, ...] = ()
     if line.kind == "builders":
         library_of(loaded.offer)  # raises if it could not be recorded in a blueprint
-        models = models_of(loaded.offer) or ()
+        models = fact_of(loaded.offer, "names") or ()
     return attrs.evolve(
         line,
         models=models,
