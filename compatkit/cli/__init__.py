@@ -30,7 +30,7 @@ from compatkit.cli.command_line import (
     quiet_option,
     registry_option,
 )
-from compatkit.cli.output import clean, emit, only_json, report_text, show_outcome, speaks, warn
+from compatkit.cli.output import clean, emit, only_json, report_text, speaks, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
 
 COMMANDS = {
@@ -231,7 +231,9 @@ def _failure(error: Exception, machine: bool) -> Failure:
             if not isinstance(outcome := error.subject, PolicyOutcome):
                 return Failure(str(error), error.code, error.exit_code)
             details = outcome.to_json() if machine else None
-            return Failure(str(error), error.code, error.exit_code, details, lambda: show_outcome(outcome))
+            return Failure(
+                str(error), error.code, error.exit_code, details, lambda: click.echo(clean(str(outcome)))
+            )
         case CompatkitError():
             return Failure(str(error), error.code, error.exit_code)
         case MemoryError():

@@ -35,24 +35,21 @@ class AdaptOptions(TrainerOptions, AboutOptions, SigningOptions, SignatureOption
 
     extractor: str = argument()
     head: str = argument()
-    aux: str = option("The self-supervised shared head, a component.", metavar="NAME")
+    aux: str = option("The self-supervised shared head, a component.")
     name: str = option(
         "Images of the target domain: a folder of image files, or a data set by name, path or address; labels are "
         "ignored.",
         "--data",
-        metavar="NAME",
     )
-    test: str | None = option("Measure on this labeled test set; else on that of --data.", metavar="NAME")
-    method: str | None = option(
-        "The regularizer of the head, if its manifest does not name it.", metavar="NAME"
-    )
+    test: str | None = option("Measure on this labeled test set; else on that of --data.")
+    method: str | None = option("The regularizer of the head, if its manifest does not name it.")
     augment: tuple[str, ...] = option("May be given twice.", choices=("crop", "flip"))
     frozen_statistics: str = option(
         "Batch-norm statistics inside the shared head; the paper uses those of the batch.",
         choices=("stored", "batch"),
         default="stored",
     )
-    publish: str | None = option("Publish the adapted extractor as NAME.", metavar="NAME")
+    publish: str | None = option("Publish the adapted extractor as NAME.")
     version: str | None = version_option
 
 

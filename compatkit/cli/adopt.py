@@ -43,7 +43,7 @@ class AdoptOptions(CutOptions, AboutOptions, NamedDataOptions):
         "The network that the weights were saved from; default: what config.json beside them says.",
         metavar="MODEL",
     )
-    name: str = option("Name of the parts, such as zoo/resnet18.", metavar="NAME")
+    name: str = option("Name of the parts, such as zoo/resnet18.")
     key: str | None = option(
         "Entry of the file that contains the weights, such as model_ema; else the common one.",
         metavar="ENTRY",
@@ -54,9 +54,7 @@ class AdoptOptions(CutOptions, AboutOptions, NamedDataOptions):
         convert=renames,
         metavar="OLD=NEW",
     )
-    dataset: str | None = option(
-        "Training images by name or path, for feature statistics.", "--data", metavar="NAME"
-    )
+    dataset: str | None = option("Training images by name or path, for feature statistics.", "--data")
     dataset_labels: bool = option("Use the class names of --data.")
     mean: tuple[float, ...] | None = option(
         "Mean of the images on the scale 0 to 1: one per channel, separated by commas, or one for all.",

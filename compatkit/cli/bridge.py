@@ -11,21 +11,8 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
 from compatkit.cli.releases import AboutOptions
 from compatkit.cli.roots import SignatureOptions, check_target, open_registry, open_store
-from compatkit.components.bridges.ladder import Bridge, RungResult
-from compatkit.contracts.evidence import Figure
+from compatkit.components.bridges.ladder import RungResult
 from compatkit.errors import UsageError
-
-WORDS = {
-    "fit": "the bridge fits",
-    "doubtful": "doubtful: agreement does not show whether the bridge fits; measure it with labels (--test)",
-    "no fit": "no fit: the bridge disagrees with the head's own network",
-}
-MEASURED = "doubtful: agreement does not show whether the bridge fits; see its accuracy"
-BY_LABELS = {
-    "fit": "the bridge fits, by labels",
-    "doubtful": "doubtful: too few labeled images were kept apart to know; pass more with --labels",
-    "no fit": "no fit: the bridge is no better than one answer to all images",
-}
 
 
 class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
@@ -37,14 +24,12 @@ class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
         "Images of the extractor's domain: a folder of image files, or a data set by name, path or address; labels "
         "are ignored.",
         "--data",
-        metavar="NAME",
     )
-    labels: str | None = option("Labeled training images, for the rungs trained with labels.", metavar="NAME")
+    labels: str | None = option("Labeled training images, for the rungs trained with labels.")
     test: str | None = option(
-        "Measure on this labeled test set; else on that of --data, if the head knows its classes.",
-        metavar="NAME",
+        "Measure on this labeled test set; else on that of --data, if the head knows its classes."
     )
-    head_data: str | None = option("Images of the head's domain, for pairing features.", metavar="NAME")
+    head_data: str | None = option("Images of the head's domain, for pairing features.")
     on: str | None = option(
         "Where features are paired: on --data (src), --head-data (dst) or both; dst if --head-data is given.",
         choices=("src", "dst", "mix"),
@@ -59,7 +44,7 @@ class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
     max_images: int = option("Most images to fit on.", min=2, default=1000)
     seed: int = option("Seed of orders and draws.", min=0, max=2**63 - 1, default=0)
     png: Path | None = option("Draw the ladder: agreement against seconds.", written=True)
-    publish: str | None = option("Publish the bridge as NAME, if it fits.", metavar="NAME")
+    publish: str | None = option("Publish the bridge as NAME, if it fits.")
     accept_doubtful: bool = option("Publish a bridge whose verdict is doubtful, too.")
 
 
@@ -111,7 +96,17 @@ def bridge_command(options: BridgeOptions) -> int | None:
     code = 1 if bridge.says == "no fit" or (options.publish is not None and not published) else 0
     if options.json:
         return emit(bridge.to_json() | {"published": published or None}, code)
-    _print(bridge)
+    head = ("rung", "agreement", "kappa", "R2", "accuracy", "images", "labels", "seconds", "")
+    columns([head, *(_row(step, bridge.chosen) for step in bridge.steps)], right=range(1, 8))
+    agreement, notes = bridge.agreement, [f"{step.rung}: {step.note}" for step in bridge.steps if step.note]
+    paragraph(
+        f"{bridge.says}, judged by {bridge.judged_by}: {bridge.chosen} agrees with the head's own network on "
+        f"{agreement.accuracy:.3f} ({agreement.low:.3f} to {agreement.high:.3f}) of {agreement.count:,} images."
+    )
+    if bridge.facts["reference"] is not None:
+        paragraph(f"The head's own network reaches {bridge.facts['reference']:.3f} on the test images.")
+    for note in (*notes, *bridge.notes):
+        paragraph(note)
     for what, reference in published.items():
         click.echo(f"published {what} {reference}")
     if published:
@@ -127,39 +122,18 @@ def bridge_command(options: BridgeOptions) -> int | None:
     return code
 
 
-def _print(bridge: Bridge) -> None:
-    head = ("rung", "agreement", "kappa", "R2", "accuracy", "images", "labels", "seconds", "")
-    columns([head, *(_row(step, bridge.chosen) for step in bridge.steps)], right=range(1, 8))
-    click.echo()
-    agreement, words = bridge.agreement, BY_LABELS if bridge.judged_by == "labels" else WORDS
-    measured = bridge.says == "doubtful" and bridge.step(bridge.chosen).accuracy is not None
-    click.echo(f"{MEASURED if measured else words[bridge.says]}: {bridge.chosen}")
-    paragraph(
-        f"It agrees with the head's own network on {_share(agreement)} of {agreement.count:,} held-out images "
-        f"({agreement.low:.3f} to {agreement.high:.3f})."
-    )
-    if bridge.facts["reference"] is not None:
-        paragraph(f"The head's own network reaches {bridge.facts['reference']:.3f} on the test images.")
-    for note in (*(f"{step.rung}: {step.note}" for step in bridge.steps if step.note), *bridge.notes):
-        paragraph(note)
-
-
 def _row(step: RungResult, chosen: str) -> tuple[str, ...]:
     if step.agreement is None:
         return (step.rung, "-", "", "", "", "", "", "", "left out")
     kappa = None if step.agreed is None else step.agreed.kappa
     return (
         step.rung,
-        _share(step.agreement),
+        f"{step.agreement.accuracy:.3f}",
         "" if kappa is None else f"{kappa:.3f}",
         "" if step.explained is None else f"{step.explained:.2f}",
-        "" if step.accuracy is None else _share(step.accuracy),
+        "" if step.accuracy is None else f"{step.accuracy.accuracy:.3f}",
         f"{step.images:,}",
         f"{step.labels:,}" if step.labels else "",
         f"{step.seconds:.2f}",
         "chosen" if step.rung == chosen else "",
     )
-
-
-def _share(figure: Figure) -> str:
-    return f"{figure.accuracy:.3f}"

@@ -37,7 +37,7 @@ class CheckOptions(NamedDataOptions, SignatureOptions):
         default="direct",
     )
     name: str | None = option(
-        "Compare the heads' classes with those of this data set, by name or path.", "--data", metavar="NAME"
+        "Compare the heads' classes with those of this data set, by name or path.", "--data"
     )
     bn_policy: str = bn_policy_option
     markdown: Path | None = option("Write the verdicts as Markdown tables.", written=True)

@@ -36,8 +36,7 @@ class ModelOptions(Options):
     """Which model is built."""
 
     builder: str | None = option(
-        "Builder of the model: timm, torchvision, or a plugin; default: the one that has a model of this name.",
-        metavar="NAME",
+        "Builder of the model: timm, torchvision, or a plugin; default: the one that has a model of this name."
     )
     kwargs: dict[str, Any] = option(
         "Further arguments of the model: '{\"in_chans\": 1}'.",

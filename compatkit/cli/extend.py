@@ -16,7 +16,7 @@ class ExtendOptions(AboutOptions, SigningOptions, SignatureOptions, DataOptions)
 
     head: str = argument()
     classes: str = option("Names of the new classes, in order.", metavar="A,B,C")
-    publish: str = option("Name of the new head.", metavar="NAME")
+    publish: str = option("Name of the new head.")
     seed: int = option("Seed of the new rows.", min=0, default=0)
     version: str | None = version_option
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compatkit.cli.options import Options, option
 from compatkit.cli.output import warn
-from compatkit.errors import DataError, EnvironmentFailure, UnknownName, UsageError
+from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from compatkit.components.images import PolicyData
@@ -116,9 +116,7 @@ class TestSetOptions(NamedDataOptions):
     """The test set of one extractor."""
 
     name: str | None = option(
-        "Test set by name or path; default: the one that the extractor was trained on.",
-        "--data",
-        metavar="NAME",
+        "Test set by name or path; default: the one that the extractor was trained on.", "--data"
     )
     recipe: Path | None = recipe_option
 
@@ -139,7 +137,7 @@ class AdmissionOptions(NamedDataOptions):
     measure: bool = option(
         "Measure on arrival what policies of the receiving registry require and no result decides."
     )
-    names: tuple[str, ...] = option("Images to measure on, by name or path.", "--data", metavar="NAME")
+    names: tuple[str, ...] = option("Images to measure on, by name or path.", "--data")
     unmeasured: bool = option(
         "Accept what policies of the receiving registry require but nobody measured; their logs record it."
     )
@@ -237,14 +235,19 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
 
 
 @contextmanager
-def named_options() -> Iterator[None]:
-    """Add the helpful options to an error about a recipe's missing data set."""
+def _hinted(kind: type[CompatkitError], part: str, hint: str) -> Iterator[None]:
+    """Add a hint to an error whose message has this part."""
     try:
         yield
-    except DataError as error:
-        if NOT_FOUND not in str(error):
+    except kind as error:
+        if part not in str(error):
             raise
-        raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
+        raise kind(f"{error} {hint}", subject=error.subject) from error
+
+
+def named_options() -> AbstractContextManager[None]:
+    """Add the helpful options to an error about a recipe's missing data set."""
+    return _hinted(DataError, NOT_FOUND, "Here: --data-root DIR, --download.")
 
 
 @contextmanager
@@ -262,10 +265,5 @@ def offline(*, unless: bool) -> Iterator[None]:
         return
     from compatkit.adapters import fetching
 
-    try:
-        with fetching.offline():
-            yield
-    except EnvironmentFailure as error:
-        if "could not be fetched" not in str(error):
-            raise
-        raise EnvironmentFailure(f"{error} --download fetches them.", subject=error.subject) from error
+    with _hinted(EnvironmentFailure, "could not be fetched", "--download fetches them."), fetching.offline():
+        yield

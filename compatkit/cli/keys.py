@@ -70,7 +70,7 @@ class KeysTrustOptions(FolderOptions):
     """Arguments and options of ``keys trust``."""
 
     key: str = argument()
-    name: str | None = option("Name for it; default: the name in the file.", "--as", metavar="NAME")
+    name: str | None = option("Name for it; default: the name in the file.", "--as")
     expires: str | None = option(
         "When to stop trusting it: 365d, or 2027-01-31; default: its own end.", metavar="WHEN"
     )

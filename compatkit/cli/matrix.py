@@ -56,7 +56,6 @@ class MatrixOptions(ConditionOptions, NamedDataOptions, SignatureOptions):
     names: tuple[str, ...] = option(
         "Test set by name or path, may be repeated; default: those that the extractors were trained on.",
         "--data",
-        metavar="NAME",
     )
     fill: str = option(
         "Measure missing cells; also stale ones (metric, images or bound have changed since); all; or none, which "

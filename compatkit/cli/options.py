@@ -60,6 +60,8 @@ TYPES: Mapping[str, Callable[..., click.ParamType]] = {
     "float": lambda **limits: click.FloatRange(**limits) if limits else click.FLOAT,
 }
 """Click type by annotation."""
+METAVARS = {"str": "NAME", "Path": "FILE"}
+"""What stands for an option's value in ``--help``, if it does not say so itself."""
 LIMITS = ("min", "max", "min_open", "exists", "dir_okay")
 """Settings of types."""
 
@@ -105,8 +107,8 @@ class Declaration:
             if "type" not in settings:
                 limits = {key: limit for key, limit in self.settings.items() if key in LIMITS}
                 settings["type"] = TYPES[value](**limits)
-            if value == "Path" and self.kind is click.Option:
-                settings.setdefault("metavar", "FILE")
+                if value in METAVARS and self.kind is click.Option:
+                    settings.setdefault("metavar", METAVARS[value])
         words = self.words or ((name,) if self.kind is click.Argument else (f"--{name.replace('_', '-')}",))
         return self.kind([*words, *([] if name in words else [name])], **settings)
 

@@ -15,7 +15,6 @@ import click
 from compatkit.cli.command_line import command_line
 
 if TYPE_CHECKING:
-    from compatkit.components.outcomes import PolicyOutcome
     from compatkit.contracts.report import Report
 
 NARROW, WIDE = 60, 110
@@ -189,27 +188,11 @@ def print_rich(value: Any) -> None:
     click.echo(printed.get(), nl=False)
 
 
-def show_outcome(outcome: PolicyOutcome) -> None:
-    """Print the outcome of a policy: verdict, policy, and a line per partner."""
-    name = click.style(outcome.question.name, bold=True)
-    if not outcome.answers:
-        click.echo(f"{name}: {clean(outcome.verdict)}")
-        return
-    mark = click.style("passes", fg="green") if outcome.passed else click.style("fails", fg="red")
-    click.echo(f"{name}: {mark}{clean(outcome.verdict).removeprefix('passes').removeprefix('fails')}")
-    paragraph(f"policy {outcome.question.policy}")
-    columns(outcome.rows(), right=range(2, 6))
-
-
 def size(count: int) -> str:
     """Return a number of bytes for display: ``"1.2 MB"``."""
-    if count < 1000:
-        return f"{count} B"
-    amount, units = count / 1000, iter(("kB", "MB", "GB", "TB", "PB"))
-    unit = next(units)
-    while amount >= 999.5 and unit != "PB":
-        amount, unit = amount / 1000, next(units)
-    return f"{amount:.1f} {unit}" if amount < 99.95 else f"{amount:.0f} {unit}"
+    from rich.filesize import decimal
+
+    return decimal(count)
 
 
 def counted(count: int, what: str) -> str:

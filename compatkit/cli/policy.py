@@ -26,12 +26,10 @@ from compatkit.cli.output import (
     print_rich,
     progress,
     rows,
-    show_outcome,
 )
 from compatkit.cli.roots import open_registry, open_store
 from compatkit.errors import DataError, NotFound, UsageError
 from compatkit.experiments.recipes import data_sets
-from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.policies import MODES, WILDCARDS, Policy, check_scope
 from compatkit.registry.policylog import Revision
 from compatkit.registry.store import Store
@@ -47,28 +45,6 @@ policy_command = group(
 )
 
 
-def revision(value: str) -> int | str:
-    """Parse the required revision: its number, or ``"none"`` for no policy."""
-    if value != "none" and not value.isdecimal():
-        raise UsageError(f"--expected is the number of a revision, or 'none'; got {value!r}.")
-    return value if value == "none" else int(value)
-
-
-class ExpectedOptions(Options):
-    """Which policy is replaced."""
-
-    expected: int | str | None = option(
-        "Change it only if this is the present revision ('none' for no policy). Prevents undoing another change.",
-        metavar="N",
-        convert=revision,
-    )
-
-    @property
-    def present(self) -> int | Anything | None:
-        """The present revision that is required: None for no policy, ``ANY`` if none is."""
-        return {None: ANY, "none": None}.get(self.expected, self.expected)
-
-
 class PolicySettings(Options):
     """Settings of a policy."""
 
@@ -82,13 +58,11 @@ class PolicySettings(Options):
     across_major: bool = option("Also bind new MAJOR versions.")
 
 
-class PolicySetOptions(PolicySettings, ExpectedOptions, NamedDataOptions):
+class PolicySetOptions(PolicySettings, NamedDataOptions):
     """Arguments and options of ``policy set``."""
 
     scope: str = argument()
-    name: str | None = option(
-        "Images to decide on, such as mnist/test; or the path of a pack.", "--data", metavar="NAME"
-    )
+    name: str | None = option("Images to decide on, such as mnist/test; or the path of a pack.", "--data")
     recipe: Path | None = option("Use the test set of this recipe's task instead.")
 
 
@@ -100,7 +74,7 @@ def set_command(options: PolicySetOptions) -> int | None:
         images = _deciding(options)
     elif options.name is not None or options.recipe is not None:
         raise UsageError("--mode none measures nothing; leave --data and --recipe out.")
-    made = registry.policies.set(scope, data=images, expected=options.present, **options.of(PolicySettings))
+    made = registry.policies.set(scope, data=images, **options.of(PolicySettings))
     policies = registry.store.policies
     here = [
         component
@@ -153,7 +127,7 @@ def show_command(options: PolicyShowOptions) -> int | None:
     rows(_facts(revision, revision.policy))
 
 
-class PolicyClearOptions(ExpectedOptions):
+class PolicyClearOptions(Options):
     """Arguments and options of ``policy clear``."""
 
     scope: str = argument()
@@ -166,7 +140,7 @@ def clear_command(options: PolicyClearOptions) -> int | None:
     revision = store.policies.current(scope)
     if revision is None:
         raise NotFound(f"{scope!r} never had a policy: {_known(store)}.", subject=scope)
-    store.set_policy(scope, None, expected=options.present)
+    store.set_policy(scope, None)
     before = revision.policy
     if options.json:
         return emit({"scope": scope, "before": before and before.to_json()})
@@ -178,9 +152,9 @@ class PolicyTestOptions(NamedDataOptions):
     """Arguments and options of ``policy test``."""
 
     references: tuple[str, ...] = argument(required=True, metavar="REFERENCE...")
-    name: str | None = option("Test it as the next version of NAME.", "--as", metavar="NAME")
+    name: str | None = option("Test it as the next version of NAME.", "--as")
     against: tuple[str, ...] = option("Partners, instead of those that the policy finds.", metavar="PATTERN")
-    names: tuple[str, ...] = option("Available images, by name or path.", "--data", metavar="NAME")
+    names: tuple[str, ...] = option("Available images, by name or path.", "--data")
     recipe: Path | None = option("Images of this recipe's tasks.")
 
 
@@ -207,7 +181,7 @@ def test_command(options: PolicyTestOptions) -> int | None:
     for reference, outcome in outcomes.items():
         role = f"the next version of {options.name}" if options.name else "it is"
         click.echo(f"tested {reference} as {role}")
-        show_outcome(outcome)
+        click.echo(clean(str(outcome)))
         if outcome.matrix is not None:
             click.echo()
             print_rich(outcome.matrix)

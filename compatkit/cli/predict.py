@@ -41,8 +41,7 @@ class PredictOptions(NamedDataOptions, SignatureOptions):
     )
     data: str | None = option(
         "100 or more images without labels, by name or path, to re-estimate batch-norm statistics on; default: the "
-        "extractor's training images.",
-        metavar="NAME",
+        "extractor's training images."
     )
     csv: Path | None = option("Write the rows to a CSV file instead of printing them.", written=True)
     batch_size: int = option("Images per batch.", min=1, default=256)

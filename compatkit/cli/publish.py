@@ -13,7 +13,7 @@ import click
 from compatkit.cli.command_line import command_line
 from compatkit.cli.images import DataOptions, offline
 from compatkit.cli.options import argument, command, option
-from compatkit.cli.output import columns, emit, news, next_step, progress, show_outcome
+from compatkit.cli.output import clean, emit, news, next_step, progress
 from compatkit.cli.releases import AboutOptions, SigningOptions, sign_published
 from compatkit.cli.roots import destination, open_or_create_registry, open_registry
 from compatkit.components.images import PolicyData
@@ -99,7 +99,11 @@ class Publication:
             measured = {"evaluations": fit.evaluations} if fit.evaluations else {}
             result = {"registry": self.root, "parts": parts, **signed, "losses": last, **measured}
             return emit({**result, "plan": fit.plan})
-        show_figures(fit)
+        click.echo(clean(str(fit)))
+        if stopped := fit.run.get("stopped"):
+            click.echo(
+                f"ended after {stopped['steps']:,} steps, weights of step {stopped['weights_of_step']:,}"
+            )
         for reference in parts.values():
             click.echo(f"published {reference}{' and signed it' if signed else ''}")
         globs = f"{self.plan.prefix}/*.extractor", f"{self.plan.prefix}/*.head"
@@ -120,7 +124,7 @@ class Publication:
             reports = {key: outcome.to_json() for key, outcome in outcomes.items()}
             return emit({"registry": self.root, "outcomes": reports, "plan": fit.plan}, code)
         for outcome in outcomes.values():
-            show_outcome(outcome)
+            click.echo(clean(str(outcome)))
         click.echo("nothing was published")
         if self.folder is not None:
             next_step("publish", self.folder, registry=False)
@@ -152,27 +156,6 @@ def load(started: Started, download: bool) -> tuple[Recipe, Frozen]:
     """
     plan = started.load(download, lambda *words, **settings: open_registry().task(*words, **settings))
     return plan, open_registry().frozen(**plan.against) if plan.against else None
-
-
-def show_figures(fit: Fit) -> None:
-    """Print the last losses of each task, the last measurements, and where early stopping ended the run."""
-    last = {row["task"]: row["losses"] for row in fit.history}
-    names = list(dict.fromkeys(name for losses in last.values() for name in losses))
-    table = [("", *names)]
-    for task, losses in last.items():
-        table.append((task, *(f"{losses[name]:.3f}" if name in losses else "" for name in names)))
-    columns(table, right=range(1, len(names) + 1))
-    if not fit.evaluations:
-        return
-    rows = {(row["task"], row["weights"]): row for row in fit.evaluations}
-    table = [("", "on", "weights", "step", "loss", "accuracy")]
-    for row in rows.values():
-        words = (row["task"], row["on"], row["weights"], str(row["step"]))
-        table.append((*words, f"{row['loss']:.3f}", f"{row['accuracy']:.3f}"))
-    columns(table, right=range(3, 6))
-    if "stopped" in fit.run:
-        stopped = fit.run["stopped"]
-        click.echo(f"ended after {stopped['steps']:,} steps, weights of step {stopped['weights_of_step']:,}")
 
 
 class PublishOptions(ReleaseOptions, DataOptions):

@@ -39,8 +39,7 @@ class RecombineOptions(AboutOptions, ConditionOptions, TestSetOptions, Signature
     publish: str | None = option(
         "Publish the recombination as NAME unless it is measured at chance. Without --bn-policy its batch-norm "
         "statistics are re-estimated on training images, so that it can classify single images; those of each batch "
-        "with --no-measure, which looks for no images.",
-        metavar="NAME",
+        "with --no-measure, which looks for no images."
     )
 
 

@@ -45,7 +45,7 @@ class AboutOptions(Options):
     )
     title: str | None = option("Title of what is published; default: network, cut and data.", metavar="TEXT")
     description: str | None = option("Description of what is published.", metavar="TEXT")
-    license: str | None = option("License of what is published, such as Apache-2.0.", metavar="NAME")
+    license: str | None = option("License of what is published, such as Apache-2.0.")
     source: str | None = option("Its origin: a link, a paper.", metavar="TEXT")
 
     def described(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class SearchOptions(Options):
     )
     model: str | None = option("The blueprint's model, such as 'resnet*'.", metavar="GLOB")
     channels: int | None = option("A feature width: of an extractor's outputs, a head's inputs.")
-    label: str | None = option("A class, by any of its names.", "--class", metavar="NAME")
+    label: str | None = option("A class, by any of its names.", "--class")
     anchor: str | None = option("What it was trained against: a digest, or its beginning.", metavar="DIGEST")
     parent: str | None = option("Its parent: a reference, or a manifest digest.", metavar="REF")
     text: str | None = option("Words that all occur in title, description, model or tags.", metavar="WORDS")

@@ -57,9 +57,7 @@ class SplitOptions(CutOptions, SigningOptions, AboutOptions, NamedDataOptions):
     publish: str | None = option("Publish the parts as PREFIX.extractor and PREFIX.head.", metavar="PREFIX")
     pretrained: bool = option("Use the library's pretrained weights instead of random ones.")
     seed: int = option("Seed of the random weights.", default=0)
-    name: str | None = option(
-        "Training images by name or path, for feature statistics.", "--data", metavar="NAME"
-    )
+    name: str | None = option("Training images by name or path, for feature statistics.", "--data")
 
 
 @command("split", SplitOptions)

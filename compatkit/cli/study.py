@@ -42,22 +42,17 @@ def list_command(options: Options) -> int | None:
 
 
 def _described(installed: InstalledStudy) -> dict[str, Any]:
-    study = installed.study
+    study, owner = installed.study, installed.owner
+    names = ("title", "question", "reference", "arms", "data")
+    measures = [
+        {"metric": measure.name, "unit": measure.unit, "better": measure.better} for measure in study.measures
+    ]
+    sizes = {name: dict(settings) for name, settings in study.sizes.items()}
     return {
         "study": installed.number,
-        "title": study.title,
-        "question": study.question,
-        "reference": study.reference,
-        "arms": list(study.arms),
-        "measures": [
-            {"metric": measure.name, "unit": measure.unit, "better": measure.better}
-            for measure in study.measures
-        ],
-        "sizes": {name: dict(settings) for name, settings in study.sizes.items()},
-        "scale": dict(study.scale),
-        "data": list(study.data),
-        "distribution": installed.owner.distribution,
-        "version": installed.owner.version,
+        **{name: getattr(study, name) for name in names},
+        **{"measures": measures, "sizes": sizes, "scale": dict(study.scale)},
+        **{"distribution": owner.distribution, "version": owner.version},
     }
 
 

@@ -9,7 +9,7 @@ import click
 
 from compatkit.cli.images import DataOptions, named_options, offline
 from compatkit.cli.options import argument, command, option
-from compatkit.cli.output import columns, counted, emit, news, next_step, paragraph, progress, warn
+from compatkit.cli.output import clean, counted, emit, news, next_step, progress, warn
 from compatkit.cli.roots import destination
 from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.experiments.sweeps.results import SweepResult, accuracies
@@ -24,7 +24,6 @@ class SweepOptions(DataOptions):
         "What carries out the runs: sequential, process (on this machine), ray (on a cluster), or that of a plugin; "
         "auto means processes if --workers is given.",
         default="auto",
-        metavar="NAME",
     )
     workers: int | None = option("Runs at a time, in processes or on a cluster.", min=1)
     out: Path | None = option(
@@ -55,7 +54,9 @@ def sweep_command(options: SweepOptions) -> int | None:
     code = 1 if outcome.failed else 0
     if options.json:
         return emit({"registry": root, **to_json(outcome)}, code)
-    _show(outcome)
+    click.echo(clean(str(outcome)))
+    for record in outcome.failed:
+        warn(f"{record.run} failed [{record.code}]: {record.reason}")
     next_step("ls", f"{sweep.runs[0].tables['prefix']}/*")
     return code
 
@@ -80,14 +81,3 @@ def _brief(record: RunRecord) -> dict[str, Any]:
     ]
     left_out = ("schema", "kind", "run", "matrix")
     return {key: value for key, value in record.to_json().items() if key not in left_out} | {"pairs": pairs}
-
-
-def _show(outcome: SweepResult) -> None:
-    """Print a line per group of runs that differ only in the seed, then the failures."""
-    table = outcome.table()
-    columns(table, right=range(table[0].index("runs"), len(table[0])))
-    if any(group.runs > 1 for group in outcome.groups()):
-        paragraph("Mean accuracy and standard deviation over seeds.")
-    for record in outcome.failed:
-        warn(f"{record.run} failed [{record.code}]: {record.reason}")
-    click.echo(f"records are in {outcome.folder}")

@@ -157,13 +157,6 @@ def test_patterns_that_match_no_extractor_or_no_head_are_told(run: Any) -> None:
     assert run("check", "nothing*", "*").code == 2
 
 
-@pytest.mark.usefixtures("parts")
-def test_a_narrow_terminal_gets_a_list(run: Any, monkeypatch: Any) -> None:
-    monkeypatch.setenv("COLUMNS", "14")
-    said = run("check", "*", "*.head")
-    assert said.code == 0 and "H1" not in said.out and "promised" in said.out
-
-
 def test_a_damaged_manifest_is_an_integrity_error(run: Any, parts: Path, damage: Any) -> None:
     damage(str(Store.open(parts).resolve("digits/left.head").digest))
     said = run("check", "*", "*.head")

@@ -36,7 +36,7 @@ def test_du_tells_bytes_by_name_and_by_folder(tmp_path: Path) -> None:
     assert lines[0].split() == ["name", "its", "own"] or lines[0].split() == ["name", "its", "own", "shared"]
     assert lines[1].split()[:3] == ["digits/a", "2.0", "MB"] and lines[2].startswith("digits/b")
     folders = "\n".join(lines[4:])
-    assert "all blobs" in folders and "500 B" in folders and "trash/" in folders
+    assert "all blobs" in folders and "500 bytes" in folders and "trash/" in folders
 
 
 def test_du_as_json(tmp_path: Path) -> None:

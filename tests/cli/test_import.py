@@ -27,7 +27,7 @@ def test_everything_comes_into_a_new_registry(run: Any, parts: Path, untouched: 
     again = run("--registry", tmp_path / "copy", "import", parts)
     assert (
         "were there already" in again.out
-        and "copied 0 blobs (0 B), 0 results" in again.out
+        and "copied 0 blobs (0 bytes), 0 results" in again.out
         and "next:" not in again.out
     )
 

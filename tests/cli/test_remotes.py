@@ -35,7 +35,7 @@ def test_a_registry_is_pushed_cloned_and_pulled(run: Any, parts: Path, remote: s
     said = run("push", remote, "--create")
     assert said.code == 0 and f"{HEAD}@1.0.0" in said.out and "new" in said.out and "pushed" in said.out
     again = run("push", remote)
-    assert "versions were there already" in again.out and "pushed 0 blobs (0 B)" in again.out
+    assert "versions were there already" in again.out and "pushed 0 blobs (0 bytes)" in again.out
     cloned = run("clone", remote, tmp_path / "copy")
     assert cloned.code == 0 and f"made the registry {tmp_path / 'copy'}" in cloned.err
     assert f"next: compatkit --registry {tmp_path / 'copy'} ls" in cloned.out

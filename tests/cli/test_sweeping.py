@@ -25,9 +25,9 @@ def test_a_sweep_becomes_parts_and_a_table_of_means(run: Any, tmp_path: Path) ->
     assert said.code == 0
     assert "4 runs of small.toml: trainer.seed (2), regularizers (2)" in said.err
     lines = said.out.splitlines()
-    assert lines[0].split() == ["regularizers", "runs", "as", "trained", "recombined"]
-    assert lines[1].startswith("none") and lines[2].startswith("identical_init, dcc")
-    assert lines[1].count("±") == 2
+    assert lines[1].split() == ["regularizers", "runs", "failed", "as", "trained", "recombined"]
+    assert lines[2].startswith("none") and lines[3].startswith("identical_init, dcc")
+    assert lines[2].count("±") == 2
     assert f"records are in {tmp_path / 'parts-sweeps' / 'small'}" in said.out
     assert "digits/seed0-none/left.extractor" in run("--registry", tmp_path / "parts", "ls").out
     again = run(*words)
