@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.memory import recalled, remember
-from compatkit.data.threads import each
 from compatkit.errors import DataError, EnvironmentFailure
 from compatkit.foundation.bars import Progress, bar
+from compatkit.foundation.threads import each
 
 KNOWN = np.dtype([("state", "<u8"), ("digest", "V16")])
 """Of a file: 64 bits of a digest of its path, size and times of the last write and of the last change, which no archive

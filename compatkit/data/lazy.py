@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.decoding import decoded
-from compatkit.data.threads import each
 from compatkit.data.transforms import (
     CropMode,
     Images,
@@ -27,6 +26,7 @@ from compatkit.data.transforms import (
 )
 from compatkit.errors import DataError
 from compatkit.foundation.bars import Progress, bar
+from compatkit.foundation.threads import each
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -25,9 +25,9 @@ from compatkit.data.checking import LARGEST_SIDE, DataWarning, warn_caller
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import text_of
 from compatkit.data.labelnames import check_declared
-from compatkit.data.threads import each
 from compatkit.data.transforms import Images
 from compatkit.errors import DataError, EnvironmentFailure, suggest
+from compatkit.foundation.threads import each
 
 LARGEST = 16 << 30
 """Bytes that a pack may hold unpacked; a file that claims more is refused before it fills the memory."""

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from compatkit.data.decoding import RULE
 from compatkit.data.lazy import as_image, pixels_of
 from compatkit.data.split import Split
-from compatkit.data.threads import each
 from compatkit.foundation.bars import bar
 from compatkit.foundation.cache import above
+from compatkit.foundation.threads import each
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -13,9 +13,9 @@ from compatkit.data.decoding import RULE, decoded
 from compatkit.data.lazy import LazyImages
 from compatkit.data.memory import recalled, remember
 from compatkit.data.split import Split
-from compatkit.data.threads import each
 from compatkit.errors import DamagedImage, DataError
 from compatkit.foundation.bars import Progress, bar
+from compatkit.foundation.threads import each
 
 DAMAGED = ("refuse", "skip")
 """What may be done about damaged images: fail when one is read, or leave it out."""

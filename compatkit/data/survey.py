@@ -12,9 +12,9 @@ import attrs
 from compatkit.data.decoding import decoded_kind
 from compatkit.data.lazy import LazyImages
 from compatkit.data.split import Split
-from compatkit.data.threads import each
 from compatkit.errors import DamagedImage
 from compatkit.foundation.bars import Progress, bar
+from compatkit.foundation.threads import each
 
 Range = tuple[int, float, int]
 """Least, median and most."""

@@ -8,8 +8,8 @@ from typing import Protocol, cast
 import attrs
 
 from compatkit.adapters.augmentation import image_augmentation
-from compatkit.data.threads import processors
 from compatkit.errors import EnvironmentFailure
+from compatkit.foundation.threads import processors
 from compatkit.hooks import Batch
 from compatkit.training.batches.decoded import Cache, Decoded
 from compatkit.training.batches.loaders import Streamed, loader_of

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from compatkit.data.threads import AHEAD, MOST, each, processors
+from compatkit.foundation.threads import AHEAD, MOST, each, processors
 
 
 @pytest.mark.parametrize("piece", [1, 3, 1000])
