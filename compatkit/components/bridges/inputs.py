@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import torch
@@ -25,7 +25,7 @@ from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Progress
 from compatkit.evaluation.normalization import evaluation_mode, reestimate
 from compatkit.evaluation.preprocessing import covering
-from compatkit.foundation.limits import SEED, Number
+from compatkit.foundation.limits import SEED, Number, OneOf
 
 LIMIT = 2**30
 """Most bytes of cached features per set of images; beyond it they are recomputed in every pass."""
@@ -42,7 +42,7 @@ class BridgeRequest:
     rungs: Sequence[str] | None = None
     until: float | None = attrs.field(default=0.8, validator=Number(least=0, most=1, optional=True))
     max_images: int = attrs.field(default=1000, validator=Number(least=2, whole=True))
-    on: On = "src"
+    on: On = attrs.field(default="src", validator=OneOf(get_args(On)))
     seed: int = attrs.field(default=0, validator=SEED)
     progress: Progress | None = None
 
@@ -58,10 +58,6 @@ class BridgeRequest:
             value = getattr(self, name)
             if value is not None and not value.labeled:
                 raise UsageError(f"{name}= are images with their classes; {value.name} has none.")
-        if self.on not in ("src", "dst", "mix"):
-            raise UsageError(
-                f"on= says where features are paired: 'src', 'dst' or 'mix', not {self.on!r:.40}."
-            )
         if (self.head_data is None) != (self.on == "src"):
             raise UsageError(
                 f"on={self.on!r} pairs features on images of the head's domain; pass head_data= (--head-data)."

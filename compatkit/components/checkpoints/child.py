@@ -52,10 +52,6 @@ MEMORY = "it asks for more memory than its size explains. It is refused."
 class Inert:
     """Inert placeholder for an object that is not a tensor."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Inert:
-        """Accept and ignore any arguments."""
-        return super().__new__(cls)
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 

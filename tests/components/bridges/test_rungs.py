@@ -228,7 +228,7 @@ def test_images_that_do_not_suffice_are_refused() -> None:
         between(left, PART, on="dst")
     with pytest.raises(UsageError, match="on='dst' or on='mix' with it"):
         between(left, PART, head_data=images())
-    with pytest.raises(UsageError, match="'src', 'dst' or 'mix', not 'both'"):
+    with pytest.raises(UsageError, match="'on' must be one of src, dst, mix"):
         between(left, PART, on="both")
     with pytest.raises(UsageError, match="whole number from 2"):
         between(left, PART, max_images=1)
