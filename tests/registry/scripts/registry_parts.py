@@ -114,19 +114,16 @@ def collected(root: Path) -> list[str]:
 
 
 def snapshot(root: Path) -> dict[str, int]:
-    """Return every path of a registry with its size, 0 for a folder.
+    """Return every file of a registry with its size; folders that became empty may stay.
 
     Left out are damaged files that were moved away, and the pointers of aliases: the log decides, they may be behind.
     """
-    found = {"": 0}
-    for folder, inside, files in os.walk(root):
-        if not folder.endswith(("/quarantine", "/@aliases")):
-            found |= {os.path.relpath(f"{folder}/{name}", root): 0 for name in inside if name != "@aliases"}
-            found |= {
-                os.path.relpath(f"{folder}/{name}", root): os.stat(f"{folder}/{name}").st_size
-                for name in files
-            }
-    return found
+    return {
+        os.path.relpath(f"{folder}/{name}", root): os.stat(f"{folder}/{name}").st_size
+        for folder, _, files in os.walk(root)
+        if not folder.endswith(("/quarantine", "/@aliases"))
+        for name in files
+    }
 
 
 def aliases(root: Path) -> dict[str, dict[str, str]]:
