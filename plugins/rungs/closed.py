@@ -1,4 +1,4 @@
-"""Maps in closed form before the unchanged head: a permutation, a rotation, a linear map, a 3x3 convolution."""
+"""The unchanged head: bare, or after a permutation, a rotation, a linear map or a 3x3 convolution in closed form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ PATCH = Window((3, 3), padding=(1, 1))
 
 @hookimpl
 def compatkit_rungs(register: Register) -> None:
-    """Offer ``permutation``, ``procrustes``, ``ridge``, ``ridge-procrustes`` and ``ridge3x3``."""
+    """Offer ``direct``, ``statistics`` and the maps."""
+    register("direct", lambda inputs: RungFit(direct=True))
+    register("statistics", lambda inputs: RungFit())  # they are estimated behind every fit
     register("permutation", by_permutation)
     register("procrustes", by_procrustes)
     register("ridge", linear)
