@@ -147,9 +147,9 @@ def test_a_module_of_a_plugin_is_trained_or_refused_in_every_mode(mode: Any) -> 
     assert caught.value.subject == "mine"
 
 
-def test_steps_are_captured_where_nothing_is_asked_for() -> None:
+def test_a_trial_chooses_and_leaves_no_trace() -> None:
     plain = quick(steps=4, **{**ON_GPU, "deterministic": False}, execution="eager").fit(tasks(), ALL)
     tried = quick(steps=4, **{**ON_GPU, "deterministic": False}).fit(tasks(), ALL)
-    assert tried.run["environment"]["execution"] == {"mode": "graph", "reason": "chosen"}
+    assert "in a trial of 20 steps" in tried.run["environment"]["execution"]["reason"]
     for name, value in weights(plain).items():
         torch.testing.assert_close(weights(tried)[name], value, rtol=1e-3, atol=1e-4, msg=name)
