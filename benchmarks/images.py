@@ -31,7 +31,7 @@ from compatkit.training.batches import decoded
 from compatkit.training.batches.decoded import Cache, Decoded
 from compatkit.training.batches.sampler import Sampler
 from compatkit.training.batches.sources import image_augmentation
-from compatkit.training.batches.stored import Stored
+from compatkit.training.batches.stored import Resident
 from compatkit.training.precision import Precision
 
 SIDE, BATCH, SHARE = 224, 32, 0.875
@@ -127,7 +127,7 @@ def main() -> None:
         )
     with one_core():
         small = {
-            "resident, 32 x 32": ours(Stored, pictures()),
+            "resident, 32 x 32": ours(Resident, pictures()),
             "torchvision's DataLoader, 32 x 32": theirs(pictures(), 0),
         }
         checked = {

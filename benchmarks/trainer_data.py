@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.training.batches.sampler import Augmentation, Sampler
-from compatkit.training.batches.stored import Stored
+from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
 
 IMAGES, SIDE, BATCH = 4096, 32, 128
@@ -75,11 +75,11 @@ def theirs(images: Split, workers: int) -> Callable[[], int]:
     return lambda: sum(len(labels) for _, labels in loader)
 
 
-def ours(images: Split) -> Callable[[], int]:
+def ours(kind: type[Resident] | type[Prefetched], images: Split) -> Callable[[], int]:
     """Return what takes a pass through one of our sources and counts images."""
     data = Data((SIDE, SIDE), "RGB", MEAN, STD, "bilinear", ())
     order = Sampler(IMAGES, BATCH, 0, "noise")
-    source = Stored(
+    source = kind(
         images, data, order, Augmentation(("crop", "flip"), 0, "noise"), Precision("cpu", "float32", True)
     )
     steps = count()
@@ -114,7 +114,8 @@ def tables(rounds: int, seed: int) -> list[str]:
             "DataLoader, no worker": theirs(images, 0),
             "DataLoader, no worker, again": theirs(images, 0),
             "DataLoader, one worker": theirs(images, 1),
-            "ours, resident": ours(images),
+            "ours, resident": ours(Resident, images),
+            "ours, prefetched": ours(Prefetched, images),
         }
         contestants = {name: Contestant(work, check=_whole) for name, work in works.items()}
         times = compete(contestants, rounds, seed)

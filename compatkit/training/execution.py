@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 import torch
@@ -15,6 +15,7 @@ WARM_UP = 3
 """Steps on a side stream before the capture, as torch requires."""
 Mode = Literal["eager", "compile", "graph", "compile+graph"]
 ExecutionOption = Literal["auto", "eager", "compile", "graph", "compile+graph"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @attrs.frozen

@@ -34,7 +34,7 @@ class Pretraining:
 
     Attributes:
         setup: Of the run.
-        image_placement: How images become batches.
+        image_placement: Where images are kept.
         shown: Whether progress is shown.
     """
 

@@ -1,14 +1,16 @@
-"""Select how the steps of a run are executed: which modes are possible, and compute the same."""
+"""Select how the steps of a run are executed: which modes are possible, compute the same, and are fastest."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
+from itertools import count, islice
 
 import torch
 from torch import Tensor
 
-from compatkit.training.execution import EAGER, Captured, Execution, ExecutionOption, Mode
+from compatkit.training.execution import EAGER, MODES, Captured, Execution, ExecutionOption, Mode
 from compatkit.training.loop import Loop
 from compatkit.training.memory import free_memory, is_out_of_memory
 from compatkit.training.objective import Compiled, Outcome
@@ -19,15 +21,19 @@ from compatkit.training.task_loop import TaskLoop
 
 TOLERANCE = {"float32": 1e-4, "bf16": 5e-2}
 """Largest norm of a difference of all gradients, as a share of their norm."""
-LONG = 10_000
-"""Steps of a run from which on compiling them, which takes half a minute, is worth it on a GPU."""
+STEPS = 20
+"""Steps of each task that a trial times, after as many to warm up."""
+WORTH = 0.97
+"""A mode must take less than this share of a simpler mode's time to be chosen."""
+SHORT = 60
+"""Seconds; a run that takes less is not compiled."""
 
 
 def select_execution(loop: Loop) -> Execution:
     """Return how a run is executed: as requested, or the part of that which is possible.
 
-    Only hooks without side effects are called, and the run does not change. ``"auto"`` captures steps on a GPU, and
-    compiles those of long runs; where a mode runs out of memory on trial, steps stay eager.
+    Only hooks without side effects are called, and the run does not change. ``"auto"`` times the modes on a GPU; where
+    a trial runs out of memory, steps stay eager.
 
     Args:
         loop: Before its first step.
@@ -51,7 +57,7 @@ def _select(loop: Loop, option: ExecutionOption) -> Execution:
         task_loop.resolve(0)
     if option == "auto":
         if loop.settings.deterministic:
-            return Execution("eager", "deterministic=True asks for it")
+            return Execution("eager", "deterministic=True forbids trials")
         if device != "cuda":
             return Execution(
                 "eager",
@@ -59,24 +65,23 @@ def _select(loop: Loop, option: ExecutionOption) -> Execution:
                 "takes half a minute to make; execution='compile' asks for it",
             )
         if loop.world.size > 1:
-            return Execution("eager", "several processes exchange gradients in every step")
-        return possible_execution(loop, "compile+graph" if loop.settings.steps >= LONG else "graph", "chosen")
+            return Execution("eager", "several processes would each find another way the fastest")
+        return fastest(loop)
     return possible_execution(loop, option)
 
 
-def possible_execution(loop: Loop, mode: Mode, why: str = "asked for") -> Execution:
+def possible_execution(loop: Loop, mode: Mode) -> Execution:
     """Return ``mode``, or the part of it that is possible, with the reason why not the rest.
 
     Args:
         loop: Of a prepared run.
         mode: The requested mode.
-        why: Why it is this one.
     """
-    wanted = Execution(mode, why)
+    wanted = Execution(mode, "asked for")
     if mixing := [name for name, state in loop.setup.tasks.items() if state.task.mixes]:
         return Execution(
             "eager",
-            f"{mode} was {why}, but the images of task {mixing[0]!r} are mixed anew in every step",
+            f"{mode} was asked for, but the images of task {mixing[0]!r} are mixed anew in every step",
         )
     compiling = compile_blocker(loop) if wanted.compiles else None
     compiles = wanted.compiles and compiling is None
@@ -85,7 +90,7 @@ def possible_execution(loop: Loop, mode: Mode, why: str = "asked for") -> Execut
     if not blockers:
         return wanted
     left: Mode = "compile" if compiles else "graph" if wanted.captures and capturing is None else "eager"
-    return Execution(left, f"{mode} was {why}, but {'; '.join(blockers)}")
+    return Execution(left, f"{mode} was asked for, but {'; '.join(blockers)}")
 
 
 def compile_blocker(loop: Loop) -> str | None:
@@ -236,3 +241,51 @@ def _gradients(loop: Loop, task_loop: TaskLoop, forward: Callable[..., Outcome])
         step = loop.begin(task_loop, 0)
         forward(step)[0].backward()
         return [weight.grad.detach().double() for weight in loop.trainable if weight.grad is not None]
+
+
+def fastest(loop: Loop) -> Execution:
+    """Return the fastest mode of those that compute the same; the run is restored afterwards.
+
+    Modes are tried from the simplest on. Two trials of the same run may choose different modes, as times differ.
+    """
+    plugins = loop.plugins
+    for bound in (*plugins.views, *plugins.losses, *plugins.after_backward):
+        if bound.effect == "host":
+            return Execution(
+                "eager", f"a trial would call the plugin {bound.instance!r}, whose effect is 'host'"
+            )
+    best, least, reasons = Execution("eager", ""), _seconds(loop, "eager"), []
+    for mode in MODES[1:]:
+        if mode.startswith("compile") and least * loop.settings.steps < SHORT:
+            reasons.append(f"{mode} would take longer to make than it could save")
+            continue
+        candidate = possible_execution(loop, mode)
+        if candidate.mode != mode:
+            reasons.append(candidate.reason)
+            continue
+        seconds = _seconds(loop, mode)
+        if seconds < WORTH * least:
+            best, least = candidate, seconds
+    reason = f"the fastest of those that were possible, in a trial of {STEPS} steps"
+    return Execution(best.mode, "; ".join([reason, *reasons]))
+
+
+def _seconds(loop: Loop, mode: Mode) -> float:
+    """Return the seconds that one step of every task takes."""
+    before, numbers = loop.execution, count()
+
+    def take() -> None:
+        for number in islice(numbers, STEPS):
+            for task_loop in loop.task_loops.values():
+                loop.work(task_loop, number)
+        torch.cuda.synchronize()
+
+    try:
+        with loop.untouched():
+            loop.set_execution(Execution(mode, "on trial"))
+            take()
+            began = time.perf_counter()
+            take()
+            return (time.perf_counter() - began) / STEPS
+    finally:
+        loop.set_execution(before)

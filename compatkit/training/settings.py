@@ -15,7 +15,7 @@ from compatkit.foundation.codec import dumps, key_of, loads
 from compatkit.foundation.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
 from compatkit.plugins.discovery import require
 from compatkit.training.batches.decoded import Cache
-from compatkit.training.batches.sources import ImagePlacement
+from compatkit.training.batches.sources import IMAGE_STORAGE, ImagePlacement, ImageStorage
 from compatkit.training.evaluating import EarlyStopping, On
 from compatkit.training.execution import ExecutionOption
 from compatkit.training.optim import DECAYS, PAPERS, Schedule, check_options
@@ -149,6 +149,10 @@ class Settings:
     passes: ViewBatchingOption = attrs.field(
         default="auto", validator=OneOf(VIEW_BATCHING_OPTIONS), metadata=_HIDDEN
     )
+    image_storage: ImageStorage = attrs.field(
+        default="auto", validator=OneOf(IMAGE_STORAGE), metadata=_HIDDEN
+    )
+    memory_share: float = attrs.field(default=0.5, validator=Number(least=0, most=1), metadata=_HIDDEN)
     workers: int | None = attrs.field(
         default=None, validator=Number(least=0, whole=True, optional=True), metadata=_BESIDE
     )
@@ -165,8 +169,8 @@ class Settings:
 
     @property
     def image_placement(self) -> ImagePlacement:
-        """How training images become batches."""
-        return ImagePlacement(self.workers, self.cache, self.steps)
+        """Where training images are kept."""
+        return ImagePlacement(self.image_storage, self.memory_share, self.workers, self.cache, self.steps)
 
     def stated(self) -> dict[str, Any]:
         """Return the settings that the manifest of a run states, by the metadata of their fields."""

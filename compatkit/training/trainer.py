@@ -32,7 +32,7 @@ class Trainer(Settings):
     - checkpoints: ``checkpoint_every`` and ``checkpoint_seconds``
     - the history and logs: ``log_every`` to ``progress``
     - execution: ``precision`` to ``passes``
-    - images of files: ``workers`` and ``cache``
+    - storage of images: ``image_storage`` to ``cache``
 
     Attributes:
         steps: Steps of each task (the paper's 20,000 is read as a count per task); with 0 the fit holds pretrained
@@ -73,14 +73,16 @@ class Trainer(Settings):
             notebook, elsewhere a line every ten seconds, after a minute every thirty, after ten minutes every sixty.
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"`` (``"bfloat16"``).
         channels_last: NHWC in memory; None chooses.
-        execution: ``"compile"``, ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"``, which fall back where
-            something prevents it, or ``"eager"``; ``"auto"`` is ``"graph"`` on a GPU, ``"compile+graph"`` from 10,000
-            steps on, and ``"eager"`` elsewhere. ``Fit.run`` states the choice and its reason; a run that resumes from
-            a checkpoint keeps the choice.
-        deterministic: Only algorithms that give the same bits in every run on the same device.
+        execution: ``"auto"`` chooses the fastest way by a trial on a GPU, and is ``"eager"`` elsewhere; ``"compile"``,
+            ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
+            ``Fit.run`` states the choice and its reason; a run that resumes from a checkpoint keeps the choice.
+        deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
         passes: How an extractor processes further views of a batch, such as rotations: ``"fused"`` in one pass, each
             view normalized by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Results are equal to
             rounding, except for random numbers that networks draw (dropout).
+        image_storage: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory
+            with the next batches in transfer, ``"auto"`` by size. Batches are bitwise the same.
+        memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
         workers: Processes that decode and augment the images of a task, where these are files or are augmented one by
             one; None takes one a processor, eight at most. Batches do not depend on it.
         cache: Whether images of files are decoded once, before the first step, into the user's cache folder:

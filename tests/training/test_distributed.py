@@ -249,7 +249,7 @@ def test_batches_that_cannot_be_shared(batch_size: int, pieces: int, message: st
         World(1, 2).check_batch(batch_size, pieces)
 
 
-@pytest.mark.parametrize("where", ["resident", "loader"])
+@pytest.mark.parametrize("where", ["resident", "prefetched", "loader"])
 def test_shares_of_a_batch_are_the_whole_batch(where: str) -> None:
     """Moved and mirrored as there, in whatever way images are kept."""
     (task,) = spread.tasks("left")
@@ -259,7 +259,7 @@ def test_shares_of_a_batch_are_the_whole_batch(where: str) -> None:
         prepare_task(task, 0, Precision("cpu", "float32", True)),
         Precision("cpu", "float32", True),
     )
-    place = ImagePlacement()
+    place = ImagePlacement("auto" if where == "loader" else where)  # type: ignore[arg-type]
 
     def batches(share: slice) -> list[Any]:
         with closing(place.source(state, 0, 6, precision, share)) as source:

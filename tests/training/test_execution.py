@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.hooks import effect
+from compatkit.hooks import Batch, effect
 from compatkit.training import objective, selection
 from compatkit.training.execution import Execution
 from compatkit.training.objective import Objective, Outcome
@@ -171,7 +171,7 @@ def test_a_step_that_cannot_be_compiled_runs_eager_with_the_compilers_reason(
     assert "torch.compile does not take the step" in how(fit)["reason"]
 
 
-def test_deterministic_stays_eager_and_leaves_torch_as_it_was() -> None:
+def test_deterministic_forbids_trials_and_leaves_torch_as_it_was() -> None:
     seen: list[bool] = []
 
     class Watch:
@@ -180,7 +180,7 @@ def test_deterministic_stays_eager_and_leaves_torch_as_it_was() -> None:
             seen.append(torch.are_deterministic_algorithms_enabled())
 
     fit = quick(steps=1, deterministic=True).fit(pair()[:1], ["watch"], factories={"watch": Watch})
-    assert how(fit) == {"mode": "eager", "reason": "deterministic=True asks for it"}
+    assert how(fit) == {"mode": "eager", "reason": "deterministic=True forbids trials"}
     assert seen == [True] and not torch.are_deterministic_algorithms_enabled()
 
 
@@ -207,6 +207,42 @@ def test_a_resumed_run_does_what_the_first_one_settled_on(
     ended = trainer.fit(pair()[:1], ["dcc", "kill"], factories={"kill": Kill})
     assert how(ended)["mode"] == "compile"  # "auto" would have said eager here
     assert same(whole, ended)
+
+
+def test_a_trial_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, traced: CompileCounterWithBackend) -> None:
+    """As on a GPU, with the clock of this machine: the run after it is bitwise the run without it."""
+    plain = quick(steps=3).fit(pair(augment=("crop", "flip"))[:1], ["dcc"])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(selection, "SHORT", 0)
+    monkeypatch.setattr(selection, "STEPS", 2)
+    took: list[str] = []
+    seconds = selection._seconds
+
+    def never(loop: Any, mode: Any) -> float:
+        took.append(mode)
+        return seconds(loop, mode) * (1 if mode == "eager" else 1000)
+
+    monkeypatch.setattr(selection, "_seconds", never)
+    monkeypatch.setattr("compatkit.training.prepare.select_execution", selection.fastest)
+    tried = quick(steps=3).fit(pair(augment=("crop", "flip"))[:1], ["dcc"])
+    assert took == ["eager", "compile"]
+    assert how(tried)["mode"] == "eager" and "a trial of 2 steps" in how(tried)["reason"]
+    assert same(plain, tried)
+
+
+def test_a_trial_does_not_call_plugins_that_do_more_than_they_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counts:
+        calls = 0
+
+        @ck.hookimpl
+        def compatkit_views(self, step: Step, batch: Batch) -> Batch:
+            Counts.calls += 1
+            return batch
+
+    monkeypatch.setattr("compatkit.training.prepare.select_execution", selection.fastest)
+    fit = quick(steps=2).fit(pair()[:1], ["counts"], factories={"counts": Counts})
+    assert how(fit)["reason"] == "a trial would call the plugin 'counts', whose effect is 'host'"
+    assert Counts.calls == 2
 
 
 def test_a_mode_that_does_not_exist_is_refused() -> None:

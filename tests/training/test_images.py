@@ -16,11 +16,12 @@ from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, UsageError
 from compatkit.training.batches.sampler import PADDING, Augmentation, Sampler, StoreGrid, tables
-from compatkit.training.batches.stored import Stored
+from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator
 
 MEAN, STD = (0.2, 0.4, 0.6), (0.3, 0.25, 0.2)
+KINDS = {"resident": Resident, "prefetched": Prefetched}
 
 
 def split(count: int, height: int, width: int, channels: int) -> Split:
@@ -29,12 +30,14 @@ def split(count: int, height: int, width: int, channels: int) -> Split:
     return Split(pixels, np.arange(count) % 3, ("0", "1", "2"), "noise/train")
 
 
-def source(images: Split, names: tuple[str, ...], batch: int, *, channels_last: bool = True) -> Any:
+def source(
+    kind: str, images: Split, names: tuple[str, ...], batch: int, *, channels_last: bool = True
+) -> Any:
     height, width = images.size
     count = images.images.shape[3]
     data = Data((height, width), "L" if count == 1 else "RGB", MEAN[:count], STD[:count], "bilinear", ())
     order, precision = Sampler(len(images), batch, 5, "a"), Precision("cpu", "float32", channels_last)
-    return Stored(images, data, order, Augmentation(names, 5, "a"), precision)
+    return KINDS[kind](images, data, order, Augmentation(names, 5, "a"), precision)
 
 
 def expected(
@@ -75,14 +78,15 @@ def turned(images: Tensor) -> list[Tensor]:
     return [torch.rot90(images, turn, (-2, -1)) for turn in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("names", [(), ("crop",), ("flip",), ("crop", "flip")])
 @pytest.mark.parametrize(("size", "channels"), [((6, 9), 3), ((5, 5), 1), ((1, 1), 3), ((3, 1), 1)])
 def test_a_batch_equals_a_walk_over_single_images(
-    names: tuple[str, ...], size: tuple[int, int], channels: int
+    kind: str, names: tuple[str, ...], size: tuple[int, int], channels: int
 ) -> None:
     """Also for images that are smaller than the padding; over two epochs, with an incomplete batch left out."""
     images = split(11, *size, channels)
-    given = source(images, names, 4)
+    given = source(kind, images, names, 4)
     for step in range(4):
         batch = given.batch(step)
         views, labels, index = expected(images, names, 4, step, 1)
@@ -94,11 +98,12 @@ def test_a_batch_equals_a_walk_over_single_images(
     given.close()
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("names", [(), ("crop", "flip")])
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_views_are_gathered_with_the_images(names: tuple[str, ...], channels_last: bool) -> None:
+def test_views_are_gathered_with_the_images(kind: str, names: tuple[str, ...], channels_last: bool) -> None:
     images = split(8, 6, 6, 3)
-    given = source(images, names, 4, channels_last=channels_last)
+    given = source(kind, images, names, 4, channels_last=channels_last)
     given.arrange(turned)
     batch = given.batch(1)
     views, labels, _ = expected(images, names, 4, 1, 4)
@@ -109,22 +114,33 @@ def test_views_are_gathered_with_the_images(names: tuple[str, ...], channels_las
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert batch.stacked.is_contiguous(memory_format=layout)
     # Turning before or after the normalization gives the same bits.
-    apart = source(images, names, 4, channels_last=channels_last).batch(1)
+    apart = source(kind, images, names, 4, channels_last=channels_last).batch(1)
     assert torch.equal(batch.stacked, torch.cat([apart.images, *turned(apart.images)]))
     given.arrange(None)
     assert given.batch(1).stacked is None
 
 
+@pytest.mark.parametrize("names", [(), ("crop",), ("crop", "flip")])
+def test_prefetched_batches_are_bitwise_resident_ones_in_any_order_of_steps(names: tuple[str, ...]) -> None:
+    images = split(20, 7, 5, 3)
+    one, other = (source(kind, images, names, 6) for kind in KINDS)
+    for step in (0, 1, 2, 3, 4, 9, 10, 2, 3, 100):
+        left, right = one.batch(step), other.batch(step)
+        for what in ("images", "labels", "index"):
+            assert torch.equal(getattr(left, what), getattr(right, what)), (step, what)
+    other.close()
+
+
 def test_a_batch_depends_on_its_step_alone() -> None:
     images = split(10, 4, 4, 1)
-    walked = [source(images, ("crop", "flip"), 3).batch(step).images for step in range(9)]
+    walked = [source("resident", images, ("crop", "flip"), 3).batch(step).images for step in range(9)]
     for step in (8, 2, 5):
-        assert torch.equal(source(images, ("crop", "flip"), 3).batch(step).images, walked[step])
+        assert torch.equal(source("resident", images, ("crop", "flip"), 3).batch(step).images, walked[step])
 
 
 def test_a_batch_of_the_whole_set_is_an_epoch() -> None:
     images = split(6, 4, 4, 1)
-    given = source(images, (), 6)
+    given = source("resident", images, (), 6)
     for step in range(3):
         assert sorted(given.batch(step).index.tolist()) == list(range(6))
         assert given.ends_epoch(step)
@@ -177,10 +193,29 @@ def test_what_cannot_be_augmented_or_placed_is_named() -> None:
     with pytest.raises(UsageError, match=r"Task.augment takes crop and flip") as caught:
         ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", augment=("crop", "turn"))
     assert caught.value.subject == "turn"
+    with pytest.raises(
+        UsageError, match="'image_storage' must be one of auto, resident, prefetched; got 'elsewhere'"
+    ):
+        quick(steps=1, image_storage="elsewhere")
+    with pytest.raises(UsageError, match="'memory_share' must be a number from 0 to 1; got 2"):
+        quick(steps=1, memory_share=2)
+
+
+def test_where_images_are_kept_changes_nothing_of_a_run() -> None:
+    task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16, augment=("crop", "flip"))
+    fits = [quick(steps=8, image_storage=where).fit([task]) for where in ("auto", "resident", "prefetched")]
+    assert fits[0].history == fits[1].history == fits[2].history
+    assert fits[0].plan == fits[2].plan
+    assert all(
+        torch.equal(weight, fits[2].weights("a")[name]) for name, weight in fits[0].weights("a").items()
+    )
 
 
 def test_sources_say_where_the_images_are() -> None:
     images = split(11, 8, 8, 3)
-    assert source(images, ("crop",), 4).describe() == (
+    assert source("resident", images, ("crop",), 4).describe() == (
         "11 images on cpu (0.0 MiB as bytes), crop: one gather a batch"
+    )
+    assert source("prefetched", images, (), 4).describe() == (
+        "11 images in host memory (as asked), no augmentation: a thread fetches batches for cpu while a step computes"
     )

@@ -11,7 +11,8 @@ import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.training.batches.sampler import Augmentation, Sampler
-from compatkit.training.batches.stored import Stored
+from compatkit.training.batches.sources import ImagePlacement
+from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
 
 pytestmark = [
@@ -20,16 +21,17 @@ pytestmark = [
 ]
 
 
-def source(device: str) -> Stored:
+def source(kind: type[Resident] | type[Prefetched], device: str) -> Resident | Prefetched:
     pixels = np.random.default_rng(0).integers(0, 256, (50, 9, 7, 3), dtype=np.uint8)
     images = Split(pixels, np.arange(50) % 3, ("0", "1", "2"), "noise/train")
     data = Data((9, 7), "RGB", (0.4,) * 3, (0.2,) * 3, "bilinear", ())
     precision = Precision(device, "float32", True)
-    return Stored(images, data, Sampler(50, 8, 0, "a"), Augmentation(("crop", "flip"), 0, "a"), precision)
+    return kind(images, data, Sampler(50, 8, 0, "a"), Augmentation(("crop", "flip"), 0, "a"), precision)
 
 
-def test_batches_are_those_of_a_cpu_and_nobody_waits() -> None:
-    here, present = source("cpu"), source("cuda")
+@pytest.mark.parametrize("kind", [Resident, Prefetched])
+def test_batches_are_those_of_a_cpu_and_nobody_waits(kind: type[Resident] | type[Prefetched]) -> None:
+    here, present = source(Resident, "cpu"), source(kind, "cuda")
     for side in (here, present):
         side.arrange(lambda images: [images.flip(-1), images.flip(-2)])
     present.batch(0)
@@ -46,7 +48,8 @@ def test_batches_are_those_of_a_cpu_and_nobody_waits() -> None:
     present.close()
 
 
-def test_no_step_waits_for_the_device() -> None:
+@pytest.mark.parametrize("images", ["resident", "prefetched"])
+def test_no_step_waits_for_the_device(images: str) -> None:
     """Between the first step, which makes what stays, and the row of the history."""
 
     class Watch:
@@ -55,13 +58,21 @@ def test_no_step_waits_for_the_device() -> None:
             torch.cuda.set_sync_debug_mode("error" if 0 < step.number < 28 else "default")
 
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16, augment=("crop", "flip"))
-    trainer = quick(steps=30, log_every=30, device="cuda", execution="eager")
+    trainer = quick(steps=30, log_every=30, device="cuda", image_storage=images, execution="eager")
     try:
         trainer.fit(
             [task], [ck.use("rotation_prediction", views="per_view"), "watch"], factories={"watch": Watch}
         )
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_images_that_take_more_than_their_share_are_prefetched() -> None:
+    task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)
+    explanation = quick(steps=1, device="cuda", memory_share=0.0).explain([task]).tasks[0]["source"]
+    assert "in host memory (0 MiB, more than 0% of" in explanation
+    assert "on cuda" in quick(steps=1, device="cuda").explain([task]).tasks[0]["source"]
+    assert ImagePlacement().share == 0.5
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])

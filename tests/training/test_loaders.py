@@ -204,6 +204,8 @@ def test_loaders_that_a_task_cannot_have_are_refused() -> None:
     with pytest.raises(UsageError, match=r"has a loader, whose images are not augmented here"):
         ck.Task("a", data, "resnet8_cifar", "layer2", loader=[], augment=("flip",))
     task = ck.Task("a", data, "resnet8_cifar", "layer2", loader=fixed())
+    with pytest.raises(UsageError, match=r"Task 'a' has a loader.*cannot be resident"):
+        quick(steps=1, image_storage="resident").fit([task])
     with pytest.raises(UsageError, match=r"Task 'a' has a loader, from which no images can be held out"):
         quick(steps=1, validation=0.25).fit([task])
 

@@ -150,7 +150,7 @@ def test_images_that_find_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         EnvironmentFailure,
         match=r"The memory of cpu does not hold the training images of task 'left' \(\d+ of 16x16 pixels, "
-        r".* MiB as bytes\): CUDA out of memory.*Give them as files",
+        r".* MiB as bytes\): CUDA out of memory.*Use Trainer\(image_storage='prefetched'\)",
     ):
         quick(steps=1).fit([task()])
 

@@ -75,7 +75,7 @@ class _Steps:
 
     def __iter__(self) -> Iterator[list[EpochPosition]]:
         for step in self._steps:
-            epoch = step // self._order.per_epoch
+            epoch, _ = self._order.place(step)
             yield [(epoch, position) for position in self._order.at(step).tolist()]
 
 
@@ -153,7 +153,7 @@ class Decoded:
         planes = stacked.to(device, non_blocking=True).permute(0, 3, 1, 2)
         pixels = normalize(planes.contiguous(memory_format=self._precision.memory_format), self._data)
         if self._augmentation.erasing is not None:
-            epoch = step // self._order.per_epoch
+            epoch, _ = self._order.place(step)
             for image, position in zip(pixels, index.tolist(), strict=True):  # each is changed in place
                 with seeded(seed_of(self._order.seed, "erase", self._order.task, epoch, position)):
                     self._augmentation.erasing(image)

@@ -25,6 +25,7 @@ class Sampler:
     Attributes:
         per_epoch: Batches an epoch.
         share: Images of a batch that this process takes; all of them in a single process.
+        wanted: Their count.
     """
 
     def __init__(self, count: int, batch_size: int, seed: int, task: str, share: slice = slice(None)) -> None:
@@ -35,6 +36,8 @@ class Sampler:
             )
         self.count, self.batch_size, self.seed, self.task = count, batch_size, seed, task
         self.per_epoch, self.share = count // batch_size, share
+        self._first, behind, _ = share.indices(batch_size)
+        self.wanted = behind - self._first
         self._epoch = -1
         self._permutation = torch.empty(0, dtype=torch.int64)
 
@@ -50,14 +53,20 @@ class Sampler:
             self._epoch = number
         return self._permutation
 
+    def place(self, step: int) -> tuple[int, slice]:
+        """Return the epoch of a step, and the places in it of the images that this process takes of its batch."""
+        epoch, number = divmod(step, self.per_epoch)
+        first = number * self.batch_size + self._first
+        return epoch, slice(first, first + self.wanted)
+
     def at(self, step: int) -> Tensor:
-        """Return the positions of the images that this process takes of the batch, int64.
+        """Return the positions of the images that this process takes of the batch, int64 ``(wanted,)``.
 
         Returns:
             Positions in the training images.
         """
-        epoch, number = divmod(step, self.per_epoch)
-        return self.epoch(epoch).view(-1, self.batch_size)[number, self.share]
+        epoch, here = self.place(step)
+        return self.epoch(epoch)[here]
 
     def ends_epoch(self, step: int) -> bool:
         """Return whether ``step`` is the last of its epoch."""

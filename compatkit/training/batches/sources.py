@@ -1,23 +1,27 @@
-"""Sources of a task's batches, and the choice of one: images on the device, from files, or from a loader."""
+"""Sources of a task's batches, and the choice of one: images on the device, in host memory, or from a loader."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 import attrs
+import torch
 
 from compatkit.adapters.augmentation import image_augmentation
-from compatkit.errors import EnvironmentFailure
+from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.foundation.threads import processors
 from compatkit.hooks import Batch
 from compatkit.training.batches.decoded import Cache, Decoded
 from compatkit.training.batches.loaders import Streamed, loader_of
 from compatkit.training.batches.sampler import Augmentation, Further, Sampler
-from compatkit.training.batches.stored import Stored
+from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.memory import is_out_of_memory
 from compatkit.training.precision import Precision
 from compatkit.training.state import TaskState
+
+ImageStorage = Literal["auto", "resident", "prefetched"]
+IMAGE_STORAGE: tuple[ImageStorage, ...] = ("auto", "resident", "prefetched")
 
 
 class BatchSource(Protocol):
@@ -67,14 +71,18 @@ class BatchSource(Protocol):
 
 @attrs.frozen
 class ImagePlacement:
-    """How training images become batches.
+    """Where training images are kept.
 
     Attributes:
+        where: ``"resident"`` on the device, ``"prefetched"`` in host memory, ``"auto"`` by size.
+        share: Of the device's free memory that the images of one task may take under ``"auto"``.
         workers: Processes that decode and augment images one by one; None takes one a processor, eight at most.
         cache: Whether these are decoded once.
         steps: Of the run.
     """
 
+    where: ImageStorage = "auto"
+    share: float = 0.5
     workers: int | None = None
     cache: Cache = "off"
     steps: int = 0
@@ -99,6 +107,7 @@ class ImagePlacement:
         Raises:
             DataError: There are fewer images than in a batch.
             EnvironmentFailure: The memory does not hold the images.
+            UsageError: The images come from a loader and were asked to be elsewhere.
         """
         try:
             return self._source(state, seed, batch_size, precision, share)
@@ -109,25 +118,47 @@ class ImagePlacement:
             raise EnvironmentFailure(
                 f"The memory of {precision.device} does not hold the training images of task {state.name!r} "
                 f"({count:,} of {height}x{width} pixels, {count * height * width * len(state.data.mean) / 2**20:,.0f} "
-                f"MiB as bytes): {error}. Give them as files, which are decoded batch by batch, a subset of the "
-                "data set, or a Task.loader.",
+                f"MiB as bytes): {error}. Use Trainer(image_storage='prefetched'), which keeps them in host memory, "
+                "a subset of the data set, or a Task.loader.",
                 subject=state.name,
             ) from error
 
     def _source(
         self, state: TaskState, seed: int, batch_size: int, precision: Precision, share: slice
     ) -> BatchSource:
-        task = state.task
+        task, device = state.task, torch.device(precision.device)
         if task.loader is not None:
+            if self.where != "auto":
+                raise UsageError(
+                    f"Task {task.name!r} has a loader, which gives its batches one by one: its images cannot be "
+                    f"{self.where}. Leave the trainer's image_storage='auto', or the loader out."
+                )
             loader = task.loader
             if isinstance(loader, str | Mapping):
                 loader = loader_of(loader, task.data.train, state.data, batch_size)
             return Streamed(loader, state.data, task.name, seed, batch_size, precision, share)
         order = Sampler(len(state.examples), batch_size, seed, task.name, share)
         if task.data.train.lazy or not task.moves_pixels:
+            if self.where != "auto":
+                raise UsageError(
+                    f"The images of task {task.name!r} are decoded or augmented one by one and cannot be {self.where}. "
+                    "Leave the trainer's image_storage='auto'."
+                )
             workers = min(8, processors()) if self.workers is None else self.workers
             drawn = image_augmentation(task.augment, state.data)
             arguments = task.data.train, state.data, order, drawn, precision, workers
             return Decoded(*arguments, self.cache, self.steps)
         moved = Augmentation(cast("tuple[str, ...]", task.augment), seed, task.name)
-        return Stored(state.examples, state.data, order, moved, precision)
+        arguments = state.examples, state.data, order, moved, precision
+        if self.where != "auto":
+            return Resident(*arguments) if self.where == "resident" else Prefetched(*arguments)
+        if device.type != "cuda":
+            return Resident(*arguments)  # the device's memory is the host's
+        free, _ = torch.cuda.mem_get_info(device)
+        needed = Resident.needs(state.examples, moved)
+        if needed <= self.share * free:
+            return Resident(*arguments)
+        return Prefetched(
+            *arguments,
+            reason=f"{needed / 2**20:,.0f} MiB, more than {self.share:.0%} of {free / 2**20:,.0f} free",
+        )

@@ -1,9 +1,11 @@
-"""Training images as bytes on the device: a batch is one gather and one normalization."""
+"""Training images as bytes, on the device or in host memory: a batch is one gather and one normalization."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,7 +26,7 @@ INT32 = 2**31 - 1
 
 
 class Views:
-    """Makes normalized views of images that lie in a store."""
+    """Makes normalized views of images that lie in a store; shared by all sources that keep bytes."""
 
     def __init__(self, grid: StoreGrid, data: Data, precision: Precision) -> None:
         self.grid, self._last = grid, precision.channels_last
@@ -80,9 +82,7 @@ def batch_of(images: Tensor, labels: Tensor, index: Tensor) -> Batch:
 
 
 class Stored:
-    """Training images kept as bytes on the device; a step's batch depends on nothing that came before.
-
-    The draws of an epoch are sent before its first step.
+    """Training images kept as bytes; a step's batch depends on nothing that came before.
 
     Attributes:
         per_epoch: Batches an epoch.
@@ -97,15 +97,59 @@ class Stored:
         images = cast("Images", examples.images)  # those of files come from another source
         self._grid = StoreGrid(images.shape[1], images.shape[2], augmentation.border)
         self._views, self._epoch = Views(self._grid, data, precision), -1
-        self._pixels = _stored(torch.from_numpy(np.ascontiguousarray(images)), self._grid, self._device)
-        self._images = self._pixels[self._grid.lead :].view(len(examples), -1)
-        self._labels = torch.from_numpy(np.ascontiguousarray(examples.labels)).to(self._device)
-        self._type = torch.int32 if len(self._pixels) <= INT32 else torch.int64
-        self._drawn: list[tuple[Any, ...]] = []
+        self._images = torch.from_numpy(np.ascontiguousarray(images))
+        self._labels = torch.from_numpy(np.ascontiguousarray(examples.labels))
 
     def arrange(self, further: Further | None) -> None:
         """See ``BatchSource``."""
         self._views.arrange(further)
+
+    def ends_epoch(self, step: int) -> bool:
+        """See ``BatchSource``."""
+        return self._order.ends_epoch(step)
+
+    def resume_at(self, step: int) -> None:
+        """See ``BatchSource``; nothing to do."""
+
+    def get_ready(self) -> None:
+        """See ``BatchSource``; nothing to do."""
+
+    def _draws(self, epoch: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return order, crops and flips of an epoch's images; see ``Augmentation``."""
+        order, drawn = self._order.epoch(epoch), self._augmentation
+        return order, drawn.moved(epoch, len(order), self._grid), drawn.mirrored(epoch, len(order))
+
+    def _sent(self, value: Tensor) -> Tensor:
+        """Return ``value`` on the run's device without waiting for it."""
+        if self._device.type == "cuda":
+            value = value.pin_memory()
+        return value.to(self._device, non_blocking=True)
+
+
+class Resident(Stored):
+    """All images on the device; the draws of an epoch are sent before its first step."""
+
+    def __init__(
+        self, examples: Split, data: Data, order: Sampler, augmentation: Augmentation, precision: Precision
+    ) -> None:
+        super().__init__(examples, data, order, augmentation, precision)
+        self._pixels = _stored(self._images, self._grid, self._device)
+        self._images = self._pixels[self._grid.lead :].view(len(examples), -1)
+        self._labels = self._labels.to(self._device)
+        self._type = torch.int32 if len(self._pixels) <= INT32 else torch.int64
+        self._drawn: list[tuple[Any, ...]] = []
+
+    @staticmethod
+    def needs(examples: Split, augmentation: Augmentation) -> int:
+        """Return how many bytes of the device the images and labels take.
+
+        Args:
+            examples: Training images, in memory.
+            augmentation: Crops need a border around each image.
+        """
+        images = cast("Images", examples.images)
+        grid = StoreGrid(images.shape[1], images.shape[2], augmentation.border)
+        return grid.pixels(len(examples)) * images.shape[3] + 8 * len(examples)
 
     def batch(self, step: int) -> Batch:
         """See ``BatchSource``; nothing here waits for the device."""
@@ -121,9 +165,7 @@ class Stored:
 
     def _draw(self, epoch: int) -> list[tuple[Any, ...]]:
         """Return for each batch of an epoch: positions, labels, starts of the pixels, and which are mirrored."""
-        order, augmentation = self._order.epoch(epoch), self._augmentation
-        moved = augmentation.moved(epoch, len(order), self._grid)
-        mirrored = augmentation.mirrored(epoch, len(order))
+        order, moved, mirrored = self._draws(epoch)
         index, starts = self._sent(order), order * self._grid.area
         starts = self._sent((starts if moved is None else starts + moved).to(self._type))
         drawn = [self._cut(index), self._cut(self._labels.index_select(0, index)), self._cut(starts)]
@@ -133,22 +175,6 @@ class Stored:
     def _cut(self, drawn: Tensor) -> tuple[Tensor, ...]:
         """Return draws of an epoch batch by batch."""
         return drawn.view(-1, self._order.batch_size)[:, self._order.share].unbind()
-
-    def _sent(self, value: Tensor) -> Tensor:
-        """Return ``value`` on the run's device without waiting for it."""
-        if self._device.type == "cuda":
-            value = value.pin_memory()
-        return value.to(self._device, non_blocking=True)
-
-    def ends_epoch(self, step: int) -> bool:
-        """See ``BatchSource``."""
-        return self._order.ends_epoch(step)
-
-    def resume_at(self, step: int) -> None:
-        """See ``BatchSource``; nothing to do."""
-
-    def get_ready(self) -> None:
-        """See ``BatchSource``; nothing to do."""
 
     def describe(self) -> str:
         """See ``BatchSource``."""
@@ -169,3 +195,107 @@ def _stored(images: Tensor, grid: StoreGrid, device: torch.device) -> Tensor:
     for begin in range(0, count, step):
         target[begin : begin + step] = images[begin : begin + step]
     return pixels
+
+
+AHEAD = 2
+"""Batches that are prefetched."""
+
+
+@attrs.frozen(eq=False)
+class Fetched:
+    """A batch's bytes on the device, or on their way: whole images, not yet cropped, flipped or turned.
+
+    Attributes:
+        images: uint8 ``(batch, height, width, channels)``.
+        moved: Pixels of the store by which crops move, or None.
+        mirrored: 1 for mirrored images, or None.
+        arrived: Event that the device waits for before it reads them; None where nothing is sent.
+    """
+
+    images: Tensor
+    labels: Tensor
+    index: Tensor
+    moved: Tensor | None
+    mirrored: Tensor | None
+    arrived: torch.cuda.Event | None
+
+
+class Prefetched(Stored):
+    """Images in host memory; whole images are sent, and cropped, flipped, turned and normalized on the device.
+
+    Batches are bitwise those of ``Resident``: the same draws, the same gather, from a store of one batch.
+    """
+
+    def __init__(
+        self,
+        examples: Split,
+        data: Data,
+        order: Sampler,
+        augmentation: Augmentation,
+        precision: Precision,
+        *,
+        reason: str = "as asked",
+    ) -> None:
+        super().__init__(examples, data, order, augmentation, precision)
+        self._reason, grid, channels = reason, self._grid, self._images.shape[3]
+        self._store = torch.zeros(grid.pixels(order.wanted), channels, dtype=torch.uint8, device=self._device)
+        self._starts = torch.arange(order.wanted, device=self._device) * grid.area
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"images-{order.task}")
+        self._waiting: dict[int, Future[Fetched]] = {}
+        self._drawn: tuple[Tensor, Tensor | None, Tensor | None] | None = None
+
+    def batch(self, step: int) -> Batch:
+        """See ``BatchSource``."""
+        waiting = {
+            number: self._waiting.get(number) or self._worker.submit(self._fetch, number)
+            for number in range(step, step + 1 + AHEAD)
+        }
+        fetched = waiting.pop(step).result()
+        self._waiting = waiting
+        if fetched.arrived is not None:
+            self._take_over(fetched)
+        self._grid.within(self._store).copy_(fetched.images)
+        starts = self._starts if fetched.moved is None else self._starts + fetched.moved
+        images = self._views.of(self._store, starts, fetched.mirrored)
+        return batch_of(images, fetched.labels, fetched.index)
+
+    def _fetch(self, step: int) -> Fetched:
+        """Gather a batch's images in host memory and send them; only this thread uses the order."""
+        epoch, here = self._order.place(step)
+        if epoch != self._epoch or self._drawn is None:
+            self._epoch, self._drawn = epoch, self._draws(epoch)
+        order, *drawn = self._drawn
+        index, (moved, mirrored) = order[here], (None if draw is None else draw[here] for draw in drawn)
+        shape = len(index), *self._images.shape[1:]
+        images = torch.empty(shape, dtype=torch.uint8, pin_memory=self._stream is not None)
+        torch.index_select(self._images, 0, index, out=images)
+        labels = self._labels.index_select(0, index)
+        if self._stream is None:
+            return Fetched(images, labels, index, moved, mirrored, None)
+        with torch.cuda.stream(self._stream):
+            sent = [
+                None if tensor is None else self._sent(tensor)
+                for tensor in (images, labels, index, moved, mirrored)
+            ]
+            return Fetched(*sent, self._stream.record_event())  # type: ignore[arg-type]
+
+    def _take_over(self, fetched: Fetched) -> None:
+        """Let the run's stream wait for the transfer, and keep its memory until then."""
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(fetched.arrived)  # type: ignore[arg-type]
+        for value in (fetched.images, fetched.labels, fetched.index, fetched.moved, fetched.mirrored):
+            if value is not None:
+                value.record_stream(current)
+
+    def describe(self) -> str:
+        """See ``BatchSource``."""
+        return (
+            f"{self._order.count:,} images in host memory ({self._reason}), {self._augmentation}: a thread fetches "
+            f"batches for {self._device} while a step computes"
+        )
+
+    def close(self) -> None:
+        """See ``BatchSource``."""
+        self._worker.shutdown(cancel_futures=True)
+        self._waiting = {}
