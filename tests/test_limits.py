@@ -170,7 +170,7 @@ def test_a_trainer_takes_no_other_types(settings: dict[str, Any], subject: str) 
         {"kwargs": None},
         {"weights": 3},
         {"supervised": "no"},
-        {"own_head": 1},
+        {"recompute_activations": 1},
     ],
     ids=str,
 )

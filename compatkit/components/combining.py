@@ -140,6 +140,7 @@ class Combining:
         own_head: bool = True,
         freeze_extractor: bool = False,
         freeze_stages: int = 0,
+        recompute_activations: bool = False,
     ) -> Task:
         """Return a task whose network starts from components, for ``Trainer.fit``.
 
@@ -161,6 +162,7 @@ class Combining:
             freeze_extractor: Keep the extractor unchanged; it is not published again, and the head names its component
                 as the one it was trained with.
             freeze_stages: Number of first stages to freeze; see ``Task``.
+            recompute_activations: Whether the backward pass recomputes activations; see ``Task``.
 
         Raises:
             NotFound: A reference does not resolve.
@@ -198,6 +200,7 @@ class Combining:
             own_head=own_head,
             freeze_extractor=freeze_extractor,
             freeze_stages=freeze_stages,
+            recompute_activations=recompute_activations,
         )
 
     def adapt(

@@ -34,6 +34,7 @@ from compatkit.training.networks import parameters_digest, prepare_task, redraw
 from compatkit.training.optim import check_owners
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import determined, generator, preserved, reseed, seed_of
+from compatkit.training.recompute import recomputing
 from compatkit.training.selection import select_execution
 from compatkit.training.set_up import SetUp, check_weights
 from compatkit.training.settings import Settings
@@ -160,7 +161,10 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
         tasks, held_out = hold_out(request.tasks, settings.validation, settings.seed)
         with name_worker_deaths(), preserved(), determined(precision.device, on=settings.deterministic):
             setup = _set_up(attrs.evolve(request, tasks=tasks), plugins, precision)
-            with closing(Loop(settings, setup, plugins, world)) as loop:
+            with (
+                recomputing(setup.tasks.values()),
+                closing(Loop(settings, setup, plugins, world)) as loop,
+            ):
                 loop.train_mode()
                 loop.set_execution(_execution(loop))
                 manifest = describe(loop)

@@ -109,6 +109,8 @@ def compile_blocker(loop: Loop) -> str | None:
         if balanced:
             return f"the plugin {instance!r} balances its gradient against the task's in every step"
     for task_loop in loop.task_loops.values():
+        if task_loop.task.task.recompute_activations:
+            return f"the network of the task {task_loop.task.name!r} recomputes its activations"
         if draws_random_numbers(loop, task_loop):
             return (
                 f"the network of the task {task_loop.task.name!r} draws random numbers in training (dropout or the "
@@ -144,6 +146,8 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
                 )
     mode = Execution("compile+graph" if compiles else "graph", "on trial")
     for task_loop in loop.task_loops.values():
+        if task_loop.task.task.recompute_activations:
+            return f"the network of the task {task_loop.task.name!r} recomputes its activations"
         if draws_random_numbers(loop, task_loop):
             return (
                 f"the network of the task {task_loop.task.name!r} draws random numbers in training, which are seeded "

@@ -205,7 +205,7 @@ class Task:
     - the batches: ``loader`` to ``cutmix``
     - the initial weights: ``keep_class_layer`` to ``head``
     - the architecture, where several networks share features: ``width`` to ``own_head``
-    - what is trained: ``supervised`` to ``freeze_stages``
+    - what is trained: ``supervised`` to ``recompute_activations``
 
     Attributes:
         name: Used in component names (``<prefix>/<name>.extractor``): one lower-case segment.
@@ -254,6 +254,8 @@ class Task:
             see ``frozen_statistics`` of ``Trainer.fit``.
         freeze_stages: How many stages from the image on are not trained, by timm's coarse ``group_matcher`` of the
             uncut network, the stem counted; their batch normalization uses stored statistics, which do not change.
+        recompute_activations: Whether blocks of the network keep no activations, and compute them again in the
+            backward pass: less memory for more time, with the same results (timm's ``set_grad_checkpointing``).
 
     Raises:
         UnknownName: No such builder or model; the message has the nearest name.
@@ -310,6 +312,7 @@ class Task:
     supervised: bool = attrs.field(default=True, validator=FLAG, kw_only=True)
     freeze_extractor: bool = attrs.field(default=False, validator=FLAG, kw_only=True)
     freeze_stages: int = attrs.field(default=0, validator=WHOLE, kw_only=True)
+    recompute_activations: bool = attrs.field(default=False, validator=FLAG, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         """Find the builder, check the start of the network, and drop the labels of a task that does not learn them."""
@@ -366,8 +369,9 @@ class Task:
             "head learns.",
         )
         yield (
-            self.freeze_extractor and self.freeze_stages,
-            "has freeze_extractor=True: no stage of its extractor is trained. Leave out freeze_stages.",
+            self.freeze_extractor and (self.freeze_stages or self.recompute_activations),
+            "has freeze_extractor=True: no stage of its extractor is trained, and no activation kept. Leave out "
+            "freeze_stages and recompute_activations.",
         )
         yield (
             not (self.supervised or self.own_head),

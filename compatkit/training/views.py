@@ -176,6 +176,9 @@ class ViewBatching:
 SEPARATE = ViewBatching(False, "no plugin asks for further views")
 
 
+_RECOMPUTED = "activations are recomputed, and recomputation cannot tell the views apart"
+
+
 def choose_view_batching(
     option: ViewBatchingOption, state: TaskState, device: str, recorder: Recorder | None = None
 ) -> ViewBatching:
@@ -192,11 +195,15 @@ def choose_view_batching(
     """
     if option == "separate":
         return ViewBatching(False, "asked for")
+    if state.task.recompute_activations and option == "auto":
+        return ViewBatching(False, _RECOMPUTED)
     kind = torch.device(device).type
     if option == "auto" and kind != "cuda":
         return ViewBatching(False, f"on {kind} one pass gains nothing over several")
     image = len(state.data.mean), *state.data.size
-    reason = mixing_reason(state.extractor, (TRIED, *image))
+    reason = (
+        _RECOMPUTED if state.task.recompute_activations else mixing_reason(state.extractor, (TRIED, *image))
+    )
     if reason is None and recorder is not None:
         reason = record_mixing_reason(recorder, image)
     if reason is None:

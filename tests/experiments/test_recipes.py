@@ -174,6 +174,7 @@ model = "mobilenetv3_small_050"
 cut = "blocks.3"
 weights = "nets/one"
 freeze_stages = 2
+recompute_activations = true
 """
 
 
@@ -193,7 +194,7 @@ def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
         small.write_text(FINE_TUNED.replace("nets/one", written))
         plan = read(small)
         (task,) = plan.tasks
-        assert (task.weights, task.freeze_stages) == (meant, 2)
+        assert (task.weights, task.freeze_stages, task.recompute_activations) == (meant, 2, True)
     rule = plan.trainer.decay
     assert (plan.trainer.optimizer, plan.trainer.layer_decay) == ("adamw", 0.75)
     assert plan.trainer.optimizer_options == {"betas": [0.9, 0.95]}
@@ -205,6 +206,7 @@ def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
     [
         ("layer_decay", "layer_decai", "unknown key 'layer_decai'. Did you mean 'layer_decay'"),
         ("freeze_stages", "freeze_stage", "unknown key 'freeze_stage'. Did you mean 'freeze_stages'"),
+        ("recompute_activations", "recompute", "unknown key 'recompute'"),
         ('"adamw"', '"adamww"', "There is no optimizer 'adamww'. Did you mean 'adamw'"),
         ("betas", "bettas", "takes no option 'bettas'. Did you mean 'betas'"),
         ("floor", "flor", "[trainer.schedule] has the unknown key 'flor'. Did you mean 'floor'"),

@@ -31,7 +31,7 @@ FROM_PARTS = ("extractor", "head")
 """Keys that name components, which then provide the network."""
 BESIDE_PARTS = (
     *("name", "data", "augment", "rest", "own_head", "freeze_extractor", "freeze_stages"),
-    *FROM_PARTS,
+    *("recompute_activations", *FROM_PARTS),
 )
 """All keys allowed in a task that starts from components."""
 

@@ -287,6 +287,7 @@ def _decisive(field: attrs.Attribute[Any], value: Any) -> bool:
 _STATED = ("name", "model", "cut", "builder", "size", "augment")
 """Attributes of a task that every plan states; others are left out where they have their defaults."""
 _OTHERWISE = (*_STATED, "kwargs", "weights", "data")
+_SAME_BITS = ("recompute_activations",)
 
 
 def _task(task: Task) -> dict[str, Any]:
@@ -297,7 +298,7 @@ def _task(task: Task) -> dict[str, Any]:
         contents = [read_file(file, file.parent) for file in files]
         weights = "+".join(digest(content[0]) for content in contents if content is not None) or str(path)
     fields = attrs.fields(type(task))
-    others = [field for field in fields if field.name not in _OTHERWISE]
+    others = [field for field in fields if field.name not in (*_OTHERWISE, *_SAME_BITS)]
     return {
         **_by_key(task, [field for field in fields if field.name in _STATED]),
         "kwargs": dict(task.kwargs),

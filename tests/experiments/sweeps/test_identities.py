@@ -43,7 +43,7 @@ PLAIN = ck.Task("a", DATA, "resnet8_cifar", "layer2", size=16)
 
 def test_there_is_an_example_of_every_key() -> None:
     """A sweep refuses tasks that start from components, which alone can have their extractor frozen."""
-    assert {*OTHER, *FROM_PARTS, "freeze_extractor"} == {*task_keys()}
+    assert {*OTHER, *FROM_PARTS, "freeze_extractor", "recompute_activations"} == {*task_keys()}
 
 
 @pytest.mark.parametrize("key", OTHER)
@@ -55,8 +55,10 @@ def test_a_task_that_differs_in_one_key_is_another(key: str, monkeypatch: pytest
     assert dumps(_task(attrs.evolve(PLAIN, **{key: OTHER[key]}))) != dumps(_task(PLAIN))
 
 
-def test_defaults_are_left_out() -> None:
-    assert {*_task(PLAIN)} == {
+def test_what_changes_no_bit_is_the_same_run_and_found_again() -> None:
+    plain = _task(PLAIN)
+    assert plain == _task(attrs.evolve(PLAIN, recompute_activations=True))
+    assert {*plain} == {
         *("name", "backbone", "split", "builder", "size", "augment", "kwargs", "weights", "data")
     }
 

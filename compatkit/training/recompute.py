@@ -1,0 +1,146 @@
+"""Recompute the activations of blocks in the backward pass: less memory for more time.
+
+timm's ``set_grad_checkpointing`` sets a switch that the forward pass of a whole network reads; a part is no whole
+network, so that its blocks are wrapped one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+from compatkit.errors import TrainingError, UsageError
+from compatkit.evaluation.normalization import kept_statistics, norm_layers
+from compatkit.training.state import TaskState
+
+_CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList)
+"""Classes that hold blocks, and may never be called themselves."""
+
+
+@contextmanager
+def recomputing(tasks: Iterable[TaskState]) -> Iterator[None]:
+    """Recompute the activations of blocks for tasks that request it; restore the blocks afterwards.
+
+    Raises:
+        UsageError: A network does not tell its layers, or has no block.
+    """
+    with ExitStack() as stack:
+        for state in tasks:
+            for name, block in _blocks(state) if state.task.recompute_activations else ():
+                stack.enter_context(_wrapped(name, block))
+        yield
+
+
+def _blocks(state: TaskState) -> list[tuple[str, nn.Module]]:
+    """Return the largest modules that lie within one layer, but for the stem and what comes after the last block."""
+    from compatkit.adapters.optimizers import grouped
+
+    blocks: list[tuple[str, nn.Module]] = []
+    for blueprint, part in ((state.extractor_blueprint, state.extractor), (state.head_blueprint, state.head)):
+        layers = grouped(blueprint, "layer", "recompute_activations")
+        inner = {name: layer for name, layer in layers.items() if 0 < layer < max(layers.values())}
+        blocks += _within(part, "", inner, getattr(part, "stops_at", ""))
+    if not blocks:
+        raise UsageError(
+            f"recompute_activations goes by blocks of modules, and {state.task.model} of task {state.name!r} has "
+            "none between its first layer and its class layer. Leave it out; accumulate=2 of the trainer needs less "
+            "memory too.",
+            subject=state.name,
+        )
+    return blocks
+
+
+def _within(
+    module: nn.Module, path: str, layers: Mapping[str, int], stop: str
+) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the blocks below a module; ``stop`` is where a stopped extractor leaves its code, a block unfinished."""
+    for name, child in module.named_children():
+        place = f"{path}{name}"
+        numbers = {layers.get(f"{place}.{parameter}") for parameter, _ in child.named_parameters()}
+        whole = len(numbers) == 1 and None not in numbers and type(child) not in _CONTAINERS
+        whole = whole and not stop.startswith(f"{place}.")
+        if whole and any(child.children()) and not isinstance(child, _BatchNorm):
+            yield place, child
+        else:
+            yield from _within(child, f"{place}.", layers, stop)
+
+
+@contextmanager
+def _wrapped(name: str, block: nn.Module) -> Iterator[None]:
+    before, attributes = block.__dict__.get("forward"), block.__dict__
+    attributes["forward"] = _Recomputed(name, block, block.forward)
+    try:
+        yield
+    finally:
+        del attributes["forward"]
+        attributes |= {} if before is None else {"forward": before}
+
+
+@attrs.frozen(eq=False)
+class _Recomputed:
+    """The forward pass of a block that keeps its input alone; a copy of the block has its own."""
+
+    name: str
+    block: nn.Module
+    plain: Callable[..., Any]
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.plain(*arguments, **keywords)
+        tensors = [value for value in tree_leaves((arguments, keywords)) if isinstance(value, Tensor)]
+        return checkpoint(
+            self.plain,
+            *arguments,
+            use_reentrant=False,
+            context_fn=lambda: (nullcontext(), self._recomputation(tensors)),
+            **keywords,
+        )
+
+    def _recomputation(self, inputs: Sequence[Tensor]) -> _Recomputation:
+        versions = [(tensor, tensor._version) for tensor in (*inputs, *self.block.parameters())]
+        modes = [(layer, layer.training, layer.track_running_stats) for layer in norm_layers(self.block)]
+        return _Recomputation(self.name, self.block, inputs, versions, modes)
+
+
+@attrs.define(eq=False)
+class _Recomputation(AbstractContextManager[None]):
+    """The context of a recomputation, which must see what the forward pass saw; one for every backward pass."""
+
+    name: str
+    block: nn.Module
+    inputs: Sequence[Tensor]
+    versions: Sequence[tuple[Tensor, int]]
+    modes: Sequence[tuple[_BatchNorm, bool, bool]]
+    _stack: ExitStack = attrs.field(factory=ExitStack)
+
+    def __enter__(self) -> None:
+        tensors = [*self.inputs, *self.block.parameters()]
+        if any(
+            tensor is not before or tensor._version != version
+            for tensor, (before, version) in zip(tensors, self.versions, strict=True)
+        ):
+            raise TrainingError(
+                f"The block {self.name!r} cannot be recomputed: its input or its weights were changed between the "
+                "forward and the backward pass. Leave recompute_activations out.",
+                subject=self.name,
+            )
+        # Running statistics have seen the batch; autograd wants them passed again all the same.
+        self._stack.enter_context(kept_statistics(self.block))
+        for layer, training, tracking in self.modes:
+            self._stack.callback(_switch, layer, layer.training, layer.track_running_stats)
+            _switch(layer, training, tracking)
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+
+def _switch(layer: _BatchNorm, training: bool, tracking: bool) -> None:
+    layer.training, layer.track_running_stats = training, tracking
