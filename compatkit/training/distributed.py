@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,26 +21,7 @@ import torch
 from torch import Tensor
 
 from compatkit.errors import EnvironmentFailure, TrainingError, UsageError
-
-PATIENCE = timedelta(minutes=10)
-"""How long a process waits for the others; compiling may take minutes, and differs between them."""
-_runs = itertools.count()
-
-
-@contextmanager
-def detect_lost_processes() -> Iterator[None]:
-    """Turn errors of the connection to other processes into ours.
-
-    Raises:
-        TrainingError: Another process does not answer.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        raise TrainingError(
-            "The run cannot go on: another process ended, or does not answer; torchrun says which, and its own error "
-            f"says why ({str(error).splitlines()[0]}). Start the run again: with a checkpoint it goes on from there."
-        ) from error
+from compatkit.training.failures import Failures, ProcessLost, detect_lost_processes
 
 
 @attrs.define(eq=False)
@@ -200,17 +182,23 @@ def _leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
         yield place, list(value) if isinstance(value, tuple) else value
 
 
+PATIENCE = timedelta(minutes=10)
+"""How long a process waits for the others; compiling may take minutes, and differs between them."""
+_runs = itertools.count()
+
+
 @contextmanager
-def join_processes(device: str) -> Iterator[World]:
+def join_processes(device: str, checkpoint: str | os.PathLike[str] | None = None) -> Iterator[World]:
     """Join the other processes of this run, if there are any, and leave them afterwards.
 
     Args:
         device: As the trainer was asked for it.
+        checkpoint: Named in the message where a process is lost.
 
     Raises:
         EnvironmentFailure: The others cannot be reached.
         UsageError: There is no GPU for this process.
-        TrainingError: Another process does not answer.
+        TrainingError: Another process failed or is gone.
     """
     place = _place()
     if place is None:
@@ -220,23 +208,23 @@ def join_processes(device: str) -> Iterator[World]:
     cuda = device in ("auto", "cuda") and torch.cuda.is_available()
     made = not torch.distributed.is_initialized()
     try:
-        control = _join(rank, size, cuda)
-        world = World(rank, size, device, control, torch.distributed.group.WORLD if cuda else control)
-        world.gather(None)
-    except (RuntimeError, ValueError, TrainingError) as error:
+        control, store = _join(rank, size, cuda)
+        devices = torch.distributed.group.WORLD if cuda else control
+        world = World(rank, size, device, control, devices)
+        address = [socket.gethostname(), os.getpid()]
+        failures = Failures(rank, size, store, world.gather(address), checkpoint)
+    except (RuntimeError, ValueError, ProcessLost) as error:
         raise EnvironmentFailure(
             f"Process {rank} of {size} cannot reach the others ({error}). Start all of them with torchrun, which sets "
             "MASTER_ADDR and MASTER_PORT to where process 0 listens."
         ) from error
     whole = False
     try:
-        world.device = _own(device, cuda)
-        yield world
-        world.gather(None)  # no process leaves while another still waits for it
-        whole = True
-    except Exception as error:
-        error.add_note(f"Raised in process {rank} of {size}.")
-        raise
+        with failures.reported():
+            world.device = _own(device, cuda)
+            yield world
+            world.gather(None)  # no process leaves while another still waits for it
+            whole = True
     finally:
         _leave(world, made, whole)
 
@@ -253,16 +241,19 @@ def _place() -> tuple[int, int] | None:
     return (rank, size) if size > 1 else None
 
 
-def _join(rank: int, size: int, cuda: bool) -> Any:
-    """Return a group for values on the CPU."""
+def _join(rank: int, size: int, cuda: bool) -> tuple[Any, Any]:
+    """Return a group for values on the CPU, and the store that outlives a process."""
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-    if not dist.is_initialized():
-        # a store keeps the keys of earlier runs of the same processes
-        store = dist.PrefixStore(f"compatkit/{next(_runs)}", _store())
+    prefix = f"compatkit/{next(_runs)}"  # a store keeps the keys of earlier runs of the same processes
+    if dist.is_initialized():
+        store = PrefixStore(prefix, _get_default_store())
+    else:
+        store = PrefixStore(prefix, _store())
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    return dist.new_group(backend="gloo", timeout=PATIENCE)
+    return dist.new_group(backend="gloo", timeout=PATIENCE), store
 
 
 @functools.cache

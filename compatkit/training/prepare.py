@@ -35,6 +35,7 @@ from compatkit.training.optim import check_owners
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import determined, generator, preserved, reseed, seed_of
 from compatkit.training.recompute import recomputing
+from compatkit.training.replicas import sync_batchnorm
 from compatkit.training.selection import select_execution
 from compatkit.training.set_up import SetUp, check_weights
 from compatkit.training.settings import Settings
@@ -147,7 +148,7 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
     """
     settings = request.settings
     with (
-        join_processes(settings.device) as world,
+        join_processes(settings.device, settings.checkpoint) as world,
         silent(not (world.first and settings.progress)),
     ):
         world.check_batch(settings.batch_size, settings.accumulate)
@@ -161,7 +162,9 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
         tasks, held_out = hold_out(request.tasks, settings.validation, settings.seed)
         with name_worker_deaths(), preserved(), determined(precision.device, on=settings.deterministic):
             setup = _set_up(attrs.evolve(request, tasks=tasks), plugins, precision)
+            normalizing = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
             with (
+                sync_batchnorm(normalizing, world, on=settings.synchronize_statistics),
                 recomputing(setup.tasks.values()),
                 closing(Loop(settings, setup, plugins, world)) as loop,
             ):

@@ -7,12 +7,15 @@ each module: a module may be used many times in a step or by some processes only
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import attrs
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from compatkit.errors import UsageError
 from compatkit.evaluation.normalization import norm_layers
 from compatkit.training.distributed import World
 from compatkit.training.optim import Averages
@@ -93,7 +96,7 @@ class GradientAllReduce:
         """Give every process the mean gradients of the parameters that a step of ``task`` updates.
 
         Raises:
-            TrainingError: Another process does not answer.
+            ProcessLost: Another process does not answer.
         """
         for bucket in self._buckets[task]:
             present, on_cpu = bucket.presence(), bucket.memory.device.type == "cpu"
@@ -158,3 +161,65 @@ def average_statistics(world: World, owners: Mapping[str, nn.Module], averages: 
         parts = flat.split([value.numel() for value in running])
         for value, part in zip(running, parts, strict=True):
             value.copy_(part.view_as(value))
+
+
+class _Activated(nn.SyncBatchNorm):
+    """A synchronized form of timm's layers, which apply dropout and an activation after the normalization."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        drop, act = self.get_submodule("drop"), self.get_submodule("act")
+        return act(drop(super().forward(input)))
+
+
+@contextmanager
+def sync_batchnorm(modules: Iterable[nn.Module], world: World, *, on: bool) -> Iterator[None]:
+    """Synchronize the batch statistics of batch normalization over all processes, in frozen heads too.
+
+    Args:
+        modules: Whose layers are changed meanwhile.
+        world: Processes of the run.
+        on: Whether it was asked for; else nothing changes.
+
+    Raises:
+        UsageError: The run is on a CPU, or a layer is of a kind that cannot be synchronized.
+        CutError: Batch normalization is called as a function, see ``norm_layers``.
+    """
+    if not on or world.size == 1:
+        yield
+        return
+    if not world.device.startswith("cuda"):
+        raise UsageError(
+            f"synchronize_statistics needs GPUs: torch.nn.SyncBatchNorm takes no tensors on {world.device!r}. Leave it "
+            "out, so that each process normalizes its share by itself, or use networks without batch normalization."
+        )
+    layers = [
+        (layer, _kind(layer))
+        for module in modules
+        for layer in norm_layers(module)
+        if not isinstance(layer, nn.SyncBatchNorm)
+    ]
+    before = [(layer, layer.__class__) for layer, _ in layers]
+    try:
+        for layer, kind in layers:
+            layer.__class__ = kind
+            layer.__dict__["process_group"] = None  # all processes
+        yield
+    finally:
+        for layer, kind in before:
+            layer.__class__ = kind
+            layer.__dict__.pop("process_group", None)
+
+
+def _kind(layer: _BatchNorm) -> type[nn.SyncBatchNorm]:
+    """Return the synchronized class for a layer."""
+    if type(layer).forward is _BatchNorm.forward:
+        return nn.SyncBatchNorm
+    if isinstance(getattr(layer, "act", None), nn.Module) and isinstance(
+        getattr(layer, "drop", None), nn.Module
+    ):
+        return _Activated
+    raise UsageError(
+        f"synchronize_statistics cannot synchronize a {type(layer).__module__}.{type(layer).__name__}: it "
+        "normalizes in its own way. Leave the setting out."
+    )

@@ -149,6 +149,7 @@ class Settings:
     passes: ViewBatchingOption = attrs.field(
         default="auto", validator=OneOf(VIEW_BATCHING_OPTIONS), metadata=_HIDDEN
     )
+    synchronize_statistics: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
     image_storage: ImageStorage = attrs.field(
         default="auto", validator=OneOf(IMAGE_STORAGE), metadata=_HIDDEN
     )

@@ -31,7 +31,7 @@ class Trainer(Settings):
     - evaluation: ``evaluate_every`` to ``stop_early``
     - checkpoints: ``checkpoint_every`` and ``checkpoint_seconds``
     - the history and logs: ``log_every`` to ``progress``
-    - execution: ``precision`` to ``passes``
+    - execution: ``precision`` to ``synchronize_statistics``
     - storage of images: ``image_storage`` to ``cache``
 
     Attributes:
@@ -80,6 +80,8 @@ class Trainer(Settings):
         passes: How an extractor processes further views of a batch, such as rotations: ``"fused"`` in one pass, each
             view normalized by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Results are equal to
             rounding, except for random numbers that networks draw (dropout).
+        synchronize_statistics: Whether several processes on GPUs share the statistics of batch normalization; else
+            each normalizes its share of a batch by itself.
         image_storage: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory
             with the next batches in transfer, ``"auto"`` by size. Batches are bitwise the same.
         memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.

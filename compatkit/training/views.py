@@ -111,6 +111,9 @@ def mixing_reason(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
         extractor: Tried in evaluation mode, but for batch normalization; left as it was.
         shape: Of a batch of images, ``(batch, channels, height, width)``.
     """
+    for name, module in extractor.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            return f"{name!r} synchronizes statistics of whole batches between processes"
     first = next(extractor.parameters(), torch.empty(0))
     draw = torch.Generator().manual_seed(0)
     images = torch.randn(2 * shape[0], *shape[1:], generator=draw).to(first.device, first.dtype)

@@ -220,10 +220,7 @@ def test_one_process_says_what_is_wrong_and_the_other_is_not_left_waiting(
     assert result["error"] == kind and message in result["message"]
     assert result["message"].endswith(f"Raised in process {rank} of 2.")
     assert other["error"] == "TrainingError"
-    alone = name == "failing"
-    assert other["message"].startswith(
-        "The run cannot go on: another process ended" if alone else "The processes"
-    )
+    assert other["message"].startswith(f"The run cannot go on: process {rank} of 2 failed first: {kind}: ")
 
 
 @pytest.mark.parametrize(
@@ -321,14 +318,22 @@ def workers(agent: int) -> list[int]:
     return [result[rank] for rank in sorted(result)]
 
 
-def test_a_process_that_is_killed_ends_the_run_and_leaves_a_checkpoint_that_resumes(
+def test_a_process_that_is_killed_ends_the_run_with_one_error_and_a_checkpoint_that_resumes(
     tmp_path: Path,
 ) -> None:
     command = [*TORCHRUN, spread.__file__, "killed", tmp_path]
     result = subprocess.run(command, capture_output=True, text=True, timeout=240, env=surroundings())
     assert result.returncode == 1
-    assert "Signal 9 (SIGKILL) received by PID" in result.stderr  # torchrun's summary
+    lines = [line for line in result.stderr.splitlines() if "errors.TrainingError" in line]
+    assert len(lines) == 1 and result.stderr.count("Traceback") == 2, (
+        result.stderr
+    )  # ours, and torchrun's own
     kept = tmp_path / "two.safetensors"
+    assert re.fullmatch(
+        r"(\[rank0\]: )?compatkit\.errors\.TrainingError: The run cannot go on: process 1 of 2 \(id \d+\) is gone: "
+        rf"killed, or out of memory\. Start it again: it goes on from the checkpoint {re.escape(str(kept))}\.",
+        lines[0],
+    )
     assert_equal(spread.state(spread.kept(kept)), spread.state(spread.sgd()))
 
 
@@ -350,6 +355,11 @@ def test_a_killed_command_goes_on_from_its_checkpoint_and_one_process_publishes(
     assert running.returncode
     assert not out
     assert not [process for process in processes if Path(f"/proc/{process}").exists()]
+    result = [line for line in err.splitlines() if line.startswith("error [")]
+    assert result == [
+        f"error [training] The run cannot go on: process 1 of 2 (id {processes[1]}) is gone: killed, or out of memory. "
+        f"Start it again: it goes on from the checkpoint {kept}."
+    ]
     step = json.loads(metadata(kept.read_bytes()) or "")["step"]
     assert 0 < step < 100
     again = start(tmp_path, *words)

@@ -162,6 +162,8 @@ def test_extractors_that_mix_a_batch_are_found() -> None:
     assert "in a way of their own" in (
         mixing_reason(nn.Sequential(nn.Conv2d(3, 4, 3), Centered()), shape) or ""
     )
+    synchronized = nn.SyncBatchNorm.convert_sync_batchnorm(network("batch norm", torch.float32))
+    assert "synchronizes statistics" in (mixing_reason(synchronized, shape) or "")
 
 
 def tasks(**settings: Any) -> list[ck.Task]:
