@@ -30,6 +30,7 @@ import compatkit as ck
 from compatkit.training.execution import Mode
 from compatkit.training.loop import Loop
 from compatkit.training.prepare import FitRequest, prepare
+from compatkit.training.profiling import profile
 
 ADDED, ASIDE = 1.01, 0.02
 
@@ -187,6 +188,18 @@ def _said(passed: bool) -> str:
     return "pass" if passed else "FAIL"
 
 
+def shares(size: Size) -> list[str]:
+    """Where the time of steps goes."""
+    lines = ["| steps | ms | data | hooks |", "|---|---:|---:|---:|"]
+    for mode in size.modes:
+        with run(size, mode) as loop:
+            result = profile(loop, size.steps)
+        lines.append(
+            f"| {mode} | {result.milliseconds:.3f} | {result.shares['data']:.1%} | {result.shares['hooks']:.1%} |"
+        )
+    return lines
+
+
 def waiting(size: Size) -> list[str]:
     """Host synchronizations between rows of the history: torch raises at the first."""
     if not size.on_gpu:
@@ -238,6 +251,7 @@ def views(size: Size) -> list[str]:
 SECTIONS: dict[str, tuple[str, Callable[[Size], list[str]]]] = {
     "overhead": ("What the trainer adds to a step", overhead),
     "waiting": ("Waiting for the device", waiting),
+    "shares": ("Where the time goes", shares),
     "views": ("One pass for four views", views),
 }
 

@@ -63,6 +63,7 @@ class TrainOptions(ReleaseOptions, DataOptions):
     explain: bool = option(
         "Show the plan (tasks, owners of parameters, hooks, how steps execute); train nothing."
     )
+    profile: int | None = option("Profile this many steps; train nothing.", min=1, metavar="STEPS")
 
 
 @command("train", TrainOptions)
@@ -97,7 +98,7 @@ def train_command(options: TrainOptions) -> int | None:
     )
     with named_options():
         plan, frozen = load(started, options.download)
-    if options.explain:
+    if options.explain or options.profile is not None:
         _look(plan, frozen, options)
         return None
     folder = None
@@ -152,10 +153,14 @@ def _where(state: Path, known: CheckpointStatus | None, steps: int) -> str:
 
 
 def _look(plan: Recipe, frozen: Frozen, options: TrainOptions) -> None:
-    """Show the plan of the run."""
+    """Show the plan of the run, or with ``--profile`` where the time goes."""
     frozen_parts: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen.statistics}
     with offline(unless=options.download):
-        shown = plan.trainer.explain(plan.tasks, plan.regularizers, **frozen_parts)
+        shown = (
+            plan.trainer.explain(plan.tasks, plan.regularizers, **frozen_parts)
+            if options.profile is None
+            else plan.trainer.profile(plan.tasks, plan.regularizers, steps=options.profile, **frozen_parts)
+        )
     if speaks():
         emit(shown.to_json()) if options.json else click.echo(str(shown))
 

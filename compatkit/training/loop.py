@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from compatkit.training.optim import (
     set_lr,
 )
 from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.reach import check_reach, without_gradient
+from compatkit.training.reach import check_reach, cross_task_error, without_gradient
 from compatkit.training.replicas import GradientAllReduce, average_statistics
 from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
@@ -49,6 +49,7 @@ class Loop:
         averages: Moving averages of everything that is trained, or None.
         all_reduce: Means of gradients over several processes; None for one.
         execution: Whether steps are compiled or captured.
+        mark: Called with a part of a step when it is done; for a profile.
 
     Raises:
         DataError: There are fewer images than in a batch.
@@ -66,6 +67,7 @@ class Loop:
     averages: Averages | None = attrs.field(default=None, init=False)
     all_reduce: GradientAllReduce | None = attrs.field(default=None, init=False)
     execution: Execution = attrs.field(default=EAGER, init=False)
+    mark: Callable[[str], None] = attrs.field(default=lambda part: None, init=False)
     _schedule: Schedule = attrs.field(init=False)
     _rate: float = attrs.field(default=-1.0, init=False)
 
@@ -193,6 +195,7 @@ class Loop:
         if self.averages is not None:
             self.averages.follow(task.name, number)
         step.result = result
+        self.mark("rest")
         for call in task_loop.after_step:
             call(step)
         if task_loop.after_epoch and task_loop.source.ends_epoch(number):
@@ -200,6 +203,7 @@ class Loop:
                 call(step)
         if task_loop.after_step or task_loop.after_epoch:
             self.zero_grad()  # what hooks left is no gradient of the next step
+        self.mark("hooks")
         return result
 
     def work(self, task_loop: TaskLoop, number: int, reports: bool = False) -> tuple[Step, StepResult]:
@@ -229,7 +233,9 @@ class Loop:
             task_loop: Loop of the task.
             number: Of its step, from 0.
         """
+        self.mark("rest")
         whole = self.begin(task_loop, number)
+        self.mark("data")
         if task_loop.accumulation_steps == 1:
             steps = [whole]
         else:
@@ -240,6 +246,7 @@ class Loop:
                 self.view(task_loop, step)
             if not task_loop.views_chained:
                 task_loop.chain_views()
+            self.mark("hooks")
         if task_loop.mixing is not None:
             for step in steps:
                 self.mix(task_loop, task_loop.mixing, step)
@@ -297,13 +304,20 @@ class Loop:
             result = combine_results([self.gradients(task_loop, step) for step in steps])
         if self.all_reduce is not None:
             self.all_reduce(task_loop.task.name)
+        self.mark("backward")
         for call in task_loop.after_backward:
             call(steps[-1])
+        for other, parameters in task_loop.others.items():
+            if any(parameter.grad is not None for parameter in parameters):
+                raise cross_task_error(self.plugins.members, steps[-1], other)
+        self.mark("hooks")
         if self.settings.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(task_loop.trainable, self.settings.clip_norm)
             result = attrs.evolve(result, losses={**result.losses, "gradient_norm": norm})
+        self.mark("rest")
         for optimizer in task_loop.optimizers:
             optimizer.step()
+        self.mark("optimizer")
         self.zero_grad()
         return result
 
@@ -317,20 +331,20 @@ class Loop:
         # A captured step cannot seed; steps that draw random numbers are not captured (selection.py).
         turn = _micro_batch_index(task_loop, step)
         seeds = () if self.captures else [stream.at(turn) for stream in task_loop.seeds]
+        self.mark("rest")
         total, terms, predicted = task_loop.forward(step, seeds)
+        self.mark("forward")
         if not total.requires_grad:
             raise without_gradient(step.task, step.number)
         if step.number >= task_loop.next_reach_check:
-            networks = {
-                name: [*state.extractor.parameters(), *state.head.parameters()]
-                for name, state in self.setup.tasks.items()
-            }
-            trained = [*task_loop.trainable, *networks.pop(step.task.name)]
-            check_reach(total, trained, networks, self.plugins.members, step)
+            parts = [part for state in self.setup.tasks.values() for part in (state.extractor, state.head)]
+            trained = [*self.trainable, *(parameter for part in parts for parameter in part.parameters())]
+            check_reach(total, trained, self.plugins.members)
             task_loop.next_reach_check = 1 << step.number.bit_length()
         if task_loop.accumulation_steps > 1:
             total = total / task_loop.accumulation_steps
         total.backward()
+        self.mark("backward")
         images = step.batch.images.detach().sum() if task_loop.may_spoil_images else None
         return StepResult(terms, predicted, None if predicted is None else step.batch.labels, images)
 

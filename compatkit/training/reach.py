@@ -2,7 +2,7 @@
 
 A plugin that makes a module and forgets to hand it to the run would otherwise train everything but that module,
 silently. The graph of the loss is followed in the first step of each set of active plugins and in steps 1, 2, 4, 8,
-...; no tensor is read.
+...; no tensor is read. Gradients of another task's network are looked for after each backward pass.
 """
 
 from __future__ import annotations
@@ -17,21 +17,13 @@ from compatkit.plugins import Member
 from compatkit.training.state import TaskState
 
 
-def check_reach(
-    loss: Tensor,
-    trained: Iterable[Tensor],
-    others: Mapping[str, Iterable[Tensor]],
-    members: Iterable[Member],
-    step: StepLike,
-) -> None:
-    """Raise if a loss has gradients for a parameter that is not trained in its step.
+def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Member]) -> None:
+    """Raise if a loss has gradients for a parameter that is not trained.
 
     Args:
         loss: Of a step, with its graph.
-        trained: Parameters that optimizers update in the step, or that its task keeps frozen.
-        others: Parameters of the other tasks' networks, by task.
+        trained: Parameters that optimizers update, or that a task keeps frozen.
         members: The plugins of the run.
-        step: The step.
 
     Raises:
         PluginError: Names the plugin and its parameter.
@@ -41,14 +33,6 @@ def check_reach(
     if not strays:
         return
     plugins = tuple(members)
-    for other, parameters in others.items():
-        if any(id(parameter) in strays for parameter in parameters):
-            raise _of_plugins(
-                plugins,
-                f"in step {step.number} of task {step.task.name!r} a loss has a gradient for the network of task "
-                f"{other!r}, which moves in its own steps only, so that this gradient would be lost. Detach what comes "
-                f"from the other network, and give the same loss in the steps of {other!r}, where it moves that one.",
-            )
     for member in plugins:
         for name, tensor in _tensors_of(member.instance):
             if id(tensor) in strays:
@@ -60,6 +44,22 @@ def check_reach(
             if len(plugins) == 1:
                 raise plugins[0].owner.error(message, hook)
             raise _of_plugins(plugins, message)
+
+
+def cross_task_error(members: Sequence[Member], step: StepLike, other: str) -> PluginError:
+    """Return the error for gradients of another task's network, which a step of this task would not update.
+
+    Args:
+        members: The plugins of the run.
+        step: After its backward pass.
+        other: Name of the other task.
+    """
+    return _of_plugins(
+        members,
+        f"in step {step.number} of task {step.task.name!r} there is a gradient for the network of task {other!r}, "
+        "which moves in its own steps only, so that this gradient would be lost. Detach what comes from the other "
+        f"network, and give the same loss in the steps of {other!r}, where it moves that one.",
+    )
 
 
 def without_gradient(task: TaskState, number: int) -> UsageError:

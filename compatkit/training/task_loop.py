@@ -55,6 +55,7 @@ class TaskLoop:
         views: Hooks that change a batch, each with the seeds of its random numbers; None for a pure one, which draws
             none from torch's generators.
         seeds: Of the random numbers of the network, then of each regularizer.
+        others: Trained parameters of the other tasks' networks, by task, which no loss of these steps may reach.
     """
 
     task: TaskState
@@ -79,6 +80,7 @@ class TaskLoop:
     after_backward: tuple[Callable[..., Any], ...] = ()
     after_step: tuple[Callable[..., Any], ...] = ()
     after_epoch: tuple[Callable[..., Any], ...] = ()
+    others: Mapping[str, tuple[Tensor, ...]] = attrs.field(factory=dict)
 
     @classmethod
     def of(
@@ -172,6 +174,16 @@ class TaskLoop:
         end = min((edge for edge in edges if edge > number), default=2**62)
         self.span, self.views_chained = range(begin, end), False
         self.next_reach_check = number if plugins.members else 2**62
+        self.others = {
+            other: tuple(
+                parameter
+                for part in (state.extractor, state.head)
+                for parameter in part.parameters()
+                if parameter.requires_grad
+            )
+            for other, state in setup.tasks.items()
+            if other != name and plugins.members
+        }
         active = {
             event: tuple(bound for bound in getattr(plugins, event) if number in bound.phase)
             for event in IN_STEPS

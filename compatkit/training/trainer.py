@@ -7,11 +7,13 @@ from typing import Any
 
 import attrs
 
+from compatkit.errors import UsageError
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.plugins import Use
 from compatkit.training.fit import Fit
 from compatkit.training.manifest import Explanation
 from compatkit.training.prepare import FitRequest, Frozen, Statistics, prepare
+from compatkit.training.profiling import Profile, profile
 from compatkit.training.run import run
 from compatkit.training.settings import Settings
 from compatkit.training.task import Task
@@ -154,3 +156,32 @@ class Trainer(Settings):
         request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories)
         with prepare(request) as prepared:
             return Explanation.of(prepared.loop)
+
+    def profile(
+        self,
+        tasks: Task | Sequence[Task],
+        regularizers: Sequence[str | Use] = (),
+        *,
+        steps: int = 20,
+        frozen: Frozen = None,
+        frozen_statistics: Statistics = "stored",
+        factories: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Profile:
+        """Return how the time of the first ``steps`` steps of each task is divided; nothing is trained.
+
+        Args:
+            tasks: As for ``fit``.
+            regularizers: As for ``fit``.
+            steps: Steps of each task that are timed, from 1.
+            frozen: As for ``fit``.
+            frozen_statistics: As for ``fit``.
+            factories: As for ``fit``.
+
+        Raises:
+            CompatkitError: As ``fit`` does.
+        """
+        if steps < 1:
+            raise UsageError(f"Trainer.profile takes at least one step, got steps={steps}.")
+        request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories)
+        with prepare(request) as prepared:
+            return profile(prepared.loop, steps)

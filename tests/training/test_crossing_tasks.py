@@ -48,13 +48,30 @@ class Plain:
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("side", ["extractor", "head"])
-@pytest.mark.parametrize("start", [0, 4])
-def test_a_loss_that_reaches_another_network_is_refused(start: int, side: str, accumulate: int) -> None:
+@pytest.mark.parametrize("start", [0, 3])
+def test_a_loss_that_reaches_another_network_is_refused_in_any_step(
+    start: int, side: str, accumulate: int
+) -> None:
     made = {"ties": lambda: Ties(start=start, side=side), "plain": Plain}
     with pytest.raises(PluginError) as caught:
         quick(steps=5, accumulate=accumulate).fit(tasks(), ["ties", "plain"], factories=made)
     assert "Plugin 'plain' or 'ties'" in str(caught.value)
     assert "'a'" in str(caught.value) and "'b'" in str(caught.value) and f"step {start}" in str(caught.value)
+
+
+def test_gradients_that_a_hook_sets_for_another_network_are_refused_too() -> None:
+    class Sets:
+        @ck.hookimpl
+        def compatkit_set_up(self, setup: ck.SetUp) -> None:
+            self.other = setup.tasks["b"].head
+
+        @ck.hookimpl
+        def compatkit_after_backward(self, step: ck.Step) -> None:
+            for parameter in self.other.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+
+    with pytest.raises(PluginError):
+        quick(steps=2).fit(tasks(), ["sets"], factories={"sets": Sets})
 
 
 @pytest.mark.parametrize("task", ["a", "b"])

@@ -127,9 +127,10 @@ def test_moving_averages_begin_there():
         torch.testing.assert_close(value, Pretrains.start[key])
 
 
-def test_explaining_does_not_pretrain():
+def test_explaining_and_profiling_do_not_pretrain():
     Pretrains.calls = 0
     explanation = quick(steps=1).explain([task()], ["pretrains"], factories=FACTORIES)
+    quick(steps=1).profile([task()], ["pretrains"], steps=1, factories=FACTORIES)
     assert Pretrains.calls == 0
     assert "pretrains" in str(explanation)
     table = RunPlugins.create(["pretrains"], factories=FACTORIES).explain()

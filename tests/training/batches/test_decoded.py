@@ -384,10 +384,11 @@ class TestRuns:
         assert {row["on"] for row in fit.evaluations} == {"validation"}
         assert fit.run["stopped"]["steps"] <= 6
 
-    def test_a_plan_says_where_images_come_from(self, folder: Path) -> None:
+    def test_a_plan_and_a_profile_read_no_more_than_they_need(self, folder: Path) -> None:
         trainer, given = quick(steps=4, workers=0), [task(photos(folder), augment="imagenet")]
         explanation = str(trainer.explain(given))
         assert "36 images, decoded and augmented (imagenet) by this process" in explanation
+        assert "data" in str(trainer.profile(given, steps=2))
 
     def test_accumulation_takes_pieces(self, folder: Path) -> None:
         assert quick(steps=2, accumulate=2).fit([task(photos(folder), augment="imagenet")]).history

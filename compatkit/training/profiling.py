@@ -1,0 +1,129 @@
+"""Profile of a step: how its time is divided between data, hooks, forward and backward pass and optimizers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+
+from compatkit.training.execution import Execution
+from compatkit.training.loop import Loop
+
+PARTS = ("data", "hooks", "forward", "backward", "optimizer", "rest")
+COMPUTE = ("forward", "backward", "optimizer")
+WARNED_SHARE = 0.2
+"""Share of a step besides computing from which on a warning is given."""
+WARM_UP = 3
+
+
+@attrs.frozen
+class Profile:
+    """How the time of a run's steps is divided; ``print`` shows it as a table.
+
+    Attributes:
+        milliseconds: Time of one step of each task, one after the other, without any clock inside.
+        shares: Of the parts of a step; they add up to 1. Regularizers' losses count as forward pass.
+        steps: Of each task that were timed.
+    """
+
+    milliseconds: float
+    shares: Mapping[str, float]
+    steps: int
+
+    @property
+    def idle(self) -> float:
+        """The share that neither forward, backward nor optimizer takes."""
+        return 1 - sum(self.shares[part] for part in COMPUTE)
+
+    @property
+    def warning(self) -> str | None:
+        """Advice where too much of a step is not computing; None otherwise."""
+        if self.idle <= WARNED_SHARE:
+            return None
+        most = max((part for part in PARTS if part not in COMPUTE), key=lambda part: self.shares[part])
+        return f"{self.idle:.0%} of a step is not computing, most of it {most}: {_REMEDIES[most]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {**attrs.asdict(self), "shares": dict(self.shares), "warning": self.warning}
+
+    def __str__(self) -> str:
+        lines = [f"{self.milliseconds:.2f} ms for a step of every task, over {self.steps} steps"]
+        lines += [
+            f"  {part:<10}{self.shares[part]:7.1%}  {'#' * round(40 * self.shares[part])}".rstrip()
+            for part in PARTS
+        ]
+        return "\n".join([*lines, *([self.warning] if self.warning else [])])
+
+    __repr__ = __str__
+
+
+_REMEDIES = {
+    "data": "keep the images on the device, draw larger batches, or drop augmentations that cost much.",
+    "hooks": "look at what the plugins do in views and after a step, and declare @effect where they are pure.",
+    "rest": "the network is small for this device: larger batches, or execution='graph' on a GPU.",
+}
+
+
+def profile(loop: Loop, steps: int) -> Profile:
+    """Take ``steps`` steps of every task twice, with clocks inside and without; the run is restored afterwards.
+
+    Hooks are called as in training; Python values that they keep are not restored. Captured steps are timed as they
+    are, and divided into parts without the capture.
+
+    Args:
+        loop: Of a prepared run.
+        steps: Of each task that are timed.
+    """
+    execution = loop.execution
+    with loop.untouched():
+        _take_steps(loop, WARM_UP)
+        seconds = _take_steps(loop, steps)
+        if execution.captures:
+            loop.set_execution(Execution("compile" if execution.compiles else "eager", execution.reason))
+            _take_steps(loop, WARM_UP)
+        shares = _shares(loop, steps)
+    loop.set_execution(execution)
+    return Profile(1000 * seconds / steps, shares, steps)
+
+
+def _shares(loop: Loop, steps: int) -> dict[str, float]:
+    """Take steps with a clock that waits for the device after each part; return the share of each part."""
+    device, mark = loop.setup.precision.device, loop.mark
+    seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+    last = time.perf_counter()
+
+    def add_time(part: str) -> None:
+        nonlocal last
+        _wait(device)
+        now = time.perf_counter()
+        seconds[part] += now - last
+        last = now
+
+    loop.mark = add_time
+    try:
+        _take_steps(loop, steps)
+    finally:
+        loop.mark = mark
+    add_time("rest")
+    return {part: value / sum(seconds.values()) for part, value in seconds.items()}
+
+
+def _take_steps(loop: Loop, steps: int) -> float:
+    """Take steps of every task; return the seconds."""
+    device = loop.setup.precision.device
+    _wait(device)
+    began = time.perf_counter()
+    for number in range(steps):
+        for state in loop.setup.tasks.values():
+            loop.step(state, number)
+    _wait(device)
+    return time.perf_counter() - began
+
+
+def _wait(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
