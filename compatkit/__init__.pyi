@@ -28,6 +28,9 @@ from compatkit.evaluation import metrics as metrics
 from compatkit.evaluation.component import Component as Component
 from compatkit.evaluation.predictions import Prediction as Prediction
 from compatkit.evaluation.predictions import Predictions as Predictions
+from compatkit.evaluation.probes import Probed as Probed
+from compatkit.evaluation.probes import explained as explained
+from compatkit.evaluation.probes import probe as probe
 from compatkit.evaluation.recombination import Recombination as Recombination
 from compatkit.experiments import studies as studies
 from compatkit.experiments.sweeps.sweep import Sweep as Sweep

@@ -20,7 +20,6 @@ from compatkit.errors import DataError
 from compatkit.experiments.studies import Measure, Outcome, Reported, Run, Study
 from compatkit.hooks import Register
 
-from ._probes import Probed, probe
 from ._vaes import OTHER, PAPER, REFERENCE, SMALL, factored, means_of, scale, train, untrained
 
 CELEBA = (
@@ -41,13 +40,13 @@ LABELS: dict[str, tuple[str, ...]] = {
     "celeba": CELEBA,
 }
 PROBES = ("gradient", "histogram", "logistic")
-"""Kinds of ``probe``; the first is the paper's."""
+"""Kinds of ``ck.probe``; the first is the paper's."""
 SPRITES = ("sprites-sprites", "sprites-solids", "solids-solids", "solids-sprites")
 FACES = ("celeba-celeba", "celeba-cars3d", "cars3d-cars3d", "cars3d-celeba")
 FILES = frozenset({"cars3d", "celeba"})
 
 
-def probed(run: Run, kinds: Sequence[str]) -> dict[str, dict[str, Probed]]:
+def probed(run: Run, kinds: Sequence[str]) -> dict[str, dict[str, ck.Probed]]:
     """Return what probes reach, by kind and label.
 
     Args:
@@ -66,11 +65,11 @@ def probed(run: Run, kinds: Sequence[str]) -> dict[str, dict[str, Probed]]:
         for place, which in zip(images.partition(), ("train", "test"), strict=True)
     ]
     features = [means_of(made, images, places) for places in sides]
-    probes: dict[str, dict[str, Probed]] = {kind: {} for kind in kinds}
+    probes: dict[str, dict[str, ck.Probed]] = {kind: {} for kind in kinds}
     for kind in kinds:
         for label in LABELS[target]:
             pairs = [(x, images.factors[label][places]) for x, places in zip(features, sides, strict=True)]
-            probes[kind][label] = probe(*pairs, kind=kind, seed=run.seed)
+            probes[kind][label] = ck.probe(*pairs, kind=kind, seed=run.seed)
     return probes
 
 

@@ -21,7 +21,6 @@ import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
 
-from ._probes import explained
 from ._vaes import (
     OTHER,
     PAPER,
@@ -64,7 +63,7 @@ def run(run: Run) -> Outcome:
     values: dict[str, float | None] = {}
     for factor, places in images.factors.items():
         pairs = [(x, _numbers(factor, places[side])) for x, side in zip(features, sides, strict=True)]
-        values[factor] = explained(*pairs)
+        values[factor] = ck.explained(*pairs)
     pictures: dict[str, Any] = {}
     if run.seed == 0:
         test = data_of(run, sets[target]).test

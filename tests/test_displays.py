@@ -124,6 +124,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         *(registry.push(str(folder / "copy"), left, create=True), registry.frozen("digits/shared.*")),
         ck.Sweep.read(recipe),
         ck.Sweep.read(recipe).run(folder / "swept"),
+        ck.probe((np.eye(6), [0, 1] * 3), (np.eye(6), [0, 1] * 3), kind="logistic"),
     ]
 
 

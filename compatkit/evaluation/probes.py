@@ -11,9 +11,10 @@ from typing import Any
 
 import attrs
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from compatkit.errors import DataError
+from compatkit.errors import DataError, UnknownName, suggest
+from compatkit.foundation.arguments import checks_arguments
 
 Samples = tuple[ArrayLike, ArrayLike]
 """Features ``(n, p)`` and one value each ``(n,)``."""
@@ -63,6 +64,7 @@ class Probed:
     classes: int
 
 
+@checks_arguments
 def probe(train: Samples, test: Samples, *, kind: str = "gradient", seed: int = 0) -> Probed:
     """Train a classifier on features, and test it.
 
@@ -73,21 +75,34 @@ def probe(train: Samples, test: Samples, *, kind: str = "gradient", seed: int = 
         seed: Of the classifier.
 
     Raises:
-        DataError: There is one class only.
+        UnknownName: There is no such probe.
+        DataError: Shapes do not go together, features are not finite, labels are fractions, or there is one class only.
     """
-    features, labels = map(np.asarray, train)
-    others, truth = map(np.asarray, test)
+    if kind not in PROBES:
+        raise UnknownName(
+            f"There is no probe {kind!r:.60}.{suggest(str(kind), PROBES)} There are {', '.join(PROBES)}.",
+            subject=kind,
+        )
+    features, labels = _checked(train, "train")
+    others, truth = _checked(test, "test", features.shape[1])
+    if labels.ndim != 1 or (labels.dtype.kind == "f" and (labels % 1 != 0).any()):
+        raise DataError(
+            f"train: expected a class for each sample; got {labels.dtype} of shape {labels.shape}. ck.explained takes "
+            "values that are no classes.",
+            subject="train",
+        )
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
         raise DataError(
             f"A probe tells classes apart; all {len(labels)} training labels are {classes[0]}. Give samples of "
             "several classes."
         )
-    answers = PROBES[kind](seed).fit(features.astype(np.float64), labels).predict(others.astype(np.float64))
+    answers = PROBES[kind](seed).fit(features, labels).predict(others)
     chance = float((truth == classes[counts.argmax()]).mean())
     return Probed(float((answers == truth).mean()), chance, len(classes))
 
 
+@checks_arguments
 def explained(train: Samples, test: Samples) -> float:
     """Return R2 of a factor on test samples, predicted linearly from features: 1 all of it, 0 none.
 
@@ -99,18 +114,16 @@ def explained(train: Samples, test: Samples) -> float:
         test: The same of other images.
 
     Raises:
-        DataError: The factor does not vary.
+        DataError: Shapes do not go together, values are not finite, or the factor does not vary.
     """
-    features, others = (np.asarray(side[0], dtype=np.float64) for side in (train, test))
+    features, values = _checked(train, "train")
+    others, truth = _checked(test, "test", features.shape[1])
     mean, scale = features.mean(0), features.std(0)
     scale[scale == 0] = 1
     left, right = (
         np.column_stack([(side - mean) / scale, np.ones(len(side))]) for side in (features, others)
     )
-    values, truth = (
-        np.asarray(side[1]).reshape(len(side[1]), -1).astype(np.float64)  # type: ignore[arg-type]
-        for side in (train, test)
-    )
+    values, truth = (column.reshape(len(column), -1).astype(np.float64) for column in (values, truth))
     total = np.square(truth - truth.mean(0)).sum()
     if not total > 0:
         raise DataError(
@@ -118,3 +131,21 @@ def explained(train: Samples, test: Samples) -> float:
         )
     coefficients = np.linalg.lstsq(left, values, rcond=None)[0]
     return float(1 - np.square(truth - right @ coefficients).sum() / total)
+
+
+def _checked(
+    samples: Samples, name: str, width: int | None = None
+) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    features, values = np.asarray(samples[0], dtype=np.float64), np.asarray(samples[1])
+    fits = (
+        features.ndim == 2
+        and len(features) == len(values) > 1
+        and features.shape[1] == (width or features.shape[1])
+    )
+    if not fits or not np.isfinite(features).all():
+        raise DataError(
+            f"{name}: expected finite features (n, p) and a value for each of at least two samples; got "
+            f"{features.shape} and {values.shape}{'' if width is None else f', with p = {width}'}.",
+            subject=name,
+        )
+    return features, values
