@@ -77,8 +77,9 @@ class ImageAugmentation:
             raise DataError(
                 f"The augmentation {self.description} failed on {name}: {type(error).__name__}: {error} (in "
                 f"{where.name}, {Path(where.filename).name} line {where.lineno}). What is drawn for an image depends "
-                "on seed, epoch and image alone, so a retry repeats it. Change the task's augment, or leave the "
-                "image out.",
+                "on seed, epoch and image alone, so a retry repeats it. Change the task's augment: a run may go on "
+                "from its checkpoint with another one (Trainer(new_augment=True), or compatkit train RECIPE --out RUN "
+                "--new-augment).",
                 subject=name,
             ) from error
         pixels = _pixels(made)

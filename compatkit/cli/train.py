@@ -53,6 +53,10 @@ class TrainOptions(ReleaseOptions, DataOptions):
     checkpoint: Path | None = option(
         "Save the state in this file instead of a folder, and continue from it if it exists."
     )
+    new_augment: bool = option(
+        "Go on from a run (--out, --checkpoint) whose recipe had another `augment`, and was otherwise the same; the "
+        "manifest records it."
+    )
     loggers: dict[str, str] = option(
         "Log figures of the run to this folder: tensorboard=FOLDER, csv=FOLDER, or a plugin's; may be repeated.",
         "--logger",
@@ -76,6 +80,10 @@ def train_command(options: TrainOptions) -> int | None:
     options.check_numbers()
     if options.out is not None and options.checkpoint is not None:
         raise UsageError("--out and --checkpoint exclude each other; give one of them.")
+    if options.new_augment and options.out is None and options.checkpoint is None:
+        raise UsageError(
+            "--new-augment goes on from the run of another recipe; name its folder with --out, or its --checkpoint."
+        )
     if options.download and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
             "--download needs a single process: several would write the same files. Download the data sets first, for "
@@ -91,6 +99,7 @@ def train_command(options: TrainOptions) -> int | None:
             **options.only("seed", "steps"),
             "checkpoint": options.checkpoint and str(options.checkpoint),
             "loggers": options.loggers or None,
+            "new_augment": options.new_augment or None,
         },
         prefix=options.prefix,
         about=options.described(),

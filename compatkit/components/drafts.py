@@ -260,7 +260,11 @@ def training_facts(
         "frozen": [frozen["digest"] for frozen in fit.run["frozen"].values()],
         **({"plugin": head.plugin} if head is not None and head.plugin else {}),
         "environment": dict(fit.run["environment"]),
-        **{key: fit.run[key] for key in ("stopped", "weights", "pretraining") if key in fit.run},
+        **{
+            key: fit.run[key]
+            for key in ("stopped", "weights", "pretraining", "augment_changes")
+            if key in fit.run
+        },
     }
 
 

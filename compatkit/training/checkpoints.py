@@ -8,6 +8,7 @@ another plan is refused, with what differs. Weights that are not finite are neve
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ NAMED = 4
 NOTED = ("step", "history", "evaluations", "stopping", "pretraining", "waiting", "ended")
 """JSON values of a run in its checkpoint: steps of each task that are done, rows of losses, rows of evaluations, the
 state of early stopping, reports of pretraining, the steps of losses that no row holds yet, whether it is complete."""
+CHANGES = "augment_changes"
+"""Where a checkpoint and a run's manifest record that a run went on with another augmentation."""
+_AUGMENT = re.compile(r"tasks\[(\d+)\]\.(augment|crops_from)\b")
 _DAMAGED = (FormatError, ValueError, KeyError, TypeError)
 
 
@@ -133,7 +137,7 @@ def load(
         run: Manifest of the run that starts; it must equal the stored one.
 
     Returns:
-        The note, JSON values by the names in ``NOTED``, and all stored tensors by name.
+        The note, JSON values by the names in ``NOTED`` and ``CHANGES``, and all stored tensors by name.
 
     Raises:
         FormatError: The file is no checkpoint.
@@ -158,14 +162,17 @@ def load(
             "Remove it to start anew, or take an earlier copy.",
             subject=path,
         )
+    changes = list(note.get(CHANGES, []))
     if plan != digest(dumps(run)):
-        raise _other_plan(path, run, other)
+        if not (loop.settings.new_augment and _differs_in_augment(run, other)):
+            raise _other_plan(path, run, other)
+        changes += _augment_changes(run, other, note["step"])
     _restore(path, loop, {**stored, **note.get("counts", {})})
     for key, value in below("plugin/", stored).items():
         instance, name = key.split("/", 1)
         states.setdefault(instance, {})[name] = value
     loop.plugins.load_states(states)
-    return {name: note[name] for name in NOTED}, stored
+    return {**{name: note[name] for name in NOTED}, CHANGES: changes}, stored
 
 
 def below(prefix: str, stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,11 +188,30 @@ def below(prefix: str, stored: Mapping[str, Any]) -> dict[str, Any]:
 def _other_plan(path: Path, run: Mapping[str, Any], stored: Mapping[str, Any]) -> TrainingError:
     changed = [f"{place}: {other} there, {own} here" for place, own, other in differences(run, stored)]
     more = f"; and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
+    augment = (
+        " Only the augmentation differs: Trainer(new_augment=True), or --new-augment, goes on with the new one."
+        if _differs_in_augment(run, stored)
+        else ""
+    )
     return TrainingError(
         f"The checkpoint {path} belongs to another plan: {'; '.join(changed[:NAMED])}{more}. Name another checkpoint "
-        "file, or remove this one to start anew.",
+        f"file, or remove this one to start anew.{augment}",
         subject=path,
     )
+
+
+def _differs_in_augment(run: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two manifests of runs differ in the augmentation of tasks, and in nothing else."""
+    return all(_AUGMENT.match(place) for place, *_ in differences(run, other))
+
+
+def _augment_changes(run: Mapping[str, Any], other: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
+    """Return what a run records when it goes on with another augmentation after ``step`` steps."""
+    return [
+        {"task": new["name"], "after_step": step, "before": old["augment"], "augment": new["augment"]}
+        for new, old in zip(run["tasks"], other["tasks"], strict=True)
+        if new["augment"] != old["augment"]
+    ]
 
 
 def check_trained(loop: Loop, step: int) -> None:

@@ -86,6 +86,7 @@ class TrainingRun:
         steps: Of each task; after ``take_steps``, the step at which the run ended.
         checkpoint: File of the state, written during the run, at its end, and when it is interrupted.
         evaluations: Rows of figures measured during training.
+        changes: Augmentations that the run went on with from a checkpoint, each with its task and step.
         log: Loggers of the run; on other processes than the first it has none.
         pretrained: What plugins reported that trained before the first step; None where none did.
     """
@@ -99,6 +100,7 @@ class TrainingRun:
     stopper: Stopper | None = None
     evaluations: list[dict[str, Any]] = attrs.field(factory=list)
     pretrained: Pretrained | None = None
+    changes: list[dict[str, Any]] = attrs.field(factory=list)
     log: RunLog = attrs.field(factory=RunLog)
     _saved_steps: int | None = None
     _saved_at: float = 0.0
@@ -141,7 +143,7 @@ class TrainingRun:
         self.history.take(waiting, note["waiting"], self.loop.setup.precision.device)
         if self.stopper is not None and note["stopping"] is not None:
             self.stopper.take(note["stopping"], checkpoints.below("best/", tensors), self.loop.weights())
-        self.pretrained = note["pretraining"]
+        self.pretrained, self.changes = note["pretraining"], note[checkpoints.CHANGES]
         for task, initial in (self.pretrained or {}).get("initial", {}).items():
             self.loop.setup.tasks[task].initial = initial
         return note["step"]
@@ -194,7 +196,8 @@ class TrainingRun:
     def facts(self) -> dict[str, Any]:
         """Return the run's manifest, and where early stopping ended it."""
         stopped = {"stopped": self.stopper.outcome(self.steps)} if self.stopper is not None else {}
-        facts = {**self.manifest, **stopped}
+        changes = {checkpoints.CHANGES: self.changes} if self.changes else {}
+        facts = {**self.manifest, **stopped, **changes}
         if self.pretrained is not None:
             facts["pretraining"] = self.pretrained
         if self.loop.world.size > 1:  # no part of the plan: the same run on another number of processes
@@ -278,6 +281,7 @@ class TrainingRun:
             "pretraining": self.pretrained,
             "waiting": steps_of,
             "ended": ended,
+            checkpoints.CHANGES: self.changes,
         }
         tensors = {f"waiting/{name}": value for name, value in waiting.items()}
         if stopper is not None:

@@ -131,6 +131,7 @@ class Settings:
     checkpoint_seconds: float | None = attrs.field(
         default=120.0, validator=Number(above=0, optional=True), metadata=_BESIDE
     )
+    new_augment: bool = attrs.field(default=False, validator=FLAG, metadata=_BESIDE)
     log_every: int = attrs.field(default=50, validator=COUNT)
     loggers: Mapping[str, Mapping[str, Any]] = attrs.field(
         factory=dict, converter=logger_settings, metadata=_BESIDE

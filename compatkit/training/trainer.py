@@ -31,7 +31,7 @@ class Trainer(Settings):
 
     - optimization: ``optimizer_options`` to ``ema_warmup``
     - evaluation: ``evaluate_every`` to ``stop_early``
-    - checkpoints: ``checkpoint_every`` and ``checkpoint_seconds``
+    - checkpoints: ``checkpoint_every`` to ``new_augment``
     - the history and logs: ``log_every`` to ``progress``
     - execution: ``precision`` to ``synchronize_statistics``
     - storage of images: ``image_storage`` to ``cache``
@@ -68,6 +68,8 @@ class Trainer(Settings):
         checkpoint_seconds: Seconds after which a checkpoint is due at any step, as long as writing takes little of the
             time; None counts steps alone. One is written at the end too, and, in a run on one process, when Ctrl-C or
             SIGTERM ends it.
+        new_augment: Whether a run may go on from a checkpoint whose tasks differ in ``augment`` alone; the manifest of
+            the run then records each change and its step (``augment_changes``).
         log_every: Steps between rows of the history.
         loggers: Where figures of the run are logged as they come: folders, or tables of settings with a folder, by the
             logger's name: ``{"tensorboard": "runs/digits", "csv": "runs/digits"}``, or a plugin's.

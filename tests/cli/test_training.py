@@ -288,6 +288,22 @@ def test_a_recipe_names_released_parts_to_stay_compatible_with(run: Any, recipe:
     assert said.code != 0 and "digits/gone.head" in said.err
 
 
+def test_a_run_goes_on_with_another_augmentation_on_request(run: Any, recipe: Any, tmp_path: Path) -> None:
+    root, folder = tmp_path / "parts", tmp_path / "run"
+    assert run("train", recipe(), "--registry", root, "--out", folder, "--dry-run").code == 0
+    changed = recipe(('name = "left"', 'name = "left"\naugment = "flip"'))
+    refused = run("train", changed, "--registry", root, "--new-augment")
+    assert refused.code == 2 and "--out" in refused.err
+    words = "train", changed, "--registry", root, "--out", folder, "--json"
+    assert run(*words).json["error"]["code"] == "training"
+    parts = run(*words, "--new-augment").json["parts"]
+    store = Store.open(root)
+    training = store.manifest(store.resolve(parts["left.head"])).training
+    change = {"task": "left", "after_step": 2, "before": [], "augment": ["flip"]}
+    assert training["augment_changes"] == [change]
+    assert "left after step 2" in run("show", parts["left.head"], "--registry", root).out
+
+
 def test_classes_that_only_one_task_has_are_told(run: Any, recipe: Any, tmp_path: Path) -> None:
     path = recipe()
     whole = run("--registry", tmp_path / "parts", "train", path)

@@ -6,7 +6,9 @@ global ones of torch, numpy and Python. All are seeded before each pass and each
 
 from __future__ import annotations
 
+import math
 import random
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +30,9 @@ from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
 
 Pair = tuple[Tensor, Tensor]
+NOT_FINITE = "hold numbers that are not finite"
+LOOKED_AT = 3
+"""Batches at the start of a run whose values are checked."""
 
 
 def unrepeatable(loader: Iterable[Any]) -> str | None:
@@ -98,6 +103,26 @@ def check_order(loader: Iterable[Any], data: Data, task: str) -> None:
         )
 
 
+def implausible(images: Tensor, data: Data) -> str | None:
+    """Return what a batch of numbers looks like, if not like images normalized as a contract says; else None.
+
+    Args:
+        images: ``(N, C, H, W)``.
+        data: Mean and standard deviation of each channel.
+    """
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (data.mean, data.std))
+    lowest, highest = float((-mean / std).min()), float(((1 - mean) / std).max())
+    least, most = (float(bound) for bound in images.aminmax())
+    width = highest - lowest
+    if not math.isfinite(least) or not math.isfinite(most):
+        return NOT_FINITE
+    if most > highest + 2 * width or least < lowest - 2 * width:
+        return f"reach from {least:.3g} to {most:.3g}, as bytes do that were made numbers"
+    if lowest < -0.5 and least >= 0 and most <= 1:
+        return f"reach from {least:.3g} to {most:.3g}, as images do that are scaled and not normalized"
+    return None
+
+
 class Streamed:
     """The batches of a loader, in its own order; passes follow each other.
 
@@ -121,6 +146,7 @@ class Streamed:
         self._passed, self._taken, self._step = -1, 0, 0
         self._iterator: Iterator[Any] | None = None
         self._upcoming: Pair | None = None
+        self._believed = 0
         check_order(loader, data, task)
 
     def arrange(self, further: Further | None) -> None:
@@ -148,6 +174,8 @@ class Streamed:
         device = torch.device(self._precision.device)
         images, labels = images[self._share], labels[self._share]
         images = images.to(device, non_blocking=True)
+        if self._believed < LOOKED_AT and images.is_floating_point():
+            self._believed = LOOKED_AT if self._doubts(images) else self._believed + 1
         pixels = normalize(images, self._data) if images.dtype == torch.uint8 else images.to(torch.float32)
         index = torch.arange(place, place + self._batch_size, device=device)[self._share]
         return Batch(
@@ -155,6 +183,32 @@ class Streamed:
             labels.to(device, torch.int64, non_blocking=True),
             index,
         )
+
+    def _doubts(self, images: Tensor) -> bool:
+        """Warn of images that look wrong; return whether they do.
+
+        Raises:
+            DataError: They are not finite.
+        """
+        wrong = implausible(images, self._data)
+        if wrong == NOT_FINITE:
+            bad = int((~torch.isfinite(images).flatten(1).all(1)).nonzero()[0])
+            raise DataError(
+                f"The images that the loader of task {self._task!r} gives for step {self._step - 1}, counted from 0, "
+                f"{wrong}, first in image {bad} of the batch. Mend the loader's data set, or leave such images out.",
+                subject=self._task,
+            )
+        if wrong is not None:
+            mean, std = (
+                ", ".join(f"{value:.3g}" for value in values) for values in (self._data.mean, self._data.std)
+            )
+            warnings.warn(
+                f"The images that the loader of task {self._task!r} gives {wrong}. Expected are bytes, or (values from "
+                f"0 to 1 - mean) / std, with mean {mean} and std {std}. Normalize them so, or state Task.normalize "
+                "as the loader does it.",
+                stacklevel=2,
+            )
+        return wrong is not None
 
     def ends_epoch(self, step: int) -> bool:
         """See ``BatchSource``."""

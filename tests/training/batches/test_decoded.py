@@ -255,6 +255,29 @@ class TestAnotherAugmentation:
                 [task(photos(folder), augment=Fails())]
             )
 
+    def test_it_goes_on_from_there_on_request_alone(
+        self, failed: tuple[ck.Trainer, DataError], folder: Path
+    ) -> None:
+        trainer, given = failed[0], [task(photos(folder), augment="flip")]
+        with pytest.raises(ck.errors.TrainingError, match="new_augment"):
+            trainer.fit(given)
+        asking = attrs.evolve(trainer, new_augment=True)
+        for changed in (task(photos(folder), augment="flip", smoothing=0.1), task(photos(folder), name="b")):
+            with pytest.raises(ck.errors.TrainingError) as caught:
+                asking.fit([changed])
+            assert "Only the augmentation" not in str(caught.value)
+        fit = asking.fit(given)
+        change = {"task": "a", "after_step": 3, "before": "Fails()", "augment": ["flip"]}
+        assert fit.run["augment_changes"] == [change]
+        assert [row["step"] for row in fit.history][-1] == 7
+        again = trainer.fit(given)  # the checkpoint is now one of this plan, and still knows
+        assert again.run["augment_changes"] == [change] and same_parts(fit, again)
+
+    def test_a_run_that_changed_nothing_records_nothing(self, tmp_path: Path, folder: Path) -> None:
+        fit = quick(steps=2, new_augment=True, checkpoint=tmp_path / "run").fit([task(photos(folder))])
+        assert "augment_changes" not in fit.run
+        assert same_parts(fit, quick(steps=2).fit([task(photos(folder))]))
+
 
 class Dies:
     """Ends the worker that augments its third image."""

@@ -9,23 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 import torch
 from small import data_set, quick, same_parts, write_packs
 from swept import read_recipe as read
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 
 import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.data.split import Split
 from compatkit.errors import CompatkitError, DataError, PluginError, UnknownName, UsageError
-from compatkit.evaluation.preprocessing import prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.plugins import discovery
 from compatkit.plugins.loading import Offer
 from compatkit.training import task as tasks
 from compatkit.training.batches import loaders
-from compatkit.training.batches.loaders import check_order
+from compatkit.training.batches.loaders import Streamed, check_order, implausible
+from compatkit.training.precision import Precision
 
 DATA = Data((4, 4), "L", (0.5,), (0.25,), "bilinear", tuple(ck.label(name) for name in "abc"))
 GIVEN: list[Split] = []
@@ -163,6 +166,51 @@ class TestOrder:
         with pytest.raises(DataError) as caught:
             quick(steps=1).explain([task(DataLoader(Other()))])
         assert caught.value.subject == "2"
+
+
+RGB = Data((8, 8), "RGB", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), labels=DATA.labels)
+
+
+@pytest.mark.parametrize("data", [DATA, RGB])
+class TestScale:
+    def images(self, data: Data) -> torch.Tensor:
+        pixels = np.random.default_rng(0).integers(0, 256, (16, len(data.mean), *data.size))
+        return torch.from_numpy(pixels.astype(np.uint8))
+
+    def test_normalized_images_are_plausible(self, data: Data) -> None:
+        images = normalize(self.images(data), data)
+        assert implausible(images, data) is None
+        assert implausible(images + 0.5 * torch.randn_like(images), data) is None
+        assert implausible(v2.RandomErasing(1.0, value=0)(images), data) is None
+
+    def test_others_are_named(self, data: Data) -> None:
+        pixels = self.images(data).float()
+        assert "not normalized" in str(implausible(pixels / 255, data))
+        assert "bytes" in str(implausible(pixels, data))
+        assert "bytes" in str(implausible(normalize(self.images(data), data) * 50, data))
+        assert "finite" in str(implausible(pixels / 0, data))
+
+    def test_as_the_task_states_it(self, data: Data) -> None:
+        unit = attrs.evolve(data, mean=(0.0,) * len(data.mean), std=(1.0,) * len(data.mean))
+        assert implausible(self.images(data).float() / 255, unit) is None
+
+    def test_only_the_first_batches_are_looked_at_and_said_once(self, data: Data) -> None:
+        labels = torch.zeros(16, dtype=torch.int64)
+        scaled, right = self.images(data).float() / 255, normalize(self.images(data), data)
+
+        def said(batches: list[torch.Tensor]) -> int:
+            given = [(batch, labels) for batch in batches]
+            source = Streamed(given, data, "a", 0, 16, Precision("cpu", "float32", False))
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for step in range(len(batches)):
+                    source.batch(step)
+            return len(caught)
+
+        assert said([scaled] * 5) == 1
+        assert said([right, right, scaled]) == 1
+        assert said([right, right, right, scaled]) == 0
+        assert said([self.images(data)] * 4) == 0
 
 
 def test_what_cannot_go_on_is_said_at_the_start(tmp_path: Path) -> None:
