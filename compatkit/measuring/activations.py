@@ -1,17 +1,23 @@
-"""Record the outputs of a network's layers for a set of images."""
+"""Record the outputs of a network's layers for a set of images: arrays in memory, or memory-mapped files."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.errors import UnknownName, suggest
+from compatkit.errors import DataError, EnvironmentFailure, FormatError, UnknownName, suggest
 from compatkit.evaluation.metrics import FLATTENINGS, Result, flattened
+from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.limits import OneOf
 from compatkit.measuring.measure import measure
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
 
     from compatkit.measuring.measure import Images, Network
 
+INDEX, FORMAT = "activations.json", 1
 Array = NDArray[Any]
 
 
@@ -29,7 +36,7 @@ class Activations(Mapping[str, Array]):
     """Outputs of layers, one row an image (or a position of one), by the name of the layer.
 
     Attributes:
-        layers: float32 or float64, ``(n, p)`` each.
+        layers: float32 or float64, ``(n, p)`` each; maps of files if they are kept in a folder.
         positions: Index of each image in its data set, in the order of the rows, int64.
         settings: Data, layers, batch size, precision, device, flattening.
     """
@@ -91,6 +98,47 @@ class Activations(Mapping[str, Array]):
             {name: moved(rows) for name, rows in self.layers.items()}, self.positions, settings
         )
 
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Activations:
+        """Return the activations that ``activations(..., folder=...)`` kept, without reading them into memory.
+
+        Args:
+            folder: The same.
+
+        Raises:
+            DataError: There are none, or writing them was interrupted.
+            FormatError: A file is damaged, or of another version.
+        """
+        where = Path(local(folder, "a folder of activations"))
+        try:
+            index = json.loads((where / INDEX).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise DataError(
+                f"{where} holds no activations, or writing them was interrupted: {INDEX} is missing. Record them "
+                "again with ck.activations(..., folder=...).",
+                subject=str(where),
+            ) from error
+        except ValueError as error:
+            raise FormatError(f"{where / INDEX} is no JSON: {error}.", subject=str(where)) from error
+        try:
+            if index["format"] != FORMAT:
+                raise ValueError(f"format {index['format']} is not {FORMAT}")
+            positions = np.load(where / index["positions"], allow_pickle=False)
+            # Copy-on-write: torch wants arrays that can be written, and no file is.
+            layers = {
+                name: np.load(where / entry["file"], mmap_mode="c", allow_pickle=False)
+                for name, entry in index["layers"].items()
+            }
+            for name, rows in layers.items():
+                if list(rows.shape) != index["layers"][name]["shape"]:
+                    raise ValueError(f"{name} has shape {rows.shape}, not {index['layers'][name]['shape']}")
+        except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+            raise FormatError(
+                f"The activations in {where} are damaged: {unreadable(error)}. Record them again.",
+                subject=str(where),
+            ) from error
+        return cls(layers, positions, index["settings"])
+
 
 @attrs.define(eq=False)
 class _OutputRecorder:
@@ -98,6 +146,7 @@ class _OutputRecorder:
 
     flatten: str
     images: int
+    folder: Path | None
     layers: dict[str, Array] = attrs.field(factory=dict)
     positions: list[NDArray[np.int64]] = attrs.field(factory=list)
 
@@ -109,7 +158,7 @@ class _OutputRecorder:
             rows = flattened(name, output, self.flatten).cpu().numpy()
             each = len(rows) // len(positions)
             if name not in self.layers:
-                self.layers[name] = np.empty((self.images * each, rows.shape[1]), rows.dtype)
+                self.layers[name] = self._space((self.images * each, rows.shape[1]), rows.dtype)
             self.layers[name][state * each : state * each + len(rows)] = rows
         self.positions.append(positions.cpu().numpy().astype(np.int64))
         return state + len(positions)
@@ -121,6 +170,13 @@ class _OutputRecorder:
         facts: dict[str, Any] = {"unit": "count", "direction": "none", "estimator": self.flatten, "paper": ""}
         return Result(name="activations", value=float(state), count=state, equation="", **facts)
 
+    def _space(self, shape: tuple[int, int], kind: Any) -> Array:
+        """Return room for the rows of one layer."""
+        if self.folder is None:
+            return np.empty(shape, kind)
+        path = self.folder / f"{len(self.layers):04}.npy"
+        return np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
+
 
 @checks_arguments
 def activations(
@@ -129,6 +185,7 @@ def activations(
     *,
     layers: Sequence[str],
     flatten: str = "all",
+    folder: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Activations:
     """Run images through a network once, in eval mode and without gradients, and keep the outputs of its layers.
@@ -140,17 +197,89 @@ def activations(
             before an activation that works in place. A layer called several times is ``name#1``, ``name#2``, ...
         flatten: ``"all"``: every value of an image is a column; ``"pooled"``: channels, each the mean over its
             positions; ``"positions"``: channels, with every position of every image a row.
+        folder: A new or empty folder, for sets larger than memory: rows are written there as they come, and the arrays
+            are memory-mapped files. ``Activations.open`` reads it again.
         **settings: ``preprocessing``, ``batch_size``, ``seed``, ``precision``, ``device`` and ``progress`` of
             ``ck.measure``.
 
     Raises:
         UsageError: No layer is named, or a setting is unknown.
         UnknownName: A layer does not exist.
-        DataError: Values of a layer are not finite, or have no form that can be flattened.
+        DataError: Values of a layer are not finite, or have no form that can be flattened; the folder is not empty.
+        EnvironmentFailure: The folder cannot be written.
     """
     OneOf(FLATTENINGS).check("activations", flatten=flatten)
+    where = None if folder is None else _empty(Path(local(folder, "a folder of activations")))
     sized: Any = data[1] if isinstance(data, tuple) else getattr(data, "test", data)
-    recorder = _OutputRecorder(flatten, len(sized))
-    measurement = measure(network, data, [recorder], layers=layers, **settings)
-    facts = {**measurement.settings, "flatten": flatten}
-    return Activations(recorder.layers, np.concatenate(recorder.positions), facts)
+    recorder = _OutputRecorder(flatten, len(sized), where)
+    try:
+        with nullcontext() if where is None else _emptied_after_errors(where):
+            measurement = measure(network, data, [recorder], layers=layers, **settings)
+            result = Activations(
+                recorder.layers,
+                np.concatenate(recorder.positions),
+                {**measurement.settings, "flatten": flatten},
+            )
+            if where is None:
+                return result
+            _write_index(where, result)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"Activations could not be written to {where}: {error.strerror or error}.", subject=str(where)
+        ) from error
+    return Activations.open(where)
+
+
+def unreadable(error: Exception) -> str:
+    """Return why numpy could not read a file; it reports an unknown format as a pickle."""
+    objects = "pickle" in str(error) or "object" in str(error)
+    return "it holds Python objects, or is no such file" if objects else f"{error}".rstrip(".")
+
+
+@contextmanager
+def _emptied_after_errors(folder: Path) -> Iterator[None]:
+    """Remove a folder that was empty before, with what was written there, if the block raises."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _empty(folder: Path) -> Path:
+    """Return a folder, made where there is none.
+
+    Raises:
+        DataError: There is something in it.
+        EnvironmentFailure: It cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise DataError(
+                f"{folder} is not empty; activations need a folder of their own.", subject=str(folder)
+            )
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"The folder {folder} cannot be made: {error.strerror or error}.", subject=str(folder)
+        ) from error
+    return folder
+
+
+def _write_index(folder: Path, result: Activations) -> None:
+    """Write the index last: with it, the activations are complete."""
+    for rows in result.layers.values():
+        rows.flush()  # type: ignore[attr-defined]
+    np.save(folder / "positions.npy", result.positions)
+    index = {
+        "format": FORMAT,
+        "positions": "positions.npy",
+        "settings": dict(result.settings),
+        "layers": {
+            name: {"file": f"{place:04}.npy", "shape": list(rows.shape)}
+            for place, (name, rows) in enumerate(result.layers.items())
+        },
+    }
+    draft = folder / f"{INDEX}.part"
+    draft.write_text(json.dumps(index, indent=2), encoding="utf-8")
+    os.replace(draft, folder / INDEX)

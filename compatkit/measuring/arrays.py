@@ -27,6 +27,7 @@ from compatkit.evaluation.metrics import (
 from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.limits import COUNT
+from compatkit.measuring.activations import unreadable
 from compatkit.measuring.measure import metrics_of
 from compatkit.measuring.measurement import Measurement
 
@@ -175,10 +176,8 @@ def read_array(path: str | os.PathLike[str]) -> Any:
         arrays = np.load(file, mmap_mode="c", allow_pickle=False)
         return arrays if isinstance(arrays, np.ndarray) else dict(arrays)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
-        objects = "pickle" in str(error) or "object" in str(error)  # what numpy says of an unknown format
-        why = "it holds Python objects, or is no such file" if objects else f"{error}".rstrip(".")
         raise DataError(
-            f"{os.fspath(path)} cannot be read as arrays of numbers: {why}. Write numbers with "
+            f"{os.fspath(path)} cannot be read as arrays of numbers: {unreadable(error)}. Write numbers with "
             "numpy.save, or numpy.savez.",
             subject=os.fspath(path),
         ) from error

@@ -1,4 +1,4 @@
-"""Train with a regularizer so that broken promises show: twice, resumed, in bf16, in pieces."""
+"""Train with a regularizer so that broken promises show: twice, resumed, in bf16, in pieces, at other batch sizes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,16 @@ from compatkit.training.trainer import Trainer
 
 STEPS, STOP = 4, 2
 """Steps of a run, and the steps that are done when it is interrupted."""
+SIZES = (2, 4, 8)
+"""Batch sizes whose losses are compared, each twice the one before."""
+DOUBLED = (1.6, 2.6)
+"""Between these, a loss of twice the images counts as twice the loss."""
 CLOSE = 1e-3, 1e-5
 """Relative and absolute: two runs of one seed may differ by the order of float32 sums."""
 BEFORE_STEP = ("compatkit_views", "compatkit_further_views", "compatkit_losses")
 """Hooks in which weights stay as they are."""
 SETTINGS: dict[str, Any] = {
-    "batch_size": 8,
+    "batch_size": SIZES[-1],
     "device": "cpu",
     "precision": "float32",
     "execution": "eager",
@@ -70,6 +74,7 @@ class Trial:
         self._same(whole, self._fit(watched, steps=STEPS), "run again with the same seed", _AGAIN)
         self._same(whole, self._resumed(), f"interrupted after {STOP} steps and resumed", _RESUMED)
         self._fit(self.factory, steps=1, precision="bf16", accumulate=2)
+        self._check_scale(whole)
 
     def _fit(self, factory: Callable[..., Any], **settings: Any) -> Fit:
         trainer = Trainer(**{**SETTINGS, **settings})
@@ -99,6 +104,23 @@ class Trial:
             for key, value in _weights(task):
                 if not torch.allclose(value, dict(_weights(other.tasks[name]))[key], *CLOSE):
                     raise self._broken(f"{how}, the weights {key!r} of {name} are others. {remedy}")
+
+    def _check_scale(self, whole: Fit) -> None:
+        """Raise for a loss that is a sum over the images of a batch; ``whole`` took the largest in its first step."""
+        rows: list[Sequence[Mapping[str, Any]]] = [
+            self._fit(self.factory, steps=1, batch_size=size).history for size in SIZES[:-1]
+        ]
+        rows.append(whole.history[: len(rows[0])])
+        names = {name for row in rows[0] for name in row["losses"] if name.startswith(f"{self.used.as_}/")}
+        for name in sorted(names):
+            values = [[abs(row["losses"].get(name, 0.0)) for row in history] for history in rows]
+            if all(_doubles(*three) for three in zip(*values, strict=True)):
+                means = [f"{sum(some) / len(some):.4g}" for some in values]
+                raise self._broken(
+                    f"the loss {name!r} grows with the images of a batch: {', '.join(means)} for "
+                    f"{', '.join(map(str, SIZES))} images. Take the mean over the batch, not the sum: the weight of "
+                    "the loss would depend on the batch size, and with `accumulate` on the number of pieces."
+                )
 
     def _replaced(self, change: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
         """Return a factory of the same settings, of regularizers each of whose hooks is changed."""
@@ -211,6 +233,13 @@ def _data(step: Any) -> Iterator[tuple[str, Tensor]]:
     ):
         if isinstance(tensor, Tensor):
             yield name, tensor
+
+
+def _doubles(small: float, middle: float, large: float) -> bool:
+    least, most = DOUBLED
+    return min(small, middle) > 1e-6 and all(
+        least < ratio < most for ratio in (middle / small, large / middle)
+    )
 
 
 def _facts(instance: Any) -> dict[str, Any]:

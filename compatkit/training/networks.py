@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
@@ -209,6 +210,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     with torch.no_grad():
         shape = extractor(images).shape
     _check_publishable(task, parts, made, data)
+    _warn_of_single_positions(task, head, data, tuple(shape))
     blueprints = planned.extractor, planned.head, planned.class_layer
     return _state(task, blueprints, (extractor, head), data, tuple(shape), precision)
 
@@ -271,6 +273,17 @@ def _check_publishable(
         contract = Contract(shapes[side], attrs.evolve(data, labels=labels), Protocol("none"), Statistical())
         check_made(contract, blueprints[side], f"Task {task.name!r}, {side}")
         pieces(part.state_dict())
+
+
+def _warn_of_single_positions(task: Task, head: nn.Module, data: Data, shape: tuple[int, ...]) -> None:
+    convolves = any(isinstance(part, nn.Conv2d) and max(part.kernel_size) > 1 for part in head.modules())
+    if shape[2:] == (1, 1) and convolves:
+        warnings.warn(
+            f"Task {task.name!r}: images of {'x'.join(map(str, data.size))} pixels leave features of 1x1 at "
+            f"{task.cut!r}, so that convolutions of the head see one position and padding. Give a larger size, or "
+            "split earlier.",
+            stacklevel=2,
+        )
 
 
 def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:

@@ -64,8 +64,8 @@ def assert_regularizer(
     It is made twice, as in a run that uses it twice: its hooks must be spelt, marked and take known arguments; a state
     needs a way to load it; making it must not change global random states. In the runs, all parameters that its losses
     reach must be trained; two runs of one seed, and one that is interrupted and resumed, must agree; a hook that is
-    declared pure is called twice; views and losses must leave weights alone; nothing may write into images, labels or
-    features; and a step in bf16 with two micro-batches must work.
+    declared pure is called twice; views and losses must leave weights alone; a loss must not grow with the batch;
+    nothing may write into images, labels or features; and a step in bf16 with two micro-batches must work.
 
     Args:
         factory: As given to the registration hook.

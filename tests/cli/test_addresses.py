@@ -85,6 +85,7 @@ DOORS: dict[str, Callable[[Any], object]] = {
     "logger": lambda place: ck.Trainer(loggers={"csv": place}),
     "exported": lambda place: ck.load_exported(place),
     "report": lambda place: write_report(place, "text"),
+    "activations": lambda place: ck.activations(None, (ARRAY, ARRAY), layers=["a"], folder=place),
 }
 
 

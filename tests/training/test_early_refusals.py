@@ -85,3 +85,9 @@ def test_a_shared_head_of_one_class(frozen: bool) -> None:
     with pytest.raises(CompatkitError) as caught:
         quick(steps=0).fit([task("b")], uses, frozen=fit if frozen else None)
     assert caught.value.code in ("usage", "plugin")
+
+
+def test_sizes_that_leave_one_position_at_the_cut_are_told() -> None:
+    with pytest.warns(UserWarning, match="features of 1x1"):
+        quick(steps=0).fit([task(size=2)])
+    quick(steps=0).fit([task(size=4)])

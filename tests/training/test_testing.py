@@ -367,7 +367,7 @@ class Averages(Norm):
             case _:
                 pass
         loss = (step.features.float() - target).square()
-        return {"pull": loss.mean()}
+        return {"pull": loss.mean() * (len(loss) if self.fault == "sum" else 1)}
 
     @hookimpl
     def compatkit_after_step(self, step: Any) -> None:
@@ -424,6 +424,7 @@ def test_a_regularizer_that_keeps_its_promises(factory: Callable[..., Any]) -> N
         (Averages, "label data", "wrote into the labels"),
         (Averages, "feature data", "wrote into the features"),
         (Averages, "remembers", "pure.*changes its attributes"),
+        (Averages, "sum", "grows with the images of a batch.*mean over the batch"),
     ],
 )
 def test_a_broken_promise_is_named(factory: Callable[..., Any], fault: str, message: str) -> None:

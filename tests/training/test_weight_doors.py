@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import compatkit as ck
-from compatkit.errors import IntegrityError, TrainingError
+from compatkit.errors import CompatkitError, DataError, IntegrityError, TrainingError
 from compatkit.registry.weights.tensorfile import deserialize, metadata, serialize, state_digest
 
 Spoil = Callable[[dict[str, Tensor]], dict[str, Tensor]]
@@ -139,13 +139,14 @@ def test_parts_that_are_registered(how: str, tmp_path: Path) -> None:
 def test_images_of_a_loader_that_are_not_finite_are_told_before_the_learning_rate(
     first: int, tmp_path: Path
 ) -> None:
-    """Where the loss is read: also before a checkpoint blames the weights."""
+    """In the first batches at once, later where the loss is read: also before a checkpoint blames the weights."""
     images = torch.randn(64, 1, 12, 12)
     images[8 * first + 3] = float("nan")
     loader = DataLoader(TensorDataset(images, torch.arange(64) % 3), 8)
     trainer = quick(steps=8, log_every=8, checkpoint=tmp_path / "run", checkpoint_every=3)
-    with pytest.raises(TrainingError, match=f"step {first}, counted from 0") as caught:
+    with pytest.raises(CompatkitError, match=f"step {first}, counted from 0") as caught:
         trainer.fit([task(loader=loader)])
+    assert isinstance(caught.value, DataError if first == 0 else TrainingError)
     assert caught.value.subject == "a" and "learning rate" not in str(caught.value)
 
 
