@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING
 
 import attrs
@@ -66,6 +65,7 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
     from PIL import ImageOps
 
     from compatkit.reports.pictures import beside
+    from compatkit.reports.wording import clip
 
     rows, shown = {}, split.converted("RGB")
     for label in np.flatnonzero(split.counts)[:ROWS].tolist():
@@ -77,9 +77,8 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
         images = np.full((COLUMNS, SIDE, SIDE, 3), 255, dtype=np.uint8)
         for column, place in enumerate(places[:: max(1, len(places) // COLUMNS)][:COLUMNS]):
             images[column] = np.asarray(ImageOps.pad(shown.image(place), (SIDE, SIDE), color="white"))
-        rows[f"{label} {shorten(split.classes[label], LETTERS, placeholder='…')}"] = images.transpose(
-            0, 3, 1, 2
-        )
+        name = f"{label} {clip(split.classes[label], LETTERS)}"
+        rows[name] = images.transpose(0, 3, 1, 2)
     return beside(rows, low=0, high=255)
 
 
