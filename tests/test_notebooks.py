@@ -43,7 +43,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 
 def test_a_matrix_is_shown_once_as_a_heat_map(outputs: dict[str, list[Any]]) -> None:
     (shown,) = outputs["matrix"]
-    assert shown.output_type == "execute_result" and "<table" in shown.data["text/html"]
+    assert shown.output_type == "execute_result" and "<img" in shown.data["text/html"]
     assert shown.data["text/plain"].startswith("Compatibility matrix, 2 extractors x 4 heads")
     assert "0.881" in shown.data["text/html"]
 
@@ -61,4 +61,4 @@ def test_printing_prints_and_texts_are_not_empty(outputs: dict[str, list[Any]]) 
 def test_hostile_names_stay_text_in_a_notebook(outputs: dict[str, list[Any]]) -> None:
     (shown,) = outputs["hostile"]
     page = shown.data["text/html"]
-    assert "<script" not in page and "<img" not in page and "&lt;script&gt;alert(1)" in page
+    assert "<script" not in page and page.count("<img") == 1 and "&lt;script&gt;alert(1)" in page

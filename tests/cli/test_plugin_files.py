@@ -102,7 +102,7 @@ def test_a_recipe_is_trained_with_a_loss_of_a_file(run: Any, ours: Path, recipe:
     assert without.code == 2 and without.json["error"]["code"] == "unknown-name"
     said = run("--registry", "parts", "train", path, "--plugin", ours)
     assert said.code == 0, said.err
-    assert "pull/square" in said.out
+    assert "regularizers: pull" in said.out
     shown = run("--registry", "parts", "show", "digits/left.head", "--json").json
     (plugin,) = shown["manifest"]["training"]["plugins"]
     assert plugin["name"] == "regularizers.pull" and plugin["distribution"] == "ours_of_tests.py"
