@@ -78,9 +78,9 @@ def test_every_study_file_has_an_entry_point_by_its_number_and_the_other_way_rou
 
 
 def test_the_installation_knows_the_entry_points() -> None:
-    from compatkit.plugins.discovery import points
+    from compatkit.plugins.installed import installed
 
-    mine = {one.name: one.value for one in points() if one.dist and one.dist.name == "compatkit"}
+    mine = {one.name: one.value for one in installed() if one.dist and one.dist.name == "compatkit"}
     assert mine == POINTS, "entry points are written at installation: run `pip install -e .` again"
 
 
