@@ -190,18 +190,21 @@ def statistics(left: Sequence[Features], right: Sequence[Features]) -> list[Find
             texts = _worst(mine, theirs, QUIET * scale)
         # Without a division, so that features of scale 0 are far from all others but not from each other.
         elif abs(mean - wanted) > FAR_MEAN * scale or std > FAR_SCALE * scale or scale > FAR_SCALE * std:
-            texts = tuple(f"{_figures(*features[:2])} over all channels" for features in (trained, provided))
+            texts = (
+                f"{_figures(wanted, scale)} over all channels",
+                f"{_figures(mean, std)} over all channels",
+            )
         else:
             continue
-        if texts:
+        if texts is not None:
             subject = "training features of the head, features of the extractor on its own images"
             subject += f", port {port!r}" if port is not None else ""
             findings.append(Finding("statistics-far", "statistical", "warns", *texts, subject, REMEDY))
     return findings
 
 
-def _worst(provided: ChannelFigures, trained: ChannelFigures, quiet: float) -> tuple[str, ...]:
-    """Describe the channel that is farthest, expected and actual; empty if none is far.
+def _worst(provided: ChannelFigures, trained: ChannelFigures, quiet: float) -> tuple[str, str] | None:
+    """Describe the channel that is farthest, expected and actual; None if none is far.
 
     Scales below ``quiet`` are raised to it.
     """
@@ -211,7 +214,7 @@ def _worst(provided: ChannelFigures, trained: ChannelFigures, quiet: float) -> t
     shift = abs(provided.means - trained.means)
     far = (shift > FAR_MEAN * wanted) | (scale > FAR_SCALE * wanted) | (wanted > FAR_SCALE * scale)
     if not far.any():
-        return ()
+        return None
     tiny = 1e-300  # avoids division by 0; a scale of 0 is at maximal distance
     scale, wanted = np.maximum(scale, tiny), np.maximum(wanted, tiny)
     with np.errstate(over="ignore"):

@@ -36,7 +36,7 @@ def remember(name: str, **columns: NDArray[Any]) -> None:
         handle, draft = tempfile.mkstemp(dir=place.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, **columns)
+                np.savez(file, allow_pickle=False, **columns)
             os.replace(draft, place)
         except BaseException:
             os.unlink(draft)
