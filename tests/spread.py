@@ -264,12 +264,25 @@ def killed() -> ck.Fit:
     return kept(Path(sys.argv[-1]) / "two.safetensors", Dies)
 
 
+class Drifts:
+    """Moves a weight of one process."""
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        with torch.no_grad():
+            next(step.task.head.parameters()).add_(float(os.environ["RANK"]))
+
+
+def drifting() -> ck.Fit:
+    return quick(steps=1).fit(tasks("left"), ["drifts"], factories={"drifts": Drifts})
+
+
 RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     one.__name__: one
     for one in (
         *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted, photographed),
         *(batch_normalized, blended, resumed),
-        *(failing, other_images),
+        *(failing, other_images, drifting),
     )
 }
 

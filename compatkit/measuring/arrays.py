@@ -110,6 +110,7 @@ def on_arrays(
     *,
     batch_size: int | None = None,
     positions: NDArray[np.int64] | None = None,
+    refuse: bool = True,
 ) -> tuple[Measured, ...]:
     """Return the results of metrics on arrays.
 
@@ -119,13 +120,14 @@ def on_arrays(
             ``weights``: ``(out, in)``, or a convolution's ``(out, in, h, w)`` with stride 1 and no padding.
         batch_size: Samples that a metric sees at once; None is all.
         positions: Indices of the samples; None counts them.
+        refuse: Whether values that are not finite are refused; otherwise the metric decides.
 
     Raises:
         UsageError: An array is missing, or the metric does not take it.
         DataError: An array is no array of numbers, has other samples, or values that are not finite.
     """
     chosen = metrics_of(metrics)
-    tensors = {role: _tensors(role, array) for role, array in arrays.items()}
+    tensors = {role: _tensors(role, array, refuse) for role, array in arrays.items()}
     for metric in chosen:
         _check_roles(metric, tensors)
     samples = [
@@ -193,14 +195,14 @@ def _check_roles(metric: Metric, tensors: Mapping[str, Any]) -> None:
         )
 
 
-def _tensors(role: str, array: Any) -> dict[str, Tensor]:
+def _tensors(role: str, array: Any, refuse: bool) -> dict[str, Tensor]:
     layers = array if role in LAYERED and isinstance(array, Mapping) else {"array": array}
     if not layers:
         raise DataError(f"There is no array for {role}; give at least one.", subject=role)
-    return {name: _tensor(name, values, role) for name, values in layers.items()}
+    return {name: _tensor(name, values, role, refuse) for name, values in layers.items()}
 
 
-def _tensor(name: str, array: Any, role: str) -> Tensor:
+def _tensor(name: str, array: Any, role: str, refuse: bool) -> Tensor:
     """Return an array as a tensor, float32 or float64 (labels int64), without a copy where that is possible."""
     kind_of_numbers = "whole numbers" if role == "labels" else "real numbers"
     expected = f"{name!r} of {role} must be a dense array of {kind_of_numbers}, one row a sample"
@@ -222,7 +224,7 @@ def _tensor(name: str, array: Any, role: str) -> Tensor:
     wide = values.dtype.kind == "f" and values.dtype.itemsize >= np.dtype(np.float64).itemsize
     kind = np.int64 if role == "labels" else np.float64 if wide else np.float32
     values = values.astype(kind, copy=False)
-    if role != "labels":
+    if refuse and role != "labels":
         _check_finite(name, role, values)
     return torch.from_numpy(values if values.flags.writeable else values.copy())
 

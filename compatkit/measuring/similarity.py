@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.metrics import Measured, Metric, Table, TableCell
 from compatkit.foundation.arguments import checks_arguments
+from compatkit.foundation.limits import OneOf
 from compatkit.measuring.activations import Activations
 from compatkit.measuring.arrays import Layers, on_arrays
 from compatkit.measuring.measure import metrics_of
@@ -26,6 +27,7 @@ def similarity(
     metrics: Sequence[str | Metric] = ("cka", "procrustes"),
     *,
     batch_size: int | None = None,
+    nonfinite: str = "refuse",
     exclude_same: bool = True,
 ) -> Measurement:
     """Compare all layers of two networks, or of several runs of each, on the same samples.
@@ -36,6 +38,8 @@ def similarity(
         right: Those of another network; None compares ``left`` with itself.
         metrics: Names of installed metrics of two networks' outputs, or metrics.
         batch_size: Samples that a metric sees at once, for ``minibatch_cka``; None is all.
+        nonfinite: ``"refuse"``: a layer with values that are not finite is an error; ``"mark"``: its cells are
+            undefined, with the reason.
         exclude_same: Whether the mean over runs leaves out a run with itself, where ``right`` is None.
 
     Returns:
@@ -47,6 +51,7 @@ def similarity(
         UsageError: A metric takes something else than outputs of two networks.
         DataError: The samples differ, runs have different layers, or values are not finite.
     """
+    OneOf(("refuse", "mark")).check("similarity", nonfinite=nonfinite)
     lefts, rights = _runs(left, "left"), _runs(left if right is None else right, "right")
     positions = _check_samples([*lefts, *rights])
     several = len(lefts) > 1 or len(rights) > 1
@@ -57,6 +62,7 @@ def similarity(
         {"outputs": sides[0], "other_outputs": sides[0] if right is None else sides[1]},
         batch_size=batch_size,
         positions=positions,
+        refuse=nonfinite == "refuse",
     )
     if several:
         apart = exclude_same and right is None

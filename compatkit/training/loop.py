@@ -28,12 +28,13 @@ from compatkit.training.optim import (
     set_lr,
 )
 from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.reach import check_reach, cross_task_error, without_gradient
+from compatkit.training.reach import check_no_gradients, check_reach, cross_task_error
 from compatkit.training.replicas import GradientAllReduce, average_statistics
 from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
 from compatkit.training.state import TaskState
 from compatkit.training.step import NO_LABEL, Step, StepResult, combine_results, split_batch
+from compatkit.training.step_errors import explaining, without_gradient
 from compatkit.training.task_loop import NETWORK, TaskLoop
 
 
@@ -202,7 +203,7 @@ class Loop:
             for call in task_loop.after_epoch:
                 call(step)
         if task_loop.after_step or task_loop.after_epoch:
-            self.zero_grad()  # what hooks left is no gradient of the next step
+            check_no_gradients(self.trainable, self.plugins, step)
         self.mark("hooks")
         return result
 
@@ -309,7 +310,8 @@ class Loop:
             call(steps[-1])
         for other, parameters in task_loop.others.items():
             if any(parameter.grad is not None for parameter in parameters):
-                raise cross_task_error(self.plugins.members, steps[-1], other)
+                losses = task_loop.objective.losses
+                raise cross_task_error(losses, self.plugins.after_backward, steps[-1], other, parameters)
         self.mark("hooks")
         if self.settings.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(task_loop.trainable, self.settings.clip_norm)
@@ -332,10 +334,11 @@ class Loop:
         turn = _micro_batch_index(task_loop, step)
         seeds = () if self.captures else [stream.at(turn) for stream in task_loop.seeds]
         self.mark("rest")
-        total, terms, predicted = task_loop.forward(step, seeds)
+        with explaining(step, task_loop.objective.losses):
+            total, terms, predicted = task_loop.forward(step, seeds)
         self.mark("forward")
         if not total.requires_grad:
-            raise without_gradient(step.task, step.number)
+            raise without_gradient(step)
         if step.number >= task_loop.next_reach_check:
             parts = [part for state in self.setup.tasks.values() for part in (state.extractor, state.head)]
             trained = [*self.trainable, *(parameter for part in parts for parameter in part.parameters())]
@@ -343,7 +346,8 @@ class Loop:
             task_loop.next_reach_check = 1 << step.number.bit_length()
         if task_loop.accumulation_steps > 1:
             total = total / task_loop.accumulation_steps
-        total.backward()
+        with explaining(step, task_loop.objective.losses):
+            total.backward()
         self.mark("backward")
         images = step.batch.images.detach().sum() if task_loop.may_spoil_images else None
         return StepResult(terms, predicted, None if predicted is None else step.batch.labels, images)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
-from compatkit.errors import PluginError, UsageError
+from compatkit.errors import PluginError
 from compatkit.hooks import StepLike
-from compatkit.plugins import Member
-from compatkit.training.state import TaskState
+from compatkit.plugins import Member, RunPlugins
+from compatkit.plugins.calls import Bound
 
 
 def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Member]) -> None:
@@ -43,53 +44,78 @@ def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Membe
             message, hook = _untrained("a parameter that it does not keep", stray), "compatkit_set_up"
             if len(plugins) == 1:
                 raise plugins[0].owner.error(message, hook)
-            raise _of_plugins(plugins, message)
+            names = " or ".join(repr(member.use.as_) for member in plugins)
+            raise PluginError(f"Plugin {names}: {message}", hook=hook)
 
 
-def cross_task_error(members: Sequence[Member], step: StepLike, other: str) -> PluginError:
+def cross_task_error(
+    losses: Sequence[Bound],
+    after_backward: Sequence[Bound],
+    step: StepLike,
+    other: str,
+    parameters: Iterable[Tensor],
+) -> PluginError:
     """Return the error for gradients of another task's network, which a step of this task would not update.
 
     Args:
-        members: The plugins of the run.
+        losses: Regularizers that are active in the step; each is called again, to find the culprit.
+        after_backward: Those with a hook after the backward pass, which may have set the gradients where no loss did.
         step: After its backward pass.
         other: Name of the other task.
+        parameters: Trained parameters of its network.
     """
-    return _of_plugins(
-        members,
-        f"in step {step.number} of task {step.task.name!r} there is a gradient for the network of task {other!r}, "
-        "which moves in its own steps only, so that this gradient would be lost. Detach what comes from the other "
-        f"network, and give the same loss in the steps of {other!r}, where it moves that one.",
+    parameter_ids = {id(parameter) for parameter in parameters}
+    reaching = [bound.instance for bound in losses if _reaches(bound, step, parameter_ids)]
+    setting = [bound.instance for bound in after_backward if step.number in bound.phase]
+    names = reaching or setting or [bound.instance for bound in losses]
+    subjects = " or ".join(map(repr, names)) or "of this run"
+    source = "compatkit_after_backward sets" if setting and not reaching else "a loss has"
+    return PluginError(
+        f"Plugin {subjects}: in step {step.number} of task {step.task.name!r} {source} a gradient for the network of "
+        f"task {other!r}, which moves in its own steps only, so that this gradient would be lost. Detach what comes "
+        f"from the other network, and give the same loss in the steps of {other!r}, where it moves that one.",
+        plugin=names[0] if len(names) == 1 else None,
+        hook=source.split()[0] if setting and not reaching else "compatkit_losses",
     )
 
 
-def without_gradient(task: TaskState, number: int) -> UsageError:
-    """Return the error for a step whose loss has no gradient.
+def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: StepLike) -> None:
+    """Raise if hooks after a step left gradients: the next step would add them to its own.
 
     Args:
-        task: Whose step it is.
-        number: Of the step.
+        parameters: All that are trained.
+        plugins: Of the run.
+        step: After its hooks.
+
+    Raises:
+        PluginError: Names the plugins with such hooks.
     """
-    if task.runs_head:
-        reason = (
-            "its network is frozen, and no regularizer that is active moves a shared head. Leave some parameters free, "
-            "or begin later."
-        )
-    else:
-        lacks = "head of its own" if task.supervised else "labels"
-        reason = (
-            f"it has no {lacks}, and no regularizer gave a loss that moves its extractor. Name one that does in every "
-            "step."
-        )
-    return UsageError(
-        f"In step {number} task {task.name!r} has a loss without any gradient: {reason}", subject=task.name
+    if all(parameter.grad is None for parameter in parameters):
+        return
+    hooks = {"compatkit_after_step": plugins.after_step, "compatkit_after_epoch": plugins.after_epoch}
+    active = {
+        hook: [bound.instance for bound in all_bound if step.number in bound.phase]
+        for hook, all_bound in hooks.items()
+    }
+    names = list(dict.fromkeys(name for instances in active.values() for name in instances))
+    called = [hook for hook, instances in active.items() if instances]
+    raise PluginError(
+        f"Plugin {' or '.join(map(repr, names))}: after step {step.number} of task {step.task.name!r} parameters of "
+        f"the run hold gradients that {' or '.join(called)} left, which the next step would add to its own. Compute "
+        "gradients with torch.autograd.grad, or set them to None before the hook returns.",
+        plugin=names[0] if len(names) == 1 else None,
+        hook=called[0] if len(called) == 1 else None,
     )
 
 
-def _of_plugins(members: Sequence[Member], message: str) -> PluginError:
-    """Return an error of one of some plugins."""
-    names = [member.use.as_ for member in members]
-    plugin = names[0] if len(names) == 1 else None
-    return PluginError(f"Plugin {' or '.join(map(repr, names))}: {message}", plugin=plugin)
+def _reaches(bound: Bound, step: StepLike, parameter_ids: set[int]) -> bool:
+    """Return whether a plugin's losses of a step reach any of these parameters."""
+    try:
+        with torch.enable_grad():
+            leaves = [leaf for loss in bound.function(step).values() for leaf in _leaves(loss)]
+    except Exception:  # a hook that cannot be called twice in a step is named with the others
+        return False
+    return any(id(leaf) in parameter_ids for leaf in leaves)
 
 
 def _untrained(what: str, parameter: Tensor) -> str:

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.errors import UsageError
 from compatkit.evaluation.normalization import norm_layers
+from compatkit.registry.weights.tensorfile import state_digest
 from compatkit.training.distributed import World
 from compatkit.training.optim import Averages
 
@@ -161,6 +162,22 @@ def average_statistics(world: World, owners: Mapping[str, nn.Module], averages: 
         parts = flat.split([value.numel() for value in running])
         for value, part in zip(running, parts, strict=True):
             value.copy_(part.view_as(value))
+
+
+def check_replicas(world: World, owners: Mapping[str, nn.Module]) -> None:
+    """Check that all processes hold the same weights and buffers, bit by bit.
+
+    Args:
+        world: Processes of the run.
+        owners: Modules by owner.
+
+    Raises:
+        TrainingError: They drifted apart; the owner module is named.
+    """
+    if world.size > 1:
+        digests = {owner: state_digest(module.state_dict()) for owner, module in owners.items()}
+        remedy = "They began alike and move by the same gradients: a plugin changed them in one process only."
+        world.check_same(digests, "weights", remedy)
 
 
 class _Activated(nn.SyncBatchNorm):

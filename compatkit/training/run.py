@@ -28,6 +28,7 @@ from compatkit.training.prepare import PreparedRun
 from compatkit.training.pretraining import Pretrained, pretrain
 from compatkit.training.progress import Bar
 from compatkit.training.randomness import reseed, seed_of
+from compatkit.training.replicas import check_replicas
 from compatkit.training.set_up import check_weights
 
 SHARE = 0.05
@@ -178,7 +179,7 @@ class TrainingRun:
             if row:
                 self._close(done, bar)
             else:
-                bar.step(done, self.history.so_far)
+                bar.step(done, lambda: self._shown(self.history.so_far()))
             if last or self._due(done, row):
                 self._save(done, last)
         if interruption.received:
@@ -217,8 +218,6 @@ class TrainingRun:
                 self.history.add(task.name, loop.step(task, number, reports))
             except Exception as error:
                 if not is_out_of_memory(error):
-                    if loop.setup.precision.dtype == "bf16" and not isinstance(error, CompatkitError):
-                        error.add_note("The run computes in bf16; Trainer(precision='float32') does not.")
                     raise
                 device = loop.setup.precision.device
                 size, pieces = settings.batch_size, settings.accumulate
@@ -265,10 +264,18 @@ class TrainingRun:
     def _close(self, done: int, bar: Bar) -> None:
         self.loop.average_statistics()
         rows = self.history.close(done)
-        bar.at(done, self.history.latest())
+        bar.at(done, self._shown(self.history.latest()))
         self.log.log_losses(rows, self.loop.rate(done - 1))
 
+    def _shown(self, losses: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        """Return losses of each task with its last evaluation, of the averages where there are any."""
+        for row in self.evaluations[-2 * len(losses) :]:
+            figures = {f"{row['on']} {name}": row[name] for name in ("loss", "accuracy")}
+            losses[row["task"]] = {**losses.get(row["task"], {}), **figures}
+        return losses
+
     def _save(self, done: int, ended: bool = False) -> None:
+        check_replicas(self.loop.world, self.loop.setup.owners)
         if self.checkpoint is None:
             return
         began, stopper = time.monotonic(), self.stopper

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from numbers import Integral
@@ -68,6 +69,8 @@ LARGEST_VALUE = 1e6
 """Largest normalized value of a pixel: a mean and a standard deviation that give larger ones are on another scale."""
 WRITTEN = "written"
 """Key of an attribute's metadata: the types in which it may be written, where it is converted to another."""
+AUTO_AUGMENT = re.compile(r"(rand|augmix|original|originalr|v0|v0r|3a)(-[\w.-]*)?")
+"""Settings that timm's ``create_transform`` takes as ``auto_augment``."""
 KINDS = {"extractor": ("extractor",), "head": HEADS}
 """Kinds of components that a task may start from, by side."""
 
@@ -102,13 +105,20 @@ def _augment(value: object) -> Augment:
     known = (*AUGMENTATIONS, *presets)
     for name in names:
         if name not in known or (name in presets and len(names) > 1):
-            hint = suggest(name, known) if name not in known else " A preset stands alone."
+            hint = _hint(name, known) if name not in known else " A preset stands alone."
             raise UsageError(
                 f"Task.augment takes {' and '.join(AUGMENTATIONS)}, or one of {', '.join(presets)}; arguments of "
                 f"timm's create_transform as a table; or a transform of Pillow images. Got {typed!r:.100}.{hint}",
                 subject=name,
             )
     return MOVING.get(str(names[0]), tuple(map(str, names))) if names else ()
+
+
+def _hint(name: object, known: Iterable[str]) -> str:
+    """Return what may have been meant by an augmentation that is not known."""
+    if isinstance(name, str) and AUTO_AUGMENT.fullmatch(name):
+        return f' As an argument of timm: augment = {{ auto_augment = "{name}" }}, in Python a dict.'
+    return suggest(name, known)
 
 
 def _size(value: Any) -> tuple[int, int] | None:

@@ -112,12 +112,15 @@ def test_float64_of_any_order_of_bytes_keeps_its_digits() -> None:
     assert np.array_equal(ck.similarity(swapped, run(2)).table("cka").values, exact)
 
 
-def test_values_that_are_not_finite_are_refused() -> None:
+def test_values_that_are_not_finite_are_refused_or_marked() -> None:
     layers = run(1)
     layers["last"][7, 1] = np.nan
     with pytest.raises(DataError) as error:
         ck.similarity(layers, run(2))
     assert error.value.subject == "last" and "row 7" in str(error.value)
+    table = ck.similarity(layers, run(2), nonfinite="mark").table("cka")
+    assert table.at(this="last", other="first").status == "undefined"
+    assert table.at(this="first", other="first").status == "ok"
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str, Any]] = {

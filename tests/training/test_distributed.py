@@ -44,7 +44,7 @@ TORCHRUN = (
     *("--local-addr", "127.0.0.1"),
 )
 EQUAL = ("sgd", "adam", "comforts", "phases", "reversing", "frozen", "pretrained", "puzzled", "photographed")
-REFUSED = ("other_images", "failing")
+REFUSED = ("other_images", "failing", "drifting")
 
 
 class Interrupt:
@@ -211,6 +211,7 @@ def test_a_run_of_one_process_goes_on_in_two_and_back(outcomes: Outcomes) -> Non
             "PluginError",
             "Plugin 'fails' failed in compatkit_after_step: RuntimeError: the disk is on fire",
         ),
+        ("drifting", 0, "TrainingError", "different weights: left.head is 'tensors:sha256:"),
     ],
 )
 def test_one_process_says_what_is_wrong_and_the_other_is_not_left_waiting(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from typing import Any
 
 import numpy as np
@@ -193,6 +195,21 @@ def test_what_cannot_be_augmented_or_placed_is_named() -> None:
     with pytest.raises(UsageError, match=r"Task.augment takes crop and flip") as caught:
         ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", augment=("crop", "turn"))
     assert caught.value.subject == "turn"
+    for words in (
+        "rand-m9-mstd0.5-inc1",
+        "augmix-m5-w4-d2",
+        "original",
+        "originalr-mstd0.5",
+        "v0",
+        "v0r",
+        "3a",
+    ):
+        with pytest.raises(UsageError) as caught:
+            ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", augment=words)
+        assert f"Got {words!r}." in str(caught.value)
+        suggested = tomllib.loads(re.findall(r"augment = \{.*?\}", str(caught.value))[0])
+        assert suggested == {"augment": {"auto_augment": words}}
+        ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", **suggested)
     with pytest.raises(
         UsageError, match="'image_storage' must be one of auto, resident, prefetched; got 'elsewhere'"
     ):
