@@ -97,7 +97,7 @@ class Care:
         unmeasured: bool = False,
         progress: Progress | None = None,
     ) -> Moved:
-        """Copy components of another registry; they need the signatures that this store requires.
+        """Copy components of another registry, all or none; they need the signatures that this store requires.
 
         Args:
             source: Where they are; only read.

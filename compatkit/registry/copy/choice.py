@@ -42,6 +42,8 @@ class Choice:
         jobs: Blobs copied at once.
         dry_run: Only report what would be copied.
         create: Whether a push makes the remote a registry if it is not one.
+        strict: Raise at the first refusal, so that all versions are added or none, and verify existing blobs; else
+            refusals are listed and the rest is copied.
         progress: Called with done, total and what is being done.
     """
 
@@ -54,6 +56,7 @@ class Choice:
     jobs: int = 8
     dry_run: bool = False
     create: bool = True
+    strict: bool = False
     progress: Progress = attrs.field(default=_silent, converter=attrs.converters.default_if_none(_silent))
 
     def __attrs_post_init__(self) -> None:

@@ -1,12 +1,13 @@
 """Copy components between registries, for import, pull, push and clone: bytes first, versions last.
 
 Tombstones, results and aliases follow the versions; results that policies of the target need precede them. Refused
-components are reported and the rest is copied. A move that is interrupted leaves unreferenced bytes only, and the same
-call continues: it copies what is missing.
+components are reported and the rest is copied; a strict move raises instead, before any version is created. A move that
+is interrupted leaves unreferenced bytes only, and the same call continues: it copies what is missing.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -16,7 +17,7 @@ from compatkit.foundation.codec import dumps
 from compatkit.registry.copy.admission import Admission
 from compatkit.registry.copy.choice import Choice, chosen, matching
 from compatkit.registry.copy.endpoints import Origin, SmallFile, Target
-from compatkit.registry.copy.report import Moved, Refusal, Withdrawal
+from compatkit.registry.copy.report import SHOWN, Moved, Refusal, SignatureWarning, Withdrawal
 from compatkit.registry.copy.smallfiles import SignatureFiles, copy_results, follow_aliases
 from compatkit.registry.copy.stores import StoreTarget
 from compatkit.registry.copy.transfer import Transfer
@@ -67,6 +68,7 @@ class Move:
         Raises:
             NotFound: A pattern matches nothing.
             EnvironmentFailure: Disk full, no permission, no network; the same call continues.
+            CompatkitError: The choice is strict, and something was refused; no version was created.
         """
         good = self._readable(self._accepted(self._wanted(list(patterns))))
         parents = self._parents(good)
@@ -101,7 +103,24 @@ class Move:
             )
         self.target.look(names)
         self._requested.update(wanted)
+        if self.choice.strict:
+            self._check_free(wanted)
         return wanted
+
+    def _check_free(self, wanted: list[Reference]) -> None:
+        """Raise for version numbers that the target uses for other bytes, naming all of them."""
+        taken = [
+            f"{reference} is {existing} here and {reference.digest} there"
+            for reference in wanted
+            if (existing := self._target_digest(reference)) not in (None, reference.digest)
+        ]
+        if taken:
+            more = f"; and {len(taken) - SHOWN} more" if len(taken) > SHOWN else ""
+            raise VersionExists(
+                f"{'; '.join(taken[:SHOWN])}{more}. A version is never rewritten, and nothing was imported. Name what "
+                "to import without these, or import into a registry of its own.",
+                subject=taken[0].partition(" ")[0],
+            )
 
     def _accepted(self, versions: list[Reference]) -> list[Reference]:
         """Return the versions whose number is free or equal, and whose signatures are accepted."""
@@ -158,9 +177,11 @@ class Move:
         return self.done
 
     def _bring(self, good: list[Reference]) -> None:
-        """Copy missing blobs; weights of new manifests are compared with them where they exist."""
+        """Copy missing blobs; a strict move, and weights of new manifests, also verify existing ones."""
         wanted, examined = self.transfer.all_of(good), set[str]()
-        if self.target.examines:
+        if self.choice.strict:
+            examined.update(wanted)
+        elif self.target.examines:
             new = [reference for reference in good if self._target_digest(reference) is None]
             examined = {digest for digest in self.transfer.all_of(new) if self.transfer.blobs[digest].payload}
         examined.update(self.transfer.lacking(wanted))
@@ -174,12 +195,16 @@ class Move:
     def _copy_signatures(self, components: list[str]) -> None:
         made, refused = self.signatures.copy(self.target, components)
         self.done.signatures += made
-        self.done.refused += refused
+        if not self.choice.strict:
+            self.done.refused += refused
+            return
+        for refusal in refused:
+            warnings.warn(str(refusal), SignatureWarning, stacklevel=2)
 
     def _copy_results(self, functions: list[str]) -> None:
         if functions and self.choice.evidence:
             self.choice.progress(0, 1, "looking for results")
-            made, digests = copy_results(self.transfer, functions, self._refuse)
+            made, digests = copy_results(self.transfer, functions, self._refuse, anew=self.choice.strict)
             self.done.results += made
             new = [digest for digest in digests if digest not in self.signatures.by_digest]
             self.signatures.read(new)
@@ -201,6 +226,9 @@ class Move:
         )
         self._copy_results(self._admission.functions())
         for reference, error in self._admission.check_all(self.choice.progress).items():
+            if self.choice.strict and reference in self._requested:
+                error.add_note(f"{reference} is refused, and nothing was imported.")
+                raise error
             self._drop(reference, error)
 
     def _is_withdrawn(self, reference: Reference) -> bool:
@@ -300,7 +328,9 @@ class Move:
             self.done.unnamed.append(reference)
 
     def _refuse(self, what: str, error: CompatkitError) -> None:
-        """Record a refusal."""
+        """Record a refusal; raise it if the move is strict."""
+        if self.choice.strict:
+            raise error
         self.done.refused.append(Refusal(what, error))
 
     def _remaining(self, versions: Iterable[Reference]) -> list[Reference]:

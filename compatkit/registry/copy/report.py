@@ -14,6 +14,10 @@ SHOWN = 8
 """Most refusals that a message lists."""
 
 
+class SignatureWarning(UserWarning):
+    """A damaged signature was not copied."""
+
+
 @attrs.frozen
 class Refusal:
     """Something that was not copied.

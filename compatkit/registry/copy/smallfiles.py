@@ -121,7 +121,7 @@ def _signature_folder(digest: str) -> str:
 
 
 def copy_results(
-    transfer: Transfer, functions: Sequence[str], refuse: Callable[[str, CompatkitError], None]
+    transfer: Transfer, functions: Sequence[str], refuse: Callable[[str, CompatkitError], None], *, anew: bool
 ) -> tuple[int, list[str]]:
     """Copy the results of every pair of parts with everything they refer to.
 
@@ -129,6 +129,7 @@ def copy_results(
         transfer: The transfer.
         functions: Function digests of the parts.
         refuse: Called with the path of a damaged result and the error; the others are copied.
+        anew: Verify what results refer to, even if the target has the result.
 
     Returns:
         Number of new results, and the digests of all results of the origin.
@@ -138,7 +139,7 @@ def copy_results(
     """
     origin, target = transfer.origin, transfer.target
     paths = _result_paths(origin, functions)
-    existing = set(_result_paths(target, functions))
+    existing = set() if anew else set(_result_paths(target, functions))
     digests: dict[str, str] = {}
     for path, content in origin.read_small_files([path for path in paths if path not in existing]):
         digest = f"sha256:{path.rpartition('/')[2]}"
@@ -158,7 +159,7 @@ def copy_results(
         except CompatkitError as error:
             refuse(path, error)
     needed = list(dict.fromkeys(part for parts in needs.values() for part in parts))
-    failed = transfer.bring_all(transfer.lacking(needed))
+    failed = transfer.bring_all(needed if anew else transfer.lacking(needed))
     files: list[SmallFile] = []
     for path, parts in needs.items():
         if (wrong := next((failed[part] for part in parts if part in failed), None)) is not None:

@@ -152,7 +152,7 @@ class Transfer(Closure):
 
     Attributes:
         target: Where they are copied to.
-        choice: Blobs at once, and progress.
+        choice: Blobs at once, strictness, and progress.
         items: Copied blobs.
     """
 
@@ -199,6 +199,7 @@ class Transfer(Closure):
 
         Raises:
             EnvironmentFailure: Disk or network failed; the others were stopped.
+            CompatkitError: A blob was refused, and the choice is strict.
         """
         self._arrived, self._total = 0, sum(self.item(digest).bytes for digest in self.lacking(digests))
         failed: dict[str, CompatkitError] = {}
@@ -220,9 +221,9 @@ class Transfer(Closure):
     def _try_bring(self, digest: str) -> bool | CompatkitError:
         try:
             return self.bring(digest)
-        except EnvironmentFailure:
-            raise
         except CompatkitError as error:
+            if self.choice.strict or isinstance(error, EnvironmentFailure):
+                raise
             return error
 
     def _count(self, arrived: int) -> None:

@@ -8,6 +8,8 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from compatkit.errors import LayoutError, UsageError
 from compatkit.registry import resolving
 from compatkit.registry.copy.choice import Choice, matching
@@ -26,38 +28,32 @@ from compatkit.registry.store import Store
 def import_components(
     source: Store, target: Store, patterns: Iterable[str] = ("*",), *, choice: Choice | None = None
 ) -> Moved:
-    """Copy components of another registry in a folder, as ``pull`` does, and raise the first refusal.
+    """Copy components of another registry in a folder, all or none.
 
     Args:
         source: Registry to copy from; only read.
         target: Registry to copy to.
         patterns: As for ``push``.
-        choice: What is copied, and how.
+        choice: What is copied, and how; always strict.
 
     Returns:
         What was copied.
 
     Raises:
         NotFound: A pattern matches nothing.
-        SignatureError: A requested component has no trusted signature.
-        VersionExists: A number belongs to other bytes here.
-        VersionUntrue: A number is too small a step among the versions here.
-        PolicyBroken: A version does not work with a part that a policy here protects.
-        PolicyUndecided: A version was not measured as a policy here asks.
+        SignatureError: A requested component has no trusted signature; nothing was copied.
+        VersionExists: A number belongs to other bytes here; nothing was added.
+        VersionUntrue: A number is too small a step among the versions here; nothing was added.
+        PolicyBroken: A version does not work with a part that a policy here protects; nothing was added.
+        PolicyUndecided: A version was not measured as a policy here asks; nothing was added.
         IntegrityError: Something in the source is missing, damaged or refused.
         FormatError: A manifest or weights file is not strict.
         EnvironmentFailure: Disk full, no write permission; the same call continues.
         UsageError: A registry would be imported into itself.
     """
     _check_other(target, source.root)
-    moved = Move(StoreOrigin(source), StoreTarget(target), choice or Choice()).run(patterns)
-    if moved.refused:
-        error = moved.refused[0].error
-        error.add_note(
-            f"{len(moved.refused)} refused; the rest was imported: {len(moved.made)} new versions."
-        )
-        raise error
-    return moved
+    strict = attrs.evolve(choice or Choice(), strict=True)
+    return Move(StoreOrigin(source), StoreTarget(target), strict).run(patterns)
 
 
 def push(
