@@ -92,7 +92,7 @@ def _plugin(name: str) -> Builder:
             )
         # compatkit's own code is called without the guard of global state, which other threads may be changing.
         network = offer.factory(model, **kwargs) if own else build_network(offer, model, kwargs)
-        if pretrained:
+        if pretrained and weights is not None:
             load_whole(network, weights(model, network), model)
         return network
 

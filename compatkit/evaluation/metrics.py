@@ -118,7 +118,6 @@ class Table(Tabular):
             for names, cell in self
         ]
 
-    @property
     def _grid(self) -> tuple[str, str, str] | None:
         columns = [axis if axis not in COLUMNS else f"axis {axis}" for axis in self.axes]
         return (columns[0], columns[1], "value") if len(columns) == 2 else None

@@ -159,15 +159,17 @@ def metrics_of(metrics: Any) -> list[Metric]:
     several = isinstance(metrics, Iterable) and not isinstance(metrics, str | bytes | Mapping)
     made: list[Metric] = []
     for metric in metrics if several else [metrics]:
-        known = isinstance(metric, str) or (isinstance(metric, Metric) and not isinstance(metric, type))
-        if not several or not known:
+        if several and isinstance(metric, str):
+            made.append(make_metric(metric))
+        elif several and isinstance(metric, Metric) and not isinstance(metric, type):
+            made.append(metric)
+        else:
             hint = f" Put it in a list: [{metrics!r:.40}]." if isinstance(metrics, str) else ""
             raise UsageError(
                 "metrics= expects a list of names of metrics, such as ['accuracy'], or of metrics; got "
                 f"{metric!r:.60}.{hint}",
                 subject=metric,
             )
-        made.append(make_metric(metric) if isinstance(metric, str) else metric)
     return made
 
 

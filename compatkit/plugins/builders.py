@@ -42,7 +42,7 @@ def fact_of(offer: Offer, name: str) -> Any:
     expected, kind = _FACTS[name]
     stated = getattr(offer.factory, name, None)
     value = tuple(stated) if isinstance(stated, list) else stated
-    if value is None or (fits(value, kind) and (kind is not str or _VERSION.fullmatch(value))):
+    if value is None or (fits(value, kind) and (not isinstance(value, str) or _VERSION.fullmatch(value))):
         return value
     raise offer.owner.error(f"{name} of its factory is {expected}; got {stated!r:.100}.")
 

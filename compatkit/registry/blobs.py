@@ -87,7 +87,7 @@ class Objects:
         Raises:
             EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
         """
-        pieces = [data] if isinstance(data, Buffer) else data
+        pieces: Sequence[Buffer] = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         size, hashed = sum(len(piece) for piece in pieces), hashlib.sha256()
         for piece in pieces:
             hashed.update(piece)

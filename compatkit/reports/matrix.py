@@ -175,7 +175,9 @@ class Matrix(CellGrid, Tabular):
 
     _columns = tidy.FRAME
     _kinds = tidy.KINDS
-    _grid = ("extractor", "head", "accuracy")
+
+    def _grid(self) -> tuple[str, str, str]:
+        return ("extractor", "head", "accuracy")
 
     def _rows(self) -> list[dict[str, Any]]:
         return tidy.rows(self)

@@ -39,8 +39,9 @@ class Tabular:
     _kinds: ClassVar[Mapping[str, str]] = {}
     """Types of pandas of columns that may hold no value."""
 
-    _grid: tuple[str, str, str] | None = None
-    """Columns with the rows, the columns and the cells of a table in print; None for the rows as they are."""
+    def _grid(self) -> tuple[str, str, str] | None:
+        """Return the columns with rows, columns and cells of a table in print; None for the rows as they are."""
+        return None
 
     def _rows(self) -> Sequence[Row]:
         """Return a mapping from columns to plain values for each row; None where there is no value."""
@@ -87,8 +88,8 @@ class Tabular:
             for row in self._rows()
         ]
         table = frame(rows, columns_of(rows, self._columns), self._kinds)
-        if self._grid is not None:
-            row, column, cell = self._grid
+        if (grid := self._grid()) is not None:
+            row, column, cell = grid
             table = table.pivot(index=row, columns=column, values=cell).reset_index()
 
         def number(value: float) -> str:

@@ -47,7 +47,8 @@ class Verdicts(Outlines, Tabular):
 
     _columns = ("extractor", "head", "word", "wiring", "promise", "evidence", "findings")
 
-    _grid = ("extractor", "head", "word")
+    def _grid(self) -> tuple[str, str, str]:
+        return ("extractor", "head", "word")
 
     def _rows(self) -> list[dict[str, Any]]:
         answers = ("word", "wiring", "promise", "evidence")

@@ -17,7 +17,7 @@ from compatkit.training.loop import Loop
 from compatkit.training.networks import start_digest
 from compatkit.training.set_up import SIDES, SetUp
 from compatkit.training.settings import plan_key
-from compatkit.training.state import EXTRACTOR, TaskState
+from compatkit.training.state import EXTRACTOR, AuxiliaryHead, ReleasedExtractor, TaskState
 from compatkit.training.task import Augment, Task
 
 
@@ -109,7 +109,9 @@ def _cropped(state: TaskState) -> dict[str, Any]:
 
 def _frozen(setup: SetUp) -> dict[str, Any]:
     """Return the digests of the frozen parts that the run is trained against."""
-    parts = {name: (head, head.statistics) for name, head in setup.frozen.items()}
+    parts: dict[str, tuple[AuxiliaryHead | ReleasedExtractor, str]] = {
+        name: (head, head.statistics) for name, head in setup.frozen.items()
+    }
     if setup.released is not None:
         parts[EXTRACTOR] = setup.released, "stored"
     return {

@@ -220,14 +220,15 @@ class Index:
 
     def _listed(self, name: str, rows: list[tuple[Any, ...]]) -> ListedName:
         versions = tuple(row[1] for row in rows)
-        error, *facts = rows[-1][2:]
+        error, kind, parameters, model, cut = rows[-1][2:]
+        aliases: Mapping[str, str] = {}
         try:
             aliases = Aliases(self.references.folder(name), self.references.root).all()
         except IntegrityError as problem:
             error = error or str(problem)
         if error:
             return ListedName(name, versions[-1], versions, error=error)
-        return ListedName(name, versions[-1], versions, *facts, aliases)
+        return ListedName(name, versions[-1], versions, kind, parameters, model, cut, aliases)
 
     def _ask(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """Answer from tables that are up to date."""

@@ -275,5 +275,5 @@ def _terms(query: Query) -> Sql:
 
 def _result(row: tuple[Any, ...]) -> SearchResult:
     tags, channels, anchors, parents = json.loads(row[12])
-    lists = tags, tuple(channels), tuple(anchors), tuple(map(tuple, parents))
-    return SearchResult(*row[:12], *lists, withdrawn=bool(row[13]))
+    values = (*row[:12], tags, tuple(channels), tuple(anchors), tuple(map(tuple, parents)), bool(row[13]))
+    return SearchResult._make(values)

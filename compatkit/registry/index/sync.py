@@ -131,7 +131,7 @@ class Sync:
         """Return the number of a manifest, which is read unless it was found sound before, and whether it is sound."""
         sql = "SELECT id, error FROM manifests WHERE digest = ?"
         number, error = self.connection.execute(sql, (digest,)).fetchone() or (None, "not read yet")
-        if error is None:
+        if number is not None and error is None:
             return number, True
         try:
             data = self.objects.read(digest, most=MAX_BYTES, aside=False)
