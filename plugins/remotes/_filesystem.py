@@ -137,6 +137,11 @@ class FileSystemStore(ObjectStore):
         with suppress(FileNotFoundError):
             self.system.rm_file(self.path(path))
 
+    def neighbors(self) -> list[str]:
+        """Return the names of what lies beside this path."""
+        listing = self.system.ls(self.root.rpartition("/")[0], detail=False)
+        return [str(path).rstrip("/").rpartition("/")[2] for path in listing]
+
     def _conditionally(self, path: str, data: bytes) -> bool | None:
         """Write a file that must not exist; False if it does, None if the back end has no conditional write."""
         try:

@@ -57,6 +57,7 @@ def test_a_mistyped_remote_is_not_made(run: Any, parts: Path, remote: str, untou
         with untouched(parts):
             error = run(*words, "--json").json["error"]
         assert error["code"] == "layout" and mistyped in error["message"], words
+    assert f"Did you mean {remote}? " in run("push", mistyped).err
     assert not Path(mistyped).exists() and not fsspec.filesystem("memory").exists(mistyped)
     cloned = run("clone", mistyped, parts.parent / "copy")
     assert cloned.code == 3 and not (parts.parent / "copy").exists()

@@ -838,12 +838,14 @@ def test_choices_that_there_are_not_are_told(store: Store, memory: str, choice: 
         Registry(store).push(memory, create=True, **choice)
 
 
-# --- ranges
+# --- ranges that are asked for ahead
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 35, 90, 100])
 @pytest.mark.parametrize("count", [10, 3, 100])
-def test_ranges_come_in_order_and_none_is_too_long(monkeypatch: pytest.MonkeyPatch, size: int, count: int):
+def test_ranges_come_in_order_whatever_is_asked_for_at_once(
+    monkeypatch: pytest.MonkeyPatch, size: int, count: int
+):
     monkeypatch.setattr(durable, "CHUNK", 10)
     data, requests = bytes(range(size)), list[tuple[int, int]]()
 
@@ -851,7 +853,20 @@ def test_ranges_come_in_order_and_none_is_too_long(monkeypatch: pytest.MonkeyPat
         requests.append((at, many))
         return data[at : at + many]
 
-    read = far_side.by_ranges(ask, size)
-    pieces = list(iter(lambda: read(count), b""))
+    with far_side.read_ahead(ask, size) as read:
+        pieces = list(iter(lambda: read(count), b""))
     assert b"".join(pieces) == data and all(len(item) <= count for item in pieces)
-    assert all(0 < many <= 10 and at + many <= size for at, many in requests)
+    assert all(many <= max(count, 10) and at + many <= size for at, many in requests)
+
+
+def test_a_range_that_fails_is_told_in_its_turn(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(durable, "CHUNK", 10)
+
+    def ask(at: int, many: int) -> bytes:
+        if at == 20:
+            raise EnvironmentFailure("gone")
+        return b"x" * many
+
+    with pytest.raises(EnvironmentFailure, match="gone"), far_side.read_ahead(ask, 100) as read:
+        assert read(10) == read(10) == b"x" * 10
+        read(10)

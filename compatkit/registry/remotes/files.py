@@ -132,6 +132,11 @@ class Files:
         with self._calling("remove", path):
             self.store.remove(path)
 
+    def neighbors(self) -> list[str]:
+        """Return the names of what lies beside the remote."""
+        with self._calling("list", ".."):
+            return list(self.store.neighbors())
+
     def at_once(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
         """Yield each item with its result, in order, computed in threads; the first error is raised.
 

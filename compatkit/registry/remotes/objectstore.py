@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -83,3 +83,7 @@ class ObjectStore(ABC):
 
     def settle(self) -> None:  # noqa: B027 - most back ends gather nothing
         """Make sure that files of ``put`` and ``upload`` can be read; override it where changes are gathered."""
+
+    def neighbors(self) -> Iterable[str]:
+        """Return names of what lies beside this place, to suggest one for a mistyped address; optional."""
+        return ()

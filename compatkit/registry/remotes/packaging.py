@@ -30,7 +30,7 @@ from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import LIMIT, References, version_line
 from compatkit.registry.remotes.files import calling
 from compatkit.registry.remotes.packages import Package, PackageFile, PackageStore, Role
-from compatkit.registry.remotes.remote import by_ranges, scratch_folder, write_scratch
+from compatkit.registry.remotes.remote import read_ahead, scratch_folder, write_scratch
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
 from compatkit.registry.store import Store
 
@@ -120,7 +120,8 @@ class PackageOrigin(Origin):
                 raise self.missing(digest, owner)
             return data[:count]
 
-        yield Incoming(f"{self.where}/{digest}", size, by_ranges(ask, size))
+        with read_ahead(ask, size) as read:
+            yield Incoming(f"{self.where}/{digest}", size, read)
 
     def small_files(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all signatures below folders; packages have no other small files."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from compatkit.errors import LayoutError, UsageError
+from compatkit.errors import CompatkitError, LayoutError, UsageError, near
 from compatkit.registry import resolving
 from compatkit.registry.copy.choice import Choice, matching
 from compatkit.registry.copy.endpoints import Origin
@@ -87,7 +87,7 @@ def push(
     wanted = requested_patterns(origin, patterns)
     located = locate(remote, options)
     if not choice.create:
-        _check_exists(located)
+        _check_exists(located, options)
     if isinstance(located, Packages):
         return write_packages(store, located, wanted, choice)
     if not isinstance(located, Path):
@@ -226,17 +226,24 @@ def _origin(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any]
         yield origin
 
 
-def _check_exists(located: Located) -> None:
+def _check_exists(located: Located, options: Mapping[str, Any] | None) -> None:
     """Check that a registry exists, so that a mistyped address does not become one.
 
     Raises:
-        LayoutError: It does not.
+        LayoutError: It does not; the message suggests a registry beside it with a similar name.
     """
     if _is_registry(located):
         return
     address = str(located) if isinstance(located, Path) else located.url
+    parent, _, name = address.rpartition("/")
+    alike: list[str] = []
+    with suppress(OSError, CompatkitError):  # only a hint: the parent may not be readable, or not be there
+        siblings = located.neighbors() if isinstance(located, Files) else os.listdir(parent)
+        nearby = [f"{parent}/{sibling}" for sibling in near(name, siblings, 3)]
+        alike = [path for path in nearby if _is_registry(locate(path, options))]
+    hint = f" Did you mean {alike[0]}?" if alike else ""
     raise LayoutError(
-        f"There is no registry at {address}. Check the address; to make a new registry there, say so: "
+        f"There is no registry at {address}.{hint} Check the address; to make a new registry there, say so: "
         "`compatkit push --create`, or push(..., create=True) in Python.",
         subject=address,
     )

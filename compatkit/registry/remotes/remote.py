@@ -8,9 +8,11 @@ refuses them.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -45,6 +47,8 @@ LARGE = 2**23
 LARGEST_CACHED = 2**20
 """Bytes; longer documents are read again when they are copied."""
 CACHED_IN_ALL = 2**28
+AHEAD = 4
+"""Ranges of a large blob requested at once, to hide latency; each is in memory."""
 _MIRRORED = re.compile(
     rf"refs/(?P<name>[^@]+)/@(?:(?:versions|tombstones)/{VERSION.pattern}|"
     r"aliases/(?P<alias>[^/]+)|log/(?P<moved>[^/]+)/[1-9][0-9]{0,8})"
@@ -208,7 +212,8 @@ class Remote(Origin):
                 raise self.missing(digest, owner)
             return data
 
-        yield Incoming(f"{self.where}/{path}", size, by_ranges(ask, size))
+        with read_ahead(ask, size) as read:
+            yield Incoming(f"{self.where}/{path}", size, read)
 
     # --- small files
 
@@ -348,23 +353,35 @@ def write_scratch(folder: str, path: str, data: bytes) -> None:
         file.write_bytes(data)
 
 
-def by_ranges(ask: Callable[[int, int], bytes], size: int) -> Callable[[int], bytes]:
-    """Return a function that returns at most as many of the next bytes as asked, none at the end.
+@contextmanager
+def read_ahead(ask: Callable[[int, int], bytes], size: int) -> Iterator[Callable[[int], bytes]]:
+    """Yield a function that returns at most as many of the next bytes as asked, none at the end.
 
     Args:
         ask: Called with start and count of a range.
         size: Size of the blob; no range reaches beyond.
     """
-    at = 0
+    if size <= durable.CHUNK:
+        yield BytesIO(ask(0, size) if size else b"").read
+        return
+    waiting: deque[Future[bytes]] = deque()
+    starts = iter(range(0, size, durable.CHUNK))
+    rest = b""
 
     def read(count: int) -> bytes:
-        nonlocal at
-        many = min(count, durable.CHUNK, size - at)
-        data = ask(at, many) if many else b""
-        at += len(data)
-        return data
+        nonlocal rest
+        while len(waiting) < AHEAD and (at := next(starts, None)) is not None:
+            waiting.append(pool.submit(ask, at, min(durable.CHUNK, size - at)))
+        data = rest or (waiting.popleft().result() if waiting else b"")
+        rest = data[count:]
+        return data[:count]
 
-    return read
+    with ThreadPoolExecutor(AHEAD) as pool:
+        try:
+            yield read
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def _owner(path: str) -> str | None:
