@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from compatkit.cli.command_line import command_line
-from compatkit.cli.options import Options, command, option
+from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress, rows
 from compatkit.errors import IntegrityError
 from compatkit.registry.layout import locate
@@ -26,6 +26,7 @@ NAMED = 5
 class VerifyOptions(Options):
     """Arguments and options of ``verify``."""
 
+    patterns: tuple[str, ...] = argument("[PATTERN]...")
     quick: bool = option("Read only the headers of weights: finds what is missing or truncated.")
     repair: bool = option(
         "Repair what is possible, and verify again. Nothing is deleted: damaged files go to quarantine/."
@@ -39,7 +40,8 @@ class VerifyOptions(Options):
 def verify_command(options: VerifyOptions) -> int | None:
     """Check the registry's files for all faults, and show the remedies.
 
-    Exit code 3 if there is an error, not for warnings and infos.
+    PATTERN restricts the check to names or NAME@VERSION, each part a glob, and what these need. Exit code 3 if there
+    is an error, not for warnings and infos.
     """
     root = command_line().registry
     store = open_damaged(locate(None) if root is None else Path(root).expanduser())
@@ -47,7 +49,7 @@ def verify_command(options: VerifyOptions) -> int | None:
 
     def look() -> Soundness:
         with progress("verify", bytes=True) as report:
-            return examine(store, deep=not options.quick, progress=report)
+            return examine(store, patterns=options.patterns, deep=not options.quick, progress=report)
 
     before = look()
     planned = plan(before, source=source)
@@ -83,7 +85,7 @@ def verify_command(options: VerifyOptions) -> int | None:
     click.echo(f"\n{text}: {word}" if text else word)
     if planned.actions and not options.repair:
         more = ["--from", options.copy] if options.copy else []
-        next_step("verify", *more, "--repair")
+        next_step("verify", *options.patterns, *more, "--repair")
     return code
 
 

@@ -40,14 +40,21 @@ class Care:
     store: Store
     deciding: Deciding | None = None
 
-    def verify(self, *, deep: bool = True, progress: Progress | None = None) -> Soundness:
+    def verify(
+        self,
+        patterns: Iterable[str] | None = None,
+        *,
+        deep: bool = True,
+        progress: Progress | None = None,
+    ) -> Soundness:
         """Look for everything that can be wrong; changes nothing. See ``maintenance.check.examine``.
 
         Args:
+            patterns: Names or ``NAME@VERSION``, each part a glob; None for every file.
             deep: Whether to compare all contents with their digests; else only headers of weights are read.
             progress: Called with bytes done, bytes in all, and what is being read.
         """
-        return examine(self.store, deep=deep, progress=progress)
+        return examine(self.store, patterns=patterns, deep=deep, progress=progress)
 
     def repair(self, soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
         """Plan the repair of what was found; its ``apply`` does it. See ``maintenance.repair.plan``.

@@ -171,7 +171,12 @@ RegistryEntry: TypeAlias = (
 )
 
 
-def scan(root: Path, *folders: str, entries: List | None = None) -> Iterator[RegistryEntry]:
+def scan(
+    root: Path,
+    *folders: str,
+    entries: List | None = None,
+    wanted: Callable[[str], bool] = lambda folder: True,
+) -> Iterator[RegistryEntry]:
     """Yield everything in a registry as typed entries; opens no file and follows no link.
 
     Each folder is listed when its turn comes: drafts first, because a draft becomes a reference and not the other way
@@ -182,11 +187,12 @@ def scan(root: Path, *folders: str, entries: List | None = None) -> Iterator[Reg
         folders: At the top, such as ``"refs"``, or that of a name, such as ``"refs/digits/mnist"``; ``""`` is what
             else lies at the top. None given takes all.
         entries: Lists a folder in place of ``listed``, such as one that notes errors and goes on.
+        wanted: Whether to look into a folder, given its path.
 
     Raises:
         OSError: A folder cannot be listed; only if ``entries`` raises it.
     """
-    walk = _Scan(root, entries or partial(listed, root))
+    walk = _Scan(root, entries or partial(listed, root), wanted)
     for folder in folders or TOP:
         if folder:
             yield from walk.top(folder)
@@ -216,6 +222,7 @@ class _Scan:
 
     root: Path
     list: List
+    wanted: Callable[[str], bool]
 
     def top(self, folder: str) -> Iterator[RegistryEntry]:
         """Yield what is in a folder, or what stands in the way to it."""
@@ -245,6 +252,8 @@ class _Scan:
             yield from read(f"{folder}/{entry.name}", entry)
 
     def _into(self, path: str, entry: os.DirEntry[str], read: Read) -> Iterator[RegistryEntry]:
+        if not self.wanted(path):
+            return
         if entry.is_dir(follow_symlinks=False):
             yield from self._each(path, read)
         else:
@@ -259,7 +268,7 @@ class _Scan:
             yield from self._into(path, entry, partial(self._inside, name, entry.name))
         elif short and _is(check_segment, entry.name) and not entry.is_file(follow_symlinks=False):
             yield from self._into(path, entry, partial(self._name, (*segments, entry.name)))
-        else:
+        elif self.wanted(f"refs/{name}/@"):
             what = "no part of a name" if short else "a fourth part of a name; three are allowed"
             yield Unknown(path, what)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damages import OLD, TOP, Parts, build, overwrite
+from damages import HEAD, OLD, TOP, Parts, build, overwrite
 
 from compatkit.registry import disk as durable
 
@@ -94,6 +94,15 @@ def test_json_is_one_value(run: Any, parts: Parts, whole: Parts) -> None:
     done = run("verify", "--json", "--repair", "--from", whole.root)
     assert done.code == 0 and done.json["sound"] is True and done.json["before"]["sound"] is False
     assert [one["done"] for one in done.json["outcomes"]] == [True] * 3
+
+
+def test_a_pattern_limits_what_is_looked_at(run: Any, parts: Parts) -> None:
+    struck(parts)
+    said = run("verify", OLD)
+    assert said.code == 3 and "tombstone-damaged" in said.out and "blob-digest" not in said.out
+    assert f"next: compatkit verify {OLD} --repair" in said.out
+    assert run("verify", f"{HEAD}@2.0.0").code == 0
+    assert run("verify", "nobody").code == 2
 
 
 def test_actions_that_fail_are_told(run: Any, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,8 @@ def test_a_folder_of_a_name_that_came_from_an_old_backup_is_seen(filled: Store, 
     shutil.rmtree(filled.root / "refs")
     shutil.copytree(backup, filled.root / "refs")
     assert errors(filled) == [("tombstone-missing", f"refs/{NAME}/@tombstones/1.0.0")]
+    assert [one.code for one in examine(filled, patterns=[NAME]).faults] == ["tombstone-missing"]
+    assert not examine(filled, patterns=[OTHER]).faults
 
 
 def test_a_version_that_is_withdrawn_again_is_remembered(filled: Store):

@@ -16,6 +16,9 @@ import pytest
 from damages import (
     EXTRACTOR,
     HEAD,
+    NEW,
+    OLD,
+    TOP,
     Damage,
     Parts,
     as_pipe,
@@ -443,6 +446,16 @@ def test_a_quick_look_is_repaired_after_reading_what_it_doubts(parts: Parts, cop
     assert [one.words.split()[0] for one in found.actions] == ["move", "copy"]
     found.apply()
     assert examine(parts.store, deep=True).sound
+
+
+@pytest.mark.parametrize("victim", [TOP, NEW, OLD])
+def test_a_pattern_repairs_only_its_own(parts: Parts, copy: Store, victim: str) -> None:
+    places = {TOP: "run", NEW: "parent weights", OLD: "old weights"}
+    for place in places.values():
+        overwrite(parts.root / parts.path(place), b"x")
+    plan(examine(parts.store, patterns=[OLD]), source=copy).apply()
+    damaged = {one.path for one in examine(parts.store).faults if one.severity == "error"}
+    assert (parts.path(places[victim]) in damaged) == (victim != OLD)
 
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]

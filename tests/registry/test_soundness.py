@@ -17,6 +17,7 @@ from damages import (
     EXTRACTOR,
     HEAD,
     NEW,
+    OLD,
     TOP,
     USERS,
     Damage,
@@ -33,7 +34,7 @@ from damages import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compatkit.errors import LayoutError
+from compatkit.errors import InvalidName, LayoutError, NotFound
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.check import Fault, Soundness, examine, open_damaged
@@ -149,6 +150,34 @@ def test_a_quick_look_reads_no_weights_but_their_headers(parts: Parts) -> None:
     assert only(examine(parts.store, deep=False)).code == "blob-missing"
     overwrite(parts.root / parts.path("parent"), b"{}")
     assert {one.code for one in examine(parts.store, deep=False).faults} == {"blob-missing", "blob-digest"}
+
+
+def test_patterns_look_only_at_what_they_name_and_what_that_needs(parts: Parts) -> None:
+    for place in ("weights", "old weights", "run"):
+        overwrite(parts.root / parts.path(place), b"x")
+    assert {one.path for one in told(examine(parts.store))} == {
+        parts.path(one) for one in ("weights", "old weights", "run")
+    }
+    assert only(examine(parts.store, patterns=[OLD])).path == parts.path("old weights")
+    assert told(examine(parts.store, patterns=[NEW, f"{HEAD}@2.*"])) == []
+    assert len(told(examine(parts.store, patterns=["parts/*.head"]))) == 2
+    found = examine(parts.store, patterns=["parts/*.head", "*.extractor"])
+    assert len(told(found)) == 3 and found.results == 1
+    overwrite(parts.root / parts.path("result"), b"x")
+    assert parts.path("result") in {one.path for one in examine(parts.store, patterns=[NEW]).faults}
+    assert parts.path("result") not in {one.path for one in examine(parts.store, patterns=[OLD]).faults}
+
+
+@pytest.mark.parametrize("pattern", ["nobody/*", f"{HEAD}@7.0.0", "parts"])
+def test_a_pattern_that_matches_nothing_is_an_error(whole: Parts, pattern: str) -> None:
+    with pytest.raises(NotFound, match=r"matches no component.*compatkit ls"):
+        examine(whole.store, patterns=[pattern])
+
+
+@pytest.mark.parametrize("pattern", [f"{HEAD}:prod", f"{HEAD}@^1"])
+def test_a_pattern_is_no_alias_or_range(whole: Parts, pattern: str) -> None:
+    with pytest.raises(InvalidName, match="not an alias"):
+        examine(whole.store, patterns=[pattern])
 
 
 def put_manifest(store: Store, name: str, data: bytes) -> None:

@@ -71,10 +71,10 @@ class BlobChecks:
         return content if self._seen[digest] == digest else None
 
     def manifest(self, digest: str) -> Manifest | None:
-        """Return a manifest; None unless intact, which is reported by the check of its users."""
-        if self._seen.get(digest, digest) != digest:
-            return None
-        with suppress(EnvironmentFailure, IntegrityError):
+        """Return a manifest, read again unless it was read just now; None unless intact."""
+        if digest in self.uses.recent or not digest or self._seen.get(digest, digest) != digest:
+            return self.uses.recent.get(digest)
+        with suppress(EnvironmentFailure, IntegrityError):  # reported by the check of its users
             content = self.survey.content(blob(digest).path, MAX_BYTES + 1)
             if content is not None and digest_of(content) == digest:
                 return from_bytes(content)

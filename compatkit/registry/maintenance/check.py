@@ -6,13 +6,15 @@ Damage does not stop it, and contents are checked before they are trusted.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
+from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError, InvalidName, NotFound
 from compatkit.foundation.addresses import local
 from compatkit.foundation.display import Shown
 from compatkit.registry import Progress
@@ -20,8 +22,8 @@ from compatkit.registry.layout import LAYOUT, MARKER, Layout, LayoutTooNew, insp
 from compatkit.registry.maintenance.blobs import BlobChecks
 from compatkit.registry.maintenance.faults import CODES, Fault, Findings, answer
 from compatkit.registry.maintenance.references import (
+    Numbers,
     check_aliases,
-    check_numbers,
     check_policies,
     check_results,
     check_signatures,
@@ -29,6 +31,7 @@ from compatkit.registry.maintenance.references import (
     read_versions,
 )
 from compatkit.registry.maintenance.survey import Survey
+from compatkit.registry.names import Version
 from compatkit.registry.refs import WITHDRAWALS
 from compatkit.registry.scan import ASIDE
 
@@ -50,6 +53,7 @@ class Soundness(Shown):
     Attributes:
         root: Folder of the registry.
         faults: Errors, then warnings, then infos; each by path.
+        patterns: Patterns that were checked; empty for everything.
         deep: Whether all contents were compared with their digests.
         versions: Number of versions checked.
         manifests: Number of manifests read, including parents.
@@ -60,6 +64,7 @@ class Soundness(Shown):
 
     root: Path
     faults: tuple[Fault, ...]
+    patterns: tuple[str, ...] = ()
     deep: bool = True
     versions: int = 0
     manifests: int = 0
@@ -92,6 +97,7 @@ class Soundness(Shown):
             "schema": SCHEMA,
             "kind": "soundness",
             "root": str(self.root),
+            "patterns": list(self.patterns),
             "deep": self.deep,
             "sound": self.sound,
             "read": {name: getattr(self, name) for name in _COUNTED},
@@ -100,33 +106,54 @@ class Soundness(Shown):
         }
 
 
-def examine(store: Store, *, deep: bool = True, progress: Progress | None = None) -> Soundness:
+def examine(
+    store: Store,
+    *,
+    patterns: Iterable[str] | None = None,
+    deep: bool = True,
+    progress: Progress | None = None,
+) -> Soundness:
     """Verify a registry's files; changes nothing.
 
     Other processes may publish and collect garbage meanwhile; what they add or move is not a fault.
 
     Args:
         store: The registry.
+        patterns: Names or ``NAME@VERSION``, each part a glob, to restrict the check to these and what they need. None
+            or empty checks every file.
         deep: Compare all contents with their digests. If False, only headers of weights are read: this finds missing,
             truncated and misplaced files; manifests and results are compared anyway.
         progress: Called with bytes done, bytes in all, and what is being read.
+
+    Raises:
+        NotFound: A pattern matches nothing.
+        InvalidName: A pattern names an alias or a range.
     """
-    survey = Survey(store.root)
+    wanted, survey = _Wanted(tuple(patterns or ())), Survey(store.root)
     _check_marker(survey.findings, store.root)
     survey.look(*ASIDE)
     # references before blobs, as a publish writes blobs first
-    survey.look("refs", WITHDRAWALS, "policies", "evidence", "signatures", "blobs", "keys", "locks", "")
-    survey.report_folders()
-    check_policies(survey)
+    survey.look("refs", WITHDRAWALS, wanted=wanted.folder)
+    wanted.check(survey)
+    if not wanted.patterns:
+        survey.look("policies", "evidence", "signatures", "blobs", "keys", "locks", "")
+        survey.report_folders()
+        check_policies(survey)
     total = sum(state.st_size for state in survey.blobs.values())
     blobs = BlobChecks(survey, deep, total, progress)
     uses = blobs.uses
-    versions = read_versions(survey)
+    uses.naming = bool(survey.results or wanted.patterns)
+    versions = read_versions(survey, wanted.version)
     withdrawn = {version for version in versions if version.version in survey.names[version.name].tombstones}
-    uses.follow_versions(versions, withdrawn)
-    check_numbers(survey, versions, blobs.manifest)
-    check_tombstones(survey)
-    check_aliases(survey)
+    uses.follow_versions(versions, withdrawn, then=Numbers(survey, versions, blobs.manifest).check)
+    check_tombstones(survey, wanted.version)
+    check_aliases(survey, wanted.whole_name)
+    if wanted.patterns:
+        known, signed = uses.functions.keys(), {version.digest[7:] for version in versions}
+        survey.look(
+            "evidence", wanted=lambda path: path.count("/") < 2 or not known.isdisjoint(path.split("/"))
+        )
+        survey.look("signatures", wanted=lambda path: path.rpartition("/")[2] in signed)
     results = check_results(survey, uses.label)
     uses.follow_results(results)
     check_signatures(survey, uses.users)
@@ -135,6 +162,7 @@ def examine(store: Store, *, deep: bool = True, progress: Progress | None = None
     report = Soundness(
         store.root,
         survey.findings.sorted(),
+        wanted.patterns,
         deep,
         len(versions),
         uses.manifests,
@@ -146,6 +174,51 @@ def examine(store: Store, *, deep: bool = True, progress: Progress | None = None
         with suppress(IntegrityError, EnvironmentFailure):
             store.index.rebuild()  # it may contain damaged data
     return report
+
+
+@attrs.frozen
+class _Wanted:
+    """Scope of the check: everything, or names and versions that match patterns."""
+
+    patterns: tuple[str, ...]
+
+    def __attrs_post_init__(self) -> None:
+        for pattern in self.patterns:
+            if ":" in pattern or "@^" in pattern:
+                raise InvalidName(
+                    f"{pattern!r:.100}: expected a name or NAME@VERSION, optionally with *, ? and [...], not an alias, "
+                    "digest or range.",
+                    subject=pattern,
+                )
+
+    def folder(self, path: str) -> bool:
+        """Return whether to look into a folder below ``refs``: any version of its name is checked."""
+        name, inside, _ = path.removeprefix("refs/").partition("/@")
+        names = [pattern.partition("@")[0] for pattern in self.patterns]
+        return not (names and inside) or any(fnmatchcase(name, each) for each in names)
+
+    def whole_name(self, name: str) -> bool:
+        """Return whether all versions of a name are checked, and so its aliases."""
+        return not self.patterns or any(fnmatchcase(name, pattern) for pattern in self.patterns)
+
+    def version(self, name: str, version: Version) -> bool:
+        """Return whether a version is checked."""
+        return self.whole_name(name) or self.whole_name(f"{name}@{version}")
+
+    def check(self, survey: Survey) -> None:
+        """Raise for a pattern that matches nothing."""
+        known = [
+            (name, version) for name, files in survey.names.items() for version in (None, *files.versions)
+        ]
+        for pattern in self.patterns:
+            only = _Wanted((pattern,))
+            if not any(
+                only.whole_name(name if version is None else f"{name}@{version}") for name, version in known
+            ):
+                raise NotFound(
+                    f"{pattern!r:.100} matches no component of {survey.root}; see `compatkit ls`.",
+                    subject=pattern,
+                )
 
 
 def open_damaged(root: str | os.PathLike[str]) -> Store:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
 from compatkit.contracts.manifest import Manifest
+from compatkit.errors import EnvironmentFailure, IntegrityError
 from compatkit.registry.aliases import read_move, read_pointer
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Version
 from compatkit.registry.policylog import FOLDER, file_name
-from compatkit.registry.refs import read_line
-from compatkit.registry.scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile
+from compatkit.registry.refs import LIMIT, pointed, read_line
+from compatkit.registry.scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile, VersionFile
 from compatkit.registry.steps import untrue
 
 
@@ -27,47 +28,68 @@ class Published(NamedTuple):
     label: str
 
 
-def read_versions(survey: Survey) -> list[Published]:
-    """Return the versions that point to a digest; report damaged ones."""
+def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> list[Published]:
+    """Return the wanted versions that point to a digest; report damaged ones."""
     versions: list[Published] = []
     for name, files in sorted(survey.names.items()):
         for version, place in sorted(files.versions.items()):
             label = f"{name}@{version}"
-            if line := read_line(survey.read(place, (label,)) or b""):
+            if wanted(name, version) and (line := read_line(survey.read(place, (label,)) or b"")):
                 versions.append(Published(name, version, line[0], label))
     return versions
 
 
-def check_numbers(
-    survey: Survey, versions: Sequence[Published], read: Callable[[str], Manifest | None]
-) -> None:
-    """Report versions whose number is too small a step from the one below; withdrawn ones are ignored.
+class Numbers:
+    """Checks whether the number of a version is a large enough step from the one below; ignores withdrawn ones."""
 
-    Args:
-        survey: The files; gets the faults.
-        versions: Versions to check.
-        read: Returns a manifest; None if missing or damaged, which is reported elsewhere.
-    """
-    read = lru_cache(2)(read)
-    digests = {(published.name, published.version): published.digest for published in versions}
-    for name in dict.fromkeys(published.name for published in versions):
-        files = survey.names[name]
-        for below, version in pairwise(sorted(files.versions.keys() - files.tombstones.keys())):
-            after = digests.get((name, version))
-            if after is None or version.major > below.major:  # no change needs more
-                continue
-            before = digests.get((name, below), after)
-            if before == after:
-                continue
-            old, new = read(before), read(after)
-            if old and new and (why := untrue((below, old), (version, new))):
-                survey.findings.add("version-step", files.versions[version], why, (f"{name}@{version}",))
+    def __init__(
+        self, survey: Survey, versions: Sequence[Published], read: Callable[[str], Manifest | None]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            survey: The files; gets the faults.
+            versions: Versions to check.
+            read: Returns a manifest; None if missing or damaged, which is reported elsewhere.
+        """
+        self._survey, self._read = survey, read
+        self._digests = {(published.name, published.version): published.digest for published in versions}
+        self._below: dict[tuple[str, Version], Version] = {}
+        for name in dict.fromkeys(published.name for published in versions):
+            files = survey.names[name]
+            rising = sorted(files.versions.keys() - files.tombstones.keys())
+            self._below.update(((name, version), below) for below, version in pairwise(rising))
+
+    def check(self, published: Published) -> None:
+        """Report the number of a version if it understates the change."""
+        below = self._below.get((published.name, published.version))
+        if below is None or published.version.major > below.major:  # no change needs more
+            return
+        files = self._survey.names[published.name]
+        before = self._digests.get((published.name, below)) or _pointed(self._survey, files.versions[below])
+        if before == published.digest:
+            return
+        old, new = self._read(before), self._read(published.digest)
+        if old and new and (why := untrue((below, old), (published.version, new))):
+            self._survey.findings.add(
+                "version-step", files.versions[published.version], why, (published.label,)
+            )
 
 
-def check_tombstones(survey: Survey) -> None:
-    """Report tombstones that are unreadable, lost, or of missing versions."""
+def _pointed(survey: Survey, place: VersionFile) -> str:
+    """Return the digest of a version that is not itself checked; empty if its file is damaged."""
+    with suppress(EnvironmentFailure, IntegrityError):
+        content = survey.content(place.path, LIMIT) or b""
+        return pointed(content, f"{place.name}@{place.version}") or ""
+    return ""
+
+
+def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> None:
+    """Report wanted tombstones that are unreadable, lost, or of missing versions."""
     for name, files in sorted(survey.names.items()):
         for version, place in sorted(files.tombstones.items()):
+            if not wanted(name, version):
+                continue
             affected = (f"{name}@{version}",)
             survey.read(place, affected)
             if version not in files.versions and not survey.is_hidden(f"refs/{name}/@versions"):
@@ -76,7 +98,7 @@ def check_tombstones(survey: Survey) -> None:
 
     for (name, version), place in sorted(survey.withdrawals.items()):
         affected = (f"{name}@{version}",)
-        if name not in survey.names:
+        if not wanted(name, version) or name not in survey.names:
             continue
         survey.read(place, affected)
         files, path = survey.names[name], f"refs/{name}/@tombstones/{version}"
@@ -86,10 +108,10 @@ def check_tombstones(survey: Survey) -> None:
             survey.findings.add("tombstone-missing", TombstoneFile(path, name, version), what, affected)
 
 
-def check_aliases(survey: Survey) -> None:
+def check_aliases(survey: Survey, wanted: Callable[[str], bool]) -> None:
     """Report aliases that are unreadable, contradict their logs, or point to nothing; and gaps in logs."""
     for name, files in sorted(survey.names.items()):
-        for alias in sorted({*files.aliases, *files.moves}):
+        for alias in sorted({*files.aliases, *files.moves}) if wanted(name) else ():
             _check_alias(survey, files, AliasPointer(f"refs/{name}/@aliases/{alias}", name, alias))
 
 

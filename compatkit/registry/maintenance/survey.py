@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -82,14 +83,15 @@ class Survey:
         factory=lambda: {folder: {} for folder in ASIDE}
     )
     blocked: dict[str, tuple[str, str]] = attrs.field(factory=dict)
+    _plain: set[str] = attrs.field(factory=set)
     _prefix: str = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._prefix = f"{self.root}{os.sep}"
 
-    def look(self, *folders: str) -> None:
+    def look(self, *folders: str, wanted: Callable[[str], bool] = lambda folder: True) -> None:
         """Walk through folders, or through all; see ``scan``."""
-        for place in scan(self.root, *folders, entries=self._entries):
+        for place in scan(self.root, *folders, entries=self._entries, wanted=wanted):
             self._take(place)
 
     def _take(self, place: RegistryEntry) -> None:
@@ -163,7 +165,7 @@ class Survey:
         return None
 
     def content(self, path: str, limit: int | None = None) -> bytes | None:
-        """Read a file; None if there is none.
+        """Read a file; None if there is none. The folders to it are looked at for the first file in each.
 
         Args:
             path: Relative to the root.
@@ -173,7 +175,11 @@ class Survey:
             IntegrityError: It is no plain file, or a folder is a link.
             EnvironmentFailure: It cannot be read.
         """
-        opened = durable.read(self.root / path, self.root, limit=limit)
+        folder = path.rpartition("/")[0]
+        if folder not in self._plain:
+            durable.check_folders(self.root / folder, self.root)
+            self._plain.add(folder)
+        opened = durable.read(f"{self._prefix}{path}", None, limit=limit)
         return None if opened is None else opened[0]
 
     def is_there(self, path: str) -> bool:

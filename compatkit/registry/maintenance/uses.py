@@ -11,6 +11,7 @@ import attrs
 from compatkit.contracts.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import dumps, loads
+from compatkit.registry.maintenance.manifests import read_canonical
 from compatkit.registry.maintenance.references import Published
 from compatkit.registry.reach import DocumentEdge, edges, walk
 
@@ -18,6 +19,8 @@ Role = Literal["version", "parent", "payload", "kept", "result"]
 """Role of a blob."""
 RESULTS = "results of "
 """Prefix of the label of a pair's results."""
+RECENT = 16
+"""Manifests that are kept at a time."""
 
 
 @attrs.frozen
@@ -60,13 +63,17 @@ class Uses:
         read: Returns the bytes of a document; None if missing, damaged or too large.
         of: Uses of each blob by digest, in the order in which they were found.
         functions: References by the hex digits of their function digest.
+        naming: Whether to compute function digests, which takes long.
         faults: Code, digest and description of faults in documents whose bytes are intact.
+        recent: The last manifests that were read, by digest.
     """
 
     read: Callable[[str], bytes | None]
     of: dict[str, list[BlobUse]] = attrs.field(factory=lambda: defaultdict(list))
     functions: dict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
+    naming: bool = True
     faults: list[tuple[str, str, str]] = attrs.field(factory=list)
+    recent: dict[str, Manifest] = attrs.field(factory=dict)
     _entered: set[str] = attrs.field(factory=set)
 
     def users(self, digest: str) -> tuple[str, ...]:
@@ -89,12 +96,14 @@ class Uses:
         self,
         versions: Iterable[Published],
         withdrawn: Container[Published],
+        then: Callable[[Published], object] = lambda version: None,
     ) -> None:
         """Follow versions to their manifests, the blobs these name, and their parents.
 
         Args:
             versions: All versions to check.
             withdrawn: Those that are withdrawn.
+            then: Called with each version after its manifest was read, those that are not withdrawn first.
         """
         by_digest: dict[str, list[Published]] = defaultdict(list)
         living: set[str] = set()
@@ -106,10 +115,13 @@ class Uses:
             if lives:
                 living.add(version.digest)
 
-        starts = [
-            _ManifestUse(digest, tuple(version.label for version in same), digest in living)
-            for digest, same in by_digest.items()
-        ]
+        def starts() -> Iterator[_ManifestUse]:
+            for version in ordered:
+                same = by_digest[version.digest]
+                if same[0] is version:
+                    labels = tuple(each.label for each in same)
+                    yield _ManifestUse(version.digest, labels, version.digest in living)
+                then(version)  # the walk has followed the start when it asks for the next
 
         def parents(manifest: _ManifestUse) -> Iterator[_ManifestUse]:
             for parent, needed in self._follow(manifest):
@@ -119,7 +131,7 @@ class Uses:
                 elif manifest.living:
                     yield _ManifestUse(parent, tuple(each.label for each in by_digest[parent]), True)
 
-        for _ in walk(starts, parents, key=lambda step: step.digest, rank=lambda step: not step.kin):
+        for _ in walk(starts(), parents, key=lambda step: step.digest, rank=lambda step: not step.kin):
             pass
 
     def _follow(self, use: _ManifestUse) -> list[tuple[str, bool]]:
@@ -127,7 +139,7 @@ class Uses:
         data = self.read(use.digest)
         if data is None:
             return []
-        manifest, edges = self._parsed(use.digest, data)
+        manifest, edges = read_canonical(data) or self._parsed(use.digest, data)
         payload = manifest.payload if manifest is not None else None
         parts = set[str]()
         if manifest is not None and manifest.kind == "recombination":
@@ -142,7 +154,11 @@ class Uses:
                 parents.append((edge, edge in parts))
         if manifest is not None and use.digest not in self._entered:
             self._entered.add(use.digest)
-            self.functions[function_digest(manifest).rpartition(":")[2]].extend(use.labels)
+            self.recent[use.digest] = manifest
+            if len(self.recent) > RECENT:
+                del self.recent[next(iter(self.recent))]
+            if self.naming:
+                self.functions[function_digest(manifest).rpartition(":")[2]].extend(use.labels)
         return parents
 
     @property
