@@ -133,3 +133,16 @@ def test_networks_of_plugins_are_cut_each_time(traces, awkward):
     for _ in range(2):
         build(planned.extractor, seed=0)
     assert traces == ["first", "first"]
+
+
+def test_settings_that_traced_code_reads_are_part_of_what_is_remembered(traces):
+    planned = plan("vit_tiny_patch16_224", "blocks.1.attn.qkv", size=(32, 32), kwargs={"depth": 2})
+    build(planned.extractor, seed=0)
+    traces.clear()
+    whole = create("timm", "vit_tiny_patch16_224", planned.extractor.kwargs)
+    remembered_sides(whole, planned.extractor)
+    assert traces == []
+    attention: Any = whole.get_submodule("blocks.1.attn")
+    attention.fused_attn = not attention.fused_attn
+    remembered_sides(whole, planned.extractor)
+    assert traces == ["blocks.1.attn.qkv"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from typing import Any
+
 from torch import nn
 
 from compatkit.adapters.builders import versioned_builders
-from compatkit.adapters.cutting.cut import Sides, sides_of
+from compatkit.adapters.cutting.cut import CANONICAL, Sides, sides_of
 from compatkit.adapters.cutting.planning import image_of
 from compatkit.contracts.contract import Blueprint
 from compatkit.foundation.codec import dumps
@@ -13,7 +16,7 @@ from compatkit.foundation.codec import dumps
 LARGEST = 256
 """Cuts that a process remembers; the oldest is dropped first."""
 
-_known: dict[bytes, Sides] = {}
+_known: dict[tuple[Any, ...], Sides] = {}
 
 
 def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
@@ -27,9 +30,8 @@ def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
         CutError: As for ``sides_of``.
         UnknownName: As for ``sides_of``.
     """
-    key = dumps(
-        [blueprint.network, blueprint.kwargs, blueprint.cut, blueprint.approach, blueprint.traced_size]
-    )
+    cut = [blueprint.network, blueprint.kwargs, blueprint.cut, blueprint.approach, blueprint.traced_size]
+    key = (dumps(cut), *_settings(whole, blueprint.cut))
     sides = _known.get(key)
     if sides is None:
         sides = sides_of(whole, blueprint.cut, blueprint.approach, image_of(blueprint))
@@ -43,3 +45,22 @@ def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
 def forget() -> None:
     """Forget all cuts."""
     _known.clear()
+
+
+def _settings(whole: nn.Module, cut: str) -> list[Any]:
+    """Return classes and settings of the modules whose code is traced; global switches as timm's set some of these."""
+    holders = [] if cut == CANONICAL else cut.split(".")[:-1]
+    paths = {"", *accumulate(holders, "{}.{}".format)}
+    return [
+        (
+            type(module),
+            *module._modules,
+            *((name, repr(value)) for name, value in vars(module).items() if _is_plain(name, value)),
+        )
+        for path, module in whole.named_modules(remove_duplicate=False)
+        if path in paths
+    ]
+
+
+def _is_plain(name: str, value: object) -> bool:
+    return name != "training" and isinstance(value, bool | int | float | str | None)
