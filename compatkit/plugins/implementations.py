@@ -27,11 +27,13 @@ class Implementation:
     """One hook that a plugin implements.
 
     Attributes:
-        hook: Name of the specification, and of the function or method.
+        hook: Name of the specification.
+        attribute: Name of the function or method; differs from ``hook`` where ``specname`` is used.
         arguments: Its arguments, in its own order; a subset of the specification's.
     """
 
     hook: str
+    attribute: str
     arguments: tuple[str, ...]
     effect: Effect
 
@@ -68,29 +70,35 @@ def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implemen
             takes arguments that are never passed; or there is no hook.
     """
     known, hooks = arguments_of(layer), dict[str, Implementation]()
-    for hook in dir(plugin):
-        static = inspect.getattr_static(plugin, hook, None)
+    for attribute in dir(plugin):
+        static = inspect.getattr_static(plugin, attribute, None)
         marked = hasattr(getattr(static, "__func__", static), PROJECT + "_impl")
-        if not (marked or hook.startswith(PREFIX)) or hook in NOT_HOOKS:
+        if not (marked or attribute.startswith(PREFIX)) or attribute in NOT_HOOKS:
             continue  # reading an attribute may run code
-        member = static if isinstance(static, property) else getattr(plugin, hook, None)
+        member = static if isinstance(static, property) else getattr(plugin, attribute, None)
         options = getattr(member, PROJECT + "_impl", None) if inspect.isroutine(member) else None
         if not isinstance(options, dict):
             if not callable(member) and not isinstance(member, property):
                 continue
             raise owner.error(
-                f"{hook!r} is {type_of(member)} and has no marker, so it would never be called. Put "
+                f"{attribute!r} is {type_of(member)} and has no marker, so it would never be called. Put "
                 f"@compatkit.hookimpl above a function or method, or give it a name that does not start with "
                 f"{PREFIX!r}.",
-                hook,
+                attribute,
             )
+        hook = cast("str", options.get("specname") or attribute)
         if hook not in known:
             raise owner.error(_unknown(hook, layer), hook)
+        if hook in hooks:
+            raise owner.error(
+                f"{hooks[hook].attribute!r} and {attribute!r} both implement {hook!r}. Keep one.", hook
+            )
         function = cast("Callable[..., Any]", member)
         _refuse_options(options, function, hook, owner)
         unbound = inspect.isclass(plugin) and inspect.isfunction(static)
         arguments = _arguments(function, hook, known[hook], owner, unbound)
-        hooks[hook] = Implementation(hook, arguments, getattr(member, "compatkit_effect", "host"))
+        effect = getattr(member, "compatkit_effect", "host")
+        hooks[hook] = Implementation(hook, attribute, arguments, effect)
     if not hooks:
         raise owner.error(
             f"it implements no hook. Write at least one of {', '.join(known)}, "
@@ -132,10 +140,10 @@ def _unknown(hook: str, layer: type) -> str:
 
 
 def _refuse_options(options: dict[str, Any], function: Callable[..., Any], hook: str, owner: Owner) -> None:
-    if wanted := [name for name, value in options.items() if value]:
+    if wanted := [name for name, value in options.items() if value and name != "specname"]:
         raise owner.error(
             f"{hook!r} is marked with {wanted[0]}; hooks are resolved to plain calls once, and their order is by name "
-            "and by the run's after=. Drop the option.",
+            "and by the run's before= and after=. Drop the option.",
             hook,
         )
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):

@@ -250,7 +250,7 @@ def registered(
         if implementation.hook == hook:
             arguments = (register,) if implementation.arguments else ()
             try:
-                returned = getattr(plugin, hook)(*arguments)
+                returned = getattr(plugin, implementation.attribute)(*arguments)
             except PluginError:
                 raise
             except (Exception, SystemExit) as error:

@@ -1,6 +1,8 @@
 """The plugins of one run: find, make, check and order them, and resolve their hooks into plain tuples.
 
-The trainer iterates over tuples; an event without implementations is an empty tuple.
+Each run has its own pluggy manager, in which its plugins are registered in their order. ``RunPlugins.create`` resolves
+the manager's hooks once, and pluggy is not called in a step: the trainer iterates over tuples, and an event without
+implementations is an empty tuple.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from itertools import combinations
 from typing import Any
 
 import attrs
+import pluggy
 
 from compatkit.errors import FormatError, PluginError
 from compatkit.foundation.codec import unstructure
 from compatkit.foundation.display import aligned
-from compatkit.hooks import Training
+from compatkit.hooks import PROJECT, Training
 from compatkit.plugins.calls import Bound, adapt, bind
 from compatkit.plugins.discovery import find, require
 from compatkit.plugins.implementations import Implementation, arguments_of, implementations, refuse_class
@@ -55,15 +58,20 @@ class Member:
         """The owner for messages: instance name and distribution."""
         return Owner(self.use.as_, self.offer.distribution, self.offer.version)
 
-    def bound(self, hook: str) -> Bound | None:
-        """Return a callable hook, or None if the instance does not implement it."""
-        implementation = next((each for each in self.hooks if each.hook == hook), None)
-        if implementation is None:
-            return None
-        use, method = self.use, getattr(self.instance, hook)
+    def bound(self, hook: str, method: Callable[..., Any]) -> Bound:
+        """Return a hook that the instance implements by ``method``, ready to be called."""
+        use, implementation = self.use, next(each for each in self.hooks if each.hook == hook)
         function = adapt(method, arguments_of(Training)[hook], implementation.arguments)
         mixed = hasattr(method, "compatkit_autocast")
         return bind(use.as_, use.weight, use.phase, implementation.effect, hook, function, mixed)
+
+
+class _Hooks:
+    """The hooks of one instance, for pluggy, which would refuse a plugin that equals another, as attrs objects may."""
+
+    def __init__(self, member: Member) -> None:
+        for implementation in member.hooks:
+            setattr(self, implementation.attribute, getattr(member.instance, implementation.attribute))
 
 
 @attrs.frozen(eq=False)
@@ -73,11 +81,13 @@ class RunPlugins:
     Attributes:
         members: In the order in which they are called.
         dropped: Instances of weight 0, which are not made.
+        manager: Of this run, with each member's hooks under its instance name; not called in a step.
         task: Called before networks are built; the other tuples are named after their hooks.
     """
 
     members: tuple[Member, ...]
     dropped: tuple[str, ...]
+    manager: pluggy.PluginManager
     task: tuple[Bound, ...]
     set_up: tuple[Bound, ...]
     pretrain: tuple[Bound, ...]
@@ -114,9 +124,14 @@ class RunPlugins:
         refuse_twins(wanted)
         active = [use for use in wanted if use.weight > 0]
         dropped = tuple(sorted(use.as_ for use in wanted if use.weight == 0))
-        members = [_member(use, local) for use in ordered(active, dropped)]
+        members = tuple(_member(use, local) for use in ordered(active, dropped))
         _refuse_shared(members)
-        return cls(tuple(members), dropped, *(_resolve(members, event) for event in EVENTS))
+        manager = pluggy.PluginManager(PROJECT)
+        manager.add_hookspecs(Training)
+        for member in reversed(members):  # pluggy calls the last one registered first
+            manager.register(_Hooks(member), name=member.use.as_)
+        events = (_resolve(manager, members, f"{PROJECT}_{event}") for event in EVENTS)
+        return cls(members, dropped, manager, *events)
 
     def __len__(self) -> int:
         return len(self.members)
@@ -128,11 +143,11 @@ class RunPlugins:
             PluginError: A state has other values, or the hook failed.
         """
         states: dict[str, dict[str, Any]] = {}
-        for member in self.members:
-            if (bound := member.bound("compatkit_state")) is not None:
-                state = bound.call()
-                _check_state(state, member.owner)
-                states[member.use.as_] = dict(state)
+        owners = {member.use.as_: member.owner for member in self.members}
+        for bound in _resolve(self.manager, self.members, "compatkit_state"):
+            state = bound.call()
+            _check_state(state, owners[bound.instance])
+            states[bound.instance] = dict(state)
         return states
 
     def load_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
@@ -141,8 +156,8 @@ class RunPlugins:
         Raises:
             PluginError: States and instances differ, or the hook failed.
         """
-        hooks = {member.use.as_: member.bound("compatkit_load_state") for member in self.members}
-        keepers = {name: bound for name, bound in hooks.items() if bound is not None}
+        bounds = _resolve(self.manager, self.members, "compatkit_load_state")
+        keepers = {bound.instance: bound for bound in bounds}
         for name in states.keys() - keepers.keys():
             raise PluginError(
                 f"There is a state of the plugin {name!r}, which this run does not have."
@@ -164,7 +179,7 @@ class RunPlugins:
         for member in self.members:
             use, offer = member.use, member.offer
             settings = {"weight": use.weight, "start": use.phase.start, "stop": use.phase.stop}
-            settings |= {"after": list(use.after)} if use.after else {}
+            settings |= {word: list(getattr(use, word)) for word in ("before", "after") if getattr(use, word)}
             settings |= {setting.name: setting.default for setting in offer.settings if not setting.many}
             settings |= plain(use.settings)
             origin = {"distribution": offer.distribution, "version": offer.version}
@@ -211,9 +226,11 @@ def _refuse_shared(members: Sequence[Member]) -> None:
             )
 
 
-def _resolve(members: Sequence[Member], event: str) -> tuple[Bound, ...]:
-    bounds = (member.bound(f"compatkit_{event}") for member in members)
-    return tuple(bound for bound in bounds if bound is not None)
+def _resolve(manager: pluggy.PluginManager, members: Sequence[Member], hook: str) -> tuple[Bound, ...]:
+    """Return what the manager would call for a hook, in its order."""
+    by_name = {member.use.as_: member for member in members}
+    called = reversed(getattr(manager.hook, hook).get_hookimpls())
+    return tuple(by_name[each.plugin_name].bound(hook, each.function) for each in called)
 
 
 def _check_state(state: object, owner: Owner) -> None:

@@ -15,7 +15,7 @@ from compatkit.foundation.limits import native
 from compatkit.plugins.implementations import signature_of
 from compatkit.plugins.isolation import Owner, suggestion
 
-RESERVED = ("name", "weight", "as", "as_", "start", "stop", "after")
+RESERVED = ("name", "weight", "as", "as_", "start", "stop", "before", "after")
 """Words of a run's table for any regularizer, which cannot be settings."""
 
 

@@ -27,8 +27,9 @@ class Use:
         name: Name of the plugin: ``"dcc"``, with its kind ``"regularizers.dcc"``, or ``"package:dcc"``
             where several distributions have one of this name.
         weight: Factor of its losses, >= 0; 0 leaves it out.
-        as_: Name of this instance, in logs, checkpoints and ``after``; the plugin's by default.
+        as_: Name of this instance, in logs, checkpoints, ``before`` and ``after``; the plugin's by default.
         phase: Steps of a task in which it is active.
+        before: Instances that come after this one.
         after: Instances that come before this one.
         settings: Keyword arguments of its factory.
     """
@@ -37,6 +38,7 @@ class Use:
     weight: float = 1.0
     as_: str = ""
     phase: Phase = attrs.field(factory=Phase)
+    before: Sequence[str] = ()
     after: Sequence[str] = ()
     settings: Mapping[str, Any] = attrs.field(factory=dict)
 
@@ -57,10 +59,13 @@ class Use:
                 f"A weight is a number, finite and not negative; got {self.weight!r}. Use 0 to leave the plugin out."
             )
         put(self, "weight", float(self.weight))
-        listed = (self.after,) if isinstance(self.after, str) else self.after
-        if not isinstance(listed, Sequence) or not all(isinstance(text, str) for text in listed):
-            raise self._wrong(f"after names other instances: a text or a list of texts; got {self.after!r}.")
-        put(self, "after", tuple(listed))
+        for word, names in (("before", self.before), ("after", self.after)):
+            listed = (names,) if isinstance(names, str) else names
+            if not isinstance(listed, Sequence) or not all(isinstance(text, str) for text in listed):
+                raise self._wrong(
+                    f"before and after name other instances: a text or a list of texts; got {names!r}."
+                )
+            put(self, word, tuple(listed))
         put(self, "settings", dict(self.settings))
 
     def _wrong(self, message: str) -> PluginError:
@@ -76,6 +81,7 @@ def use(
     as_: str | None = None,
     start: int = 0,
     stop: int | None = None,
+    before: str | Sequence[str] = (),
     after: str | Sequence[str] = (),
     **settings: Any,
 ) -> Use:
@@ -87,6 +93,7 @@ def use(
         as_: Name of this instance; needed where a run uses one plugin twice.
         start: First step of a task in which it is active.
         stop: First step in which it no longer is; None for the end of the run.
+        before: Instances that come after this one.
         after: Instances that come before this one.
         settings: Keyword arguments of the plugin's factory.
 
@@ -97,7 +104,7 @@ def use(
         phase = Phase(start, stop)
     except UsageError as error:
         raise PluginError(f"Plugin {name!r}: {error}", plugin=name) from error
-    return Use(name, weight, as_ or "", phase, after, settings)
+    return Use(name, weight, as_ or "", phase, before, after, settings)
 
 
 def as_use(value: str | Use | Mapping[str, Any]) -> Use:
@@ -143,31 +150,33 @@ def refuse_twins(wanted: Sequence[Use]) -> None:
 
 
 def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
-    """Return the uses in the order of ``after``, then of instance names.
+    """Return the uses in the order of ``before`` and ``after``, then of instance names.
 
     Args:
         active: Uses with a weight.
-        dropped: Instances of weight 0, which after may name.
+        dropped: Instances of weight 0, which before and after may name.
 
     Raises:
-        PluginError: after names no instance of the run, or the order has a cycle.
+        PluginError: before or after names no instance of the run, or the order has a cycle.
     """
     by_name = {use.as_: use for use in active}
     earlier = {use.as_: by_name.keys() & set(use.after) for use in active}
     for use in active:
-        for other in use.after:
+        for other in (*use.before, *use.after):
             if other not in by_name and other not in dropped:
                 raise PluginError(
-                    f"Plugin {use.as_!r}: after names {other!r}, which this run does not have."
+                    f"Plugin {use.as_!r}: before or after names {other!r}, which this run does not have."
                     f"{suggestion(other, by_name)} Its instances are {', '.join(sorted(by_name))}.",
                     plugin=use.name,
                 )
+        for other in by_name.keys() & set(use.before):
+            earlier[other].add(use.as_)
     try:
         graphlib.TopologicalSorter(earlier).prepare()
     except graphlib.CycleError as error:
         circle = " before ".join(error.args[1])
         raise PluginError(
-            f"The order of the plugins is a circle: {circle}. Drop one after= of these.",
+            f"The order of the plugins is a circle: {circle}. Drop one before= or after= of these.",
             plugin=error.args[1][0],
         ) from error
     placed: dict[str, Use] = {}

@@ -57,6 +57,18 @@ def test_bound_carries_the_effect() -> None:
     assert run(losses=lambda self, step: {}).losses[0].effect == "host"
 
 
+def test_pluggy_is_not_called_in_a_step() -> None:
+    plugins = run(losses=lambda self, step: {"a": step.features.mean()})
+    seen: list[str] = []
+    plugins.manager.add_hookcall_monitoring(
+        before=lambda name, methods, kwargs: seen.append(name), after=lambda *_: None
+    )
+    assert plugins.losses[0].call(step())["a"] == 1
+    assert seen == []
+    plugins.manager.hook.compatkit_losses(step=step())
+    assert seen == ["compatkit_losses"]
+
+
 class TestFailures:
     @pytest.mark.case("I")
     def test_exception_names_plugin_and_hook(self) -> None:

@@ -106,7 +106,9 @@ class TestTraps:
     @pytest.mark.parametrize("option", ["tryfirst", "trylast"])
     def test_order_of_its_own(self, option: str) -> None:
         marked = hookimpl(**{option: True})(lambda self, step: {})
-        assert "their order is by name and by the run's after=" in refused(made(compatkit_losses=marked))
+        assert "their order is by name and by the run's before= and after=" in refused(
+            made(compatkit_losses=marked)
+        )
 
     def test_generator(self) -> None:
         def losses(self: Any, step: Any) -> Any:
@@ -134,7 +136,13 @@ class TestTraps:
 
     def test_method_of_another_name_for_a_hook(self) -> None:
         renamed = hookimpl(specname="compatkit_losses")(lambda self, step: {})
-        assert "there is no hook 'other'" in refused(made(other=renamed))
+        plugins = RunPlugins.create(["mine"], factories={"mine": made(other=renamed)})
+        assert plugins.losses[0].call(None) == {}
+
+    def test_two_methods_for_one_hook(self) -> None:
+        renamed = hookimpl(specname="compatkit_losses")(lambda self, step: {})
+        text = refused(made(other=renamed, compatkit_losses=hookimpl(lambda self, step: {})))
+        assert "both implement 'compatkit_losses'" in text
 
     def test_one_object_for_two_instances(self) -> None:
         one = Counter()
@@ -157,27 +165,27 @@ class TestOrder:
         assert [bound.instance for bound in plugins.after_step] == ["a", "b", "c"]
         assert plugins.losses == ()
 
-    def test_after_wins_over_names(self) -> None:
+    def test_before_and_after_win_over_names(self) -> None:
         plugins = run(
             use("counter", as_="a", after="c"),
-            use("counter", as_="b", after=["d"]),
-            use("counter", as_="d"),
+            use("counter", as_="b"),
+            use("counter", as_="d", before=["b"]),
             use("counter", as_="c"),
         )
         assert [bound.instance for bound in plugins.after_step] == ["c", "a", "d", "b"]
 
     def test_a_circle_is_named(self) -> None:
         with pytest.raises(PluginError, match=r"a circle: (a before b before a|b before a before b)"):
-            run(use("counter", as_="a", after="b"), use("counter", as_="b", after="a"))
+            run(use("counter", as_="a", before="b"), use("counter", as_="b", before="a"))
 
     def test_unknown_neighbor(self) -> None:
         with pytest.raises(
             PluginError, match=r"names 'b0', which this run does not have\. Did you mean 'b1'"
         ):
-            run(use("counter", as_="a", after="b0"), use("counter", as_="b1"))
+            run(use("counter", as_="a", before="b0"), use("counter", as_="b1"))
 
     def test_neighbor_of_weight_0_may_be_named(self) -> None:
-        assert len(run(use("counter", as_="a", after="b"), use("counter", as_="b", weight=0))) == 1
+        assert len(run(use("counter", as_="a", before="b"), use("counter", as_="b", weight=0))) == 1
 
     def test_two_instances_of_one_name(self) -> None:
         with pytest.raises(PluginError, match=r"called 'counter'.*use\('counter', as_='counter_2'\)"):
@@ -284,3 +292,8 @@ class TestWhatTookPart:
             ["after_step", "1", "counter", "1", "0", "to", "end", "host", "the", "caller"],
         ]
         assert run().explain() == "No regularizers."
+
+    def test_each_run_has_a_manager_of_its_own(self) -> None:
+        one, other = run("counter"), run(use("counter", as_="second"))
+        assert one.manager is not other.manager
+        assert [name for name, _ in one.manager.list_name_plugin()] == ["counter"]

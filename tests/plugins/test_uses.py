@@ -26,6 +26,7 @@ def test_a_recipe_says_the_same_as_python() -> None:
         as = "dcc_a"
         start = 10
         stop = 20
+        before = "iiw"
         after = ["rp", "x"]
         classes = ["cat", "dog"]
         """
@@ -36,6 +37,7 @@ def test_a_recipe_says_the_same_as_python() -> None:
         as_="dcc_a",
         start=10,
         stop=20,
+        before=["iiw"],
         after=("rp", "x"),
         classes=["cat", "dog"],
     )
@@ -54,7 +56,7 @@ def test_a_recipe_says_the_same_as_python() -> None:
         ({"start": -1}, "'start' must be a whole number from 0 up; got -1"),
         ({"stop": 1.5}, "'stop' must be a whole number from 0 up"),
         ({"start": 5, "stop": 5}, "stop must be greater than start"),
-        ({"after": 3}, "after names other instances"),
+        ({"before": 3}, "before and after name other instances"),
     ],
 )
 def test_unusable_values_name_the_plugin(said: dict[str, Any], message: str) -> None:

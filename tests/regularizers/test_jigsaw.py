@@ -102,7 +102,7 @@ def test_loss_is_the_mean_over_all_permutations_of_every_image(grid: int, permut
 
     uses = [
         ck.use("jigsaw", grid=grid, permutations=permutations),
-        ck.use("reference", after=("jigsaw",)),
+        ck.use("reference", after=("jigsaw",), before=()),
     ]
     fit = quick(steps=1).fit([grouped()], uses, factories={"reference": Reference})
     assert fit.history[0]["losses"]["jigsaw/loss"] == pytest.approx(seen[0], rel=1e-5)
