@@ -25,7 +25,7 @@ from compatkit.plugins.builders import fact_of, library_of
 from compatkit.plugins.implementations import implementations
 from compatkit.plugins.installed import installed, is_own, is_shadowed, package_of, split_name
 from compatkit.plugins.isolation import PluginWarning, suggestion
-from compatkit.plugins.loading import KINDS, WITHOUT, Loaded, Offer, load, owner_of
+from compatkit.plugins.loading import KINDS, WITHOUT, Loaded, Offer, load, own_keys, owner_of
 from compatkit.plugins.settings import Setting, plain
 
 Status = Literal["active", "blocked", "failed", "clash"]
@@ -105,13 +105,17 @@ def find(kind: str, name: str) -> Offer:
 
 
 def providers() -> dict[str, Callable[..., Any]]:
-    """Return the data sets of plugins for ``data.load``; a plugin is imported when its data set is loaded."""
+    """Return the data sets of plugins for ``data.load``, which imports a plugin when its data set is loaded.
+
+    compatkit's own come first: of names that differ in spelling alone, ``load`` takes the first.
+    """
 
     def make(name: str, **settings: Any) -> Any:
         return find("data_sets", name).make(settings)
 
     mine = [point for point in installed() if _kind(point) == "data_sets"]
-    return {name: partial(make, name) for name in (*names("data_sets"), *map(qualified, mine))}
+    plain = sorted(names("data_sets"), key=lambda name: f"data_sets.{name}" not in own_keys())
+    return {name: partial(make, name) for name in (*plain, *map(qualified, mine))}
 
 
 def _claimed(kind: str, package: str, name: str) -> list[EntryPoint]:

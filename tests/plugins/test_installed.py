@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from compatkit.errors import PluginError, UnknownName
+from compatkit.adapters.builders import BUILDERS, create
+from compatkit.data import load
+from compatkit.errors import DataError, PluginError, UnknownName
 from compatkit.plugins import find, listing, names, use
 
 Install = Callable[..., Path]
@@ -88,6 +92,44 @@ def test_a_package_that_brings_no_such_plugin(install: Install, name: str):
     plugin(install, "demo", "mine")
     with pytest.raises(UnknownName):
         find("regularizers", name)
+
+
+@pytest.mark.parametrize(
+    ("own", "name"), [("digits", "digits"), ("Fashion-MNIST", "fashion-mnist"), ("stl10", "stl-10")]
+)
+def test_a_data_set_of_compatkit_is_never_another_packages(
+    install: Install, tmp_path: Path, own: str, name: str
+):
+    source = f"""
+    from compatkit import hookimpl
+
+    @hookimpl
+    def compatkit_data_sets(register):
+        register("{name}", lambda root=None, download=False: 3)
+    """
+    install("demo", {f"data_sets.{name}": "demo_data"}, {"demo_data": source})
+    with suppress(DataError):  # of a name whose files are not here
+        assert load(own, root=tmp_path).name == "digits"
+    assert "demo_data" not in sys.modules
+    with pytest.raises(DataError, match=f"'demo:{name}' must be a compatkit.data.DataSet"):
+        load(f"demo:{name}")
+
+
+def test_a_builder_of_compatkit_is_never_another_packages(install: Install):
+    source = """
+    from compatkit import hookimpl
+    from torch import nn
+
+    @hookimpl
+    def compatkit_builders(register):
+        register("torchvision", lambda model: nn.Sequential(nn.Flatten(), nn.Linear(3, 2)))
+    """
+    install("demo", {"builders.torchvision": "demo_nets"}, {"demo_nets": source})
+    assert BUILDERS["torchvision"].library().startswith("torchvision ")
+    assert type(create("torchvision", "resnet18", {})).__name__ == "ResNet"
+    assert "demo_nets" not in sys.modules
+    assert BUILDERS["demo:torchvision"].library() == "demo 1.0"
+    assert type(create("demo:torchvision", "resnet18", {})).__name__ == "Sequential"
 
 
 @pytest.mark.parametrize("package", ["compatkit", "demo"])
