@@ -28,6 +28,7 @@ from compatkit.plugins.isolation import PluginWarning, suggestion
 from compatkit.plugins.loading import KINDS, WITHOUT, Loaded, Offer, load, own_keys, owner_of
 from compatkit.plugins.settings import Setting, plain
 
+ONLY = "COMPATKIT_PLUGINS"
 Status = Literal["active", "blocked", "failed", "clash"]
 
 
@@ -162,10 +163,10 @@ def clash(twins: Sequence[EntryPoint]) -> PluginError:
 
 
 def blocked(point: EntryPoint) -> str:
-    """Return the setting of the environment variable that blocks a plugin, or "".
+    """Return the setting of an environment variable that blocks a plugin, or "".
 
-    It lists keys, names or distributions, and ``package:name`` or ``package:key``. A plain name means what it means in
-    a recipe: compatkit's own where it has one.
+    Both variables list keys, names or distributions, and ``package:name`` or ``package:key``. A plain name means what
+    it means in a recipe: compatkit's own where it has one.
     """
     package = package_of(point)
     mine = (
@@ -174,11 +175,15 @@ def blocked(point: EntryPoint) -> str:
     if not is_shadowed(point):
         mine |= {point.name, _plain(point)}
 
-    text = os.environ.get(WITHOUT, "")
-    patterns = {part.strip() for part in text.split(",") if part.strip()}
-    patterns |= {canonicalize_name(pattern) for pattern in patterns}
-    listed = any(fnmatchcase(name, pattern) for name in mine for pattern in patterns)
-    return f"{WITHOUT}={text}" if listed else ""
+    def listed(text: str) -> bool:
+        patterns = {part.strip() for part in text.split(",") if part.strip()}
+        patterns |= {canonicalize_name(pattern) for pattern in patterns}
+        return any(fnmatchcase(name, pattern) for name in mine for pattern in patterns)
+
+    only, without = os.environ.get(ONLY), os.environ.get(WITHOUT, "")
+    if listed(without):
+        return f"{WITHOUT}={without}"
+    return f"{ONLY}={only} (only these)" if only is not None and not listed(only) else ""
 
 
 @attrs.frozen(eq=False)
@@ -186,7 +191,7 @@ class Listed:
     """A line of ``compatkit plugins``.
 
     Attributes:
-        status: ``blocked``: by the environment variable; ``clash``: two distributions have the same key.
+        status: ``blocked``: by an environment variable; ``clash``: two distributions have the same key.
         summary: First line of its docstring.
         order: Position among the plugins of its kind, from 1, unless a run states another.
         models: For a builder that lists them: the names of its models.

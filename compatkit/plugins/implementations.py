@@ -97,7 +97,7 @@ def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implemen
         _refuse_options(options, function, hook, owner)
         unbound = inspect.isclass(plugin) and inspect.isfunction(static)
         arguments = _arguments(function, hook, known[hook], owner, unbound)
-        effect = getattr(member, "compatkit_effect", "host")
+        effect: Effect = getattr(member, "compatkit_effect", "host")
         hooks[hook] = Implementation(hook, attribute, arguments, effect)
     if not hooks:
         raise owner.error(

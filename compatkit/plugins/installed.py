@@ -6,6 +6,7 @@ same name is called ``package:dcc``, as are two distributions' plugins of one na
 
 from __future__ import annotations
 
+import warnings
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import PurePath
 from typing import Any
@@ -16,6 +17,7 @@ from packaging.utils import canonicalize_name
 from compatkit.hooks import PROJECT
 from compatkit.plugins.files import FileDistribution
 from compatkit.plugins.files import distributions as files
+from compatkit.plugins.isolation import PluginWarning
 from compatkit.plugins.loading import own_keys, owner_of
 
 RENAMED = {
@@ -24,6 +26,9 @@ RENAMED = {
     "regularizers.colourisation": "regularizers.colorization",
 }
 """Names of plugins that earlier manifests record under another spelling."""
+
+_warned: set[str] = set()
+"""Folders of an interrupted pip that were named."""
 
 
 def current(name: str) -> str:
@@ -34,7 +39,8 @@ def current(name: str) -> str:
 def installed(**chosen: Any) -> list[EntryPoint]:
     """Return entry points of the group and of files that the user names, each once, sorted by key and distribution.
 
-    Folders such as ``~emo-1.0.dist-info`` are left out: pip renames ``demo`` so while it replaces it.
+    Folders such as ``~emo-1.0.dist-info`` are left out, with one warning each: pip renames ``demo`` so while it
+    replaces it.
 
     Args:
         **chosen: As ``entry_points`` takes them, such as ``name="regularizers.dcc"``; all without any.
@@ -50,7 +56,13 @@ def installed(**chosen: Any) -> list[EntryPoint]:
 
 
 def _is_leftover(point: EntryPoint) -> bool:
-    return PurePath(str(getattr(point.dist, "_path", ""))).name.startswith("~")
+    folder = str(getattr(point.dist, "_path", ""))
+    left = PurePath(folder).name.startswith("~")
+    if left and folder not in _warned:
+        _warned.add(folder)
+        message = f"{folder} is a leftover of an interrupted pip; it is ignored. Remove it."
+        warnings.warn(message, PluginWarning, stacklevel=4)
+    return left
 
 
 def package_of(point: EntryPoint) -> str:

@@ -100,14 +100,20 @@ def test_two_distributions_with_one_key(install: Callable[..., None]) -> None:
 
 
 @pytest.mark.case("I")
+@pytest.mark.parametrize("variable", ["COMPATKIT_PLUGINS", "COMPATKIT_DISABLE_PLUGINS"])
 @pytest.mark.parametrize(
     "value", ["mine", "regularizers.mine", "demo", "x, Demo", "*", "regularizers.*", "x, mi?e", "de*"]
 )
-def test_blocked_by_the_environment(module: Write, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_blocked_by_the_environment(
+    module: Write, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
     module(GOOD)
-    monkeypatch.setenv("COMPATKIT_DISABLE_PLUGINS", value)
-    assert "blocked by COMPATKIT_DISABLE_PLUGINS" in refused()
-    assert "demo_mine" not in sys.modules
+    monkeypatch.setenv(variable, value)
+    if variable == "COMPATKIT_PLUGINS":
+        assert find("regularizers", "mine").name == "mine"
+        monkeypatch.setenv(variable, "")
+    assert f"blocked by {variable}" in refused()
+    assert "demo_mine" not in sys.modules or variable == "COMPATKIT_PLUGINS"
 
 
 @pytest.mark.case("I")

@@ -257,6 +257,8 @@ def test_a_name_that_a_package_has_too_is_a_clash(
     assert find("regularizers", "demo:pull").distribution == "demo"
     monkeypatch.setenv("COMPATKIT_DISABLE_PLUGINS", "mynet-of-tests")
     assert find("regularizers", "pull").distribution == "demo"
+    monkeypatch.setenv("COMPATKIT_DISABLE_PLUGINS", "")
+    monkeypatch.setenv("COMPATKIT_PLUGINS", "dcc")
     with pytest.raises(PluginError, match="blocked"):
         find("regularizers", "mynet_of_tests:pull")
 

@@ -13,7 +13,7 @@ import pytest
 from compatkit.adapters.builders import BUILDERS, create
 from compatkit.data import load
 from compatkit.errors import DataError, PluginError, UnknownName
-from compatkit.plugins import find, listing, names, use
+from compatkit.plugins import PluginWarning, find, listing, names, use
 
 Install = Callable[..., Path]
 MINE = """
@@ -64,6 +64,11 @@ def test_a_plain_name_in_a_block_list_means_compatkits_own(
     with pytest.raises(PluginError, match=r"compatkit .*blocked"):
         find("regularizers", "dcc")  # the other one does not step in
     assert find("regularizers", "demo:dcc").distribution == "demo"
+    monkeypatch.delenv("COMPATKIT_DISABLE_PLUGINS")
+    monkeypatch.setenv("COMPATKIT_PLUGINS", text)
+    assert find("regularizers", "dcc").distribution == "compatkit"
+    with pytest.raises(PluginError, match=r"demo .*blocked"):
+        find("regularizers", "demo:dcc")
 
 
 @pytest.mark.parametrize("text", ["demo", "demo:dcc", "demo:regularizers.dcc", "x, Demo"])
@@ -134,12 +139,14 @@ def test_a_builder_of_compatkit_is_never_another_packages(install: Install):
 
 @pytest.mark.parametrize("package", ["compatkit", "demo"])
 @pytest.mark.parametrize("folder", ["~{0}-0.9.dist-info", "~~{0}-0.9.dist-info"])
-def test_what_pip_left_behind_is_ignored(install: Install, package: str, folder: str):
+def test_what_pip_left_behind_is_ignored_and_named_once(install: Install, package: str, folder: str):
     site = plugin(install, "demo")
     left = site / folder.format(package[1:])
     shutil.copytree(site / "demo-1.0.dist-info", left)
     (left / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.9\n")
     (left / "entry_points.txt").write_text("[compatkit]\nregularizers.dcc = gone\nmetrics.cka = gone\n")
-    assert find("regularizers", "dcc").version != "0.9"
-    assert find("metrics", "cka").distribution == "compatkit"
+    with pytest.warns(PluginWarning, match="interrupted pip") as told:
+        assert find("regularizers", "dcc").version != "0.9"
+    assert len([one for one in told if str(left) in str(one.message)]) == 1
+    assert find("metrics", "cka").distribution == "compatkit"  # told once: this does not warn
     assert not [line for line in listing() if line.version == "0.9" or line.status == "clash"]
