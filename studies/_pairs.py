@@ -146,7 +146,7 @@ def task_of(run: Run, name: str, data: ck.DataSet, cut: str | None = None) -> ck
         run: The run, whose settings define the training.
         name: Name of the task.
         data: Complete data set.
-        cut: Split point; None for that of the settings.
+        cut: Cut; None for that of the settings.
     """
     settings = run.settings
     return ck.Task(

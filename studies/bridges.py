@@ -56,7 +56,7 @@ HELD_OUT = 500
 SMALL = {"layers": [1, 1, 1, 1], "channels": [32, 64, 64, 64]}
 DEEP = {"layers": [1, 4, 4, 4], "channels": [32, 64, 64, 64]}
 WIDE = {"layers": [1, 1, 1, 1], "channels": [32, 64, 512, 512]}
-# Networks of both sides, or of extractor and head separately: model, split point, further arguments.
+# Networks of both sides, or of extractor and head separately: model, cut, further arguments.
 SIZES: dict[str, dict[str, Any]] = {
     "cpu": {
         "base": [["resnet18", "layer1", SMALL]],

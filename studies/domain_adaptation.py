@@ -187,7 +187,7 @@ STUDY = Study(
         "STL-10; ResNet-20, 5,000 images and 300 steps of Adam in place of WRN-28-16 and 70,000 of SGD; the rotation "
         "head starts anew, not from ImageNet, and adapts with stored statistics, not the batch's; digits are "
         "turned upside down in place of a half turn; accuracy over images, not the mean over classes.",
-        "paper": "the rotation head starts anew, not from ImageNet; the first learning rate and the split point are "
+        "paper": "the rotation head starts anew, not from ImageNet; the first learning rate and the cut are "
         "not in the paper; only the arms of CIFAR-10 and STL-10 are the paper's.",
     },
     paper=(

@@ -8,7 +8,6 @@ import mmap
 import os
 import stat
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -78,16 +77,15 @@ class Objects:
             state = durable.file_state(path)
         return None if state is None else state.st_size
 
-    def put(self, data: Buffer | Sequence[Buffer]) -> Edge:
+    def put(self, *pieces: Buffer) -> Edge:
         """Write bytes durably and return their edge; an existing blob is verified and left alone.
 
         Args:
-            data: In one piece, or in several, which are not joined.
+            pieces: The bytes, in one piece or several, which are not joined.
 
         Raises:
             EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
         """
-        pieces: Sequence[Buffer] = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         size, hashed = sum(len(piece) for piece in pieces), hashlib.sha256()
         for piece in pieces:
             hashed.update(piece)

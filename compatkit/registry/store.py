@@ -190,7 +190,7 @@ class Store:
         self.layout.check_writer(self.root)
         if not nonfinite:
             check_values(state, "The weights", NOT_PUBLISHED)
-        edge, tensors = self.objects.put(pieces(state)), state_digest(state)
+        edge, tensors = self.objects.put(*pieces(state)), state_digest(state)
         self._payloads[edge.blob] = PayloadFacts(tensors, len(state))
         return Payload(edge, tensors, len(state), parameters)
 

@@ -54,7 +54,7 @@ def start_from_parts(task: Task, part: Component, seed: int, precision: Precisio
 
     Raises:
         UsageError: The classes are not those of the head, or the head does not take the features.
-        CutError: Several tensors cross the seam, the network cannot have that count of classes, or its head cannot be
+        CutError: Several tensors cross the cut, the network cannot have that count of classes, or its head cannot be
             built again.
     """
     blueprint = as_built_here(part.manifest.blueprint)
@@ -186,7 +186,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         precision: Device, format and memory layout.
 
     Raises:
-        UnknownName: The model or split point does not exist.
+        UnknownName: The model or cut does not exist.
         CutError: The network cannot be cut there.
         UsageError: Components do not fit the task.
         IntegrityError: Initial weights that no network can use.

@@ -136,7 +136,7 @@ def _check_crossing(task: Task, planned: CutPlan) -> None:
     if blueprint.cut_outputs != 1:
         raise CutError(
             f"Task {task.name!r}: {blueprint.cut_outputs} tensors cross {blueprint.cut!r} of {blueprint.model}; "
-            "training needs a split point where one does, as auxiliary heads take one. `compatkit cuts` lists them.",
+            "training needs a cut where one does, as auxiliary heads take one. `compatkit cuts` lists them.",
             subject=blueprint.cut,
         )
 

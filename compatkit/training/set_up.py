@@ -305,7 +305,7 @@ class SetUp:
         raise UsageError(
             f"The auxiliary head {name!r} needs features of one width from all tasks; {first.name!r} gives {expected}, "
             f"{state.name!r} gives {shape}. Give all tasks one width, Task(width={expected[0]}): extractors then end "
-            "with a 1x1 convolution to it. Or choose split points of equal width."
+            "with a 1x1 convolution to it. Or choose cuts of equal width."
         )
 
     def unmoved(self) -> dict[str, nn.Module]:

@@ -16,7 +16,7 @@ from .layers import LayerStyle, activation, planned
 
 
 class FullyConnected(Classifier):
-    """Dense layers one after the other, and a class layer; ``blocks.0``, ``blocks.1``, ... are the split points.
+    """Dense layers one after the other, and a class layer; ``blocks.0``, ``blocks.1``, ... are the cuts.
 
     Args:
         widths: Outputs of each dense layer before the class layer; none is a linear classifier.
@@ -109,7 +109,7 @@ TOPS = ("mean", "flatten")
 
 
 class ConvChain(Classifier):
-    """3x3 convolutions, each halving the size, and a class layer; ``layer1``, ``layer2``, ... are the split points.
+    """3x3 convolutions, each halving the size, and a class layer; ``layer1``, ``layer2``, ... are the cuts.
 
     Args:
         channels: Filters of each convolution.

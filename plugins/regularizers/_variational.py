@@ -69,7 +69,7 @@ class VariationalObjective:
         subject = f"Task {task.name!r} is trained as a variational autoencoder"
         if task.cut != LAST:
             raise UsageError(
-                f"{subject}, which trains all of a network such as vae_conv; its split point is {task.cut!r}. Set "
+                f"{subject}, which trains all of a network such as vae_conv; its cut is {task.cut!r}. Set "
                 f"split={LAST!r}.",
                 subject=task.name,
             )

@@ -3,7 +3,7 @@
 Paper: Chen, Wang, Fu, Long, Wang (2019), "Catastrophic Forgetting Meets Negative Transfer: Batch Spectral Shrinkage for
     Safe Transfer Learning", Sec. 4, Eq. 5; the authors' weight is .001.
 Equation: the sum of the squares of the ``count`` smallest singular values of the batch's features, ``(batch, width)``.
-Features: those at the seam; maps are averaged over their positions, so cut behind the last stage for the paper's.
+Features: those at the cut; maps are averaged over their positions, so cut behind the last stage for the paper's.
 Computed from the eigenvalues of the smaller Gram matrix in float64: their gradient, unlike that of singular vectors,
     has no differences of eigenvalues in a denominator.
 Cost: eigenvalues of b x b or w x w numbers a step, on the device.

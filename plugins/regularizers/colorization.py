@@ -150,7 +150,7 @@ class Colorization:
             raise UsageError(
                 f"colorization cuts feature maps (channels, height, width) into {self.cells} x {self.cells} windows; "
                 f"the features of task {state.name!r} after {state.task.cut} are {shape}. Use cells that divide "
-                "height and width, another Task.size, or another split point."
+                "height and width, another Task.size, or another cut."
             )
 
     def _check_head(self, head: AuxiliaryHead, state: TaskState, device: str) -> None:

@@ -193,7 +193,7 @@ def test_functional_dropout_direct_tensors_and_unused_state(awkward):
 @pytest.mark.parametrize(
     ("model", "cut", "message"),
     [
-        ("many", "copies", "9 tensors cross the split point 'copies' of Many: the output of copies"),
+        ("many", "copies", "9 tensors cross the cut 'copies' of Many: the output of copies"),
         ("twice", "second", "'second' is called 2 times"),
         ("tiny", "act.nothing", None),
         ("tied", "first", "scale: used before and after"),

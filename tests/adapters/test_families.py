@@ -39,7 +39,7 @@ CROSSVIT: dict[str, Any] = {"depth": [[1, 1, 0], [1, 1, 0]], "embed_dim": [32, 6
 TWINS: dict[str, Any] = {"depths": [2, 2, 1, 1], "embed_dims": [16, 32, 64, 128]}
 EVA: dict[str, Any] = {"depth": 3, "embed_dim": 96}
 FAMILIES: list[Any] = [
-    # model, image side, arguments, split point, way, tensors, other image sizes
+    # model, image side, arguments, cut, way, tensors, other image sizes
     ("resnet18", 64, {**DROPS, "layers": [1, 1, 1, 1]}, "forward_features", "canonical", 1, "yes"),
     ("resnetv2_18", 64, {**DROPS, "layers": [1, 1, 1, 1]}, "stages.1", "fx", 1, "yes"),
     (

@@ -17,7 +17,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
         2,
         "resnet20_cifar",
     ),
-    "unknown split point": ([('cut = "layer2"', 'cut = "layr2"')], 2, "layer2"),
+    "unknown cut": ([('cut = "layer2"', 'cut = "layr2"')], 2, "layer2"),
     "unknown plugin": ([('"dcc"', '"dccc"')], 2, "did you mean 'dcc'|Did you mean 'dcc'"),
     "unknown setting of a plugin": ([('"dcc"', '{ name = "dcc", weigth = 2 }')], 2, "no setting 'weigth'"),
     "weight below zero": ([('"dcc"', '{ name = "dcc", weight = -1 }')], 2, "finite and not negative"),

@@ -25,7 +25,7 @@ NETWORKS = [
     pytest.param("vit_tiny_patch16_224", "blocks.5", (224, 224), marks=pytest.mark.slow),
     ("mobilenetv3_small_050", "blocks.3", (96, 96)),
 ]
-"""A convolutional network, a transformer and a mobile network: model, split point, size."""
+"""A convolutional network, a transformer and a mobile network: model, cut, size."""
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""Cut a network in two at a split point, and prove that both parts together compute what it did."""
+"""Cut a network in two, and prove that both parts together compute what it did."""

@@ -83,7 +83,7 @@ class RegisteredTensors:
 
 
 def check_buildable(network: nn.Module, model: str) -> None:
-    """Raise for a network that no part can be made of, whatever the split point.
+    """Raise for a network that no part can be made of, whatever the cut.
 
     Args:
         network: As its builder gave it.

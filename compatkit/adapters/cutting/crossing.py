@@ -86,7 +86,7 @@ def plain_crossing(whole: nn.Module, traced: Traced) -> Crossing:
     others = [node for node in frontier(traced) if node is not traced.at]
     if others:
         raise CutError(
-            f"More than the output of {str(traced.at.target)!r} crosses the split point of {type(whole).__name__}: "
+            f"More than the output of {str(traced.at.target)!r} crosses the cut of {type(whole).__name__}: "
             f"{'; '.join(map(_describe, others))}. A cut passes one tensor; split at the module around it, at a block "
             "boundary or at 'forward_features'.",
             subject=str(traced.at.target),
@@ -116,7 +116,7 @@ def declared_crossing(whole: nn.Module, traced: Traced, barred: frozenset[fx.Nod
         )
     if not leaves or len(leaves) > MOST:
         raise CutError(
-            f"{len(leaves)} tensors cross the split point {str(traced.at.target)!r} of {type(whole).__name__}: "
+            f"{len(leaves)} tensors cross the cut {str(traced.at.target)!r} of {type(whole).__name__}: "
             f"{'; '.join(map(_describe, crossing[:MOST]))}{', ...' if len(crossing) > MOST else ''}. At most {MOST} "
             "can be declared; split at a block boundary or at 'forward_features'.",
             subject=str(traced.at.target),
@@ -190,7 +190,7 @@ def _bound(
         if seen[0] == seen[1]:
             return seen[0], True
     raise CutError(
-        f"{_describe(node)} crosses the split point: for other images it is {seen}, which follows from the shape of "
+        f"{_describe(node)} crosses the cut: for other images it is {seen}, which follows from the shape of "
         "nothing that crosses. Split at a block boundary or at 'forward_features'."
     )
 
@@ -214,7 +214,7 @@ def _key(step: Any) -> Any:
         return step.idx
     if isinstance(step, MappingKey):
         return step.key
-    raise CutError(f"Something crosses the split point that is no tensor, number, list or mapping: {step}.")
+    raise CutError(f"Something crosses the cut that is no tensor, number, list or mapping: {step}.")
 
 
 def at_path(value: Any, path: Path) -> Any:

@@ -1,6 +1,6 @@
-"""Cut a network in two at a split point; how it is done is named by the blueprint's ``approach``.
+"""Cut a network in two behind a module; how it is done is named by the blueprint's ``approach``.
 
-``"canonical"`` is timm's own seam, ``forward_features`` | ``forward_head``, without tracing. ``"fx"`` cuts after a
+``"canonical"`` is timm's own cut, ``forward_features`` | ``forward_head``, without tracing. ``"fx"`` cuts after a
 module that passes on one tensor and nothing else: only the modules above it are traced, all others stay whole.
 ``"declared"`` does the same where several tensors cross, or numbers that follow from sizes; it runs the network
 while tracing, to learn what they are. ``"stopped"`` serves where the code before the cut branches on the image's
@@ -154,7 +154,7 @@ APPROACHES: dict[str, Callable[[nn.Module, str, tuple[int, ...]], Sides]] = {
     "declared": declared_sides,
     "canonical": canonical_sides,
 }
-"""By name: (whole network, split point, image shape (channels, height, width)) to how its parts are made."""
+"""By name: (whole network, cut, image shape (channels, height, width)) to how its parts are made."""
 
 
 def _sides(whole: nn.Module, cut: str, traces: list[Traced], crossings: list[Crossing]) -> Sides:
@@ -185,7 +185,7 @@ def _barred(whole: nn.Module, traced: Traced, crossing: Crossing) -> frozenset[f
 
 
 def approaches_for(cut: str) -> tuple[str, ...]:
-    """Return the approaches that a split point is tried with, in order."""
+    """Return the approaches that a cut is tried with, in order."""
     return ("canonical",) if cut == CANONICAL else ("fx", "stopped", "declared")
 
 
@@ -215,7 +215,7 @@ def sides_of(whole: nn.Module, cut: str, approach: str, image: tuple[int, ...]) 
     if approach == "canonical":
         if not (hasattr(whole, "forward_features") and hasattr(whole, "forward_head")):
             raise CutError(
-                f"{type(whole).__name__} has no forward_features and forward_head; name a module path as split point.",
+                f"{type(whole).__name__} has no forward_features and forward_head; name a module path as cut.",
                 subject=cut,
             )
     elif cut not in dict(whole.named_modules()) or not cut:
@@ -224,7 +224,7 @@ def sides_of(whole: nn.Module, cut: str, approach: str, image: tuple[int, ...]) 
 
 
 def unknown_split(whole: nn.Module, cut: str) -> str:
-    """Return the message for a split point that is no module of the network.
+    """Return the message for a cut that is no module of the network.
 
     Args:
         whole: The network.

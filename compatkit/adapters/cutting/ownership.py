@@ -46,7 +46,7 @@ def owners(whole: nn.Module, used: Mapping[Part, Iterable[int]], boundary: str |
     if shared:
         names = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
         raise CutError(
-            f"{names}: used before and after the split point, so the parts could not be trained or "
+            f"{names}: used before and after the cut, so the parts could not be trained or "
             "stored apart. Split before the first or after the last use.",
             subject=shared,
         )

@@ -58,7 +58,7 @@ def plan(
         builder: Key of the table of builders; None for the one that has a model of this name.
 
     Raises:
-        UnknownName: No such builder, model or split point; the message suggests near ones.
+        UnknownName: No such builder, model or cut; the message suggests near ones.
         UsageError: The arguments do not fit the model.
         CutError: The network cannot be cut there; the message says what crosses.
     """

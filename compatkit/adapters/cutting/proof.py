@@ -83,9 +83,7 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
         features = extractor(x)
         tensors = (features,) if isinstance(features, Tensor) else features
         if not isinstance(tensors, tuple) or not all(isinstance(tensor, Tensor) for tensor in tensors):
-            raise CutError(
-                f"{_shown(features)} crosses the split point; a cut passes a tensor or a tuple of them."
-            )
+            raise CutError(f"{_shown(features)} crosses the cut; a cut passes a tensor or a tuple of them.")
         versions = [tensor._version for tensor in tensors]
         logits = head(features)
         if [tensor._version for tensor in tensors] != versions:

@@ -1,6 +1,6 @@
 """Parts that are the network itself without the other part's layers, made without a graph.
 
-The canonical cut, ``forward_features`` | ``forward_head``, is timm's own seam: each part is an instance of a subclass
+The canonical cut, ``forward_features`` | ``forward_head``, is timm's own cut: each part is an instance of a subclass
 whose ``forward`` is one of the two methods, and one forward pass shows which layer belongs where. A stopped extractor
 runs the network's own code and leaves it at the cut module: code that branches on the image's size, such as the
 resampling of position embeddings, cannot be traced for all sizes at once, and need not be where it ends before the cut.
@@ -114,7 +114,7 @@ class Seam:
         Args:
             features: What ``forward_features`` gave: tensors in lists, tuples or mappings.
             network: Name of the model, for messages.
-            cut: The split point, for messages.
+            cut: The cut, for messages.
 
         Raises:
             CutError: It holds no tensor, or more than can be declared.
@@ -124,7 +124,7 @@ class Seam:
         if not 0 < count <= MOST:
             raise CutError(
                 f"forward_features of {network} gives {count} tensors; a cut passes 1 to {MOST}. Name a module path as "
-                "split point.",
+                "cut.",
                 subject=cut,
             )
         constants = {index: leaf for index, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)}

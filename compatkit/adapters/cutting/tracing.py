@@ -1,4 +1,4 @@
-"""Trace the modules above a split point with torch.fx; every other module stays whole.
+"""Trace the modules above a cut with torch.fx; every other module stays whole.
 
 Tracing freezes whatever the traced code asks of ``self.training``, so it is done in train and in eval mode, and
 a part runs the graph of its own mode. With ``images`` every operation is also computed as it is traced, so that
@@ -99,7 +99,7 @@ def trace(whole: nn.Module, cut: str, training: bool, images: Tensor | None = No
     calls = [n for n in graph.nodes if n.op == "call_module" and whole.get_submodule(str(n.target)) is target]
     if len(calls) != 1:
         raise CutError(
-            f"{cut!r} is called {len(calls)} times in a forward pass of {type(whole).__name__}; a split point is "
+            f"{cut!r} is called {len(calls)} times in a forward pass of {type(whole).__name__}; a cut is "
             "called exactly once. Split at the module around it or at 'forward_features'.",
             subject=cut,
         )

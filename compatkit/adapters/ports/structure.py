@@ -110,7 +110,7 @@ def first_tokens(ports: Sequence[Port], size: Size) -> tuple[int, int] | None:
     """Return count and prefix of the first port of tokens among ``ports``, for images of ``size``.
 
     Args:
-        ports: Of one seam.
+        ports: Of one cut.
         size: Height and width of the images.
     """
     port = next((candidate for candidate in ports if candidate.layout == "NLC"), None)

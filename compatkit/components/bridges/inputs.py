@@ -279,7 +279,7 @@ def bridge_inputs(
         request: Images, and where features are paired.
 
     Raises:
-        IncompatibleError: The parts cannot be wired, or several tensors cross the seam.
+        IncompatibleError: The parts cannot be wired, or several tensors cross the cut.
         DataError: There are too few images.
     """
     fit, held_out = split_held_out(request.data, request.max_images, request.seed)
