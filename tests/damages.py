@@ -344,7 +344,7 @@ def _missing() -> Iterator[tuple[str, Damage]]:
     )
     yield (
         "blob: writable",
-        Damage(BLOBS, lambda path: path.chmod(0o644), "blob-writable", "no", "chmod a-w"),
+        Damage(BLOBS, lambda path: path.chmod(0o644), "blob-writable", "alone", "the mode 444"),
     )
 
 
@@ -379,7 +379,7 @@ def _odd() -> Iterator[tuple[str, Damage]]:
     for place in ("tmp", "trash", "quarantine", "locks", "keys", "signatures", "policies"):
         yield (
             f"{place}: removed",
-            Damage((place,), remove, "folder-missing", "alone", ""),
+            Damage((place,), remove, "folder-missing", "alone", f"make the folder {place}/"),
         )
 
 

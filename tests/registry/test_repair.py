@@ -137,11 +137,13 @@ def struck(parts: Parts) -> Parts:
 STRUCK = (
     ("blob: cut off", "weights"),
     ("blob: in trash", "run"),
+    ("blob: writable", "parent"),
     ("version: torn", "new"),
     ("tombstone: zero bytes", "tombstone"),
     ("alias: a folder", "alias"),
     ("log: a move removed", "log/1"),
     ("pointer: text", "pointer"),
+    ("keys: removed", "keys"),
 )
 """A damage for each kind of change that a repair makes."""
 
@@ -387,6 +389,19 @@ def test_an_alias_that_was_removed_stays_so(parts: Parts) -> None:
     (parts.root / parts.path("alias")).write_bytes(stale)
     assert examine(parts.store).faults == () and not planned(parts).actions
     assert parts.store.aliases(HEAD) == {}
+
+
+@pytest.mark.case("E4")
+def test_a_damaged_marker_is_written_anew_with_its_identity_if_that_can_be_read(parts: Parts) -> None:
+    path, identity = parts.root / "compatkit.json", parts.store.id
+    data = path.read_bytes()
+    for damaged in (data[:-3], b"\0" + data):
+        overwrite(path, damaged)
+        planned(parts).apply()
+        assert serious(examine(parts.store)) == [] and parts.store.id == identity
+    overwrite(path, data.replace(b'"layout":1', b'"layout":2')[:-3])
+    found = planned(parts)
+    assert not found.actions and "upgrade" in found.left[0].remedy
 
 
 @pytest.mark.case("E4")

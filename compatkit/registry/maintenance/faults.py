@@ -47,10 +47,10 @@ _FOLLOW = "`compatkit alias NAME ALIAS VERSION` points it at a version that exis
 
 CODES: Mapping[str, FaultCode] = {
     "marker-missing": _error("compatkit.json is missing", _MARKER),
-    "marker-damaged": _error("compatkit.json is damaged", _MARKER),
-    "folder-missing": _info(
-        "a folder of the layout is missing", "no action needed; it is made when it is used"
+    "marker-damaged": _error(
+        "compatkit.json is damaged", "--repair rewrites it if its identity can be read; else " + _MARKER
     ),
+    "folder-missing": _warning("a folder of the layout is missing", "--repair makes it"),
     "symlink": _error(
         "a symbolic link; links are never followed", "replace it by the file or folder itself; " + _LATER
     ),
@@ -68,7 +68,9 @@ CODES: Mapping[str, FaultCode] = {
     "blob-size": _error("a blob whose size is not the one in the manifest", _COPY),
     "blob-collected": _info("weights that only withdrawn versions used were collected", "no action needed"),
     "kin-missing": _warning("a blob of a component that is kept only as an ancestor is missing", _COPY),
-    "blob-writable": _warning("a blob that is writable", "chmod a-w it as its owner"),
+    "blob-writable": _warning(
+        "a blob that is writable", "--repair makes it read-only; its owner has to run it"
+    ),
     "manifest-missing": _error("the manifest of a version is missing", _COPY),
     "manifest-format": _error("a manifest that is not strict JSON, or violates the schema", _AGAIN),
     "manifest-schema": _error("a manifest whose schema this version does not know", "upgrade compatkit"),

@@ -11,16 +11,17 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from compatkit.errors import EnvironmentFailure, IntegrityError
+from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
-from compatkit.registry.layout import inspect
+from compatkit.registry.layout import MARKER, inspect
 from compatkit.registry.maintenance.check import Soundness
 from compatkit.registry.maintenance.contents import PIECE
 from compatkit.registry.maintenance.faults import Fault
@@ -106,8 +107,10 @@ class RepairPlan:
             FormatError: Its ``compatkit.json`` is damaged, so it may be of a newer layout.
         """
         root = self.soundness.root
+        rewritten = any(action.path == MARKER for action in self.actions)
         if self.actions:
-            inspect(root).check_writer(root)
+            with suppress(FormatError) if rewritten else nullcontext():
+                inspect(root).check_writer(root)
         results: list[ActionResult] = []
         with durable.announced(root):
             for number, action in enumerate(self.actions):
@@ -153,6 +156,26 @@ class Changes:
         if not os.path.lexists(full) or not damaged(full):
             return False
         self._move(full, self._away(full))
+        return True
+
+    def make_folder(self, path: str) -> bool:
+        """Make a folder of the layout."""
+        full = self.root / path
+        if full.is_dir():
+            return False
+        durable.make_folder(full, self.root)
+        durable.sync_up(full.parent, self.root)
+        return True
+
+    def protect(self, path: str) -> bool:
+        """Make a blob read-only."""
+        full = self.root / path
+        durable.check_folders(full.parent, self.root)
+        state = durable.file_state(full)
+        if state is None or not state.st_mode & 0o222:
+            return False
+        durable.step("chmod", full)
+        os.chmod(full, stat.S_IMODE(state.st_mode) & ~0o222)
         return True
 
     def rewrite(self, path: str, data: bytes, damaged: Doubt) -> bool:

@@ -8,6 +8,8 @@ of a withdrawal, or from another copy. What cannot be restored is left, with a r
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -18,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.errors import CompatkitError, IntegrityError, UsageError
-from compatkit.foundation.codec import MAX_BYTES, loads
+from compatkit.foundation.codec import MAX_BYTES, dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.aliases import read_pointer
-from compatkit.registry.layout import inspect
+from compatkit.registry.layout import LAYOUT, MARKER, Layout, inspect
 from compatkit.registry.maintenance.blobs import blob
 from compatkit.registry.maintenance.check import Soundness
 from compatkit.registry.maintenance.contents import read_content
 from compatkit.registry.maintenance.faults import CODES, Fault
-from compatkit.registry.maintenance.files import fault_of
+from compatkit.registry.maintenance.files import fault_of, read_json
 from compatkit.registry.maintenance.plan import ASIDE, REFER, RESTORE, Action, Changes, Doubt, RepairPlan
 from compatkit.registry.maintenance.references import policy_file
 from compatkit.registry.maintenance.uses import RESULTS
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 
 MOST_GONE = 1_000
 """Most files restored for one gap in a log."""
+_ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_NUMBERS = re.compile(rb'"(?:layout|min_reader|min_writer)"\s*:\s*([0-9]{1,9})')
 
 
 def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
@@ -127,6 +131,34 @@ class _Repair:
         place = fault.path if path is None else path
         work = partial(self.changes.set_aside, place, damaged)
         return self._act(fault, stage, f"move {place} to quarantine/{words}", work, place)
+
+    def folder(self, fault: Fault, place: None) -> bool:
+        """Plan to make a folder of the layout."""
+        work = partial(self.changes.make_folder, fault.path)
+        return self._act(fault, ASIDE, f"make the folder {fault.path}/", work)
+
+    def writable(self, fault: Fault, place: Blob) -> bool:
+        """Plan to make a blob read-only; False if another user owns it."""
+        state = durable.file_state(self.root / place.path)
+        if state is None or not hasattr(os, "geteuid") or os.geteuid() not in (0, state.st_uid):
+            return False
+        words = f"give {place.path} the mode {stat.S_IMODE(state.st_mode) & ~0o222:o}"
+        return self._act(fault, ASIDE, words, partial(self.changes.protect, place.path))
+
+    def marker(self, fault: Fault, place: None) -> bool:
+        """Plan to rewrite ``compatkit.json`` if its identity can be read, and nothing shows a newer layout."""
+        old = self._content(self.root, MARKER) or b""
+        known, value = _ID.search(old), read_json(old)
+        other = isinstance(value, dict) and value.get("hash", "sha256") != "sha256"
+        if other or any(int(number) > LAYOUT for number in _NUMBERS.findall(old)):
+            remedy = "it seems to be of a newer layout: upgrade compatkit, and verify again"
+            self.left.append(attrs.evolve(fault, remedy=remedy))
+            return True
+        if known is None:
+            return False
+        data = dumps(attrs.asdict(Layout(LAYOUT, 1, 1, "sha256", known[0].decode())))
+        words = f"write {MARKER} anew, with the identity that can still be read in it"
+        return self._act(fault, REFER, words, partial(self.changes.rewrite, MARKER, data, self._same(MARKER)))
 
     # --- small files
 
@@ -403,6 +435,9 @@ _SMALL = (
     *("signature-damaged", "SignatureFile"),
 )
 _REPAIRS: Mapping[str, Callable[[_Repair, Fault, Any], bool]] = {
+    "folder-missing": _Repair.folder,
+    "blob-writable": _Repair.writable,
+    "marker-damaged": _Repair.marker,
     **dict.fromkeys(_SMALL, _Repair.small_file),
     **dict.fromkeys(_VERSION, _Repair.version),
     **dict.fromkeys(_LOST, _Repair.missing),
