@@ -1,9 +1,9 @@
-"""Bound what a blueprint and a probe may cost, because both may come from somebody else's file.
+"""Limit the memory and compute of building a blueprint and of running its probe; both may come from an untrusted file.
 
-Building is bounded by the number of modules and by the bytes of tensors that are computed; parameters do not count, as
-they are never written before the stored weights take their place. A run is bounded in proportion to the weights that it
-uses: memory in use, bytes made in all, and operations. Every size is known before it is allocated: where a result may
-be large, the call is made on the meta device first.
+Building is limited by the number of modules and by the bytes of computed tensors; parameters do not count, as they stay
+uninitialized until the stored weights are loaded. A run is limited in proportion to the bytes of its weights: live
+bytes, bytes allocated in total, and operations. A call whose arguments allow a large result runs on the meta device
+first, so that its size is known before it is allocated; the results of other calls are charged afterwards.
 """
 
 from __future__ import annotations
@@ -26,28 +26,32 @@ from torch.utils.flop_counter import flop_registry
 from compatkit.adapters.initialization import NoDraws, without_draws
 from compatkit.errors import TooCostly
 
-MODULES = 8_000
+MAX_MODULES = 8_000
 """Modules of a whole network; the most in timm and torchvision are 2,540."""
-BUILT, BUILT_IN_USE = 2**33, 2**28
-"""Bytes of tensors that building a network computes in all, and at a time, without parameters; timm has 4e9, 2e8."""
-LARGEST_NUMBER = 2**20
-"""Largest whole number among the arguments of a network: code may loop over it without making a tensor."""
-IN_USE, IN_USE_RATIO = 2**28, 64
-"""Bytes of tensors in use at any moment of a run, and how many more for each byte of weights."""
-MADE, MADE_RATIO = 2**31, 256
-"""Bytes of all tensors that a run makes."""
-OPERATIONS, OPERATIONS_RATIO = 2 * 10**10, 10**4
-"""Multiplications and additions of a run."""
-SIGNAL_BYTES = 28
-"""Bytes of memory for each value of a fixed signal while it is computed."""
-_SMALL, _SMALL_BYTES = 2**20, 2**12
-"""Results of so many elements are made before their size is known; while building, so many bytes do not count."""
+MAX_BUILD_BYTES, MAX_BUILD_LIVE_BYTES = 2**33, 2**28
+"""Bytes of the tensors that building a network computes, in total and at a time, without parameters. The largest of
+timm take 4e9 and 2e8.
+"""
+MAX_ARGUMENT = 2**20
+"""Largest integer among the arguments of a network: code may loop over it without making a tensor."""
+MAX_LIVE_BYTES, LIVE_RATIO = 2**28, 64
+"""Live bytes of a run, and how many more for each byte of weights."""
+MAX_RUN_BYTES, RUN_RATIO = 2**31, 256
+"""Bytes of all tensors that a run allocates, and how many more for each byte of weights."""
+MAX_OPERATIONS, OPERATIONS_RATIO = 2 * 10**10, 10**4
+"""Multiplications and additions of a run, and how many more for each byte of weights."""
+BYTES_PER_PROBE_VALUE = 28
+"""Peak bytes for each value of a probe's input while it is generated."""
+_META_NUMEL = 2**20
+"""A call whose result may have more elements than this runs on the meta device first."""
+_IGNORED_BYTES = 2**12
+"""Results of at most so many bytes are not charged while a network is built."""
 
-_DATA = Tensor.data.__get__  # type: ignore[attr-defined]
-_FREE = frozenset(
+_DATA_GETTER = Tensor.data.__get__  # type: ignore[attr-defined]
+_LAZY_FACTORIES = frozenset(
     {torch.empty, torch.empty_like, torch.empty_strided, torch.zeros, torch.zeros_like, Tensor.new_empty}
 )
-"""Functions whose result takes no memory before it is written: the system hands out zeros page by page."""
+"""Functions whose result takes no memory before it is written: the operating system commits zero pages lazily."""
 _IN_PLACE = frozenset(
     getattr(Tensor, name)
     for name in (
@@ -56,23 +60,27 @@ _IN_PLACE = frozenset(
     ).split()
 )
 """Methods that write into the tensor they are called on."""
+_QUADRATIC = frozenset(
+    ("block_diag", "diag", "diag_embed", "diagflat", "eye", "tril_indices", "triu_indices", "vander")
+)
+"""Functions whose result may have as many elements as the square of what their arguments state."""
 _local = threading.local()
 
 
 @contextmanager
 def bounded_building(model: str) -> Iterator[None]:
-    """Bound what building a network inside costs; its parameters are left unwritten.
+    """Limit the cost of building a network within this context; its parameters stay uninitialized.
 
     Args:
-        model: What is built, for messages.
+        model: Name of the network, for messages.
 
     Raises:
-        TooCostly: It makes more modules, or computes larger tensors, than the bounds allow.
+        TooCostly: It has more modules, or computes larger tensors, than the limits allow.
     """
     before = getattr(_local, "building", None)
-    bounds = _Building(model)
-    with without_draws(constants=False, mode=bounds), register_module_module_registration_hook(_count):
-        _local.building = bounds
+    limits = _Building(model)
+    with without_draws(constants=False, mode=limits), register_module_module_registration_hook(_count_module):
+        _local.building = limits
         try:
             yield
         finally:
@@ -80,67 +88,67 @@ def bounded_building(model: str) -> Iterator[None]:
 
 
 @contextmanager
-def bounded_run(module: nn.Module, owner: str, values: int) -> Iterator[Callable[[int], None]]:
-    """Bound what running a module inside costs, by the bytes of its weights.
+def bounded_run(module: nn.Module, name: str, input_numel: int) -> Iterator[Callable[[int], None]]:
+    """Limit the cost of running a module within this context, by the bytes of its weights.
 
     Args:
-        module: Is run inside, on any device; with its weights.
-        owner: What is run, for messages.
-        values: Number of values of the inputs.
+        module: The module that the context runs, with its weights, on any device.
+        name: Its name, for messages.
+        input_numel: Number of values of the inputs.
 
     Yields:
-        A function that also counts the memory for comparing that many output values.
+        A function that charges the memory for comparing so many output values; call it before they are compared.
 
     Raises:
-        TooCostly: It needs more memory or more operations than the bounds allow.
+        TooCostly: It needs more memory or more operations than the limits allow.
     """
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
-    bounds = _Run(owner, weights)
-    bounds.expect(SIGNAL_BYTES * values)
-    with bounds:
-        yield lambda count: bounds.expect(SIGNAL_BYTES * count)
+    limits = _Run(name, sum(map(_nbytes, module.state_dict().values())))
+    limits.charge(BYTES_PER_PROBE_VALUE * input_numel)
+    with limits:
+        yield lambda numel: limits.charge(BYTES_PER_PROBE_VALUE * numel)
 
 
 def check_numbers(model: str, value: Any) -> None:
-    """Refuse whole numbers among the arguments of a network that no network needs.
+    """Refuse implausibly large integers among the arguments of a network.
 
     Args:
-        model: What is built, for messages.
+        model: Name of the network, for messages.
         value: The arguments, as JSON values.
 
     Raises:
-        TooCostly: One is larger than ``LARGEST_NUMBER``.
+        TooCostly: One is larger than ``MAX_ARGUMENT``.
     """
     for number in tree_leaves(value):
-        if isinstance(number, int) and abs(number) > LARGEST_NUMBER:
+        if isinstance(number, int) and abs(number) > MAX_ARGUMENT:
             raise TooCostly(
-                f"{model} takes whole numbers up to {LARGEST_NUMBER:,} as arguments, got {number!r:.40}.",
+                f"An argument of {model} is {number!r:.40}; integers may be at most {MAX_ARGUMENT:,} in size.",
                 subject=model,
             )
 
 
-def _count(holder: nn.Module, name: str, made: nn.Module | None) -> None:
-    """Count a module that is registered while this thread builds within bounds."""
-    bounds = getattr(_local, "building", None)
-    if bounds is not None:
-        bounds.module()
+def _count_module(parent: nn.Module, name: str, child: nn.Module | None) -> None:
+    """Count a module that is registered while this thread builds within limits."""
+    limits = getattr(_local, "building", None)
+    if limits is not None:
+        limits.count_module()
 
 
-class _InUse:
+class _LiveBytes:
     """Live bytes of the tensors that were registered with this counter."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.bytes = most, 0
+    def __init__(self, limit: int) -> None:
+        self.limit, self.bytes = limit, 0
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
 
-    def holds(self, size: int) -> bool:
-        """Return whether so many bytes fit beside those in use."""
-        if self.bytes + size > self.most:
+    def fits(self, size: int) -> bool:
+        """Return whether so many bytes fit beside the live ones; tensors that are gone no longer count."""
+        if self.bytes + size > self.limit:
             self._storages = {key: item for key, item in self._storages.items() if not item[0].expired()}
             self.bytes = sum(size for _, size in self._storages.values())
-        return self.bytes + size <= self.most
+        return self.bytes + size <= self.limit
 
-    def keep(self, tensors: Iterable[Tensor]) -> None:
+    def track(self, tensors: Iterable[Tensor]) -> None:
+        """Count the storages of tensors for as long as somebody else keeps them alive."""
         for tensor in tensors:
             if tensor.is_sparse or tensor.device.type == "meta":
                 continue
@@ -155,31 +163,34 @@ class _Building(NoDraws):
 
     def __init__(self, model: str) -> None:
         super().__init__()
-        self.model, self.modules, self.left, self.in_use = model, 0, BUILT, _InUse(BUILT_IN_USE)
+        self.model, self.modules = model, 0
+        self.bytes_left, self.live = MAX_BUILD_BYTES, _LiveBytes(MAX_BUILD_LIVE_BYTES)
 
-    def module(self) -> None:
+    def count_module(self) -> None:
         self.modules += 1
-        if self.modules > MODULES:
+        if self.modules > MAX_MODULES:
             raise TooCostly(
-                f"{self.model} makes more than {MODULES:,} modules, the bound for networks of a blueprint.",
+                f"{self.model} has more than {MAX_MODULES:,} modules, the limit for networks built from a blueprint.",
                 subject=self.model,
             )
 
-    def expect(self, size: int) -> None:
-        self.left -= size
-        if self.left < 0 or not self.in_use.holds(size):
+    def charge(self, size: int) -> None:
+        self.bytes_left -= size
+        if self.bytes_left < 0 or not self.live.fits(size):
             raise TooCostly(
-                f"Building {self.model} computes tensors of more than {BUILT_IN_USE:,} bytes at a time, or {BUILT:,} "
-                "in all, its parameters not counted; these are the bounds for networks of a blueprint.",
+                f"Building {self.model} computes tensors of more than {MAX_BUILD_LIVE_BYTES:,} bytes at a time, or "
+                f"{MAX_BUILD_BYTES:,} in total, parameters not counted: the limits for networks built from a "
+                "blueprint.",
                 subject=self.model,
             )
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if func in _FREE or getattr(func, "__module__", "") == "torch.nn.init":
+        if func in _LAZY_FACTORIES or getattr(func, "__module__", "") == "torch.nn.init":
             return super().called(func, args, kwargs)
         if getattr(func, "__name__", "") == "__get__":
             out = func(*args, **kwargs)
-            if func == _DATA:
+            if func == _DATA_GETTER:
+                # ``parameter.data`` is a plain tensor: the mark tells that what is written into it is never charged
                 out.of_parameter = isinstance(args[0], Parameter)
             return out
         if func in _IN_PLACE or func is Tensor.__setitem__:
@@ -188,42 +199,45 @@ class _Building(NoDraws):
                 isinstance(target, Parameter) or getattr(target, "of_parameter", False)
             ):
                 return target
-            self.expect(_bytes(target))
-            self.in_use.keep([target])
+            self.charge(_nbytes(target))
+            self.live.track([target])
             return super().called(func, args, kwargs)
-        known = _on_meta(func, args, kwargs) if _most(args, kwargs) > _SMALL else None
-        if known is not None:
-            self.expect(sum(map(_bytes, known)))
+        meta_outputs = _outputs_if_large(getattr(func, "__name__", ""), func, args, kwargs)
+        if meta_outputs is not None:
+            self.charge(sum(map(_nbytes, meta_outputs)))
         out = super().called(func, args, kwargs)
-        large = [tensor for tensor in _tensors(out) if _bytes(tensor) > _SMALL_BYTES]
+        large = [tensor for tensor in _tensors(out) if _nbytes(tensor) > _IGNORED_BYTES]
         if large:
-            made = _new(large, (args, kwargs))
-            if known is None:
-                self.expect(sum(map(_bytes, made)))
-            self.in_use.keep(made)
+            allocated = _non_views(large, (args, kwargs))
+            if meta_outputs is None:
+                self.charge(sum(map(_nbytes, allocated)))
+            self.live.track(allocated)
         return out
 
 
 class _Run(TorchDispatchMode):
-    """Counts the bytes and operations of a run, and the bytes that are in use."""
+    """Counts the bytes and operations of a run, and its live bytes."""
 
-    def __init__(self, owner: str, weights: int) -> None:
+    def __init__(self, name: str, weight_bytes: int) -> None:
         super().__init__()
-        self.owner, self.weights = owner, weights
-        self.in_use = _InUse(IN_USE + IN_USE_RATIO * weights)
-        self.made, self.operations = MADE + MADE_RATIO * weights, OPERATIONS + OPERATIONS_RATIO * weights
+        self.name, self.weight_bytes = name, weight_bytes
+        self.live = _LiveBytes(MAX_LIVE_BYTES + LIVE_RATIO * weight_bytes)
+        self.max_bytes = self.bytes_left = MAX_RUN_BYTES + RUN_RATIO * weight_bytes
+        self.max_operations = self.operations_left = MAX_OPERATIONS + OPERATIONS_RATIO * weight_bytes
 
-    def expect(self, size: int) -> None:
-        """Refuse a tensor of so many bytes beside those in use, before it is made."""
-        self.made -= size
-        if self.made < 0 or not self.in_use.holds(size):
-            raise self._refused(f"bytes of memory: {self.in_use.most:,} at a time")
+    def charge(self, size: int) -> None:
+        """Refuse a tensor of so many bytes beside the live ones, before it is allocated."""
+        self.bytes_left -= size
+        if self.bytes_left < 0:
+            raise self._refused(f"{self.max_bytes:,} bytes of tensors in total")
+        if not self.live.fits(size):
+            raise self._refused(f"{self.live.limit:,} bytes of live tensors")
 
-    def _refused(self, what: str) -> TooCostly:
+    def _refused(self, limit: str) -> TooCostly:
         return TooCostly(
-            f"Running {self.owner} on the inputs of its probe takes more {what} are allowed for {self.weights:,} bytes "
-            "of weights. State smaller inputs in the probe.",
-            subject=self.owner,
+            f"Running {self.name} on the inputs of its probe needs more than {limit}, the limit for "
+            f"{self.weight_bytes:,} bytes of weights. State smaller inputs in the probe.",
+            subject=self.name,
         )
 
     def __torch_dispatch__(
@@ -234,50 +248,70 @@ class _Run(TorchDispatchMode):
             return func(*args, **kwargs)
         if func._schema.is_mutable:
             out = func(*args, **kwargs)
-            self.made -= sum(map(_bytes, _tensors(out)))
+            self.bytes_left -= sum(map(_nbytes, _tensors(out)))
             return out
-        known = _on_meta(func, args, kwargs) if _most(args, kwargs) > _SMALL else None
-        if known is not None:
-            self._count(func, args, kwargs, known)
+        meta_outputs = _outputs_if_large(func.overloadpacket.__name__, func, args, kwargs)
+        if meta_outputs is not None:
+            self._charge_call(func, args, kwargs, meta_outputs)
         out = func(*args, **kwargs)
-        if known is None:
-            self._count(func, args, kwargs, _tensors(out))
-        self.in_use.keep(_tensors(out))
+        if meta_outputs is None:
+            self._charge_call(func, args, kwargs, _tensors(out))
+        self.live.track(_tensors(out))
         return out
 
-    def _count(self, func: Any, args: Any, kwargs: Any, made: list[Tensor]) -> None:
-        self._work(_operations(func.overloadpacket, args, kwargs, made))
-        self.expect(sum(map(_bytes, made)))
-
-    def _work(self, operations: int) -> None:
-        self.operations -= operations
-        if self.operations < 0:
-            raise self._refused(f"operations: {OPERATIONS + OPERATIONS_RATIO * self.weights:,}")
+    def _charge_call(self, func: Any, args: Any, kwargs: Any, outputs: list[Tensor]) -> None:
+        self.operations_left -= _operations(func.overloadpacket, args, kwargs, outputs)
+        if self.operations_left < 0:
+            raise self._refused(f"{self.max_operations:,} operations")
+        self.charge(sum(map(_nbytes, outputs)))
 
 
-def _operations(packet: Any, args: Any, kwargs: Any, made: list[Tensor]) -> int:
+def _operations(packet: Any, args: Any, kwargs: Any, outputs: list[Tensor]) -> int:
     """Return the multiplications and additions of a call, by the shapes of its inputs and outputs."""
-    if packet in flop_registry and made:
-        return flop_registry[packet](*args, **kwargs, out_val=made[0])
+    if packet in flop_registry and outputs:
+        return flop_registry[packet](*args, **kwargs, out_val=outputs[0])
     if "scaled_dot_product" in packet.__name__:  # query (..., L, D), key (..., S, D)
         return 4 * args[0].numel() * args[1].shape[-2]
+    # pooling reads a window, its second argument, for each value that it gives
     pooled = "pool" in packet.__name__ and len(args) > 1 and isinstance(args[1], list)
-    return (math.prod(args[1]) if pooled else 1) * sum(tensor.numel() for tensor in made[:1])
+    return (math.prod(args[1]) if pooled else 1) * sum(tensor.numel() for tensor in outputs[:1])
 
 
-def _most(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """Return an upper bound of the elements of any result: the product of all sizes and numbers among the arguments."""
-    most = 1
+def _outputs_if_large(name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor] | None:
+    """Return the outputs of a call on the meta device where they may be large, else None.
+
+    Args:
+        name: Name of the function, such as ``"eye"``.
+        func: The function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
+    return _on_meta(func, args, kwargs) if _max_numel(name, args, kwargs) > _META_NUMEL else None
+
+
+def _max_numel(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """Estimate the elements of a result: the product of all sizes and numbers among the arguments.
+
+    A bound for elementwise functions, products, convolutions and repetitions. A side ``s`` that is padded by ``p`` has at
+    most ``s (1 + p)`` values, a range with a step below 1 counts by its reciprocal, and some results are quadratic.
+    """
+    numel = 1
     stack: list[Any] = [*args, *kwargs.values()]
     while stack:
         argument = stack.pop()
         if isinstance(argument, Tensor):
-            most *= max(1, argument.numel())
+            numel *= max(1, argument.numel())
         elif isinstance(argument, list | tuple):
             stack += argument
-        elif isinstance(argument, int | float) and abs(argument) > 1:
-            most *= math.ceil(abs(argument)) if math.isfinite(argument) else 1
-    return most
+        elif isinstance(argument, int | float) and argument and math.isfinite(argument):
+            size = abs(argument)
+            if "pad" in name:
+                numel *= 1 + math.ceil(size)
+            elif size > 1:
+                numel *= math.ceil(size)
+            elif "range" in name:
+                numel *= math.ceil(1 / max(size, 1e-12))
+    return numel**2 if name in _QUADRATIC else numel
 
 
 def _on_meta(func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor] | None:
@@ -287,8 +321,8 @@ def _on_meta(func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor] |
         if "device" in kwargs:
             kwargs["device"] = "meta"
         with torch.device("meta"):
-            return _new(_tensors(func(*args, **kwargs)), (args, kwargs))
-    except Exception:  # foreign kernels refuse in their own ways
+            return _non_views(_tensors(func(*args, **kwargs)), (args, kwargs))
+    except Exception:  # kernels without a meta implementation raise various exceptions
         return None
 
 
@@ -307,15 +341,15 @@ def _tensors(value: Any) -> list[Tensor]:
     return [tensor for item in value for tensor in _tensors(item)]
 
 
-def _new(made: list[Tensor], arguments: Any) -> list[Tensor]:
-    """Return the tensors that are no views of the arguments."""
-    taken = {_place(tensor) for tensor in _tensors(arguments)}
-    return [tensor for tensor in made if _place(tensor) not in taken]
+def _non_views(outputs: list[Tensor], arguments: Any) -> list[Tensor]:
+    """Return the outputs that do not share storage with the arguments."""
+    taken = {_storage_key(tensor) for tensor in _tensors(arguments)}
+    return [tensor for tensor in outputs if _storage_key(tensor) not in taken]
 
 
-def _bytes(tensor: Tensor) -> int:
+def _nbytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _place(tensor: Tensor) -> int:
+def _storage_key(tensor: Tensor) -> int:
     return 0 if tensor.is_sparse else tensor.untyped_storage()._cdata

@@ -104,7 +104,7 @@ def test_an_exported_file_is_bounded_as_a_component_is(
     registry = ck.Registry.init(tmp_path / "parts")
     put(registry, "ours", PART["head"])
     registry.export("ours", tmp_path / "head.safetensors")
-    monkeypatch.setattr(bounds, "MODULES", 3)
+    monkeypatch.setattr(bounds, "MAX_MODULES", 3)
     with pytest.raises(TooCostly, match="more than 3 modules"):
         ck.load_exported(tmp_path / "head.safetensors")
 
@@ -117,7 +117,7 @@ def test_what_was_built_within_the_bounds_is_not_bounded_again(
     put(registry, "ours", PART["head"])
     registry.load("ours")
     put(registry, "other", PART["head"], cut="layer2")
-    monkeypatch.setattr(bounds, "MODULES", 3)
+    monkeypatch.setattr(bounds, "MAX_MODULES", 3)
     ck.Registry.open(tmp_path / "parts").load("ours")
     for load in (lambda: registry.load("ours", verify="always"), lambda: registry.load("other")):
         with pytest.raises(TooCostly, match="more than 3 modules"):
@@ -163,15 +163,15 @@ def chain(length: int) -> nn.Module:
 
 
 def test_modules_are_counted_to_the_last_one() -> None:
-    assert not built(lambda: chain(10), MODULES=10)
-    assert "more than 10 modules" in built(lambda: chain(11), MODULES=10)
+    assert not built(lambda: chain(10), MAX_MODULES=10)
+    assert "more than 10 modules" in built(lambda: chain(11), MAX_MODULES=10)
 
 
 def test_modules_made_in_another_thread_are_not_counted_here() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool:
-        assert not built(lambda: pool.submit(chain, 100).result(), MODULES=10)
+        assert not built(lambda: pool.submit(chain, 100).result(), MAX_MODULES=10)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_modules_made_in_another_thread_are_not_counted_here() -> None:
     ],
 )
 def test_values_are_counted_before_they_are_made(make: Callable[[], Any]) -> None:
-    assert "bytes at a time" in built(make, BUILT_IN_USE=2**22)
+    assert "bytes at a time" in built(make, MAX_BUILD_LIVE_BYTES=2**22)
 
 
 @pytest.mark.parametrize(
@@ -203,11 +203,11 @@ def test_values_are_counted_before_they_are_made(make: Callable[[], Any]) -> Non
     ],
 )
 def test_what_takes_no_memory_does_not_count(make: Callable[[], Any]) -> None:
-    assert not built(make, BUILT_IN_USE=2**22)
+    assert not built(make, MAX_BUILD_LIVE_BYTES=2**22)
 
 
 def test_what_is_given_back_still_takes_time() -> None:
-    assert "in all" in built(lambda: [torch.ones(500_000).sum() for _ in range(100)], BUILT=2**22)
+    assert "in total" in built(lambda: [torch.ones(500_000).sum() for _ in range(100)], MAX_BUILD_BYTES=2**22)
 
 
 # Runs
@@ -249,9 +249,9 @@ class Passing(Holding):
 
 def test_memory_in_use_counts_and_what_is_given_back_does_not() -> None:
     size, room = 2**18, 28 * 2**18 + 2**22
-    assert "at a time" in ran(Holding(40), size, IN_USE=room)
-    assert not ran(Passing(40), size, IN_USE=room)
-    assert ran(Passing(40), size, MADE=28 * size + 20 * 4 * size)
+    assert "live tensors" in ran(Holding(40), size, MAX_LIVE_BYTES=room)
+    assert not ran(Passing(40), size, MAX_LIVE_BYTES=room)
+    assert ran(Passing(40), size, MAX_RUN_BYTES=28 * size + 20 * 4 * size)
 
 
 OPERATIONS: dict[str, tuple[nn.Module, tuple[int, ...], int]] = {
@@ -267,8 +267,8 @@ OPERATIONS: dict[str, tuple[nn.Module, tuple[int, ...], int]] = {
 @pytest.mark.parametrize("what", OPERATIONS)
 def test_operations_are_those_worked_out_by_hand(what: str) -> None:
     module, shape, operations = OPERATIONS[what]
-    assert not ran(module, *shape, OPERATIONS=operations, OPERATIONS_RATIO=0)
-    assert "operations" in ran(module, *shape, OPERATIONS=operations - 1, OPERATIONS_RATIO=0)
+    assert not ran(module, *shape, MAX_OPERATIONS=operations, OPERATIONS_RATIO=0)
+    assert "operations" in ran(module, *shape, MAX_OPERATIONS=operations - 1, OPERATIONS_RATIO=0)
 
 
 def test_weights_that_came_along_make_room_in_proportion() -> None:
@@ -278,8 +278,8 @@ def test_weights_that_came_along_make_room_in_proportion() -> None:
             self.weight = nn.Parameter(torch.zeros(numbers))
 
     size, room = 2**18, 28 * 2**18
-    assert ran(Weighty(40, 1), size, IN_USE=room)
-    assert not ran(Weighty(40, 2**18), size, IN_USE=room)
+    assert ran(Weighty(40, 1), size, MAX_LIVE_BYTES=room)
+    assert not ran(Weighty(40, 2**18), size, MAX_LIVE_BYTES=room)
 
 
 def test_bounds_leave_the_outputs_as_they_are() -> None:
@@ -338,3 +338,27 @@ def test_every_network_of_timm_and_torchvision_is_within_the_bounds() -> None:
             except CompatkitError:  # some need a library that is not here
                 continue
     assert not met
+
+
+@pytest.mark.case("E1")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(20_000),
+        lambda: torch.diag_embed(torch.zeros(20_000)),
+        lambda: torch.tril_indices(30_000, 30_000),
+        lambda: torch.arange(0, 1, 1e-9),
+        lambda: nn.functional.pad(torch.zeros((1,) * 8), (6,) * 16),
+    ],
+    ids=["eye", "diag_embed", "tril_indices", "arange", "pad"],
+)
+def test_results_much_larger_than_what_arguments_state_are_refused_before_they_are_made(
+    make: Callable[[], Tensor],
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TooCostly) as caught, bounded_run(nn.Linear(1, 1), "made", 4):
+        make()
+    assert caught.value.subject == "made"
+    with pytest.raises(TooCostly), bounded_building("made"):
+        make()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
