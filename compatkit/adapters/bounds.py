@@ -292,8 +292,8 @@ def _outputs_if_large(name: str, func: Callable[..., Any], args: Any, kwargs: An
 def _max_numel(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     """Estimate the elements of a result: the product of all sizes and numbers among the arguments.
 
-    A bound for elementwise functions, products, convolutions and repetitions. A side ``s`` that is padded by ``p`` has at
-    most ``s (1 + p)`` values, a range with a step below 1 counts by its reciprocal, and some results are quadratic.
+    A bound for elementwise functions, products, convolutions and repetitions. A side ``s`` that is padded by ``p`` has
+    at most ``s (1 + p)`` values, a range with a step below 1 counts by its reciprocal, and some results are quadratic.
     """
     numel = 1
     stack: list[Any] = [*args, *kwargs.values()]
