@@ -81,7 +81,7 @@ MODULES = {"import": "import_", "clone": "remote", "pull": "remote", "push": "re
 """Modules of this folder whose name is not that of the command."""
 FIRST_STEPS = """\b
 New here?
-  compatkit demo                      the idea, in under two minutes
+  compatkit demo                      the idea, in one to three minutes
   compatkit init parts                make a registry
   compatkit --registry parts train RECIPE.toml
   compatkit --registry parts ls

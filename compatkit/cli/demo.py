@@ -1,4 +1,4 @@
-"""``compatkit demo``: the idea in under two minutes."""
+"""``compatkit demo``: the idea in one to three minutes."""
 
 from __future__ import annotations
 
