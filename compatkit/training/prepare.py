@@ -104,12 +104,29 @@ Statistics = Literal["stored", "batch"]
 Frozen = Fit | Mapping[str, AuxiliaryHead | ReleasedExtractor] | None
 
 
+def _as_tasks(tasks: object) -> Sequence[Task]:
+    """Return the tasks of a fit as a sequence.
+
+    Raises:
+        UsageError: They are neither a task nor a list of tasks.
+    """
+    if isinstance(tasks, Task):
+        return [tasks]
+    given = [*tasks] if isinstance(tasks, Iterable) and not isinstance(tasks, str | bytes) else [tasks]
+    if wrong := [task for task in given if not isinstance(task, Task)]:
+        raise UsageError(
+            f"fit expects a Task or a list of tasks; got {wrong[0]!r:.100}, {type_of(wrong[0])}.",
+            subject=wrong[0],
+        )
+    return given
+
+
 @attrs.frozen(eq=False)
 class FitRequest:
     """The arguments of ``Trainer.fit``, which documents them, with its settings."""
 
     settings: Settings
-    tasks: Sequence[Task] = attrs.field(converter=lambda tasks: [tasks] if isinstance(tasks, Task) else tasks)
+    tasks: Sequence[Task] = attrs.field(converter=_as_tasks)
     regularizers: Sequence[str | Use] = ()
     frozen: Frozen = None
     frozen_statistics: Statistics = "stored"

@@ -158,3 +158,18 @@ def test_a_cut_that_several_tensors_cross_is_not_trained():
         CutError, match="2 tensors cross 'forward_features' of crossvit_9_240; training needs"
     ):
         quick(steps=1).fit([crossing])
+
+
+@pytest.mark.parametrize(
+    ("given", "subject", "told"),
+    [
+        (["mnist"], "mnist", r"got 'mnist', a str\."),
+        ("mnist", "mnist", r"got 'mnist', a str\."),
+        (None, None, r"got None, a NoneType\."),
+        ([task(), 3], 3, r"got 3, an int\."),
+    ],
+)
+def test_what_is_no_task_is_refused_at_the_door(given: Any, subject: Any, told: str) -> None:
+    with pytest.raises(UsageError, match=f"fit expects a Task or a list of tasks; {told}") as caught:
+        quick(steps=1).fit(given)
+    assert caught.value.subject == subject
