@@ -233,5 +233,6 @@ def unknown_split(whole: nn.Module, cut: str) -> str:
     paths = [CANONICAL, *(name for name, _ in whole.named_modules() if name)]
     close = near(cut, paths, 3, 0.5)
     short = [path for path in paths if path.count(".") == 0]
-    hint = f"did you mean {' or '.join(close)}?" if close else f"modules at the top are {', '.join(short)}."
-    return f"{type(whole).__name__} has no module {cut!r} to split at; {hint}"
+    known = f"modules at the top are {', '.join(short)}. `compatkit cuts MODEL` lists all places to cut."
+    hint = f"did you mean {' or '.join(close)}?" if close else known
+    return f"{type(whole).__name__} has no module {cut!r} to cut after; {hint}"
