@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from compatkit.data.dataset import DataSet, Source
-from compatkit.data.files import ImageFiles
+from compatkit.data.files import ENDINGS, ImageFiles
 from compatkit.data.folders import read_folder
 from compatkit.data.holding import SHARE, divided
 from compatkit.data.huggingface import PREFIX, read_hub, read_hub_folder
@@ -99,6 +99,7 @@ def load(
             f"A data set is a name or path, got {type(name_or_path).__name__}.",
             subject=name_or_path,
         )
+    _check_no_image(name_or_path)
     if is_path(name_or_path):
         data, spec = _at(name_or_path, folders, download, progress)
         source = Source({"name": spec, **stated})
@@ -161,6 +162,18 @@ def _at(
     if is_shards(text):
         return read_shards(place, progress=progress), place
     return read_pack(path, name=_name(path)), place
+
+
+def _check_no_image(address: str | os.PathLike[str]) -> None:
+    """Raise if a single image is given as data.
+
+    Raises:
+        DataError: The file ends as an image does.
+    """
+    if f"{address}".lower().endswith(ENDINGS) and Path(address).is_file():
+        raise DataError(
+            f"{address}: this is an image file; give the folder of class folders.", subject=address
+        )
 
 
 def _check_no_split(text: str, folders: list[Path]) -> None:

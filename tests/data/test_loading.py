@@ -250,3 +250,14 @@ def test_the_order_of_a_subset_is_that_of_the_source(source):
     data, whole = load_spec({"name": str(source), "train": 6}), load(source)
     assert (data.train.images == whole.train.images[:6]).all()
     assert np.array_equal(data.train.labels, [0, 1, 2, 0, 1, 2])
+
+
+def test_a_single_image_in_place_of_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "cat.PNG").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    for given in ("cat.PNG", "./cat.PNG", tmp_path / "cat.PNG"):
+        with pytest.raises(
+            DataError, match="this is an image file; give the folder of class folders"
+        ) as caught:
+            load(given)
+        assert caught.value.subject == given
