@@ -174,4 +174,4 @@ def _allow(
         )
     else:
         return
-    raise IncompatibleError(f"{report}\n{text}", subject=report)
+    raise IncompatibleError(f"{text}\n{report}", subject=report)

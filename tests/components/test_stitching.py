@@ -177,7 +177,9 @@ def test_nothing_is_put_in_unasked_and_the_way_to_ask_is_told(registry: ck.Regis
     ) as caught:
         registry.recombine(*pair)
     assert caught.value.subject.wiring == "needs-adapter"
-    with pytest.raises(IncompatibleError, match="insert_adapters=True and data= "):
+    with pytest.raises(
+        IncompatibleError, match=r"^Missing before the head: .*insert_adapters=True and data= "
+    ):
         registry.recombine("zoo/narrow.extractor", "zoo/wide.head")
 
 
