@@ -195,6 +195,9 @@ def _run(words: list[str], machine: bool) -> int:
         return program(args=rest, prog_name="compatkit", standalone_mode=False, obj=line) or 0
     except BrokenPipeError:
         raise  # not an error: main handles it
+    except click.exceptions.NoArgsIsHelpError as asked:
+        click.echo(asked.ctx.get_help())
+        return asked.exit_code
     except SystemExit as end:
         if end.code != TERMINATED:
             raise
@@ -218,7 +221,7 @@ def _failure(error: Exception, machine: bool) -> Failure:
             text = "Interrupted. No half-written file was left behind."
             return Failure(text, "interrupted", INTERRUPTED)
         case click.ClickException():
-            text = f"{error.format_message().rstrip('.')}."
+            text = _ended(error.format_message())
             context = error.ctx if isinstance(error, click.UsageError) and not machine else None
             if context is not None:
                 text += f" See `{context.command_path} --help`."
@@ -253,6 +256,12 @@ def _failure(error: Exception, machine: bool) -> Failure:
     return Failure(text, "defect", DEFECT)
 
 
+def _ended(text: str) -> str:
+    """Return a message with the mark at its end that click may leave out; that of a hint counts."""
+    text = text.strip()
+    return text if text.endswith(("?", "!", "?)", ".)")) else f"{text.rstrip('.')}."
+
+
 def _refusal(error: IncompatibleError) -> Failure:
     """Return what is told of two parts that cannot be wired, and their report."""
     from compatkit.contracts.report import Report
@@ -265,7 +274,7 @@ def _refusal(error: IncompatibleError) -> Failure:
         for finding in report.findings
         if finding.severity in ("refuses", "adaptable")
     )
-    advice = str(error).removeprefix(str(report)).strip()  # what the error says beside the report
+    advice = str(error).replace(str(report), "").strip()  # what the error says beside the report
     text = f"{report.head} does not fit {report.extractor} as it is: {problems}. {advice}".strip()
     return Failure(
         text, error.code, error.exit_code, report.to_json(), lambda: click.echo(report_text(report), err=True)

@@ -58,6 +58,8 @@ def test_a_reference_that_points_at_nothing(
         (("check", "a", "b", "--require", "bogus"), "'bogus' is not one of 'direct'"),
         (("check", "a"), "Missing argument 'HEAD'"),
         (("search", "--where", "accuracy>=1.5"), "No such option '--where'"),
+        (("search", "--kinds", "head"), "Did you mean '--kind'? See `"),
+        (("search", "--la", "head"), "?) See `"),
     ],
 )
 def test_wrong_words_are_refused_like_everything_else(
@@ -69,6 +71,11 @@ def test_wrong_words_are_refused_like_everything_else(
     name = " ".join(words[: 2 if words[0] == "policy" else 1])
     assert f"See `compatkit {name} --help`." in said.err
     assert machine.json["error"]["code"] == "usage"
+
+
+def test_no_words_show_the_help(run: Any) -> None:
+    said = run()
+    assert said.code == 2 and said.err == "" and said.out.startswith("Usage: compatkit")
 
 
 @pytest.mark.usefixtures("parts")
