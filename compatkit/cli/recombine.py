@@ -141,6 +141,10 @@ def _print(report: Report, cell: Cell | None, model: Recombination) -> None:
     words = verdict(cell)
     click.echo()
     paragraph(f"{words.mark} {words.word}: {cell.reason or words.meaning}")
+    if cell.restricted is None and words.key == "disjoint":
+        paragraph(
+            "Name images of the head's classes with --data, or build it without a figure: --no-measure."
+        )
     rows(dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)})
 
 

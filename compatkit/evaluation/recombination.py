@@ -229,7 +229,7 @@ def _inserted(adapter: Adapter, extractor: Component, head: Component) -> Findin
         "warns" if others else "informs",
         "an adapter fitted for this extractor and this head" if others else "features that the head takes",
         f"{adapter}, fitted for other parts" if others else str(adapter),
-        "between extractor and head",
+        "extractor and head",
         "fit it for these parts: insert_adapters=True with data=" if others else "",
     )
 
