@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "blobs": "all blobs",
-    "unreferenced": "of these, led to by no version and no result",
+    "unreferenced": "of these, unreferenced",
     "evidence": "results of measurements",
     "trash": "trash/, taken out by gc",
     "quarantine": "quarantine/, damaged files",

@@ -92,9 +92,14 @@ def _show(collection: CollectionPlan, delete: bool) -> None:
     if len(table) > 1:
         columns(table, right=(1, 2))
     if collection.is_empty:
-        paragraph(f"nothing to collect: {collection.referenced:,} digests are referred to.")
+        paragraph(f"nothing to collect: {_in_use(collection)}.")
     elif not delete:
-        paragraph(f"Nothing was changed. {collection.referenced:,} digests are referred to and stay.")
+        paragraph(f"Nothing was changed. {_in_use(collection)} and stay.")
+
+
+def _in_use(collection: CollectionPlan) -> str:
+    count = collection.referenced
+    return f"{counted(count, 'blob')} {'is' if count == 1 else 'are'} in use"
 
 
 def _print(collected: Collected, collection: CollectionPlan) -> None:

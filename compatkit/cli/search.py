@@ -62,7 +62,7 @@ def search_command(options: SearchOptions) -> int | None:
     if total > len(versions):
         paragraph(f"{total - len(versions):,} more; --limit {total} shows them all.")
     elif not versions:
-        paragraph("nothing fits; `compatkit ls` lists all components.")
+        paragraph("no matches; `compatkit ls` lists all components.")
 
 
 def _cells(version: SearchResult) -> tuple[str, ...]:

@@ -64,7 +64,10 @@ def publish(store: Store, what: Any, name: str | None, settings: Mapping[str, An
     stated = dict(settings) if name is None else {"name": name, **settings}
     required = (called, "state") if kind is Manifest else (called,)
     if missing := [setting for setting in required if setting not in stated]:
-        raise UsageError(f"publish lacks {missing[0]!r} for a {kind.__name__}.", subject=missing[0])
+        example = ", such as prefix='digits'" if missing[0] == "prefix" else ""
+        raise UsageError(
+            f"missing argument {missing[0]}= to publish a {kind.__name__}{example}.", subject=missing[0]
+        )
     if other := stated.keys() - {called, *applicable}:
         known = ", ".join((called, *applicable))
         raise UsageError(

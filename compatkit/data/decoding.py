@@ -192,5 +192,5 @@ def _naming(name: str) -> Iterator[None]:
         text = re.sub(r": <_io.BytesIO object at \w+>|<_io.BytesIO object at \w+>", "", str(error)).strip()
         reason = not_read(name) or text.rstrip(".") or type(error).__name__
         raise DamagedImage(
-            f"{name} is no readable image: {reason}. {REMEDY}", subject=name, reason=reason
+            f"{name} cannot be read as an image: {reason}. {REMEDY}", subject=name, reason=reason
         ) from error

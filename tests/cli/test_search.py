@@ -96,7 +96,7 @@ def test_search_says_how_many_more_there_are(run: Run) -> None:
     assert len(said.out.splitlines()) == 3 and "2 more; --limit 3 shows them all." in said.out
     assert "more" not in run(search_command, "digits/*", "--limit", 3).out
     assert run(search_command, "--limit", 0).out == "4 more; --limit 4 shows them all.\n"
-    assert run(search_command, "none*").out == "nothing fits; `compatkit ls` lists all components.\n"
+    assert run(search_command, "none*").out == "no matches; `compatkit ls` lists all components.\n"
 
 
 def test_search_as_json_gives_all_facts_and_no_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_an_interrupted_sweep_says_how_it_goes_on(run: Any, tmp_path: Path, monk
         ('tasks.lft.cut = ["a"]', "has the unknown key 'lft'"),
         ("tasks.data.trian = [8]", "has the unknown key 'trian'. Did you mean 'train'?"),
         ("tasks.size.width = [8]", "leads into [8, 8], which is a value that has no parts"),
-        ("tasks.cut = [3]", "cut must be a text, got 3"),
+        ("tasks.cut = [3]", "cut must be a string, got 3"),
         ('regularizers = ["dcc"]', "regularizers must be a list of names or tables"),
         ('regularizers = [["dccc"]]', "Did you mean 'dcc'?"),
         ("regularizers.dcc.weight = [1]", "a run uses no 'dcc', or several (no regularizers)"),

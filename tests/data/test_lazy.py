@@ -262,7 +262,7 @@ DAMAGED = {
 def test_a_damaged_image_is_named(what: str) -> None:
     split = Split(LazyImages(Held(PNG, DAMAGED[what]), np.arange(2)), np.array([0, 0]), ("a",), "x")
     assert split.image(0).size == (30, 40)
-    with pytest.raises(DataError, match="file 1 is no readable image") as caught:
+    with pytest.raises(DataError, match="file 1 cannot be read as an image") as caught:
         split.resized((4, 4)).read([0, 1])
     assert caught.value.subject == "file 1"
     assert " at 0x" not in str(caught.value)

@@ -141,7 +141,7 @@ def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, *
     _needs(tables, ("trainer", "tasks", *(("prefix",) if prefix is None else ())), f"{file}")
     prefix = prefix if prefix is not None else tables["prefix"]
     if not isinstance(prefix, str):
-        raise UsageError(f"{file}: prefix must be a text such as 'digits', got {prefix!r}.")
+        raise UsageError(f"{file}: prefix must be a string such as 'digits', got {prefix!r}.")
     settings = _table(tables["trainer"], "[trainer]", file)
     settings |= {key: value for key, value in overrides.items() if value is not None}
     if "stop_early" in settings:
@@ -163,7 +163,7 @@ def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, *
     about = made(About, _table(tables.get("about", {}), "[about]", file), f"{file}: [about]")
     if wrong := [key for key, value in about.tags.items() if not isinstance(value, str)]:
         raise UsageError(
-            f"{file}: [about]: the tag {wrong[0]!r} must be a text, got {about.tags[wrong[0]]!r:.100}."
+            f"{file}: [about]: the tag {wrong[0]!r} must be a string, got {about.tags[wrong[0]]!r:.100}."
         )
     return Recipe(file, prefix, trainer, tasks, regularizers, frozen, about)
 

@@ -14,7 +14,7 @@ from compatkit.errors import UsageError
 from compatkit.plugins.isolation import suggestion
 from compatkit.plugins.settings import fits
 
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
 def check_values(

@@ -17,7 +17,7 @@ from compatkit.experiments.studies.study import Study
 from compatkit.plugins.isolation import Owner
 
 KIND = "studies"
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list"}
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", list: "a list"}
 
 
 @attrs.frozen(eq=False)

@@ -106,7 +106,7 @@ class CollectionPlan(Shown):
         first = "nothing to collect" if self.is_empty else "what apply() would collect"
         return "\n".join(
             [
-                f"{first}; {self.referenced:,} digests are referred to and stay",
+                f"{first}; {self.referenced:,} blobs are in use and stay",
                 *(aligned(filled) if filled else []),
             ]
         )

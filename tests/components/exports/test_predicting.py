@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "bytes": (lambda _: b"png", "got bytes"),
     "a data set": (lambda _: data_set("left"), "got DataSet"),
     "no such file": (lambda folder: folder / "none.png", "no file or folder"),
-    "no image file": (lambda folder: text_file(folder), "no readable image"),
+    "no image file": (lambda folder: text_file(folder), "cannot be read as an image"),
     "an empty folder": (lambda folder: folder, "holds no images"),
 }
 
