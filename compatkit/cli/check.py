@@ -102,5 +102,5 @@ def _print_all(verdicts: Verdicts, failing: list[tuple[str, str]], options: Chec
 
 
 def _under(options: CheckOptions) -> str:
-    """Return the normalization that a level is required under, for levels that only a measurement reaches."""
-    return f" under normalization {options.bn_policy}" if options.require in MEASURED else ""
+    """Return the batch-norm policy that a level is required under, for levels that only a measurement reaches."""
+    return f" under bn_policy {options.bn_policy}" if options.require in MEASURED else ""

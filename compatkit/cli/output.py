@@ -159,6 +159,7 @@ def next_step(*words: object, before: str = "next", registry: bool = True) -> No
 
 def report_text(report: Report) -> str:
     """Return a check's report, findings wrapped to the terminal."""
+    from compatkit.contracts.report import shown_severity
     from compatkit.reports.wording import SEVERITIES
 
     lines = [
@@ -168,7 +169,7 @@ def report_text(report: Report) -> str:
     for side in ("extractor", "head"):
         lines.append(fold(side, getattr(report, side) or "(not named)", indent=2, size=9))
     for finding in report.findings:
-        severity = click.style(finding.severity, fg=SEVERITIES.get(finding.severity))
+        severity = click.style(shown_severity(finding.severity), fg=SEVERITIES.get(finding.severity))
         lines += ["", f"  {severity}  {finding.code} ({finding.level})"]
         mends = finding.severity in ("refuses", "adaptable", "warns")
         texts = {"expected": finding.expected, "actual": finding.actual, "between": finding.between}

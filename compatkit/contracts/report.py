@@ -35,6 +35,8 @@ Codes = tuple[tuple[str, Severity], ...]
 REQUIREMENTS: tuple[Requirement, ...] = get_args(Requirement)
 WORDS: tuple[Word, ...] = get_args(Word)
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+SHOWN = {"informs": "info"}
+"""Severities that people read by another word than the stored one."""
 EQUAL_SHAPES = "Equal shapes are not compatibility."
 
 _PROMISED: dict[Requirement, tuple[Promise, ...]] = {
@@ -74,8 +76,8 @@ class Finding:
     def __str__(self) -> str:
         remedy = f" Remedy: {self.remedy}." if self.remedy else ""
         return (
-            f"{self.code} ({self.level}, {self.severity}): expected {self.expected}; actual {self.actual} "
-            f"[{self.between}].{remedy}"
+            f"{self.code} ({self.level}, {shown_severity(self.severity)}): expected {self.expected}; "
+            f"actual {self.actual} [{self.between}].{remedy}"
         )
 
 
@@ -159,7 +161,7 @@ class Report(Shown):
             f"  head       {self.head or '(not named)'}",
         ]
         for finding in self.findings:
-            lines.append(f"  {finding.severity:<9}  {finding.level:<11}  {finding.code}")
+            lines.append(f"  {shown_severity(finding.severity):<9}  {finding.level:<11}  {finding.code}")
             lines.append(f"             expected {finding.expected}; actual {finding.actual}")
             lines.append(f"             {finding.between}")
             if finding.remedy:
@@ -167,6 +169,11 @@ class Report(Shown):
         if self.unproven:
             lines.append(f"  {EQUAL_SHAPES} Measure the pair before relying on it.")
         return "\n".join(lines)
+
+
+def shown_severity(severity: str) -> str:
+    """Return a severity as people read it; JSON keeps the stored word."""
+    return SHOWN.get(severity, severity)
 
 
 def codes_of(findings: Iterable[Finding]) -> Codes:

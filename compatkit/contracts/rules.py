@@ -28,7 +28,9 @@ FAR_SCALE = 2.0
 """Limit for the ratio of feature standard deviations."""
 QUIET = 0.01
 """Floor for a channel's standard deviation as a share of its port's, so that dead channels do not count as far."""
-REMEDY = "reestimate the statistics (normalization), or bridge the parts with an adapter fitted on unlabeled images"
+REMEDY = (
+    "re-estimate the statistics (bn_policy), or bridge the parts with an adapter fitted on unlabeled images"
+)
 BOTH = "head and extractor"
 
 
@@ -78,7 +80,7 @@ def training(extractor: Protocol, head: Protocol) -> list[Finding]:
             "statistics of the images that the pair runs on",
             "statistics of the images that each part was trained on",
             f"batch normalization in the {' and the '.join(sides)}",
-            "normalization batch (batches of the extractor's images), or reestimate (unlabeled images of the "
+            "bn_policy batch (batches of the extractor's images), or reestimate (unlabeled images of the "
             "extractor's own data)",
         )
         findings.append(normalized)
@@ -266,7 +268,7 @@ def empirical_findings(answers: Report, cells: Sequence[Cell], bn_policy: str) -
         if answers.evidence == "stale":
             actual = "only figures from before the metric changed"
         elif others:
-            actual = f"only figures under normalization {', '.join(sorted(others))}, asked about {bn_policy}"
+            actual = f"only figures under bn_policy {', '.join(sorted(others))}, asked about {bn_policy}"
         yield Finding(
             "unproven",
             "empirical",
@@ -293,7 +295,7 @@ def _measured(cell: Cell, bn_policy: str) -> Finding:
     chance = f"chance {cell.chance:.3f}" if cell.chance is not None else "chance not known"
     policy, counts, remedy = policy_of(cell), cell.holds_under(bn_policy), ""
     if not counts:
-        remedy = f"does not count for normalization {bn_policy}; ask about {policy} (bn_policy, --bn-policy)"
+        remedy = f"does not count for bn_policy {bn_policy}; ask about {policy} (bn_policy=, --bn-policy)"
     elif cell.grade == "stale":
         remedy = "measure again: the metric has changed since"
     return Finding(
@@ -302,7 +304,7 @@ def _measured(cell: Cell, bn_policy: str) -> Finding:
         "warns" if counts and cell.grade in ("chance", "stale") else "informs",
         f"{chance}, {bound}",
         f"{actual}: {cell.grade}",
-        f"this extractor with this head, normalization {policy}, data {cell.settings.get('data', 'unknown')}",
+        f"this extractor with this head, bn_policy {policy}, data {cell.settings.get('data', 'unknown')}",
         remedy,
     )
 

@@ -35,7 +35,7 @@ def norm_layers(module: nn.Module) -> tuple[_BatchNorm, ...]:
         ):
             raise CutError(
                 "A traced graph calls batch normalization as a function, with the mode it was traced in; its "
-                "normalization policy cannot be chosen. Trace with the normalization layers as leaf modules."
+                "batch-norm policy cannot be chosen. Trace with the normalization layers as leaf modules."
             )
     return tuple(layer for layer in module.modules() if isinstance(layer, _BatchNorm))
 

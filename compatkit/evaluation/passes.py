@@ -91,7 +91,7 @@ def run(
     modules = [extractor, *(column.module for column in columns)]
     if conditions.bn_policy != "running" and len(parts[-1]) < 2 and normalized(*modules):
         raise DataError(
-            f"Normalization {conditions.bn_policy!r} needs at least 2 images in a batch; {len(examples)} images "
+            f"bn_policy {conditions.bn_policy!r} needs at least 2 images in a batch; {len(examples)} images "
             f"in batches of up to {conditions.batch_size} leave 1. Use more images, a larger batch_size, or "
             "the policy 'running'."
         )

@@ -20,7 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from compatkit.contracts.report import EQUAL_SHAPES, Word
+from compatkit.contracts.report import EQUAL_SHAPES, Word, shown_severity
 from compatkit.reports import wording
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def _findings(groups: list[Group], width: int) -> Iterator[Text]:
         finding = group.example
         yield Text()
         yield Text.assemble(
-            (group.severity, wording.SEVERITIES[group.severity] or "default"),
+            (shown_severity(group.severity), wording.SEVERITIES[group.severity] or "default"),
             f"  {group.code} ({finding.level}): {wording.many(group.pairs)}",
         )
         mends = group.severity in ("refuses", "adaptable", "warns")

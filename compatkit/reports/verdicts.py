@@ -10,7 +10,7 @@ import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.check import compare
-from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines
+from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines, shown_severity
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.reports.document import json_text
 from compatkit.reports.markdown import escape, row
@@ -81,7 +81,8 @@ class Verdicts(Outlines, Tabular):
         for group in self.groups():
             finding = group.example
             pairs = f"{group.pairs:,}", f"{group.extractor} with {group.head}"
-            texts = finding.level, finding.severity, *pairs, finding.expected, finding.actual, finding.remedy
+            severity = shown_severity(finding.severity)
+            texts = finding.level, severity, *pairs, finding.expected, finding.actual, finding.remedy
             lines.append(row(f"`{finding.code}`", *map(escape, texts)))
         return written("\n".join(lines) + "\n", path)
 

@@ -18,6 +18,8 @@ DASH = "\N{EN DASH}"
 SHORT_DIGEST = 12
 COUNTED = ("fill", "cells")
 """Settings of a matrix that count its cells by where they come from."""
+STORED = {"normalisation": "bn_policy", "policy": "bn_policy", "normalised": "batch normalization"}
+"""Keys of stored settings that people know by another name."""
 SEVERITIES = {
     "refuses": "red",
     "adaptable": "magenta",
@@ -158,7 +160,7 @@ def verdict(cell: Cell | None) -> VerdictWord:
         return VERDICTS["ungraded" if cell.grade == "none" else cell.grade]
     if cell.wiring == "refused":
         return VERDICTS["refused"]
-    if cell.wiring == "needs-adapter":
+    if cell.wiring == "needs-adapter" and (cell.common or "in common" not in cell.reason):
         return VERDICTS["adapter"]
     notes = " ".join((cell.reason, *cell.findings)).lower()
     disjoint = not cell.common and ("common" in cell.reason or "labels-disjoint" in notes)
@@ -287,7 +289,7 @@ def setting_text(value: Any) -> str:
 
 def setting_name(name: str) -> str:
     """Return a setting's name for display: ``batch size`` for ``batch_size``; stored keys by today's names."""
-    return "bn_policy" if name == "normalisation" else visible(name.replace("_", " "))
+    return STORED.get(name) or visible(name.replace("_", " "))
 
 
 def settings_line(settings: Mapping[str, Any]) -> str:

@@ -120,7 +120,7 @@ def test_a_matrix_is_filled_through_a_rung(run: Any) -> None:
     said = run("matrix", *sides, "--bridge", "finetune")
     assert said.code == 2 and "inserts no adapter" in said.err
     said = run("matrix", *sides, "--bridge", "ridge", "--bn-policy", "running", "--data", "nowhere")
-    assert said.code == 2 and "A bridge to " in said.err and "Use normalization 'batch' or" in said.err
+    assert said.code == 2 and "A bridge to " in said.err and "Use bn_policy 'batch' or" in said.err
     said = run("matrix", *sides, "--bridge", "ridge", "--fill", "none")
     assert said.code == 2 and "--fill none does not read" in said.err
 

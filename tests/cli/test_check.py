@@ -59,7 +59,7 @@ def test_every_pair_must_be_what_is_required(run: Any) -> None:
     assert said.code == 1
     text = " ".join(said.out.split())
     assert (
-        "--require compatible under normalization batch: not for 4 of 4 (exit code 1): digits/left.extractor@1.0.0 with"
+        "--require compatible under bn_policy batch: not for 4 of 4 (exit code 1): digits/left.extractor@1.0.0 with"
         in text
     )
     assert text.endswith("and 1 more")
@@ -92,7 +92,7 @@ def test_what_is_required_is_measured_under_the_normalization_that_is_meant(run:
         keep(store, store.manifest(LEFT), store.manifest(RIGHT), measured)
     assert run("check", LEFT, RIGHT, "--require", "compatible").code == 0
     said = run("check", LEFT, RIGHT, "--require", "compatible", "--bn-policy", "running")
-    assert said.code == 1 and "--require compatible under normalization running: no (exit code 1)" in said.out
+    assert said.code == 1 and "--require compatible under bn_policy running: no (exit code 1)" in said.out
     found = run("check", LEFT, "*right.head", "--require", "perfect", "--bn-policy", "running", "--json")
     assert found.code == 1 and found.json["bn_policy"] == "running" and found.json["unsatisfied"]
     assert run("check", LEFT, RIGHT, "--json").json["bn_policy"] == "batch"
@@ -144,7 +144,7 @@ def test_classes_are_compared_with_a_data_set(run: Any, parts: Path) -> None:
     said = run("check", LEFT, RIGHT, "--data", "some")
     assert said.code == 0 and "labels-partial (data)" in said.out and "0, 1, cat" in said.out
     table = run("check", "*", "*.head", "--data", "some")
-    assert "informs  labels-partial (data): 4 pairs" in table.out
+    assert "info  labels-partial (data): 4 pairs" in table.out
     assert run("check", "*", "*.head", "--data", "no-such-data").code == 2
 
 

@@ -156,7 +156,7 @@ def test_figures_under_another_normalization_leave_a_pair_unproven(store: Store)
     measure(store, "x/left", "x/right", cell("perfect", policy="running"))
     report = ck.Registry.open(store.root).check("x/left", "x/right")
     (found,) = [one for one in report.findings if one.code == "unproven"]
-    assert report.word == "unproven" and "only figures under normalization running" in found.actual
+    assert report.word == "unproven" and "only figures under bn_policy running" in found.actual
 
 
 @pytest.mark.parametrize("known", [("0", "1", "2"), ("0",), ("7",)])

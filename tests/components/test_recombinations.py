@@ -440,8 +440,10 @@ def test_versions_follow_what_changed(registry: ck.Registry) -> None:
     change = registry.diff("pairs/ab@1.0.0", "pairs/ab@2.0.0")
     reasons = [reason for (_, reason) in change.by_level()["blueprint"]]
     assert reasons == [
-        "other parts, adapters between them, or another policy of normalization, without a passed measurement"
+        "other parts, adapters between them, or another batch-norm policy, without a passed measurement"
     ]
+    ((path, _),) = change.by_level()["blueprint"].popitem()[1]
+    assert path == "kwargs.bn_policy" and change.to_json()["changes"][0]["path"] != path
     about = ck.Registry.open(registry.store.root)
     retitled = attrs.evolve(
         registry.store.manifest(LEFT), about=attrs.evolve(registry.store.manifest(LEFT).about, title="x")

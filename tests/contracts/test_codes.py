@@ -272,7 +272,7 @@ CASES = [
         "statistics-far",
         "statistical",
         "warns",
-        "reestimate.*bridge",
+        "bn_policy.*bridge",
         Pair(extractor(features=figures(0.9, 0.8)), head(features=figures(0.4, 0.8))),
         Pair(extractor(features=figures(0.5, 0.8)), head(features=figures(0.4, 0.8))),
     ),

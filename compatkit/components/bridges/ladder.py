@@ -414,6 +414,6 @@ def check_policy(bridge: str, bn_policy: str) -> None:
     if bn_policy not in ANEW:
         raise UsageError(
             f"{bridge} has its own estimated batch-norm statistics, which {bn_policy!r} would replace by stored "
-            f"ones. Use normalization {' or '.join(map(repr, ANEW))}.",
+            f"ones. Use bn_policy {' or '.join(map(repr, ANEW))}.",
             subject=bn_policy,
         )

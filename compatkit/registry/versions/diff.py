@@ -36,6 +36,8 @@ Level = Literal[
 ]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """Levels in display order."""
+POLICY: Location = ("blueprint", "kwargs", "normalisation")
+"""Place of a recombination's batch-norm policy."""
 LONGEST = 60
 """Most characters of a value shown to people."""
 LONGEST_PATH = 200
@@ -68,6 +70,7 @@ class Change:
         after: JSON value, or ABSENT.
         bump: Smallest step that this change alone requires.
         reason: Why.
+        name: Path for people, where it is another than that of the stored key; else empty.
     """
 
     level: Level
@@ -76,6 +79,7 @@ class Change:
     after: Any
     bump: Bump
     reason: str
+    name: str = ""
 
     @property
     def path(self) -> str:
@@ -180,7 +184,8 @@ def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
     changes: list[Change] = []
     for place, left, right in _apart(old, new, ()):
         level = _level(place)
-        changes.append(Change(level, place, left, right, *rules.of(level, place)))
+        name = "kwargs.bn_policy" if new.kind == "recombination" and place == POLICY else ""
+        changes.append(Change(level, place, left, right, *rules.of(level, place), name))
     return Difference(tuple(sorted(changes, key=lambda change: LEVELS.index(change.level))))
 
 
@@ -268,6 +273,6 @@ def _condensed(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
         lists.setdefault(change.place[:-1] if number else change.place, []).append(change)
     for together in lists.values():
         if len(together) <= TOGETHER:
-            yield from ((change.path, change.values) for change in together)
+            yield from ((change.name or change.path, change.values) for change in together)
             continue
         yield written(together[0].place[_depth(together[0].place) : -1]), f"{len(together)} values changed"

@@ -18,7 +18,7 @@ ORDER: tuple[Bump, ...] = ("none", "patch", "minor", "major")
 Demand = tuple[Bump, str]
 
 _PREPROCESSING = "the same weights behind other preprocessing"
-_RECOMBINED = "other parts, adapters between them, or another policy of normalization"
+_RECOMBINED = "other parts, adapters between them, or another batch-norm policy"
 MEASURED = ", whose stated measurement passed"
 """End of a reason if a measurement reduced the step."""
 _CONSEQUENCE = "goes with the new weights"
