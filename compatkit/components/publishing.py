@@ -91,7 +91,7 @@ class Publishing(Combining):
           adapters that are not components.
         - An adapter from ``Recombination.inserted``, for later use as ``recombine(..., adapters=[...])``.
         - A ``Bridge``: the fitted adapter as ``<name>.adapter`` or the refitted head as ``<name>.head``, and the
-          recombination that pins all parts and records its judgement under ``training["bridge"]``.
+          recombination that pins all parts and records its judgment under ``training["bridge"]``.
         - A manifest with ``state``: a component that was not trained here. The module is built from blueprint and
           weights, and derived ports are compared with the stated ones before anything is written. The payload is
           replaced by that of ``state``, and a missing probe is added. Blobs and parents that it names must be in the

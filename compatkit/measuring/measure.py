@@ -1,4 +1,4 @@
-"""Measure metrics of a network on a set of images, all of them in one pass."""
+"""Compute several metrics of a network in one pass over a set of images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.contracts.contract import Data
+from compatkit.contracts.contract import Data as Preprocessing
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.assembly import Assembly
@@ -51,97 +51,102 @@ def measure(
     *,
     layers: Sequence[str] = (),
     other: Network | None = None,
-    preprocessing: Data | None = None,
+    preprocessing: Preprocessing | None = None,
     batch_size: int = 256,
     seed: int | None = None,
     precision: str = "float32",
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Measurement:
-    """Run images through a network once, in eval mode and without gradients, and compute all metrics.
+    """Compute several metrics of a network in one pass over a set of images.
 
-    Modes, weights, buffers and hooks are restored, also after an error.
+    The network runs in eval mode and without gradients. Modes, weights, buffers and hooks are restored, also after an
+    error.
 
     Args:
-        network: A module; a task of a fit, ``fit.tasks["digits"]``; what ``Registry.recombine`` gives.
-        data: Images with labels; of a data set the test split; or two tensors, normalized images ``(n, channels,
-            height, width)`` and class indices ``(n,)``. None where every metric needs weights alone.
-        metrics: Names of installed metrics, or metrics: ``ck.metrics.make_metric("accuracy", top=5)``.
-        layers: Names or globs of the layers that metrics need: paths in the whole network.
-        other: Another network, for metrics that compare two; it sees the same images, with its own preprocessing if it
-            states one, and has the same layers.
-        preprocessing: Preprocessing of images for both networks; None takes that of the task or contract.
+        network: A module; a task of a fit, ``fit.tasks["digits"]``; or what ``Registry.recombine`` returns.
+        data: A data set (its test split is used), a split, or a pair of tensors: normalized images ``(n, channels,
+            height, width)`` and class indices ``(n,)``. None if all metrics need only the weights.
+        metrics: Names of installed metrics, or Metric objects such as ``ck.metrics.make_metric("accuracy", top=5)``.
+        layers: Module paths or globs of the layers that the metrics record.
+        other: Second network for comparison metrics. Runs on the same images, with its own preprocessing if it has one;
+            must have the same layer names.
+        preprocessing: Preprocessing of the images for both networks; None takes that of the task or contract.
         batch_size: Largest batch.
-        seed: Of the order of the images; None keeps the order given.
+        seed: Seed for shuffling; None keeps the given order.
         precision: ``"float32"`` (TF32 off) or ``"bfloat16"`` (autocast).
         device: Device to run on; None takes the network's.
         progress: Called after each batch.
 
     Raises:
-        UnknownName: A metric or layer does not exist; the message has the nearest.
-        UsageError: Layers, another network, images or preprocessing are missing that a metric needs; or an argument has
-            the wrong type.
-        DataError: Values of a layer are not finite; the message names layer and batch.
+        UnknownName: A metric or layer does not exist; the message suggests the closest name.
+        UsageError: A metric needs layers, a second network, images or preprocessing that are missing; or an argument
+            has the wrong type.
+        DataError: The network fails on the images, or values of a layer are not finite; the message names layer and
+            batch.
         PluginError: A metric is broken.
         EnvironmentFailure: The device does not exist.
     """
-    chosen = metrics_of(metrics)
+    metric_list = metrics_of(metrics)
     _check_images(data)
     COUNT.check("measure", batch_size=batch_size)
     if seed is not None:
         SEED.check("measure", seed=seed)
     layers = texts_of(layers, "layers", "the path or glob of a layer, such as 'layer1.*'")
-    wanted = {name for metric in chosen for name in observed(metric)}
+    required_fields = {name for metric in metric_list for name in observed(metric)}
     parts = parts_of(network)
     known_layers = layers_of(parts)
     classes = data.classes if isinstance(data, (Split, DataSet)) else ()
-    subject = Subject(
+    network_under_test = Subject(
         network=_whole(network),
         layers=choose(known_layers, layers),
         classes=classes,
         other=None if other is None else _whole(other),
         other_layers={} if other is None else choose(layers_of(parts_of(other)), layers),
     )
-    _check_wanted(wanted, subject, known_layers, data)
+    _check_required(required_fields, network_under_test, known_layers, data)
     tensors = (tensor for part in parts.values() for tensor in part.state_dict().values())
     own_device = next((tensor.device for tensor in tensors), torch.device("cpu"))
     conditions = Conditions("running", batch_size, seed or 0, precision, str(device or own_device))
-    states = [metric.init() for metric in chosen]
+    states = [metric.init() for metric in metric_list]
     settings: dict[str, Any] = {
-        "layers": list(subject.layers),
+        "layers": list(network_under_test.layers),
         "torch": str(torch.__version__),
         "bn_policy": getattr(network, "bn_policy", "running"),
     }
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(numerics(conditions))
-        for module in (subject.network, subject.other):
+        for module in (network_under_test.network, network_under_test.other):
             if module is not None:
                 stack.enter_context(placed(module, conditions.device))
                 stack.enter_context(evaluation_mode(module))
-        if data is not None and wanted:
-            own = preprocessing or getattr(network, "data", None)
-            source = _source(data, own, conditions.device)
-            others = preprocessing or getattr(other, "data", None) or own
-            sources = source, source if others == own else _source(data, others, conditions.device)
-            settings |= {**source.facts, "batch_size": batch_size, "precision": conditions.precision}
+        if data is not None and required_fields:
+            own_preprocessing = preprocessing or getattr(network, "data", None)
+            source = _source(data, own_preprocessing, conditions.device)
+            other_preprocessing = preprocessing or getattr(other, "data", None) or own_preprocessing
+            same = other_preprocessing == own_preprocessing
+            sources = source, source if same else _source(data, other_preprocessing, conditions.device)
+            settings |= {**source.settings, "batch_size": batch_size, "precision": conditions.precision}
             settings |= {"device": conditions.device, "seed": seed}
-            recorded = stack.enter_context(_recording(subject.layers, wanted, ""))
-            compared = stack.enter_context(_recording(subject.other_layers, wanted, "other_"))
+            recorded = stack.enter_context(_recording(network_under_test.layers, required_fields, ""))
+            compared = stack.enter_context(
+                _recording(network_under_test.other_layers, required_fields, "other_")
+            )
             index_batches = batches(source.count, batch_size, seed)
             settings["order"] = hashlib.sha256(torch.cat(index_batches).numpy().tobytes()).hexdigest()
-            for number, positions in enumerate(index_batches, 1):
-                batch = _observe(subject, sources, positions, number, (recorded, compared))
+            for number, indices in enumerate(index_batches, 1):
+                batch = _observe(network_under_test, sources, indices, number, (recorded, compared))
                 states = [
-                    advance(metric, state, batch, subject) if observed(metric) else state
-                    for metric, state in zip(chosen, states, strict=True)
+                    advance(metric, state, batch, network_under_test) if observed(metric) else state
+                    for metric, state in zip(metric_list, states, strict=True)
                 ]
                 if progress is not None:
                     progress(number, len(index_batches))
         results = [
             result
-            for metric, state in zip(chosen, states, strict=True)
-            for result in conclude(metric, state, subject)
+            for metric, state in zip(metric_list, states, strict=True)
+            for result in conclude(metric, state, network_under_test)
         ]
     by_name = {result.name: result for result in results}
     if len(by_name) < len(results):
@@ -154,14 +159,15 @@ def metrics_of(metrics: Any) -> list[Metric]:
     """Return metrics; make those that are named.
 
     Raises:
-        UsageError: An item is neither a name nor a metric, or they are no list; ``subject`` is the wrong value.
+        UsageError: An item is neither a name nor a metric, or they are no list. The error's ``subject`` is the
+            offending value.
     """
-    several = isinstance(metrics, Iterable) and not isinstance(metrics, str | bytes | Mapping)
+    is_list = isinstance(metrics, Iterable) and not isinstance(metrics, str | bytes | Mapping)
     made: list[Metric] = []
-    for metric in metrics if several else [metrics]:
-        if several and isinstance(metric, str):
+    for metric in metrics if is_list else [metrics]:
+        if is_list and isinstance(metric, str):
             made.append(make_metric(metric))
-        elif several and isinstance(metric, Metric) and not isinstance(metric, type):
+        elif is_list and isinstance(metric, Metric) and not isinstance(metric, type):
             made.append(metric)
         else:
             hint = f" Put it in a list: [{metrics!r:.40}]." if isinstance(metrics, str) else ""
@@ -177,7 +183,7 @@ def _check_images(data: Any) -> None:
     """Check that data are images with labels.
 
     Raises:
-        UsageError: They are not; ``subject`` is the wrong value.
+        UsageError: They are not; the error's ``subject`` is the offending value.
     """
     pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(tensor, Tensor) for tensor in data)
     if not pair and not isinstance(data, Split | DataSet | None):
@@ -193,22 +199,24 @@ class _Source:
     """Source of batches.
 
     Attributes:
-        make: Returns the images at some positions as the network takes them.
-        facts: What the measurement's settings say of the data.
+        make: Return the preprocessed images at these indices.
+        settings: Entries on the images for the settings of the measurement.
     """
 
     count: int
     labels: Tensor
     make: Callable[[Tensor], Tensor]
-    facts: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
 
-def _source(data: Images, preprocessing: Data | None, device: str) -> _Source:
+def _source(data: Images, preprocessing: Preprocessing | None, device: str) -> _Source:
     if isinstance(data, tuple):
         images, labels = data
         if len(images) != len(labels):
             raise DataError(f"{len(images)} images come with {len(labels)} labels; each needs one.")
-        return _Source(len(labels), labels.long(), lambda at: images[at].to(device), {"images": len(labels)})
+        return _Source(
+            len(labels), labels.long(), lambda indices: images[indices].to(device), {"images": len(labels)}
+        )
     split = data.test if isinstance(data, DataSet) else data
     if preprocessing is None:
         raise UsageError(
@@ -216,53 +224,63 @@ def _source(data: Images, preprocessing: Data | None, device: str) -> _Source:
             "fit.tasks[...].data, registry.manifest(...).contract.data), or images as tensors."
         )
 
-    def make(at: Tensor) -> Tensor:
-        return normalize(prepare(split.take(at.numpy()), preprocessing).images, preprocessing, device=device)
+    def make(indices: Tensor) -> Tensor:
+        prepared = prepare(split.take(indices.numpy()), preprocessing)
+        return normalize(prepared.images, preprocessing, device=device)
 
-    facts = {"data": split.name, "data_digest": split.digest, "images": len(split), "sample": split.sample}
-    return _Source(len(split), torch.from_numpy(split.labels), make, facts)
+    settings = {"data": split.name, "data_digest": split.digest, "images": len(split), "sample": split.sample}
+    return _Source(len(split), torch.from_numpy(split.labels), make, settings)
 
 
 def _observe(
-    subject: Subject,
+    network_under_test: Subject,
     sources: tuple[_Source, _Source],
-    positions: Tensor,
+    indices: Tensor,
     number: int,
     recordings: tuple[LayerRecord, LayerRecord],
 ) -> Observation:
     (source, other_source), (recorded, compared) = sources, recordings
-    images = source.make(positions)
-    labels = source.labels[positions].to(images.device)
-    # The network may write into its images, so it gets a copy.
-    try:
-        logits = subject.network(images.clone())
-    except torch.OutOfMemoryError:  # a RuntimeError too
-        raise
-    except RuntimeError as error:
-        raise DataError(
-            f"The network does not take images {tuple(images.shape[1:])} of {images.dtype}: {error}. Give images as it "
-            "was trained on, or a network of their type (network.float())."
-        ) from error
+    images = source.make(indices)
+    labels = source.labels[indices].to(images.device)
+    logits = _forward(network_under_test.network, images, "network")
     inputs, outputs = recorded.take(number)
     observation = Observation(
         images=images,
         labels=labels,
-        positions=positions.to(images.device),
+        positions=indices.to(images.device),
         logits=logits.float(),
         inputs=inputs,
         outputs=outputs,
     )
-    if subject.other is None:
+    if network_under_test.other is None:
         return observation
-    other_logits = subject.other(images.clone() if other_source is source else other_source.make(positions))
+    other_images = images if other_source is source else other_source.make(indices)
+    other_logits = _forward(network_under_test.other, other_images, "other network")
     inputs, outputs = compared.take(number)
     return attrs.evolve(
         observation, other_logits=other_logits.float(), other_inputs=inputs, other_outputs=outputs
     )
 
 
-def _recording(layers: Mapping[str, nn.Module], wanted: set[str], prefix: str) -> Any:
-    inputs, outputs = f"{prefix}inputs" in wanted, f"{prefix}outputs" in wanted
+def _forward(network: nn.Module, images: Tensor, name: str) -> Tensor:
+    """Return the logits of a network, which gets a copy of the images, as it may write into them.
+
+    Raises:
+        DataError: The network fails on these images.
+    """
+    try:
+        return network(images.clone())
+    except torch.OutOfMemoryError:  # a RuntimeError too
+        raise
+    except RuntimeError as error:
+        raise DataError(
+            f"The {name} does not take images {tuple(images.shape[1:])} of {images.dtype}: {error}. Check the shape "
+            "and type of the images, or convert the network (network.float())."
+        ) from error
+
+
+def _recording(layers: Mapping[str, nn.Module], required_fields: set[str], prefix: str) -> Any:
+    inputs, outputs = f"{prefix}inputs" in required_fields, f"{prefix}outputs" in required_fields
     return recording(layers if inputs or outputs else {}, inputs=inputs, outputs=outputs)
 
 
@@ -273,7 +291,7 @@ def parts_of(network: Network) -> dict[str, nn.Module]:
         UsageError: It is no network.
     """
     if isinstance(network, Assembly):
-        between = {f"adapters.{place}": adapter for place, adapter in enumerate(network.adapters)}
+        between = {f"adapters.{index}": adapter for index, adapter in enumerate(network.adapters)}
         parts = {"extractor": network.extractor, **between, "head": network.head}
         return {name: part for name, part in parts.items() if part is not None}
     if isinstance(network, TaskState):
@@ -290,16 +308,22 @@ def _whole(network: Network) -> nn.Module:
     return network if isinstance(network, nn.Module) else nn.Sequential(network.extractor, network.head)
 
 
-def _check_wanted(
-    wanted: set[str], subject: Subject, known: Mapping[str, nn.Module], data: Images | None
+def _check_required(
+    required_fields: set[str],
+    network_under_test: Subject,
+    known: Mapping[str, nn.Module],
+    data: Images | None,
 ) -> None:
     """Raise if a metric would lack an input."""
-    if wanted & {"inputs", "outputs", "other_inputs", "other_outputs", "layers"} and not subject.layers:
+    if (
+        required_fields & {"inputs", "outputs", "other_inputs", "other_outputs", "layers"}
+        and not network_under_test.layers
+    ):
         raise UsageError(
             "These metrics look at layers; name some, by path or glob: layers=['layer1.*', 'fc'] (--layer). The "
             f"network's layers are {listed(known)}."
         )
-    if any(name.startswith("other") for name in wanted) and subject.other is None:
+    if any(name.startswith("other") for name in required_fields) and network_under_test.other is None:
         raise UsageError("These metrics compare two networks; give the other one: other=... (--against)")
-    if data is None and wanted & set(OBSERVED):
-        raise UsageError(f"These metrics look at {', '.join(sorted(wanted))} of images; give data.")
+    if data is None and required_fields & set(OBSERVED):
+        raise UsageError(f"These metrics look at {', '.join(sorted(required_fields))} of images; give data.")

@@ -198,7 +198,7 @@ def _weights(training: Mapping[str, object]) -> str:
 
 
 def _bridged(training: Mapping[str, object]) -> dict[str, str]:
-    """Describe how an adapter, a refitted head or a recombination bridges: rung, images, judgement."""
+    """Describe how an adapter, a refitted head or a recombination bridges: rung, images, judgment."""
     whole = training.get("bridge")
     facts = whole if isinstance(whole, Mapping) else training
     rung, residual, agreement = (

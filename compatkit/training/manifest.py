@@ -22,14 +22,14 @@ from compatkit.training.task import Augment, Task
 
 
 def describe(loop: Loop) -> dict[str, Any]:
-    """Return the manifest of a run that has taken no step; the same however many processes take its steps."""
+    """Return the manifest of a run before its first step; independent of the number of processes."""
     setup = loop.setup
     return {
         "schema": 1,
         "trainer": {plan_key(name): value for name, value in loop.settings.stated().items()}
         | {"scheduling": "alternate", "steps_are": "per task"},
         "tasks": [_task(state, loop.task_loops[name].source) for name, state in setup.tasks.items()],
-        "plugins": [_plugin(line, setup.metadata) for line in loop.plugins.manifest()],
+        "plugins": [_plugin(entry, setup.metadata) for entry in loop.plugins.manifest()],
         "frozen": _frozen(setup),
         "environment": {
             "compatkit": version("compatkit"),
@@ -44,15 +44,15 @@ def describe(loop: Loop) -> dict[str, Any]:
     }
 
 
-def _plugin(line: dict[str, Any], metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    chosen = metadata.get(line["as"])
-    return line if chosen is None else {**line, "chosen": dict(chosen)}
+def _plugin(entry: dict[str, Any], metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    chosen = metadata.get(entry["as"])
+    return entry if chosen is None else {**entry, "chosen": dict(chosen)}
 
 
 def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
     task = state.task
     started = {side: part.digest for side in SIDES if (part := getattr(task, side)) is not None}
-    normalize = task.normalize and {name: list(numbers) for name, numbers in task.normalize.items()}
+    normalize = task.normalize and {name: list(mean_std) for name, mean_std in task.normalize.items()}
     return {
         "name": task.name,
         "backbone": task.model,
@@ -81,12 +81,12 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
 
 
 def _mixed(task: Task) -> dict[str, float]:
-    """Return what is done to labels and to whole batches, where something is."""
+    """Return label smoothing, mixup and cutmix settings that are nonzero."""
     return {name: value for name in ("smoothing", "mixup", "cutmix") if (value := getattr(task, name))}
 
 
 def _architecture(state: TaskState) -> dict[str, Any]:
-    """Return how the network differs from a network that is cut in two; nothing for a plain one."""
+    """Return the non-default architecture settings; empty for one network split into extractor and head."""
     task, head = state.task, state.head_blueprint
     width = state.extractor_blueprint.width
     builder = planned_builder(head.builder, head.model)
@@ -101,10 +101,10 @@ def _architecture(state: TaskState) -> dict[str, Any]:
 
 
 def _cropped(state: TaskState) -> dict[str, Any]:
-    """Return how images are resized and cropped where weights of a folder state it."""
+    """Return resize and crop settings that come with pretrained weights from a folder and are not the defaults."""
     preprocessing = {name: getattr(state.data, name) for name in ("interpolation", "crop_pct", "crop_mode")}
-    usual = {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"}
-    return {"resized": preprocessing} if state.task.extractor is None and preprocessing != usual else {}
+    default = {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"}
+    return {"resized": preprocessing} if state.task.extractor is None and preprocessing != default else {}
 
 
 def _frozen(setup: SetUp) -> dict[str, Any]:
@@ -121,7 +121,10 @@ def _frozen(setup: SetUp) -> dict[str, Any]:
 
 
 def _augment(augment: Augment) -> Any:
-    """Return JSON values; of a transform its own description, or its name where that has an address."""
+    """Return the augmentation as JSON.
+
+    For a callable its repr, or its class name if the repr contains a memory address.
+    """
     if isinstance(augment, Mapping):
         return dict(augment)
     if callable(augment):
@@ -131,7 +134,10 @@ def _augment(augment: Augment) -> Any:
 
 
 def _loader(loader: Any) -> Any:
-    """Return JSON values: what names a plugin's loader, or the type of another."""
+    """Return the loader as JSON.
+
+    Its name or configuration if a plugin provides it, otherwise its class name.
+    """
     if isinstance(loader, str):
         return loader
     return dict(loader) if isinstance(loader, Mapping) else type(loader).__qualname__
@@ -143,7 +149,8 @@ class Explanation:
 
     Attributes:
         tasks: For each its network, data, and batches.
-        owners: For each module that parameters live in: their names, their count, and the optimizer that moves them.
+        owners: For each module with parameters: ``parameters``, the names of its tensors; ``values``, their number of
+            elements; and ``moved_by``, the optimizer that updates them, or None.
         events: Plugins that are called at each event of a run, in their order, as a table.
         execution: ``mode`` and ``reason``.
         chosen: By plugin, the choices that it reported in its set-up.
@@ -193,12 +200,14 @@ class Explanation:
 
     def __str__(self) -> str:
         owners = {
-            owner["owner"]: f"{len(owner['parameters']):,} parameters, {owner['values']:,} values, moved by "
-            f"{owner['moved_by'] or 'nothing'}"
+            owner[
+                "owner"
+            ]: f"{len(owner['parameters']):,} tensors, {owner['values']:,} parameters, optimizer "
+            f"{owner['moved_by'] or 'none'}"
             for owner in self.owners
         }
         parts: dict[str, Mapping[str, Any]] = {
-            **{f"Task {task['task']}": task for task in self.tasks},
+            **{f"Task {task['task']}": _printed(task) for task in self.tasks},
             "Hyperparameters": self.settings,
             "Regularizers": {plugin["as"]: plugin["settings"] for plugin in self.regularizers},
             "Owners of the parameters": owners,
@@ -214,6 +223,10 @@ class Explanation:
     __repr__ = __str__
 
 
+def _printed(task: Mapping[str, Any]) -> dict[str, Any]:
+    return {"steps_per_epoch" if name == "steps_an_epoch" else name: value for name, value in task.items()}
+
+
 def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line a fact, with nested facts below it."""
     for name, value in facts.items():
@@ -225,7 +238,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _owners(loop: Loop) -> Sequence[Mapping[str, Any]]:
-    movers = {
+    optimizer_by_parameter = {
         id(parameter): f"{name} ({loop.settings.optimizer})"
         for name, optimizer in loop.optimizers.items()
         for group in optimizer.param_groups
@@ -237,7 +250,12 @@ def _owners(loop: Loop) -> Sequence[Mapping[str, Any]]:
             "parameters": [name for name, _ in module.named_parameters()],
             "values": sum(parameter.numel() for parameter in module.parameters()),
             "moved_by": next(
-                (movers[id(parameter)] for parameter in module.parameters() if id(parameter) in movers), None
+                (
+                    optimizer_by_parameter[id(parameter)]
+                    for parameter in module.parameters()
+                    if id(parameter) in optimizer_by_parameter
+                ),
+                None,
             ),
         }
         for owner, module in {**loop.setup.owners, **loop.setup.unmoved()}.items()

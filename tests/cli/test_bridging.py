@@ -88,7 +88,7 @@ def test_a_bridge_is_published_again_as_the_same_version(run: Any, monkeypatch: 
     for module in (building, inputs):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
     asked = ("--data", "left.npz", "--rungs", "direct", "--publish", "pairs/lr", "--json")
-    monkeypatch.setattr("compatkit.components.bridges.judging.Judgement.says", "fit")
+    monkeypatch.setattr("compatkit.components.bridges.judging.Judgment.verdict", "fit")
     first = run("bridge", *PAIR, *asked)
     again = run("bridge", *PAIR, *asked)
     assert again.code == first.code and again.json["published"] == first.json["published"]
@@ -193,7 +193,7 @@ def test_show_tells_how_a_kept_bridge_was_fitted_and_how_well_it_does(run: Any, 
 
 @pytest.mark.usefixtures("work")
 def test_a_doubtful_bridge_is_published_only_when_told(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compatkit.components.bridges.judging.Judgement.says", "doubtful")
+    monkeypatch.setattr("compatkit.components.bridges.judging.Judgment.verdict", "doubtful")
     asked = ("bridge", *PAIR, "--data", "left.npz", "--rungs", "direct")
     said = run(*asked, "--publish", "pairs/doubted")
     assert said.code == 1 and "--accept-doubtful" in said.out

@@ -291,7 +291,12 @@ def test_the_order_is_that_of_the_data_unless_seeded() -> None:
         (
             {"network": network().half()},
             DataError,
-            r"does not take images .* of torch.float32: .*network.float",
+            r"The network does not take images .* of torch.float32: .*Check the shape .*network.float",
+        ),
+        (
+            {"other": network().half()},
+            DataError,
+            r"The other network does not take images .* of torch.float32: .*Check the shape .*network.float",
         ),
         ({"metrics": ["acuracy"]}, UnknownName, "accuracy"),
         ({"metrics": [Agreement()]}, UsageError, "give the other one: other="),

@@ -16,13 +16,13 @@ from compatkit.components.bridges.inputs import BridgeInputs, BridgeRequest, Lab
 from compatkit.components.bridges.judging import (
     ONE_CLASS,
     accuracy,
+    accuracy_judgment,
     agreement,
     classes_of,
     correct_mask,
-    correctness,
-    largest,
+    majority_share,
+    proportion,
     reference_predictions,
-    share,
     significantly_fewer,
 )
 from compatkit.components.bridges.ladder import Bridge, RungResult, choose, chosen_rungs, reason
@@ -94,7 +94,7 @@ def _facts(request: BridgeRequest, base: BridgeInputs, ladder: Ladder) -> dict[s
             "images": len(base.pairs),
         },
         "held_out": len(base.held_out),
-        "largest": largest(ladder.wanted),
+        "largest": majority_share(ladder.wanted),
         "until": request.until,
         "seed": request.seed,
         "reference": ladder.reference_accuracy(),
@@ -102,7 +102,7 @@ def _facts(request: BridgeRequest, base: BridgeInputs, ladder: Ladder) -> dict[s
 
 
 def _recorded(step: RungResult, base: BridgeInputs) -> RungResult:
-    """Return a result whose adapter records its judgement."""
+    """Return a result whose adapter records its judgment."""
     candidate = step.candidate
     if candidate is None or candidate.fitted is None:
         return step
@@ -178,7 +178,7 @@ class Ladder:
     def notes(self, steps: Sequence[RungResult]) -> list[str]:
         """Return remarks on images and features, one sentence each."""
         notes: list[str] = []
-        if (top_share := largest(self.wanted)) >= ONE_CLASS:
+        if (top_share := majority_share(self.wanted)) >= ONE_CLASS:
             notes.append(
                 f"The head's own network gives {top_share:.0%} of the images one answer, so that agreement "
                 "with it tells little. Take images of several classes, or measure with labels."
@@ -249,7 +249,7 @@ class Ladder:
             len(self._labeled.targets) if "labels" in rung_inputs.reads and self._labeled is not None else 0,
             seconds,
             figure,
-            None if right is None or self._checks is None else correctness(right, self._checks[1]),
+            None if right is None or self._checks is None else accuracy_judgment(right, self._checks[1]),
             right,
             "logits" in rung_inputs.reads,
             candidate=candidate,
@@ -268,7 +268,7 @@ class Ladder:
         )
         if not significantly_fewer(after_correct, before_correct):
             return ""
-        before, after = share(before_correct).accuracy, share(after_correct).accuracy
+        before, after = proportion(before_correct).accuracy, proportion(after_correct).accuracy
         return f"rolled back: agreement fell from {before:.3f} to {after:.3f}"
 
     def _logits_on(self, candidate: Candidate, features: Passes, images: Split) -> Tensor:
@@ -281,4 +281,6 @@ class Ladder:
 def _suffices(step: RungResult, until: float) -> bool:
     """Return whether a rung agrees well enough, beyond chance, to stop."""
     agreed = step.agreed
-    return agreed is not None and not step.taught and agreed.figure.accuracy >= until and agreed.says == "fit"
+    return (
+        agreed is not None and not step.taught and agreed.figure.accuracy >= until and agreed.verdict == "fit"
+    )

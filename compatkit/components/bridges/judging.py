@@ -1,4 +1,8 @@
-"""Judge a bridge: agreement with the head's own network, and accuracy."""
+"""Judge bridges by agreement with the head's own network and by accuracy.
+
+A bridge joins an extractor to a head of another network: it inserts an adapter between them, refits the head, or only
+estimates batch-norm statistics anew.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,12 @@ if TYPE_CHECKING:
     from compatkit.data.split import Split
     from compatkit.evaluation.component import Component
 
-Says = Literal["fit", "doubtful", "no fit"]
-GO, NO_GO = 5 / 9, 1 / 45
-"""Kappa from which a bridge fits, and up to which it does not: shares of .6 and .12 for ten equal classes."""
+Verdict = Literal["fit", "doubtful", "no fit"]
+FIT_KAPPA, NO_FIT_KAPPA = 5 / 9, 1 / 45
+"""Kappa >= FIT_KAPPA means fit, <= NO_FIT_KAPPA means no fit.
+
+With ten balanced classes these are agreements of 0.60 and 0.12.
+"""
 ONE_CLASS = 0.9
 """Share of one prediction from which the reference predictions are uninformative."""
 NOT_FINITE = -1
@@ -26,92 +33,96 @@ NOT_FINITE = -1
 
 
 @attrs.frozen
-class Judgement:
-    """Share of correct predictions of a bridge on images that nothing was fitted to.
+class Judgment:
+    """Agreement or accuracy of a bridge on held-out images.
 
     Attributes:
-        figure: The share.
-        chance: Expected share of predictions independent of the images.
-        largest: Share of the most frequent reference prediction.
+        figure: Agreement or accuracy.
+        chance: Agreement or accuracy expected by chance.
+        majority_share: Share of the most frequent reference prediction or class.
     """
 
     figure: Figure
     chance: float
-    largest: float
+    majority_share: float
 
     @property
     def kappa(self) -> float | None:
-        """Cohen's kappa, the share of the way from chance to 1 (Cohen 1960); None if chance is 1."""
+        """(value - chance) / (1 - chance); Cohen's kappa for agreement (Cohen 1960). None if chance is 1."""
         return self._above_chance(self.figure.accuracy) if self.chance < 1 else None
 
     @property
-    def says(self) -> Says:
+    def verdict(self) -> Verdict:
         """Verdict; definite only if the whole interval supports it and the reference predictions are informative."""
-        if self.kappa is None or self.largest >= ONE_CLASS:
+        if self.kappa is None or self.majority_share >= ONE_CLASS:
             return "doubtful"
-        if self._above_chance(self.figure.low) >= GO:
+        if self._above_chance(self.figure.low) >= FIT_KAPPA:
             return "fit"
-        # The interval of chance agreement always crosses the lower bound; it must not reach the upper one.
-        return "no fit" if self.kappa <= NO_GO and self._above_chance(self.figure.high) < GO else "doubtful"
+        # For a bridge at chance the interval always contains NO_FIT_KAPPA, so the point estimate is tested there and
+        # only the upper end must stay below FIT_KAPPA.
+        no_fit = self.kappa <= NO_FIT_KAPPA and self._above_chance(self.figure.high) < FIT_KAPPA
+        return "no fit" if no_fit else "doubtful"
 
     @property
     def rank(self) -> tuple[float, float]:
         """Sort key; the best is last."""
         return (self.kappa or 0.0, self.figure.accuracy)
 
-    def _above_chance(self, share: float) -> float:
-        return (share - self.chance) / (1 - self.chance)
+    def _above_chance(self, value: float) -> float:
+        return (value - self.chance) / (1 - self.chance)
 
 
-def agreement(answers: Tensor, wanted: Tensor) -> Judgement:
-    """Return how often two networks predict the same.
+def agreement(predictions: Tensor, reference_predictions: Tensor) -> Judgment:
+    """Judge a bridge by how often it predicts the same as the head's own network.
 
     Chance is the agreement of independent predictions with the same class shares: the sum over classes of the product
     of shares (Cohen 1960).
 
     Args:
-        answers: Predictions of a bridge, int64 ``(n,)``; ``NOT_FINITE`` if there is none.
-        wanted: Predictions of the head's own network on the same images, int64 ``(n,)``.
+        predictions: Predictions of a bridge, int64 ``(n,)``; ``NOT_FINITE`` where the outputs are not finite.
+        reference_predictions: Predictions of the head's own network on the same images, int64 ``(n,)``.
     """
-    count, outputs = len(wanted), int(max(answers.max(), wanted.max())) + 1
-    predicted, expected = (
-        predictions[predictions >= 0].bincount(minlength=outputs) for predictions in (answers, wanted)
+    images = len(reference_predictions)
+    outputs = int(max(predictions.max(), reference_predictions.max())) + 1
+    counts, reference_counts = (
+        classes[classes >= 0].bincount(minlength=outputs) for classes in (predictions, reference_predictions)
     )
-    chance = int((predicted * expected).sum()) / count**2
-    return Judgement(share(answers == wanted), chance, largest(wanted))
+    chance = int((counts * reference_counts).sum()) / images**2
+    agreed = proportion(predictions == reference_predictions)
+    return Judgment(agreed, chance, majority_share(reference_predictions))
 
 
-def largest(answers: Tensor) -> float:
+def majority_share(predictions: Tensor) -> float:
     """Return the share of the most frequent prediction."""
-    return int(answers.bincount().max()) / len(answers)
+    return int(predictions.bincount().max()) / len(predictions)
 
 
-def share(right: Tensor) -> Figure:
-    """Return a share with its interval."""
-    return figure(int(right.sum()), len(right))
+def proportion(correct: Tensor) -> Figure:
+    """Return the proportion of true values with its interval."""
+    return figure(int(correct.sum()), len(correct))
 
 
 def significantly_fewer(after: Tensor, before: Tensor) -> bool:
-    """Return whether significantly fewer are right than before.
+    """Return whether significantly fewer are correct than before.
 
     Args:
-        after: Which images are right with a bridge, bool ``(n,)``.
+        after: Which images are correct with a bridge, bool ``(n,)``.
         before: Without it, for the same images.
     """
-    return _change(after, before)[1] < 0
+    return _change_interval(after, before)[1] < 0
 
 
 def significantly_more(after: Tensor, before: Tensor) -> bool:
-    """Return whether significantly more are right than before.
+    """Return whether significantly more are correct than before.
 
     Args:
-        after: Which images are right with a bridge, bool ``(n,)``.
+        after: Which images are correct with a bridge, bool ``(n,)``.
         before: Without it, for the same images.
     """
-    return _change(after, before)[0] > 0
+    return _change_interval(after, before)[0] > 0
 
 
-def _change(after: Tensor, before: Tensor) -> tuple[float, float]:
+def _change_interval(after: Tensor, before: Tensor) -> tuple[float, float]:
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
     return paired_interval_of_counts(gained, lost, len(after))
 
@@ -144,16 +155,16 @@ def accuracy(logits: Tensor, images: Split, head: Component) -> Figure:
     Raises:
         DataError: No image belongs to a common class.
     """
-    return share(correct_mask(logits, images, head))
+    return proportion(correct_mask(logits, images, head))
 
 
 def correct_mask(logits: Tensor, images: Split, head: Component) -> Tensor:
-    """Return for each image of a common class whether it is classified correctly, bool ``(n,)``.
+    """Return for each image of a common class whether it is classified correctly.
 
     Arguments and errors as for ``accuracy``.
 
     Returns:
-        In the order of the images; those of other classes are left out.
+        bool ``(m,)``, m = images of common classes, in order.
     """
     import torch
 
@@ -167,31 +178,31 @@ def correct_mask(logits: Tensor, images: Split, head: Component) -> Tensor:
     return tally.restricted[tally.counted]
 
 
-def correctness(right: Tensor, images: Split) -> Judgement:
-    """Return the accuracy of a bridge; chance is the share of the most frequent class.
+def accuracy_judgment(correct: Tensor, images: Split) -> Judgment:
+    """Judge a bridge by its accuracy; chance is the share of the most frequent class.
 
     Args:
-        right: Whether each image is classified correctly.
+        correct: Whether each image is classified correctly.
         images: Images with labels, of classes that the head knows.
     """
-    largest = max(images.counts) / len(images)
-    return Judgement(share(right), largest, largest)
+    majority = max(images.counts) / len(images)
+    return Judgment(proportion(correct), majority, majority)
 
 
 def classes_of(images: Split, head: Component) -> list[tuple[int, int]]:
-    """Return the matching (class of the images, output of the head).
+    """Return pairs (class index of the data set, output index of the head) of classes with the same label.
 
     Args:
         images: Images with labels.
         head: Component that names the outputs.
 
     Raises:
-        DataError: There are none.
+        DataError: No class matches.
     """
-    known = head.labels
+    head_labels = head.labels
     pairs = shared(images, head)
     if not pairs:
-        names = ", ".join(label.name for label in known) or "classes without names"
+        names = ", ".join(label.name for label in head_labels) or "classes without names"
         raise DataError(
             f"{images.name} has the classes {', '.join(images.classes)}, and {head.reference} knows {names}: none in "
             "common. Leave the labels out; features are bridged without them.",
@@ -200,7 +211,7 @@ def classes_of(images: Split, head: Component) -> list[tuple[int, int]]:
     return pairs
 
 
-def measurable(images: Split, head: Component) -> bool:
+def has_known_class(images: Split, head: Component) -> bool:
     """Return whether some image belongs to a class that the head knows.
 
     Args:
@@ -214,11 +225,10 @@ def measurable(images: Split, head: Component) -> bool:
 
 
 def shared(images: Split, head: Component) -> list[tuple[int, int]]:
-    """Return the matching (class of the images, output of the head), possibly none.
+    """Return pairs (class index of the data set, output index of the head), possibly none.
 
     Args:
         images: With labels.
         head: The head, with named classes.
     """
-    known = head.labels
-    return known_classes(images.classes, known, owners=(images.name, head.reference))
+    return known_classes(images.classes, head.labels, owners=(images.name, head.reference))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.components.bridges.judging import Judgement, significantly_more
+from compatkit.components.bridges.judging import Judgment, significantly_more
 from compatkit.contracts.evidence import Figure, Rung
 from compatkit.errors import IncompatibleError, UsageError, type_of
 from compatkit.foundation.arguments import texts_of
@@ -72,7 +72,7 @@ def chosen_rungs(names: Sequence[str] | None, labeled: bool) -> list[str]:
 
 
 BRIDGED = "head"
-"""Key of a judgement for the digest of the original head, which a refitted one replaces."""
+"""Key of a judgment for the digest of the original head, which a refitted one replaces."""
 ANEW = ("batch", "reestimate")
 """Batch-norm policies with statistics of the present features."""
 
@@ -100,14 +100,14 @@ class RungResult:
     """
 
     rung: str
-    agreed: Judgement | None = None
+    agreed: Judgment | None = None
     explained: float | None = None
     images: int = 0
     estimated: int = 0
     labels: int = 0
     seconds: float = 0.0
     accuracy: Figure | None = None
-    checked: Judgement | None = None
+    checked: Judgment | None = None
     right: Tensor | None = attrs.field(default=None, repr=False)
     taught: bool = False
     note: str = ""
@@ -130,14 +130,14 @@ class RungResult:
         return None if self.agreed is None else self.agreed.figure
 
     @property
-    def judged(self) -> Judgement | None:
-        """Judgement by held-out labels for a rung trained with labels, else by agreement."""
+    def judged(self) -> Judgment | None:
+        """Judgment by held-out labels for a rung trained with labels, else by agreement."""
         return self.checked if self.labels and self.agreed is not None else self.agreed
 
     @property
     def meaning(self) -> str:
         """``"fit"``, ``"doubtful"`` or ``"no fit"``; empty if the rung was left out."""
-        return "" if self.judged is None else self.judged.says
+        return "" if self.judged is None else self.judged.verdict
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""

@@ -1,4 +1,4 @@
-"""Published bridges of a registry with their judgements, and new bridges for many pairs."""
+"""Published bridges of a registry with their judgments, and new bridges for many pairs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Bridges:
     store: Store
 
     def of(self, extractor: str, head: str) -> list[BridgeRecord]:
-        """Return the published bridges between two parts with their judgements; reads no weights.
+        """Return the published bridges between two parts with their judgments; reads no weights.
 
         Args:
             extractor: Reference of an extractor.
@@ -176,9 +176,9 @@ def _images_of(extractor: Component, images: Mapping[str, Split]) -> Split | Non
 
 def _tests_of(head: Component, test: Split | None) -> tuple[Split | None, tuple[str, ...]]:
     """Return the test images if the head knows one of their classes; else None and a note."""
-    from compatkit.components.bridges.judging import measurable
+    from compatkit.components.bridges.judging import has_known_class
 
-    if test is None or measurable(test, head):
+    if test is None or has_known_class(test, head):
         return test, ()
     return None, (
         f"No accuracy is measured: {test.name} holds no image of a class that {head.reference} knows.",

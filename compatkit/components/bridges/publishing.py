@@ -68,7 +68,7 @@ def publish(
         published["head"] = _publish_head(store, f"{name}.head", _manifest(step, candidate), candidate)
         head = load(store, published["head"])
     whole = _recombined(candidate, head, adapters, result.recombination.report)
-    judged = {"bridge": _judgement(step, result.facts, candidate.inputs.head)}
+    judged = {"bridge": _judgment(step, result.facts, candidate.inputs.head)}
     published["recombination"] = publish_recombination(store, name, whole, about=about, training=judged)
     return published
 
@@ -116,7 +116,7 @@ def check_verdict(step: RungResult, name: str, accept_doubtful: bool) -> None:
 
 
 def outcome(step: RungResult) -> dict[str, Any]:
-    """Return the judgement recorded with a fit."""
+    """Return the judgment recorded with a fit."""
     if step.agreed is None:
         return {}
     return {
@@ -145,20 +145,20 @@ def _recombined(
     )
 
 
-def _judgement(step: RungResult, facts: Mapping[str, Any], head: Component) -> dict[str, Any]:
-    """Return the record of a whole bridge: its rung, its judgement, and what that is based on."""
-    judgement = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": facts["seed"]}
+def _judgment(step: RungResult, facts: Mapping[str, Any], head: Component) -> dict[str, Any]:
+    """Return the record of a whole bridge: its rung, its judgment, and what that is based on."""
+    judgment = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": facts["seed"]}
     if step.labels:
-        judgement["labels"] = step.labels
+        judgment["labels"] = step.labels
     if step.checked is not None:
         figure = step.checked.figure
-        judgement["checked"] = {
+        judgment["checked"] = {
             "share": figure.accuracy,
             "images": figure.count,
             "chance": step.checked.chance,
         }
     basis = {"reference": facts["reference"], "paired_on": dict(facts["paired_on"])}
-    return judgement | basis | {BRIDGED: head.digest}
+    return judgment | basis | {BRIDGED: head.digest}
 
 
 def _manifest(step: RungResult, candidate: Candidate) -> Manifest:

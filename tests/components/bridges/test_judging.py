@@ -10,13 +10,13 @@ from torch import Tensor
 
 from compatkit.components.bridges.dividing import split_labeled
 from compatkit.components.bridges.judging import (
-    GO,
-    NO_GO,
+    FIT_KAPPA,
+    NO_FIT_KAPPA,
     NOT_FINITE,
-    Judgement,
+    Judgment,
+    accuracy_judgment,
     agreement,
-    correctness,
-    largest,
+    majority_share,
     significantly_fewer,
     significantly_more,
 )
@@ -27,8 +27,8 @@ from compatkit.errors import DataError
 PART = part("own", torch.eye(4))
 
 
-def of(right: int, count: int, chance: float = 0.1, largest: float = 0.1) -> Judgement:
-    return Judgement(figure(right, count), chance, largest)
+def of(right: int, count: int, chance: float = 0.1, majority: float = 0.1) -> Judgment:
+    return Judgment(figure(right, count), chance, majority)
 
 
 def test_chance_is_what_independent_answers_agree_on() -> None:
@@ -47,32 +47,34 @@ def test_one_answer_to_all_is_no_agreement() -> None:
     constant = agreement(torch.zeros(100, dtype=torch.int64), wanted)
     # .8 agree, and .8 do so by chance
     assert (constant.figure.accuracy, constant.chance, constant.kappa) == (0.8, 0.8, 0)
-    assert constant.says == "no fit"
+    assert constant.verdict == "no fit"
     both = agreement(torch.zeros(100, dtype=torch.int64), torch.zeros(100, dtype=torch.int64))
-    assert (both.kappa, both.says) == (None, "doubtful")
+    assert (both.kappa, both.verdict) == (None, "doubtful")
     nearly = agreement(torch.tensor([0] * 95 + [1] * 5), torch.tensor([0] * 95 + [1] * 5))
-    assert nearly.kappa == 1 and nearly.largest == 0.95 and nearly.says == "doubtful"
+    assert nearly.kappa == 1 and nearly.majority_share == 0.95 and nearly.verdict == "doubtful"
     # answers that are not finite agree with none, and count in the shares: (.5 * .5)
     broken = agreement(torch.tensor([0, 0, NOT_FINITE, NOT_FINITE]), torch.tensor([0, 1, 0, 1]))
     assert broken.figure.correct == 1 and broken.chance == 0.25
 
 
 def test_the_bounds_are_those_of_ten_classes_of_equal_size() -> None:
-    assert of(600, 1000).kappa == pytest.approx(GO) and of(120, 1000).kappa == pytest.approx(NO_GO)
-    assert [of(one, 1000).says for one in (640, 300, 119)] == ["fit", "doubtful", "no fit"]
-    assert of(100, 1000).says == "no fit"  # as much as chance gives
+    assert of(600, 1000).kappa == pytest.approx(FIT_KAPPA) and of(120, 1000).kappa == pytest.approx(
+        NO_FIT_KAPPA
+    )
+    assert [of(one, 1000).verdict for one in (640, 300, 119)] == ["fit", "doubtful", "no fit"]
+    assert of(100, 1000).verdict == "no fit"  # as much as chance gives
 
 
 def test_few_images_say_it_less_firmly() -> None:
     """9 of 10 leave .596 open, 450 of 500 not; 8 of 10 leave .490."""
     assert of(9, 10).figure.low == pytest.approx(0.596, abs=1e-3)
-    assert [of(8, 10).says, of(9, 10).says, of(10, 10).says, of(450, 500).says] == [
+    assert [of(8, 10).verdict, of(9, 10).verdict, of(10, 10).verdict, of(450, 500).verdict] == [
         "doubtful",
         "doubtful",
         "fit",
         "fit",
     ]
-    assert of(0, 5).says == "no fit" and of(0, 2).says == "doubtful"  # up to .43 and up to .66
+    assert of(0, 5).verdict == "no fit" and of(0, 2).verdict == "doubtful"  # up to .43 and up to .66
 
 
 def unbalanced() -> Head:
@@ -81,7 +83,7 @@ def unbalanced() -> Head:
     for step in range(60):
         module.last.bias.data[0] += 0.5
         made = between(PART, PART, head_of(PART, module))
-        if 0.6 <= largest(climb(made).wanted) <= 0.85:
+        if 0.6 <= majority_share(climb(made).wanted) <= 0.85:
             return module
         assert step < 59
     raise AssertionError
@@ -109,7 +111,7 @@ def test_the_choice_goes_by_kappa() -> None:
 def checked(rung: str, right: int, agreed: int = 50, extra: Tensor | None = None) -> RungResult:
     """Return a step that is right on the first so many of 20 labeled images, half of them of one class."""
     hits = torch.arange(20) < right
-    judged = Judgement(figure(right, 20), 0.5, 0.5)
+    judged = Judgment(figure(right, 20), 0.5, 0.5)
     labels = 80 if rung in LABELED else 0
     return RungResult(
         rung, of(agreed, 100), labels=labels, checked=judged, right=hits, taught=rung == "stitch"
@@ -130,7 +132,7 @@ def test_labels_decide_beyond_what_so_few_images_leave_open() -> None:
 def test_what_labels_decided_is_judged_by_labels_and_says_so() -> None:
     steps = [checked("ridge", 10), checked("finetune", 20, agreed=5)]
     chosen = choose(steps)
-    assert chosen.agreed is not None and chosen.agreed.says == "no fit" and chosen.meaning == "fit"
+    assert chosen.agreed is not None and chosen.agreed.verdict == "no fit" and chosen.meaning == "fit"
     told = reason(chosen, steps)
     assert told.startswith("Labels decided for finetune: it is right on 1.000 of 20 labeled images")
     assert "where ridge reaches 0.500 and one answer to all 0.500" in told
@@ -141,8 +143,8 @@ def test_what_labels_decided_is_judged_by_labels_and_says_so() -> None:
 
 def test_the_chance_of_labels_is_their_most_frequent_class() -> None:
     labels = images(30).take(np.array([0, 3, 6, 1, 2]))  # three of the first class
-    found = correctness(torch.tensor([True, True, False, True, False]), labels)
-    assert (found.chance, found.largest, found.figure.correct) == (0.6, 0.6, 3)
+    found = accuracy_judgment(torch.tensor([True, True, False, True, False]), labels)
+    assert (found.chance, found.majority_share, found.figure.correct) == (0.6, 0.6, 3)
 
 
 def test_held_out_images_are_never_trained_on() -> None:

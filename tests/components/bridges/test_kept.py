@@ -349,7 +349,7 @@ def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
     assert (found.chosen, found.judged_by, found.to_json()["judged_by"]) == ("finetune", "labels", "labels")
     step = found.step("finetune")
     assert step.checked is not None and step.labels == 60 and step.checked.figure.count == 60
-    assert found.says == step.checked.says != "no fit"
+    assert found.says == step.checked.verdict != "no fit"
     assert found.notes[0].startswith("Labels decided for finetune") and found.notes[0] in str(found)
     names = registry.publish(found, "pairs/taught", accept_doubtful=True)
     stated = registry.store.manifest(names["recombination"]).training["bridge"]
@@ -451,7 +451,7 @@ def test_what_is_not_shown_to_fit_is_published_only_when_told(
 ) -> None:
     found = registry.bridge("zoo/again.extractor", "zoo/one.head", images, rungs=["ridge"])
     for verdict in ("doubtful", "no fit"):
-        monkeypatch.setattr("compatkit.components.bridges.judging.Judgement.says", verdict)
+        monkeypatch.setattr("compatkit.components.bridges.judging.Judgment.verdict", verdict)
         assert found.says == verdict
         with pytest.raises(UsageError) as caught:
             registry.publish(found, "pairs/doubted")
@@ -460,5 +460,5 @@ def test_what_is_not_shown_to_fit_is_published_only_when_told(
     registry.publish(found, "pairs/doubted", accept_doubtful=True)
     kept = registry.store.manifest("pairs/doubted")
     assert kept.training["bridge"]["says"] == "no fit"
-    monkeypatch.setattr("compatkit.components.bridges.judging.Judgement.says", "fit")
+    monkeypatch.setattr("compatkit.components.bridges.judging.Judgment.verdict", "fit")
     registry.publish(found, "pairs/fits")
