@@ -53,7 +53,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "publish by place": (
         lambda registry: registry.publish(NO_FIT, "digits"),
         "prefix",
-        "Publish.fit lacks 'prefix' (as prefix=...); it takes fit, prefix, version",
+        "missing argument prefix= to publish a Fit",
     ),
     "publish what": (
         lambda registry: registry.publish(NO_FIT, fit=None, prefix="a"),

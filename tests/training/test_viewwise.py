@@ -281,7 +281,7 @@ def test_what_cannot_be_done_in_one_pass_is_refused_or_done_in_several(
     ("given", "came"),
     [
         (lambda images: images[..., :-1], r"shapes \[\]|a Tensor"),
-        (lambda images: [images[..., :-1]], r"shapes \[\(1, 1, 16, 15\)\]"),
+        (lambda images: [images[..., :-1]], r"\[\(torch.Size\(\[1, 1, 16, 15\]\)"),
         (lambda images: None, r"nothing \(None\)"),
     ],
 )

@@ -30,7 +30,7 @@ def put(store: Store, value: int, size: int = 1) -> Payload:
     entry = {"dtype": "I32", "shape": [size], "data_offsets": [0, 4 * size]}
     header = json.dumps({"weight": entry}).encode()
     head, body = len(header).to_bytes(8, "little") + header, value.to_bytes(4, "little") * size
-    edge = store.objects.put([head, body[: 2 * size], body[2 * size :]])
+    edge = store.objects.put(head, body[: 2 * size], body[2 * size :])
     return Payload(edge, tensor_digest(head + body), 1, size)
 
 
