@@ -206,8 +206,8 @@ def _run(words: list[str], machine: bool) -> int:
         )
     except Exception as error:
         failure = _failure(error, machine)
-        asked = TRACEBACK in words and not isinstance(error, click.ClickException | click.Abort)
-        if asked or failure.exit_code == DEFECT:
+        wants_traceback = TRACEBACK in words and not isinstance(error, click.ClickException | click.Abort)
+        if wants_traceback or failure.exit_code == DEFECT:
             import traceback
 
             click.echo(clean(traceback.format_exc()), err=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from compatkit.training.fit import Fit
 
 
-class Settings(TypedDict, total=False):
+class PublishSettings(TypedDict, total=False):
     """Settings of ``publish``; which of them apply depends on what is published."""
 
     state: Mapping[str, Tensor]
@@ -49,18 +49,20 @@ class Publishing(Combining):
 
     @overload
     def publish(
-        self, what: Fit, *, prefix: str, dry_run: Literal[True], **settings: Unpack[Settings]
+        self, what: Fit, *, prefix: str, dry_run: Literal[True], **settings: Unpack[PublishSettings]
     ) -> dict[str, PolicyOutcome]: ...
     @overload
-    def publish(self, what: Fit, *, prefix: str, **settings: Unpack[Settings]) -> dict[str, str]: ...
+    def publish(self, what: Fit, *, prefix: str, **settings: Unpack[PublishSettings]) -> dict[str, str]: ...
     @overload
-    def publish(self, what: Bridge | Parts, name: str, **settings: Unpack[Settings]) -> dict[str, str]: ...
+    def publish(
+        self, what: Bridge | Parts, name: str, **settings: Unpack[PublishSettings]
+    ) -> dict[str, str]: ...
     @overload
     def publish(
         self,
         what: Adapted | Adapter | Recombination | Manifest,
         name: str,
-        **settings: Unpack[Settings],
+        **settings: Unpack[PublishSettings],
     ) -> str: ...
     def publish(
         self,
@@ -146,8 +148,8 @@ class Publishing(Combining):
             "progress": progress,
             "dry_run": dry_run,
         }
-        given = {key: value for key, value in settings.items() if value not in (None, False, ())}
-        return publish(self.store, what, name, given)
+        stated = {key: value for key, value in settings.items() if value not in (None, False, ())}
+        return publish(self.store, what, name, stated)
 
     def adopt(
         self,

@@ -116,10 +116,10 @@ def _check_samples(runs: Sequence[Any]) -> NDArray[np.int64] | None:
             for key in ("data", "data_digest")
         )
         if digests[0] != digests[1]:
-            said = [f"{name} ({digest[:24]})" for name, digest in zip(names, digests, strict=True)]
+            sources = [f"{name} ({digest[:24]})" for name, digest in zip(names, digests, strict=True)]
             raise DataError(
-                f"Activations of different images cannot be compared: {said[0]} and {said[1]}. Record both networks "
-                "on the same images.",
+                f"Activations of different images cannot be compared: {sources[0]} and {sources[1]}. Record both "
+                "networks on the same images.",
                 subject=names[1],
             )
         positions, other_positions = stated[0].positions, run.positions

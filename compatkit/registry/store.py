@@ -437,13 +437,13 @@ class Store:
             UsageError: A match is of another kind.
         """
         wanted = texts_of(patterns, "patterns", "a reference or pattern such as 'digits/*.head@^1'")
-        found: dict[str, Reference] = {}
+        references: dict[str, Reference] = {}
         for pattern in wanted:
             for reference in resolving.select(self.references, pattern):
-                if kind is not None and (came := self.manifest(reference).kind) != kind:
-                    raise resolving.wrong_kind(reference, came, [kind], pattern)
-                found.setdefault(str(reference if kind is None else reference.digest), reference)
-        return list(found.values())
+                if kind is not None and (actual := self.manifest(reference).kind) != kind:
+                    raise resolving.wrong_kind(reference, actual, [kind], pattern)
+                references.setdefault(str(reference if kind is None else reference.digest), reference)
+        return list(references.values())
 
     def set_alias(
         self, name: str, alias: str, version: str | Version | None, *, expected: str | Anything | None = ANY

@@ -112,13 +112,13 @@ def _as_tasks(tasks: object) -> Sequence[Task]:
     """
     if isinstance(tasks, Task):
         return [tasks]
-    given = [*tasks] if isinstance(tasks, Iterable) and not isinstance(tasks, str | bytes) else [tasks]
-    if wrong := [task for task in given if not isinstance(task, Task)]:
+    listed = [*tasks] if isinstance(tasks, Iterable) and not isinstance(tasks, str | bytes) else [tasks]
+    if wrong := [task for task in listed if not isinstance(task, Task)]:
         raise UsageError(
             f"fit expects a Task or a list of tasks; got {wrong[0]!r:.100}, {type_of(wrong[0])}.",
             subject=wrong[0],
         )
-    return given
+    return listed
 
 
 @attrs.frozen(eq=False)
