@@ -27,7 +27,7 @@ from compatkit.data.labelnames import check_declared
 from compatkit.data.lazy import LazyImages
 from compatkit.data.memory import recalled, remember
 from compatkit.data.partnames import EXPECTED, divides, held_out, part_name, parts_of_files, tell_unused
-from compatkit.data.shardsets import check_finished, check_whole
+from compatkit.data.shardsets import check_complete, check_skipped_files
 from compatkit.data.split import Split
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, MissingDependency
 from compatkit.foundation.bars import Progress, bar
@@ -176,9 +176,9 @@ def _parts_of(folder: Path) -> dict[str, list[str]] | None:
     """
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     files = [path for path in files if not any(name.startswith((".", "_")) for name in path.split("/"))]
-    check_finished([path for path in files if ".parquet" in path.lower()], ".parquet", folder)
+    check_skipped_files([path for path in files if ".parquet" in path.lower()], ".parquet", folder)
     paths = [path for path in files if path.endswith(".parquet")]
-    check_whole(paths, folder)
+    check_complete(paths, folder)
     page = folder / "README.md"
     if page.is_file() and re.search(rb"^configs:", page.read_bytes(), re.MULTILINE):
         return None

@@ -23,7 +23,7 @@ from compatkit.data.files import listed, read_file
 from compatkit.data.holding import parted
 from compatkit.data.partnames import EXPECTED, check_folders, divides, part_name
 from compatkit.data.samefile import file_states_of, repeated
-from compatkit.data.shardsets import tell_single
+from compatkit.data.shardsets import warn_single_shard
 from compatkit.data.split import Split
 from compatkit.errors import DataError, MissingDependency
 
@@ -71,7 +71,7 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
     place, name = folder / NAMES, text_of(table.stem)
     names = names_of(read_file(place, LARGEST_LIST), place) if place.is_file() else None
     classes, labels = numbered(columns["label"], table, names)
-    tell_single(str(table))
+    warn_single_shard(str(table))
     whole = Split(listed(folder, columns["path"]), labels, classes, f"{name}/train")
     return parted(whole, columns["split"], name, table) if "split" in columns else whole
 

@@ -24,7 +24,7 @@ from compatkit.data.lazy import LazyImages
 from compatkit.data.partnames import check_folders, held_out, parts_of_files
 from compatkit.data.samefile import file_states_of, repeated
 from compatkit.data.shardindex import index
-from compatkit.data.shardsets import check_finished, check_whole, tell_single
+from compatkit.data.shardsets import check_complete, check_skipped_files, warn_single_shard
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 from compatkit.foundation.bars import Progress, bar
@@ -133,15 +133,15 @@ def _check_set(place: Address, address: str, root: str, paths: list[str]) -> Non
     """
     pattern = posixpath.basename(address) if any(mark in address for mark in "*?[") else "*"
     if len(paths) == 1 and address.endswith(paths[0]):
-        tell_single(paths[0])
+        warn_single_shard(paths[0])
         return
     beside = [
         path for folder in {posixpath.dirname(path) for path in paths} for path in place.names_in(folder)
     ]
-    check_finished(
+    check_skipped_files(
         [path for path in beside if fnmatch(posixpath.basename(path), f"{pattern}*")], ENDING, root
     )
-    check_whole(paths, root, others=[path for path in beside if path.endswith(ENDING)])
+    check_complete(paths, root, excluded=[path for path in beside if path.endswith(ENDING)])
     local = [] if "://" in place.address else paths
     for before, row in repeated(Path(os.sep), local, file_states_of(Path(os.sep), local)):
         raise DataError(

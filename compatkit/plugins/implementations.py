@@ -1,7 +1,7 @@
 """Read the hooks of a plugin, and raise for mistakes that pluggy ignores silently.
 
-pluggy ignores misspelled hooks and missing markers, never passes an argument with a default, and detects a class in
-place of an instance only when it calls it.
+pluggy ignores misspelled hooks and missing markers, never passes an argument with a default, and accepts a class where
+an instance is needed; that fails only at the first call.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ class Implementation:
     Attributes:
         hook: Name of the specification.
         attribute: Name of the function or method; differs from ``hook`` where ``specname`` is used.
-        arguments: Its arguments, in its own order; a subset of the specification's.
+        argnames: Its arguments, in its own order; a subset of the specification's.
+        effect: Its declared side effects: ``pure`` (tensors in, tensors out; may be compiled), ``device`` (changes
+            device buffers in place; may be captured) or ``host`` (the default: Python side effects; runs eagerly).
     """
 
     hook: str
     attribute: str
-    arguments: tuple[str, ...]
+    argnames: tuple[str, ...]
     effect: Effect
 
 
@@ -48,34 +50,34 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 
 @functools.cache
-def arguments_of(layer: type) -> dict[str, tuple[str, ...]]:
-    """Return the hooks that ``layer`` (Registration or Training) specifies, with their arguments."""
+def arguments_of(hookspec: type) -> dict[str, tuple[str, ...]]:
+    """Return the hooks that ``hookspec`` (Registration or Training) specifies, with their arguments."""
     return {
         name: tuple(signature_of(function).parameters)[1:]
-        for name, function in vars(layer).items()
+        for name, function in vars(hookspec).items()
         if name.startswith(PREFIX)
     }
 
 
-def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implementation, ...]:
-    """Return the hooks of ``layer`` that a module, an instance, or the instances of a class implement.
+def implementations(plugin: object, hookspec: type, owner: Owner) -> tuple[Implementation, ...]:
+    """Return the hooks of ``hookspec`` that a module, an instance, or the instances of a class implement.
 
     Args:
         plugin: A module, an instance or a class.
-        layer: Class of the hook specifications.
-        owner: For messages.
+        hookspec: Class of the hook specifications.
+        owner: Plugin that error messages name.
 
     Raises:
         PluginError: A hook is misspelled, unmarked, marked by another project, a wrapper, a generator, or
             takes arguments that are never passed; or there is no hook.
     """
-    known, hooks = arguments_of(layer), dict[str, Implementation]()
+    known, hooks = arguments_of(hookspec), dict[str, Implementation]()
     for attribute in dir(plugin):
-        static = inspect.getattr_static(plugin, attribute, None)
-        marked = hasattr(getattr(static, "__func__", static), PROJECT + "_impl")
+        raw_attribute = inspect.getattr_static(plugin, attribute, None)  # getattr would run properties
+        marked = hasattr(getattr(raw_attribute, "__func__", raw_attribute), PROJECT + "_impl")
         if not (marked or attribute.startswith(PREFIX)) or attribute in NOT_HOOKS:
-            continue  # reading an attribute may run code
-        member = static if isinstance(static, property) else getattr(plugin, attribute, None)
+            continue
+        member = raw_attribute if isinstance(raw_attribute, property) else getattr(plugin, attribute, None)
         options = getattr(member, PROJECT + "_impl", None) if inspect.isroutine(member) else None
         if not isinstance(options, dict):
             if not callable(member) and not isinstance(member, property):
@@ -88,17 +90,17 @@ def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implemen
             )
         hook = cast("str", options.get("specname") or attribute)
         if hook not in known:
-            raise owner.error(_unknown(hook, layer), hook)
+            raise owner.error(_unknown_hook_message(hook, hookspec), hook)
         if hook in hooks:
             raise owner.error(
                 f"{hooks[hook].attribute!r} and {attribute!r} both implement {hook!r}. Keep one.", hook
             )
         function = cast("Callable[..., Any]", member)
         _refuse_options(options, function, hook, owner)
-        unbound = inspect.isclass(plugin) and inspect.isfunction(static)
-        arguments = _arguments(function, hook, known[hook], owner, unbound)
+        skip_self = inspect.isclass(plugin) and inspect.isfunction(raw_attribute)
+        argnames = _argnames(function, hook, known[hook], owner, skip_self)
         effect: Effect = getattr(member, "compatkit_effect", "host")
-        hooks[hook] = Implementation(hook, attribute, arguments, effect)
+        hooks[hook] = Implementation(hook, attribute, argnames, effect)
     if not hooks:
         raise owner.error(
             f"it implements no hook. Write at least one of {', '.join(known)}, "
@@ -107,31 +109,31 @@ def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implemen
     return tuple(hooks[hook] for hook in known if hook in hooks)
 
 
-def refuse_class(plugin: object, owner: Owner, *, place: str) -> None:
+def refuse_class(plugin: object, owner: Owner, *, argument_name: str) -> None:
     """Raise for a class in place of an instance; its hooks would lack ``self``.
 
     Args:
         plugin: The object.
-        owner: For the message.
-        place: Where it was passed, for the message.
+        owner: Plugin that error messages name.
+        argument_name: What the message calls the object.
 
     Raises:
         PluginError: ``plugin`` is a class.
     """
     if inspect.isclass(plugin):
         raise owner.error(
-            f"{place} is the class {plugin.__name__!r}, not an instance. Give {plugin.__name__}(...) instead."
+            f"{argument_name} is the class {plugin.__name__!r}, not an instance. Give {plugin.__name__}(...) instead."
         )
 
 
-def _unknown(hook: str, layer: type) -> str:
-    known = arguments_of(layer)
-    if layer is Training and hook in arguments_of(Registration):
+def _unknown_hook_message(hook: str, hookspec: type) -> str:
+    known = arguments_of(hookspec)
+    if hookspec is Training and hook in arguments_of(Registration):
         return (
             f"{hook!r} registers plugins and belongs to the module of the entry point, "
             "not to the object that the factory returns. Move it there."
         )
-    if layer is Registration and hook in arguments_of(Training):
+    if hookspec is Registration and hook in arguments_of(Training):
         return (
             f"{hook!r} is a training hook and belongs to the object that the factory returns, "
             "not to the module. Make it a method there."
@@ -140,41 +142,45 @@ def _unknown(hook: str, layer: type) -> str:
 
 
 def _refuse_options(options: dict[str, Any], function: Callable[..., Any], hook: str, owner: Owner) -> None:
-    if wanted := [name for name, value in options.items() if value and name != "specname"]:
+    if unsupported := [name for name, value in options.items() if value and name != "specname"]:
         raise owner.error(
-            f"{hook!r} is marked with {wanted[0]}; hooks are resolved to plain calls once, and their order is by name "
-            "and by the run's before= and after=. Drop the option.",
+            f"{hook!r} is marked with {unsupported[0]}; compatkit does not support this option. Hooks run sorted by "
+            "plugin name; use before= and after= of the run to change that.",
             hook,
         )
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise owner.error(
-            f"{hook!r} is a generator or a coroutine, so a call would run nothing. Use return, and plain def.",
+            f"{hook!r} is a generator or a coroutine; calling it would only create a generator or coroutine, not run "
+            "its body. Use return, and plain def.",
             hook,
         )
 
 
-def _arguments(
-    function: Callable[..., Any], hook: str, known: tuple[str, ...], owner: Owner, unbound: bool
+def _argnames(
+    function: Callable[..., Any], hook: str, spec_argnames: tuple[str, ...], owner: Owner, skip_self: bool
 ) -> tuple[str, ...]:
-    parameters = list(signature_of(function).parameters.values())[unbound:]
-    legal = f"{hook}({', '.join(known)})"
+    parameters = list(signature_of(function).parameters.values())
+    if skip_self:
+        parameters = parameters[1:]
+    expected_signature = f"{hook}({', '.join(spec_argnames)})"
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             raise owner.error(
-                f"{hook!r} takes {str(parameter)!r}, which hooks never get. "
-                f"Name plain arguments of {legal}; leave out those you do not need.",
+                f"{hook!r} takes {str(parameter)!r}; *args, **kwargs and keyword-only arguments are not passed to "
+                f"hooks. Name plain arguments of {expected_signature}; leave out those you do not need.",
                 hook,
             )
         if parameter.default is not parameter.empty:
             raise owner.error(
                 f"argument {parameter.name!r} of {hook!r} has a default, so it would never be passed. "
-                f"Drop the default; settings belong to the factory. The hook is {legal}.",
+                f"Drop the default; settings belong to the factory. The hook is {expected_signature}.",
                 hook,
             )
-        if parameter.name not in known:
+        if parameter.name not in spec_argnames:
             raise owner.error(
                 f"{hook!r} takes an argument {parameter.name!r} that the hook does not have."
-                f"{suggestion(parameter.name, known)} The hook is {legal}; take any of its arguments.",
+                f"{suggestion(parameter.name, spec_argnames)} The hook is {expected_signature}; "
+                "take any of its arguments.",
                 hook,
             )
     return tuple(parameter.name for parameter in parameters)

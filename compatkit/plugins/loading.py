@@ -158,7 +158,7 @@ def load(point: EntryPoint) -> Loaded:
             f"importing {point.value!r} failed: {described(error)}. Repair or uninstall "
             f"{owner.distribution or 'it'}, or block it with {WITHOUT}={point.name}."
         ) from error
-    refuse_class(plugin, owner, place=f"the entry point {point.value!r}")
+    refuse_class(plugin, owner, argument_name=f"the entry point {point.value!r}")
     check_api(getattr(plugin, "compatkit_api", HOOK_API), owner)
     hooks = implementations(plugin, Registration, owner)
     factory = _factory(plugin, hooks, owner, kind, name)
@@ -248,7 +248,7 @@ def registered(
 
     for implementation in hooks:
         if implementation.hook == hook:
-            arguments = (register,) if implementation.arguments else ()
+            arguments = (register,) if implementation.argnames else ()
             try:
                 returned = getattr(plugin, implementation.attribute)(*arguments)
             except PluginError:

@@ -61,7 +61,7 @@ class Member:
     def bound(self, hook: str, method: Callable[..., Any]) -> Bound:
         """Return a hook that the instance implements by ``method``, ready to be called."""
         use, implementation = self.use, next(each for each in self.hooks if each.hook == hook)
-        function = adapt(method, arguments_of(Training)[hook], implementation.arguments)
+        function = adapt(method, arguments_of(Training)[hook], implementation.argnames)
         mixed = hasattr(method, "compatkit_autocast")
         return bind(use.as_, use.weight, use.phase, implementation.effect, hook, function, mixed)
 
@@ -206,7 +206,7 @@ def _member(use: Use, local: Mapping[str, Callable[..., Any]]) -> Member:
     offer = Offer(KIND, use.name, local[use.name]) if use.name in local else find(KIND, use.name)
     instance = offer.make(use.settings)
     owner = Owner(use.as_, offer.distribution, offer.version)
-    refuse_class(instance, owner, place="what its factory returns")
+    refuse_class(instance, owner, argument_name="what its factory returns")
     hooks = implementations(instance, Training, owner)
     pair = {"compatkit_state", "compatkit_load_state"}
     lacking = pair - {implementation.hook for implementation in hooks}

@@ -128,7 +128,7 @@ class Trial:
         @functools.wraps(self.factory)
         def made(**settings: Any) -> Any:
             instance, owner = self.factory(**settings), Owner(self.used.as_)
-            refuse_class(instance, owner, place="what its factory returns")
+            refuse_class(instance, owner, argument_name="what its factory returns")
             return SimpleNamespace(
                 **{
                     hook.hook: change(hook.hook, hook.effect, getattr(instance, hook.hook), instance)
