@@ -208,8 +208,7 @@ class World:
             pointer.unlink()
         self.settle(pointer)
         self.log = [one for one in self.log if one[1] != pointer]
-        for file in (self.root.parent / "cache").rglob("memory.sqlite"):
-            file.unlink()  # what was read while it was sound stays known until then
+        self.registry.store.memory._file.discard()  # what was read while it was sound stays known until then
 
     def settle(self, *paths: Path) -> None:
         """Give what changed times of its own, so that no clock is too coarse to show it."""

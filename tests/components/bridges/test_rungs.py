@@ -118,7 +118,7 @@ def test_training_with_labels_learns_what_the_heads_own_network_does_not_know() 
     assert [one.labels for one in steps] == [0, 96, 96]
     assert chosen.judged is chosen.checked and chosen.checked is not None and chosen.right is not None
     assert chosen.checked.figure.correct == int(chosen.right.sum()) and chosen.checked.figure.count == 24
-    assert chosen.meaning == chosen.checked.says != "no fit"
+    assert chosen.meaning == chosen.checked.verdict != "no fit"
     assert steps[0].judged is steps[0].agreed
 
 
