@@ -118,7 +118,7 @@ def _as_tasks(tasks: object) -> Sequence[Task]:
             f"fit expects a Task or a list of tasks; got {wrong[0]!r:.100}, {type_of(wrong[0])}.",
             subject=wrong[0],
         )
-    return listed
+    return [task for task in listed if isinstance(task, Task)]
 
 
 @attrs.frozen(eq=False)
