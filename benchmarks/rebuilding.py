@@ -105,7 +105,7 @@ def contestants(
 
     import compatkit
     from compatkit.adapters.blueprints import build
-    from compatkit.adapters.cutting import remembered
+    from compatkit.adapters.cutting import cache
     from compatkit.components import splitting
     from compatkit_plugins.networks import NETWORKS
     from compatkit_plugins.networks import build as own
@@ -113,7 +113,7 @@ def contestants(
     registry = compatkit.Registry.init(folder)
     parts = splitting.split(model, cut)
     references = splitting.publish_split(registry.store, parts, model.replace("_", "-"))
-    remembered.forget()
+    cache.forget()
     created = own if model in NETWORKS else timm.create_model
     found: dict[str, Callable[[], Any]] = {"timm.create_model": lambda: created(model)}
     for side, part in parts.items():

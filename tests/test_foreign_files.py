@@ -26,7 +26,7 @@ from far import export, import_layout
 from hostile import NAME, build, edited, kinds, put_in_place, read_everything, weights
 
 import compatkit as ck
-from compatkit.data.lists import read_list
+from compatkit.data.tables import read_list
 from compatkit.errors import CompatkitError, SignatureError
 from compatkit.experiments.recipes.files import parse
 from compatkit.foundation.codec import digest

@@ -29,12 +29,12 @@ ONLY_IN = {
     "cryptography": ("compatkit.registry.signing.keys", "compatkit.registry.signing.signer"),
     "datasets": ("compatkit.data.huggingface",),
     "fsspec": (
-        "compatkit.data.addresses",
+        "compatkit.data.filesystem",
         "compatkit_plugins.remotes._filesystem",
     ),
     "huggingface_hub": ("compatkit_plugins.remotes.hf",),
     "pandas": ("compatkit.reports.tabular",),
-    "pyarrow": ("compatkit.data.lists",),
+    "pyarrow": ("compatkit.data.tables",),
     "ray": ("compatkit_plugins.launchers.ray",),
     "safetensors": ("compatkit.registry.weights.tensorfile",),
     "timm": (

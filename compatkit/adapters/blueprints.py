@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.builders import whole_of
-from compatkit.adapters.cutting.assigned import differing_state
+from compatkit.adapters.cutting.cache import remembered_sides
 from compatkit.adapters.cutting.planning import channels_of
-from compatkit.adapters.cutting.remembered import remembered_sides
+from compatkit.adapters.cutting.sideeffects import differing_state
 from compatkit.adapters.fingerprint import observe, same_probe
 from compatkit.adapters.initialization import seeded, without_draws
-from compatkit.adapters.inputs import class_layer
+from compatkit.adapters.modelconfig import class_layer
 from compatkit.adapters.ports.structure import extractor_structure, head_structure
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.adapters.stitching.widths import Joined, entered, own_width, widened

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 from torch import nn
 
-from compatkit.adapters.cutting.assigned import check_buildable
+from compatkit.adapters.cutting.sideeffects import check_buildable
 from compatkit.adapters.weights import load_whole
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.own_networks import NETWORKS, OWN, RECORDED_AS, actual_builder

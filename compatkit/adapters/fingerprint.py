@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from compatkit.adapters.bounds import bounded_run
 from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.signals import NAME, port_signal, signal
-from compatkit.adapters.ports.runs import outputs_of
+from compatkit.adapters.ports.sizerules import outputs_of
 from compatkit.contracts.contract import Probe
 from compatkit.errors import CutError
 

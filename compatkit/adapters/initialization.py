@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from compatkit.adapters.watching import FunctionWatch
+from compatkit.adapters.functionmode import FunctionWatch
 
 _DRAWS = {
     Tensor.normal_,

@@ -20,7 +20,7 @@ from timm.models import (
 from timm.models._hub import download_from_hf
 from torch import nn
 
-from compatkit.adapters.fetching import OFFLINE, hub, offline, reachable
+from compatkit.adapters.offline import OFFLINE, hub, offline, reachable
 from compatkit.errors import EnvironmentFailure, UnknownName, UsageError
 
 BARRED = frozenset(

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from torch import Tensor, nn
 
-from compatkit.adapters.inputs import InputSpec, class_layer, input_of
+from compatkit.adapters.modelconfig import InputSpec, class_layer, input_of
 from compatkit.errors import CutError, EnvironmentFailure, FormatError, UsageError
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import loads

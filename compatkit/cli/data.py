@@ -17,7 +17,7 @@ from compatkit.reports.writing import write
 
 if TYPE_CHECKING:
     from compatkit.data.split import Split
-    from compatkit.data.survey import Copies, DataSurvey, Range
+    from compatkit.data.summary import Copies, DataSurvey, Range
 
 ROWS, COLUMNS, SIDE = 24, 8, 96
 """Contact sheet: most classes, most images of each, and pixels a side."""
@@ -42,7 +42,7 @@ def show(options: DataShowOptions) -> int | None:
 
     NAME is its name, path or address.
     """
-    from compatkit.data.survey import survey
+    from compatkit.data.summary import survey
 
     with progress("data") as report:
         splits, others = _splits(options, report)
@@ -85,7 +85,7 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
 def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], dict[str, int]]:
     """Return training and test images, or unlabeled images, and counts of unread files by kind."""
     from compatkit.data import load
-    from compatkit.data.leftout import LeftOutWarning
+    from compatkit.data.skipped import LeftOutWarning
     from compatkit.data.unlabeled import is_bare, is_flat, read_unlabeled
 
     with warnings.catch_warnings(record=True) as caught:

@@ -263,7 +263,7 @@ def offline(*, unless: bool) -> Iterator[None]:
     if unless:
         yield
         return
-    from compatkit.adapters import fetching
+    from compatkit.adapters import offline
 
-    with _hinted(EnvironmentFailure, "could not be fetched", "--download fetches them."), fetching.offline():
+    with _hinted(EnvironmentFailure, "could not be fetched", "--download fetches them."), offline.offline():
         yield

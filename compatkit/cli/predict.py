@@ -96,7 +96,7 @@ def _photos(places: tuple[str, ...]) -> tuple[Split, dict[str, int]]:
     """
     import numpy as np
 
-    from compatkit.data.files import listed
+    from compatkit.data.imagefiles import listed
     from compatkit.data.split import NO_CLASSES, Split
 
     files, others = list[str](), Counter[str]()
@@ -117,7 +117,7 @@ def _facts(best: Prediction) -> dict[str, Any]:
 
 def _files(folder: Path, others: Counter[str]) -> list[str]:
     """Return the image files of a folder; count what is left out, and warn."""
-    from compatkit.data.leftout import LeftOutWarning
+    from compatkit.data.skipped import LeftOutWarning
     from compatkit.data.unlabeled import images_in
 
     with warnings.catch_warnings(record=True) as caught:

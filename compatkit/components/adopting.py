@@ -10,7 +10,7 @@ import attrs
 
 from compatkit.adapters.builders import BUILDERS, builder_for
 from compatkit.adapters.cutting.planning import blank
-from compatkit.adapters.inputs import class_layer, config_of
+from compatkit.adapters.modelconfig import class_layer, config_of
 from compatkit.components.checkpoints.matching import completed, converted, refuse
 from compatkit.components.checkpoints.reading import Checkpoint, of_tensors, read_checkpoint, renamed
 from compatkit.components.checkpoints.snapshot import CONFIG, Snapshot, agree, image_notes, read_snapshot

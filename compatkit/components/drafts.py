@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.blueprints import build_pair, check_rebuilt, structural
-from compatkit.adapters.cutting.assigned import copied
 from compatkit.adapters.cutting.proof import prove
+from compatkit.adapters.cutting.sideeffects import copied
 from compatkit.components.probes import probe_of
 from compatkit.components.variational import ROLES, is_vae, vae_parts
 from compatkit.components.verification import normalization_of

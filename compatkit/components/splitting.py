@@ -11,7 +11,7 @@ import attrs
 from compatkit.adapters.blueprints import build_pair, check_rebuilt, structural
 from compatkit.adapters.cutting.planning import plan
 from compatkit.adapters.cutting.proof import prove
-from compatkit.adapters.inputs import InputSpec
+from compatkit.adapters.modelconfig import InputSpec
 from compatkit.components.drafts import Draft
 from compatkit.components.registering import publish_proved
 from compatkit.contracts.contract import Blueprint, Data, Kind, Label, Structural

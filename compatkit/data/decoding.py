@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compatkit.data.leftout import not_read
-from compatkit.data.scales import SIXTEEN, ValueRange, check_bright, gray, scale_of
+from compatkit.data.bitdepth import SIXTEEN, ValueRange, check_bright, gray, scale_of
+from compatkit.data.skipped import not_read
 from compatkit.errors import DamagedImage
 
 if TYPE_CHECKING:

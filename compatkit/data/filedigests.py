@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.memory import recalled, remember
+from compatkit.data.arraycache import recalled, remember
 from compatkit.errors import DataError, EnvironmentFailure
 from compatkit.foundation.bars import Progress, bar
 from compatkit.foundation.threads import each

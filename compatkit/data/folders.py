@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.contracts.contract_rules import folded
-from compatkit.data.checking import DataWarning, warn_caller
-from compatkit.data.classlists import LARGEST_LIST, NAMES, lines_of
+from compatkit.data.classnames import LARGEST_LIST, NAMES, lines_of
 from compatkit.data.dataset import DataSet
+from compatkit.data.duplicates import check_images_once
 from compatkit.data.filenames import text_of
-from compatkit.data.files import (
+from compatkit.data.imagefiles import (
     ENDINGS,
     HIDDEN,
     add_hidden,
@@ -28,13 +28,13 @@ from compatkit.data.files import (
     is_folder,
     read_file,
 )
-from compatkit.data.labelnames import check_declared
-from compatkit.data.leftout import ARCHIVES, BESIDE, LeftOut
 from compatkit.data.listing import listing
-from compatkit.data.partfolders import check_classes, parts_among
-from compatkit.data.partnames import part_name, tell_unused
-from compatkit.data.samefile import check_images_once
+from compatkit.data.missinglabels import check_declared
+from compatkit.data.skipped import ARCHIVES, BESIDE, LeftOut
 from compatkit.data.split import Split
+from compatkit.data.splitfolders import check_classes, parts_among
+from compatkit.data.splitnames import part_name, tell_unused
+from compatkit.data.validation import DataWarning, warn_caller
 from compatkit.errors import DataError
 from compatkit.foundation.bars import Progress
 

@@ -19,16 +19,16 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.checking import DataWarning, warn_caller
+from compatkit.data.arraycache import recalled, remember
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import text_of
-from compatkit.data.files import read_file
-from compatkit.data.labelnames import check_declared
+from compatkit.data.imagefiles import read_file
 from compatkit.data.lazy import LazyImages
-from compatkit.data.memory import recalled, remember
-from compatkit.data.partnames import EXPECTED, divides, held_out, part_name, parts_of_files, tell_unused
+from compatkit.data.missinglabels import check_declared
 from compatkit.data.shardsets import check_complete, check_skipped_files
 from compatkit.data.split import Split
+from compatkit.data.splitnames import EXPECTED, divides, held_out, part_name, parts_of_files, tell_unused
+from compatkit.data.validation import DataWarning, warn_caller
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, MissingDependency
 from compatkit.foundation.bars import Progress, bar
 

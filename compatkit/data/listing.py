@@ -18,10 +18,10 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.files import ENDINGS, HIDDEN, ImageFiles, image_folders
+from compatkit.data.arraycache import recalled, remember
+from compatkit.data.imagefiles import ENDINGS, HIDDEN, ImageFiles, image_folders
 from compatkit.data.lazy import LazyImages
-from compatkit.data.leftout import LeftOut
-from compatkit.data.memory import recalled, remember
+from compatkit.data.skipped import LeftOut
 from compatkit.foundation.bars import Progress, bar
 from compatkit.foundation.mounts import times_folders
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import attrs
 
+from compatkit.data.damaged import check_damaged, readable
 from compatkit.data.dataset import DataSet, Source
-from compatkit.data.files import ENDINGS, ImageFiles
 from compatkit.data.folders import read_folder
-from compatkit.data.holding import SHARE, divided
+from compatkit.data.formats import kind_of
 from compatkit.data.huggingface import PREFIX, read_hub, read_hub_folder
-from compatkit.data.kinds import kind_of
+from compatkit.data.imagefiles import ENDINGS, ImageFiles
 from compatkit.data.lazy import LazyImages
-from compatkit.data.lists import LISTS, read_list
-from compatkit.data.packs import read_pack, stem
-from compatkit.data.readable import check_damaged, readable
+from compatkit.data.npz import read_pack, stem
 from compatkit.data.shards import ENDING, is_shards, read_shards
 from compatkit.data.split import Split
+from compatkit.data.tables import LISTS, read_list
+from compatkit.data.traintest import SHARE, divided
 from compatkit.errors import (
     DataError,
     EnvironmentFailure,

@@ -14,12 +14,12 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.addresses import Address
-from compatkit.data.classlists import lines_of
-from compatkit.data.files import ENDINGS
-from compatkit.data.leftout import LeftOut
-from compatkit.data.memory import recalled, remember
+from compatkit.data.arraycache import recalled, remember
+from compatkit.data.classnames import lines_of
+from compatkit.data.filesystem import Address
+from compatkit.data.imagefiles import ENDINGS
 from compatkit.data.shardsets import COMPRESSED
+from compatkit.data.skipped import LeftOut
 from compatkit.errors import DataError
 
 CLASS = ".cls"

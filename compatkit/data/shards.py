@@ -15,17 +15,17 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.addresses import Address, located
-from compatkit.data.classlists import NAMES, names_of, numbered
+from compatkit.data.classnames import NAMES, names_of, numbered
 from compatkit.data.dataset import DataSet
+from compatkit.data.duplicates import file_states_of, repeated
 from compatkit.data.filenames import text_of
-from compatkit.data.holding import parted
+from compatkit.data.filesystem import Address, located
 from compatkit.data.lazy import LazyImages
-from compatkit.data.partnames import check_folders, held_out, parts_of_files
-from compatkit.data.samefile import file_states_of, repeated
 from compatkit.data.shardindex import index
 from compatkit.data.shardsets import check_complete, check_skipped_files, warn_single_shard
 from compatkit.data.split import Split
+from compatkit.data.splitnames import check_folders, held_out, parts_of_files
+from compatkit.data.traintest import parted
 from compatkit.errors import DataError
 from compatkit.foundation.bars import Progress, bar
 

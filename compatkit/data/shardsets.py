@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from compatkit.data.checking import DataWarning, warn_caller
+from compatkit.data.validation import DataWarning, warn_caller
 from compatkit.errors import DataError
 
 _INDEX_OF_TOTAL = re.compile(r"([0-9]{1,9})([-_. ]*of[-_. ]*)([0-9]{1,9})", re.IGNORECASE)

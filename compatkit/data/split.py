@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.contracts.labels import common
-from compatkit.data.checking import check_images, check_labels, check_names, check_size
 from compatkit.data.lazy import SAMPLE, Channels, ImageResize, LazyImages, Shrink
 from compatkit.data.storage import Held, ResidentImages, stored
 from compatkit.data.transforms import KERNELS, CropMode, Images, Shift
+from compatkit.data.validation import check_images, check_labels, check_names, check_size
 from compatkit.errors import DataError
 from compatkit.foundation.bars import Progress
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from compatkit.data.files import ENDINGS
-from compatkit.data.kinds import kind_of
+from compatkit.data.damaged import check_damaged, readable_split
+from compatkit.data.formats import kind_of
+from compatkit.data.imagefiles import ENDINGS
 from compatkit.data.lazy import LazyImages
 from compatkit.data.listing import listing
-from compatkit.data.packs import images_of, opened, stem
-from compatkit.data.readable import check_damaged, readable_split
+from compatkit.data.npz import images_of, opened, stem
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.data.transforms import Images
 from compatkit.errors import DataError

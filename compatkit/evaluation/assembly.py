@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from compatkit.contracts.batchnorm import check_policy
 from compatkit.contracts.contract import Contract
-from compatkit.data.readable import check_damaged
+from compatkit.data.damaged import check_damaged
 from compatkit.data.split import Split
 from compatkit.errors import DamagedImage, UsageError
 from compatkit.evaluation.inputs import Unread, unread

@@ -12,10 +12,10 @@ import numpy as np
 from PIL.Image import Image
 from torch import Tensor
 
+from compatkit.data.bitdepth import SIXTEEN, ValueRange, gray
 from compatkit.data.decoding import decoded, to_rgb
-from compatkit.data.files import read_file
+from compatkit.data.imagefiles import read_file
 from compatkit.data.lazy import LazyImages, pixels_of
-from compatkit.data.scales import SIXTEEN, ValueRange, gray
 from compatkit.data.split import Split
 from compatkit.data.unlabeled import images_in
 from compatkit.errors import DataError

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from compatkit.adapters.cutting.assigned import copied
+from compatkit.adapters.cutting.sideeffects import copied
 from compatkit.contracts.contract import Anchor
 from compatkit.errors import UnknownName, UsageError
 from compatkit.foundation.display import Shown, aligned

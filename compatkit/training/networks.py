@@ -21,9 +21,9 @@ from compatkit.adapters.blueprints import (
     with_classes,
 )
 from compatkit.adapters.builders import as_built_here
-from compatkit.adapters.cutting.assigned import copied
 from compatkit.adapters.cutting.planning import plan
 from compatkit.adapters.cutting.proof import prove
+from compatkit.adapters.cutting.sideeffects import copied
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.stitching.widths import Joined
 from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol, Statistical

@@ -11,7 +11,7 @@ import attrs
 from compatkit.adapters.blueprints import own_width_of
 from compatkit.adapters.builders import BUILDERS
 from compatkit.adapters.cutting.planning import CutPlan, plan
-from compatkit.adapters.inputs import InputSpec
+from compatkit.adapters.modelconfig import InputSpec
 from compatkit.adapters.weights import locate
 from compatkit.contracts.contract import Data
 from compatkit.contracts.labels import label

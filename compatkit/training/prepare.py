@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 import torch
 
-from compatkit.adapters.cutting.assigned import copied
+from compatkit.adapters.cutting.sideeffects import copied
 from compatkit.contracts.labels import common, label
 from compatkit.data.split import Split
 from compatkit.errors import DataError, PluginError, UsageError, type_of

@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.cutting.assigned import copied
+from compatkit.adapters.cutting.sideeffects import copied
 from compatkit.contracts.contract import Anchor, Blueprint, Data, Label
 from compatkit.data.dataset import Split
 from compatkit.errors import UsageError

@@ -15,8 +15,8 @@ from torch import Tensor
 from compatkit.adapters.augmentation import MOVING, PRESETS, check_arguments
 from compatkit.adapters.builders import builder_for, check_model
 from compatkit.contracts.contract import HEADS, LARGEST_WIDTH
-from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
+from compatkit.data.validation import LARGEST_SIDE
 from compatkit.errors import UsageError, suggest, type_of
 from compatkit.evaluation.component import Component
 from compatkit.foundation.arguments import checks_arguments

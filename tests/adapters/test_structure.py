@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compatkit.adapters.blueprints import build_pair, structural, with_classes
 from compatkit.adapters.cutting.planning import plan
-from compatkit.adapters.ports.runs import LARGEST_STRIDE, SizeRule
+from compatkit.adapters.ports.sizerules import LARGEST_STRIDE, SizeRule
 from compatkit.contracts.contract import Port, Scaled, Structural
 from compatkit.errors import CutError, UsageError
 

@@ -16,7 +16,7 @@ import compatkit as ck
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::compatkit.data.checking.DataWarning"),
+    pytest.mark.filterwarnings("ignore::compatkit.data.validation.DataWarning"),
 ]
 NAMES = ("ant", "bee")
 RECIPE = """

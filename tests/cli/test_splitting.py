@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import compatkit as ck
-from compatkit.adapters.fetching import OFFLINE as VARIABLE
+from compatkit.adapters.offline import OFFLINE as VARIABLE
 from compatkit.cli.images import offline
 from compatkit.errors import EnvironmentFailure
 from compatkit.registry.store import Store

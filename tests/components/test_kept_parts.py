@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.adapters.builders import BUILDERS, Builder
-from compatkit.adapters.cutting.assigned import copied
+from compatkit.adapters.cutting.sideeffects import copied
 from compatkit.adapters.fingerprint import observe
 from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.contract import Scaled

@@ -19,7 +19,7 @@ import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.data.decoding import ANY_FILE, PER_BYTE, decoded
 from compatkit.data.lazy import ImageResize, changed, resized_image
-from compatkit.data.survey import survey
+from compatkit.data.summary import survey
 from compatkit.errors import DamagedImage
 from compatkit.evaluation.inputs import unread
 from compatkit.evaluation.preprocessing import fitted
@@ -107,7 +107,7 @@ def prepared(place: Path) -> None:
 
 
 def trained_on(place: Path) -> None:
-    from compatkit.data.files import listed
+    from compatkit.data.imagefiles import listed
 
     images = listed(place.parent, [place.name]).resized(ImageResize((32, 32), "bilinear", 0.875, "center"))
     images.read([0])

@@ -16,11 +16,11 @@ import pytest
 from photos import class_folder, encoded, photo
 
 import compatkit as ck
-from compatkit.data.checking import DataWarning
-from compatkit.data.files import listed
 from compatkit.data.folders import read_folder
-from compatkit.data.leftout import LeftOutWarning
+from compatkit.data.imagefiles import listed
+from compatkit.data.skipped import LeftOutWarning
 from compatkit.data.split import Split
+from compatkit.data.validation import DataWarning
 from compatkit.errors import DataError, EnvironmentFailure, UnknownName
 
 

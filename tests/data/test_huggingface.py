@@ -14,9 +14,9 @@ import pytest
 from photos import encoded, photo
 
 import compatkit as ck
-from compatkit.data.checking import DataWarning
 from compatkit.data.huggingface import ArrowImages, _both
 from compatkit.data.lazy import LazyImages
+from compatkit.data.validation import DataWarning
 from compatkit.errors import DataError, EnvironmentFailure, MissingDependency
 
 datasets = pytest.importorskip("datasets")

@@ -12,13 +12,13 @@ import pytest
 from photos import class_folder, encoded, photo, raw_tiff
 from PIL import Image
 
+from compatkit.data.damaged import damaged
 from compatkit.data.decoding import LARGEST_PIXELS, decoded
-from compatkit.data.files import listed
 from compatkit.data.folders import read_folder
+from compatkit.data.imagefiles import listed
 from compatkit.data.lazy import ImageResize, LazyImages, pixels_of
-from compatkit.data.readable import damaged
 from compatkit.data.split import Split
-from compatkit.data.survey import survey
+from compatkit.data.summary import survey
 from compatkit.errors import DamagedImage, DataError
 
 RAMP = (np.arange(35).reshape(5, 7) * 1872).astype(np.uint16)

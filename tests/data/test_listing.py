@@ -13,7 +13,7 @@ from photos import class_folder, encoded, photo
 
 import compatkit as ck
 from compatkit.data import listing as lists
-from compatkit.data.files import image_folders
+from compatkit.data.imagefiles import image_folders
 from compatkit.data.listing import FolderListing, listing
 from compatkit.data.unlabeled import read_unlabeled
 from compatkit.errors import DataError

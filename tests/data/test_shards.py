@@ -21,8 +21,8 @@ from photos import encoded, photo
 
 import compatkit as ck
 from compatkit.data import shardindex
-from compatkit.data.addresses import Address
-from compatkit.data.checking import DataWarning
+from compatkit.data.filesystem import Address
+from compatkit.data.validation import DataWarning
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, MissingDependency
 
 COUNT = 6

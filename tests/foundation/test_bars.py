@@ -14,7 +14,7 @@ from pictured import photos, task
 from small import quick
 
 import compatkit as ck
-from compatkit.data.survey import survey
+from compatkit.data.summary import survey
 from compatkit.data.unlabeled import read_unlabeled
 from compatkit.foundation import bars
 from compatkit.foundation.bars import bar, silent

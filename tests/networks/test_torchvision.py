@@ -16,7 +16,7 @@ from compatkit.adapters.cutting.planning import plan
 from compatkit.adapters.cutting.proof import prove
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import seeded, without_draws
-from compatkit.adapters.inputs import class_layer, config_of, input_of
+from compatkit.adapters.modelconfig import class_layer, config_of, input_of
 from compatkit.errors import CutError, EnvironmentFailure, UnknownName, UsageError
 from compatkit_plugins.networks import torchvision as plugin
 

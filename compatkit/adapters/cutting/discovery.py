@@ -15,7 +15,7 @@ from compatkit.adapters.cutting.crossing import MOST
 from compatkit.adapters.cutting.cut import CANONICAL
 from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.signals import signal
-from compatkit.adapters.watching import FunctionWatch
+from compatkit.adapters.functionmode import FunctionWatch
 from compatkit.errors import CutError
 
 

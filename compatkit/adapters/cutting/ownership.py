@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from compatkit.adapters.inputs import class_layer
+from compatkit.adapters.modelconfig import class_layer
 from compatkit.errors import CutError
 
 Part = Literal["extractor", "head"]

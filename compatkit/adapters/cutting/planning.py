@@ -16,7 +16,7 @@ from compatkit.adapters.cutting.discovery import CutPoint, watched
 from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import seeded, without_draws
-from compatkit.adapters.inputs import InputSpec, class_layer, config_of, input_of
+from compatkit.adapters.modelconfig import InputSpec, class_layer, config_of, input_of
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CutError, type_of
 from compatkit.foundation.arguments import checks_arguments

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.cutting.assigned import RegisteredTensors, attributes, changed_attributes, equal
+from compatkit.adapters.cutting.sideeffects import RegisteredTensors, attributes, changed_attributes, equal
 from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError, IntegrityError, type_of
 

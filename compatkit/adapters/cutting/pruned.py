@@ -21,7 +21,7 @@ from compatkit.adapters.cutting.crossing import MOST
 from compatkit.adapters.cutting.ownership import Part, owners, state_of
 from compatkit.adapters.cutting.proof import modes_kept
 from compatkit.adapters.cutting.signals import signal
-from compatkit.adapters.watching import FunctionWatch
+from compatkit.adapters.functionmode import FunctionWatch
 from compatkit.errors import CutError
 
 

@@ -20,8 +20,8 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 
-from compatkit.adapters.cutting.assigned import RegisteredTensors
 from compatkit.adapters.cutting.proof import modes_kept
+from compatkit.adapters.cutting.sideeffects import RegisteredTensors
 from compatkit.errors import CutError
 
 SIZES = frozenset(

@@ -12,7 +12,7 @@ from torch import nn
 
 from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.signals import port_signal
-from compatkit.adapters.ports.runs import PortRuns, Runs, Shape, Size, outputs_of
+from compatkit.adapters.ports.sizerules import PortRuns, Runs, Shape, Size, outputs_of
 from compatkit.contracts.contract import Blueprint, Dimension, Layout, Port, Scaled, Structural
 from compatkit.contracts.ports import by, grid, tensor_shape
 from compatkit.errors import CutError

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compatkit.data.filedigests import file_digests, file_states
 from compatkit.data.lazy import LazyImages
-from compatkit.data.leftout import HIDDEN_FILES, HIDDEN_FOLDERS, JUNK, LINKS, LISTED, PIPES, LeftOut
+from compatkit.data.skipped import HIDDEN_FILES, HIDDEN_FOLDERS, JUNK, LINKS, LISTED, PIPES, LeftOut
 from compatkit.errors import DataError, EnvironmentFailure
 from compatkit.foundation.bars import Progress
 

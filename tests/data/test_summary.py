@@ -11,7 +11,7 @@ from photos import class_folder, encoded, photo
 
 import compatkit as ck
 from compatkit.data.split import Split
-from compatkit.data.survey import FIRST, survey
+from compatkit.data.summary import FIRST, survey
 from compatkit.data.unlabeled import read_unlabeled
 
 

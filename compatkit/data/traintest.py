@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.dataset import DataSet
-from compatkit.data.partnames import EXPECTED, held_out, part_name, tell_unused
 from compatkit.data.split import Split
+from compatkit.data.splitnames import EXPECTED, held_out, part_name, tell_unused
 from compatkit.errors import DataError
 
 SHARE = 0.1

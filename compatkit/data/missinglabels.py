@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from compatkit.data.partnames import are_parts
+from compatkit.data.splitnames import are_parts
 from compatkit.errors import DataError
 
 NUMBERS = frozenset(["", "nan", "-nan", "+nan", "<na>", "#n/a", "#na", "nat", "<null>", "1.#qnan", "-1.#ind"])

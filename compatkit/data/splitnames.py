@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from compatkit.data.checking import DataWarning, warn_caller
+from compatkit.data.validation import DataWarning, warn_caller
 from compatkit.errors import DataError, near
 
 WORDS = {

@@ -1,6 +1,6 @@
 """The real packs, where they are present: counts, classes and figures known from the literature.
 
-Decoding the 60,000 images of CIFAR-10 takes long: ``pytest -m slow tests/data/test_real_packs.py``.
+Decoding the 60,000 images of CIFAR-10 takes long: ``pytest -m slow tests/data/test_npz_files.py``.
 """
 
 from __future__ import annotations

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.classlists import LARGEST_LIST, NAMES, names_of, numbered
+from compatkit.data.classnames import LARGEST_LIST, NAMES, names_of, numbered
 from compatkit.data.dataset import DataSet
+from compatkit.data.duplicates import file_states_of, repeated
 from compatkit.data.filenames import name_in_system, text_of
-from compatkit.data.files import listed, read_file
-from compatkit.data.holding import parted
-from compatkit.data.partnames import EXPECTED, check_folders, divides, part_name
-from compatkit.data.samefile import file_states_of, repeated
+from compatkit.data.imagefiles import listed, read_file
 from compatkit.data.shardsets import warn_single_shard
 from compatkit.data.split import Split
+from compatkit.data.splitnames import EXPECTED, check_folders, divides, part_name
+from compatkit.data.traintest import parted
 from compatkit.errors import DataError, MissingDependency
 
 LISTS = (".csv", ".parquet")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compatkit.data.checking import check_names
-from compatkit.data.classlists import numbered
-from compatkit.data.labelnames import check_declared, check_written
+from compatkit.data.classnames import numbered
+from compatkit.data.missinglabels import check_declared, check_written
+from compatkit.data.validation import check_names
 from compatkit.errors import DataError
 
 MARKS = [

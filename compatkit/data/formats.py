@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from compatkit.data.files import ENDINGS, entries, image_folders
 from compatkit.data.huggingface import STATES
+from compatkit.data.imagefiles import ENDINGS, entries, image_folders
 from compatkit.data.shards import ENDING
 
 Kind = Literal["hub", "shards", "classes", "flat"]

@@ -12,11 +12,11 @@ from torch import nn
 
 from compatkit.adapters.blueprints import build, build_pair
 from compatkit.adapters.builders import create
-from compatkit.adapters.cutting import remembered
+from compatkit.adapters.cutting import cache
+from compatkit.adapters.cutting.cache import remembered_sides
 from compatkit.adapters.cutting.cut import sides_of
 from compatkit.adapters.cutting.planning import plan, working_cut
 from compatkit.adapters.cutting.proof import unchanged
-from compatkit.adapters.cutting.remembered import remembered_sides
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import seeded
 from compatkit.contracts.contract import Blueprint
@@ -24,7 +24,7 @@ from compatkit.contracts.contract import Blueprint
 
 @pytest.fixture(autouse=True)
 def forgotten(no_outside_influence: None) -> None:
-    remembered.forget()
+    cache.forget()
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(cut)
         return sides_of(whole, cut, approach, image)
 
-    monkeypatch.setattr(remembered, "sides_of", counting)
+    monkeypatch.setattr(cache, "sides_of", counting)
     return made
 
 
@@ -104,7 +104,7 @@ def test_a_part_is_rebuilt_without_another_trace(traces):
     for blueprint, part in zip((planned.extractor, planned.head), parts, strict=True):
         build(blueprint, state=part.state_dict())
     assert traces == ["layer2"]
-    remembered.forget()
+    cache.forget()
     build(planned.extractor, seed=0)
     assert traces == ["layer2", "layer2"]
 
@@ -121,7 +121,7 @@ def test_another_class_count_image_size_or_split_is_another_cut(traces):
 
 
 def test_the_oldest_cut_is_dropped(traces, monkeypatch):
-    monkeypatch.setattr(remembered, "LARGEST", 2)
+    monkeypatch.setattr(cache, "LARGEST", 2)
     planned = plan("resnet20_cifar", "layer2")
     for classes in (3, 4, 5, 4, 3):
         build(attrs.evolve(planned.extractor, kwargs={"num_classes": classes}), seed=0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compatkit.adapters import fetching
+from compatkit.adapters import offline
 
 SCRIPT = """
 import sys, time
@@ -45,7 +45,7 @@ def test_a_run_that_starts_from_weights_that_nobody_gives_fails_in_seconds(tmp_p
 @pytest.fixture
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     """No proxy."""
-    monkeypatch.setattr(fetching, "getproxies", dict)
+    monkeypatch.setattr(offline, "getproxies", dict)
 
 
 @pytest.mark.usefixtures("direct")
@@ -54,11 +54,11 @@ def test_a_hub_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        assert fetching.reachable()
+        assert offline.reachable()
 
 
 def test_behind_a_proxy_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "getproxies", lambda: {"https": "http://proxy:3128"})
+    monkeypatch.setattr(offline, "getproxies", lambda: {"https": "http://proxy:3128"})
     refuse: Any = lambda *given: pytest.fail("it was asked without the proxy")  # noqa: E731
     monkeypatch.setattr("socket.create_connection", refuse)
-    assert fetching.reachable()
+    assert offline.reachable()

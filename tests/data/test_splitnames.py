@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compatkit.data.partnames import divides, held_out, misspelt, part_name, parts_of_files
+from compatkit.data.splitnames import divides, held_out, misspelt, part_name, parts_of_files
 from compatkit.errors import DataError
 
 TRAIN = "train Train TRAIN training trn seg_train train_images train2017 dataset_train x_train Training-Set trainset"

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compatkit.data.checking import DataWarning
-from compatkit.data.packs import read_pack
+from compatkit.data.npz import read_pack
+from compatkit.data.validation import DataWarning
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure
 
 
@@ -44,7 +44,7 @@ def test_gray_images_need_no_channel_axis(write, arrays):
 
 
 def test_webp_images_come_back_bit_for_bit(write, arrays, webp_arrays, monkeypatch):
-    monkeypatch.setattr("compatkit.data.packs._BLOCK", 2)
+    monkeypatch.setattr("compatkit.data.npz._BLOCK", 2)
     data = read_pack(write(webp_arrays, "insects.webp.npz"))
     assert data.name == "insects"
     assert (data.train.images == arrays["x_train"]).all()
@@ -160,7 +160,7 @@ def test_flipped_bytes_are_refused_or_harmless(write, arrays, tmp_path):
 
 
 def test_a_small_file_that_claims_to_be_huge_is_refused(write, arrays, monkeypatch):
-    monkeypatch.setattr("compatkit.data.packs.LARGEST", 500)
+    monkeypatch.setattr("compatkit.data.npz.LARGEST", 500)
     with pytest.raises(DataError, match="at most 500 are accepted"):
         read_pack(write(arrays))
 

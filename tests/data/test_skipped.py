@@ -14,7 +14,7 @@ import pytest
 from photos import class_folder, encoded, photo
 
 import compatkit as ck
-from compatkit.data.leftout import LeftOutWarning
+from compatkit.data.skipped import LeftOutWarning
 from compatkit.data.unlabeled import read_unlabeled
 from compatkit.errors import DamagedImage, DataError
 from compatkit.evaluation.inputs import arrays_of

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compatkit.data.partnames import EXPECTED, PartName, is_holder, misspelt, part_name
+from compatkit.data.splitnames import EXPECTED, PartName, is_holder, misspelt, part_name
 from compatkit.errors import DataError
 
 

@@ -8,8 +8,8 @@ import pytest
 from photos import class_folder
 
 import compatkit as ck
-from compatkit.data.kinds import Kind, kind_of
-from compatkit.data.leftout import LeftOutWarning
+from compatkit.data.formats import Kind, kind_of
+from compatkit.data.skipped import LeftOutWarning
 from compatkit.errors import DataError
 
 CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {

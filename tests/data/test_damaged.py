@@ -8,7 +8,7 @@ import pytest
 from photos import class_folder
 
 import compatkit as ck
-from compatkit.data import readable as module
+from compatkit.data import damaged as module
 from compatkit.errors import DataError
 
 

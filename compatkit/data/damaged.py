@@ -8,10 +8,10 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from compatkit.data.arraycache import recalled, remember
 from compatkit.data.dataset import DataSet
 from compatkit.data.decoding import RULE, decoded
 from compatkit.data.lazy import LazyImages
-from compatkit.data.memory import recalled, remember
 from compatkit.data.split import Split
 from compatkit.errors import DamagedImage, DataError
 from compatkit.foundation.bars import Progress, bar

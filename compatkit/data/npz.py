@@ -21,11 +21,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.checking import LARGEST_SIDE, DataWarning, warn_caller
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import text_of
-from compatkit.data.labelnames import check_declared
+from compatkit.data.missinglabels import check_declared
 from compatkit.data.transforms import Images
+from compatkit.data.validation import LARGEST_SIDE, DataWarning, warn_caller
 from compatkit.errors import DataError, EnvironmentFailure, suggest
 from compatkit.foundation.threads import each
 

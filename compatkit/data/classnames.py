@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.labelnames import check_written
+from compatkit.data.missinglabels import check_written
 from compatkit.errors import DataError
 
 LARGEST_LIST = 2**24

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compatkit.data.classlists import lines_of, names_of, numbered
+from compatkit.data.classnames import lines_of, names_of, numbered
 from compatkit.errors import DataError
 
 

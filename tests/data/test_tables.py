@@ -15,8 +15,8 @@ import pytest
 from photos import class_folder
 
 import compatkit as ck
-from compatkit.data.checking import DataWarning
-from compatkit.data.samefile import file_states_of, repeated
+from compatkit.data.duplicates import file_states_of, repeated
+from compatkit.data.validation import DataWarning
 from compatkit.errors import DataError, MissingDependency
 
 
@@ -241,7 +241,7 @@ def test_files_to_which_a_file_system_gives_one_number(photos: Path, monkeypatch
         return os.stat_result((found.st_mode, 7, *found[2:]))
 
     write(photos / "list.csv", rows(photos))
-    monkeypatch.setattr("compatkit.data.samefile.os.stat", one_number)
+    monkeypatch.setattr("compatkit.data.duplicates.os.stat", one_number)
     paths = [one["path"] for one in rows(photos)]
     assert list(repeated(photos, paths, file_states_of(photos, paths))) == []
     paths += [f"./{paths[3]}"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.data.checking import DataWarning, warn_caller
-from compatkit.data.classlists import NAMES
+from compatkit.data.classnames import NAMES
+from compatkit.data.validation import DataWarning, warn_caller
 from compatkit.foundation.display import visible
 
 JUNK = (".DS_Store", "Thumbs.db", "desktop.ini", NAMES, "__MACOSX")
