@@ -65,7 +65,7 @@ def _figure(matrix: CellGrid) -> Figure:
     slant = {} if few else {"rotation": 48, "rotation_mode": "anchor", "ha": "left"}
     axes.set_yticks([row + 0.5 for row in range(len(row_names))], row_names, **text)
     places = [*(column + 0.5 for column in range(len(column_names))), bound_at]
-    axes.set_xticks(places, [*column_names, "bound"], **text, **slant)
+    axes.set_xticks(places, [*column_names, "its own head" if few else "own head"], **text, **slant)
     axes.plot([columns + BOUND_AT / 2] * 2, [0, rows], color="#c9d0d9", linewidth=1)
     for row, part in enumerate(matrix.extractors):
         cells = [matrix.find(part.reference, head.reference) for head in matrix.heads]

@@ -72,12 +72,16 @@ class LayerMaps:
 
     def to_png(self) -> bytes:
         """Return the maps as a picture; equal maps give equal bytes."""
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import ListedColormap
         from matplotlib.figure import Figure
 
         rows, columns = ([printable(_short(name)) for name in side] for side in (self.rows, self.columns))
         width = CELL * max(FEWEST, len(columns)) + LETTER * max(map(len, rows)) + 0.5
         height = CELL * len(rows) + LETTER * max(map(len, columns)) + 0.7
         across = max(1, min(self.across, len(self.maps)))
+        if len(self.maps) > across and len(self.maps) % across == 1:
+            across = max(2, across - 1)  # four maps as two rows of two
         down = math.ceil(len(self.maps) / across)
         size = across * width, down * height + 0.3
         figure = Figure(figsize=size, dpi=DPI, facecolor=PAPER, layout="compressed")
@@ -96,6 +100,10 @@ class LayerMaps:
             axes.set_title(
                 printable(title), loc="left", pad=pad, **{**text, "fontsize": 8.5, "weight": "bold"}
             )
+        scale = ScalarMappable(cmap=ListedColormap([shade(step / 255)[0] for step in range(256)]))
+        bar = figure.colorbar(scale, ax=list(grid), shrink=0.6, aspect=30, pad=0.02)
+        bar.ax.tick_params(labelsize=6.5, colors=QUIET)
+        bar.outline.set_visible(False)
         names = printable(f"rows: {self.networks[0]}; columns: {self.networks[1]}")
         figure.supxlabel(names, x=0.02, ha="left", **{**text, "fontsize": 7, "color": QUIET})
         return png(figure, "Similarity of layers", tight=True)
@@ -149,10 +157,7 @@ def _draw(axes: Axes, values: Values) -> None:
     ]
     axes.imshow([[to_rgb(fill) for fill, _ in row] for row in inks], interpolation="nearest")
     for (row, column), value in np.ndenumerate(values):
-        shown = (
-            "-" if math.isnan(value) else f"{round(float(value), 2) + 0.0:.2f}"
-        )  # + 0.0: there is no -0.00
-        text_at(axes, column, row, shown.replace("0.", "."), 5.5, inks[row][column][1])
+        text_at(axes, column, row, _text(value).replace("0.", "."), 5.5, inks[row][column][1])
 
 
 def _draw_groups(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
