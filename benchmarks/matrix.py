@@ -37,10 +37,10 @@ from torch import Tensor, nn
 import compatkit as ck
 from compatkit.components.loading import load
 from compatkit.data.dataset import DataSet, Split
+from compatkit.evaluation.batchnorm import batches
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import measure
-from compatkit.evaluation.normalization import batches
 
 CELLS = {"layer1": ("batch",), "layer3": ("running", "batch", "reestimate")}
 """Cut to policies. Late heads are small, so that what ours does besides weighs most there."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import compatkit as ck
-from compatkit.evaluation.normalization import reestimate
+from compatkit.evaluation.batchnorm import reestimate
 
 POLICIES = ("running", "reestimate", "batch")
 

@@ -25,7 +25,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Run, find
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
-from compatkit.training import views as view_batching
+from compatkit.training import extra_views as view_batching
 from compatkit_studies import _pairs
 
 WAYS = ("mixed", "joint", "per_view", "separate")

@@ -38,9 +38,9 @@ from compatkit.data.dataset import DataSet, Split
 from compatkit.hooks import effect
 from compatkit.plugins import RunPlugins
 from compatkit.training.loop import Loop
+from compatkit.training.plugin_setup import SetUp
 from compatkit.training.precision import Precision
-from compatkit.training.set_up import SetUp
-from compatkit.training.state import TaskState
+from compatkit.training.task_state import TaskState
 
 IDLE = ("first", "second", "third")
 OURS, OURS_IDLE = "ours", "ours, 3 idle plugins"

@@ -59,14 +59,14 @@ from compatkit.reports.verdicts import check_all as check_all
 from compatkit.training import testing as testing
 from compatkit.training.evaluating import EarlyStopping as EarlyStopping
 from compatkit.training.fit import Fit as Fit
+from compatkit.training.layer_recording import LayerCall as LayerCall
 from compatkit.training.optim import Schedule as Schedule
+from compatkit.training.plugin_setup import SetUp as SetUp
 from compatkit.training.pretraining import Pretraining as Pretraining
-from compatkit.training.recording import LayerCall as LayerCall
-from compatkit.training.set_up import SetUp as SetUp
-from compatkit.training.state import AuxiliaryHead as AuxiliaryHead
-from compatkit.training.state import TaskState as TaskState
 from compatkit.training.step import Step as Step
 from compatkit.training.task import Task as Task
+from compatkit.training.task_state import AuxiliaryHead as AuxiliaryHead
+from compatkit.training.task_state import TaskState as TaskState
 from compatkit.training.trainer import Trainer as Trainer
 
 __version__: str

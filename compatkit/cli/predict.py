@@ -57,7 +57,7 @@ def predict_command(options: PredictOptions) -> int | None:
     then 1.
     """
     from compatkit.evaluation.assembly import BatchStatisticsWarning
-    from compatkit.evaluation.passes import placed
+    from compatkit.evaluation.extractor_pass import placed
 
     photos, others = _photos(options.photos)
     model = _model(open_registry(), options)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
     from compatkit.plugins import Use
     from compatkit.training.prepare import Statistics
-    from compatkit.training.state import AuxiliaryHead, ReleasedExtractor
     from compatkit.training.task import Augment, Rest, Task
+    from compatkit.training.task_state import AuxiliaryHead, ReleasedExtractor
     from compatkit.training.trainer import Trainer
 
 
@@ -337,7 +337,7 @@ class Combining:
             IntegrityError: A part is damaged.
         """
         from compatkit.components.tasks import frozen_head, part_of
-        from compatkit.training.state import EXTRACTOR, HEAD, ReleasedExtractor
+        from compatkit.training.task_state import EXTRACTOR, HEAD, ReleasedExtractor
 
         frozen: dict[str, AuxiliaryHead | ReleasedExtractor] = {}
         for reference in self.store.select(heads, "auxiliary_head") if heads else ():

@@ -29,7 +29,7 @@ from compatkit.errors import (
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, is_kept, key_of
 from compatkit.evaluation.matrix import measure
-from compatkit.evaluation.planning import barred, is_normalized
+from compatkit.evaluation.prospect import barred, is_normalized
 from compatkit.evaluation.records import Cells, keep
 from compatkit.registry.copy.admission import Deciding
 from compatkit.registry.evidence import StoredResult

@@ -26,8 +26,8 @@ from compatkit.plugins.installed import current
 from compatkit.registry.names import Reference
 from compatkit.training.fit import Fit
 from compatkit.training.prepare import Statistics
-from compatkit.training.state import AuxiliaryHead
 from compatkit.training.task import Task
+from compatkit.training.task_state import AuxiliaryHead
 from compatkit.training.trainer import Trainer
 
 if TYPE_CHECKING:

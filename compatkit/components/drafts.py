@@ -27,13 +27,13 @@ from compatkit.contracts.contract import (
     Structural,
 )
 from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload
-from compatkit.evaluation.statistics import Moments, feature_moments
+from compatkit.evaluation.feature_statistics import Moments, feature_moments
 from compatkit.foundation.codec import unstructure
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
 from compatkit.reports.contracts import port
 from compatkit.training.fit import Fit
-from compatkit.training.state import AuxiliaryHead, TaskState
+from compatkit.training.task_state import AuxiliaryHead, TaskState
 
 
 @attrs.frozen(eq=False)

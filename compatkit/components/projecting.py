@@ -20,8 +20,8 @@ from compatkit.contracts.ports import by
 from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, NotFound
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
+from compatkit.evaluation.batchnorm import batches, evaluation_mode
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.normalization import batches, evaluation_mode
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store

@@ -31,7 +31,7 @@ from compatkit.foundation.codec import dumps
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.store import Store
 from compatkit.training.fit import Fit
-from compatkit.training.state import AuxiliaryHead, TaskState
+from compatkit.training.task_state import AuxiliaryHead, TaskState
 
 if TYPE_CHECKING:
     pass

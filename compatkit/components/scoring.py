@@ -115,9 +115,9 @@ def _observe(
     """Return what an extractor gives for images, and what its own head makes of it, on the CPU."""
     import torch
 
+    from compatkit.evaluation.batchnorm import evaluation_mode
     from compatkit.evaluation.conditions import Conditions
-    from compatkit.evaluation.normalization import evaluation_mode
-    from compatkit.evaluation.passes import numerics, placed
+    from compatkit.evaluation.extractor_pass import numerics, placed
     from compatkit.evaluation.preprocessing import normalize, prepare
 
     labels, observations = torch.from_numpy(sample.labels).long(), list[Observation]()

@@ -21,7 +21,7 @@ from compatkit.contracts.manifest import About, Parent
 from compatkit.data.transforms import KERNELS
 from compatkit.errors import FormatError, UsageError
 from compatkit.evaluation.component import pinned
-from compatkit.evaluation.statistics import SAMPLES, feature_moments
+from compatkit.evaluation.feature_statistics import SAMPLES, feature_moments
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.limits import OneOf
 from compatkit.registry.names import check_name

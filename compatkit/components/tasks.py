@@ -12,7 +12,7 @@ from compatkit.errors import UsageError
 from compatkit.evaluation.component import Component
 from compatkit.registry.store import Store
 from compatkit.training.networks import parameters_digest
-from compatkit.training.state import AuxiliaryHead
+from compatkit.training.task_state import AuxiliaryHead
 
 
 def part_of(store: Store, reference: str, kind: str) -> Component:

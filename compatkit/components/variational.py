@@ -16,8 +16,8 @@ from compatkit.adapters.cutting.planning import plan
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.contracts.contract import Blueprint, Data, Kind, Structural
 from compatkit.contracts.stitch import after, project
-from compatkit.evaluation.statistics import Moments, feature_moments
-from compatkit.training.state import TaskState
+from compatkit.evaluation.feature_statistics import Moments, feature_moments
+from compatkit.training.task_state import TaskState
 
 MEAN, LOG_VARIANCE = "latent.mean", "latent.log_variance"
 ROLES = {"encoder": "up to its hidden vector", "latent": "mean and log-variance layers", "decoder": "decoder"}

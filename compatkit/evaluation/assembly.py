@@ -15,8 +15,8 @@ from compatkit.contracts.contract import Contract
 from compatkit.data.damaged import check_damaged
 from compatkit.data.split import Split
 from compatkit.errors import DamagedImage, UsageError
+from compatkit.evaluation.batchnorm import batch_statistics, batches, evaluation_mode, normalized
 from compatkit.evaluation.inputs import Unread, unread
-from compatkit.evaluation.normalization import batch_statistics, batches, evaluation_mode, normalized
 from compatkit.evaluation.predictions import Predictions
 from compatkit.evaluation.preprocessing import fitted, normalize, prepare
 from compatkit.foundation.bars import bar

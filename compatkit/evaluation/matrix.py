@@ -18,13 +18,13 @@ from compatkit.contracts.evidence import Cell, figure, grade, paired_interval_of
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
 from compatkit.evaluation.adapter import Adapter
+from compatkit.evaluation.batchnorm import normalized
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, Settings
-from compatkit.evaluation.figures import Tally, chance_level
-from compatkit.evaluation.normalization import normalized
-from compatkit.evaluation.passes import Column, run
-from compatkit.evaluation.planning import BROKEN, Prospect, no_bound, notes_of, prospect, unknown_classes
+from compatkit.evaluation.extractor_pass import Column, run
 from compatkit.evaluation.preprocessing import Prepared, prepare
+from compatkit.evaluation.prospect import BROKEN, Prospect, no_bound, notes_of, prospect, unknown_classes
+from compatkit.evaluation.tally import Tally, chance_level
 
 Adapters = Mapping[tuple[str, str], Sequence[Adapter]]
 """Adapters by (extractor, head) reference."""

@@ -185,11 +185,7 @@ def normalize(
 
 @lru_cache(maxsize=64)
 def affine(
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    device: torch.device,
-    dtype: torch.dtype,
-    width: int,
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device, dtype: torch.dtype, width: int
 ) -> tuple[Tensor, Tensor]:
     """Return scale and shift of (x / 255 - mean) / std = x / (255 std) - mean / std.
 

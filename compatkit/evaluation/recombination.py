@@ -19,8 +19,8 @@ from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.assembly import Assembly
+from compatkit.evaluation.batchnorm import norm_layers, normalized, reestimate
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.normalization import norm_layers, normalized, reestimate
 
 
 @attrs.frozen

@@ -15,7 +15,9 @@ from compatkit.contracts.contract import Data as Preprocessing
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.assembly import Assembly
+from compatkit.evaluation.batchnorm import batches, evaluation_mode
 from compatkit.evaluation.conditions import Conditions
+from compatkit.evaluation.extractor_pass import numerics, placed
 from compatkit.evaluation.layers import LayerRecord, choose, layers_of, listed, recording
 from compatkit.evaluation.metrics import (
     OBSERVED,
@@ -27,13 +29,11 @@ from compatkit.evaluation.metrics import (
     make_metric,
     observed,
 )
-from compatkit.evaluation.normalization import batches, evaluation_mode
-from compatkit.evaluation.passes import numerics, placed
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.foundation.arguments import checks_arguments, texts_of
 from compatkit.foundation.limits import COUNT, SEED
 from compatkit.measuring.measurement import Measurement
-from compatkit.training.state import TaskState
+from compatkit.training.task_state import TaskState
 
 if TYPE_CHECKING:
     Images = Split | DataSet | tuple[Tensor, Tensor]

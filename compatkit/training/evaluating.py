@@ -15,16 +15,16 @@ from torch.func import functional_call
 
 from compatkit.data.split import Split
 from compatkit.errors import TrainingError
-from compatkit.evaluation.normalization import evaluation_mode
+from compatkit.evaluation.batchnorm import evaluation_mode
 from compatkit.evaluation.preprocessing import Prepared, normalize, prepare
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.limits import COUNT, FLAG, Number, OneOf
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.optim import Averages
+from compatkit.training.plugin_setup import SetUp
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import preserved
-from compatkit.training.set_up import SetUp
-from compatkit.training.state import TaskState
+from compatkit.training.task_state import TaskState
 
 On = Literal["validation", "test", "train"]
 

@@ -17,7 +17,7 @@ from compatkit.errors import UnknownName, UsageError
 from compatkit.foundation.display import Shown, aligned
 from compatkit.reports.tabular import Tabular
 from compatkit.training.networks import parameters_digest
-from compatkit.training.state import AuxiliaryHead, TaskState
+from compatkit.training.task_state import AuxiliaryHead, TaskState
 
 
 class History(Tabular, list[dict[str, Any]]):

@@ -17,6 +17,7 @@ from compatkit.plugins import RunPlugins
 from compatkit.training.batches.loaders import seeded
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.execution import EAGER, Captured, Execution
+from compatkit.training.gradient_checks import check_no_gradients, check_reach, cross_task_error
 from compatkit.training.optim import (
     CAPTURED,
     PAPERS,
@@ -27,15 +28,14 @@ from compatkit.training.optim import (
     restore_state,
     set_lr,
 )
+from compatkit.training.plugin_setup import SetUp
 from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.reach import check_no_gradients, check_reach, cross_task_error
 from compatkit.training.replicas import GradientAllReduce, average_statistics
-from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
-from compatkit.training.state import TaskState
 from compatkit.training.step import NO_LABEL, Step, StepResult, combine_results, split_batch
 from compatkit.training.step_errors import explaining, without_gradient
 from compatkit.training.task_loop import NETWORK, TaskLoop
+from compatkit.training.task_state import TaskState
 
 
 @attrs.define(eq=False)
@@ -330,7 +330,7 @@ class Loop:
             task_loop: Loop of the task.
             step: With its batch; after views and mixing.
         """
-        # A captured step cannot seed; steps that draw random numbers are not captured (selection.py).
+        # A captured step cannot seed; steps that draw random numbers are not captured (execution_selection.py).
         turn = _micro_batch_index(task_loop, step)
         seeds = () if self.captures else [stream.at(turn) for stream in task_loop.seeds]
         self.mark("rest")

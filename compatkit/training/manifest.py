@@ -15,10 +15,10 @@ from compatkit.training.batches.decoded import Decoded
 from compatkit.training.batches.sources import BatchSource
 from compatkit.training.loop import Loop
 from compatkit.training.networks import start_digest
-from compatkit.training.set_up import SIDES, SetUp
+from compatkit.training.plugin_setup import SIDES, SetUp
 from compatkit.training.settings import plan_key
-from compatkit.training.state import EXTRACTOR, AuxiliaryHead, ReleasedExtractor, TaskState
 from compatkit.training.task import Augment, Task
+from compatkit.training.task_state import EXTRACTOR, AuxiliaryHead, ReleasedExtractor, TaskState
 
 
 def describe(loop: Loop) -> dict[str, Any]:

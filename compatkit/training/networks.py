@@ -13,13 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from compatkit.adapters.blueprints import (
-    build,
-    build_pair,
-    check_builds_again,
-    structural,
-    with_classes,
-)
+from compatkit.adapters.blueprints import build, build_pair, check_builds_again, structural, with_classes
 from compatkit.adapters.builders import as_built_here
 from compatkit.adapters.cutting.planning import plan
 from compatkit.adapters.cutting.proof import prove
@@ -33,11 +27,11 @@ from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import fitting
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values, compare
 from compatkit.registry.weights.tensorfile import pieces, state_digest
-from compatkit.training.plans import plan_task, with_weights
+from compatkit.training.network_plans import plan_task, with_weights
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
-from compatkit.training.state import TaskState
 from compatkit.training.task import Rest, Task
+from compatkit.training.task_state import TaskState
 
 if TYPE_CHECKING:
     from compatkit.evaluation.component import Component
@@ -214,10 +208,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
 
 
 def _check_publishable(
-    task: Task,
-    parts: Mapping[str, nn.Module],
-    blueprints: Mapping[str, Blueprint],
-    data: Data,
+    task: Task, parts: Mapping[str, nn.Module], blueprints: Mapping[str, Blueprint], data: Data
 ) -> None:
     """Raise for parts whose ports, blueprints or tensors no contract or file would hold.
 

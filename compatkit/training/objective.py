@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compatkit.plugins.calls import Bound
+from compatkit.training.extra_views import ExtraViews
+from compatkit.training.layer_recording import NOTHING as NO_LAYERS
+from compatkit.training.layer_recording import LayerRecording, Layers
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import reseed
-from compatkit.training.recording import NOTHING as NO_LAYERS
-from compatkit.training.recording import LayerRecording, Layers
-from compatkit.training.state import TaskState
 from compatkit.training.step import Step
-from compatkit.training.views import ExtraViews
+from compatkit.training.task_state import TaskState
 
 LEAST_NORM = 1e-12
 """Smallest norm of a gradient in a ratio; smaller gradients are balanced by a factor of 0."""

@@ -26,21 +26,21 @@ from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import name_worker_deaths
 from compatkit.training.distributed import World, join_processes
 from compatkit.training.execution import Execution
+from compatkit.training.execution_selection import select_execution
 from compatkit.training.fit import Fit
 from compatkit.training.loggers import RunLog
 from compatkit.training.loop import Loop
 from compatkit.training.manifest import describe
 from compatkit.training.networks import parameters_digest, prepare_task, redraw
 from compatkit.training.optim import check_owners
+from compatkit.training.plugin_setup import SetUp, check_weights
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import determined, generator, preserved, reseed, seed_of
 from compatkit.training.recompute import recomputing
 from compatkit.training.replicas import sync_batchnorm
-from compatkit.training.selection import select_execution
-from compatkit.training.set_up import SetUp, check_weights
 from compatkit.training.settings import Settings
-from compatkit.training.state import AuxiliaryHead, ReleasedExtractor, TaskState
 from compatkit.training.task import Task
+from compatkit.training.task_state import AuxiliaryHead, ReleasedExtractor, TaskState
 
 
 def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[list[Task], dict[str, Split]]:
@@ -96,7 +96,7 @@ def _check_classes(task: Task, split: Split, what: str) -> None:
     if len(present) < 2:
         raise DataError(
             f"Task {task.name!r}: the {len(split)} {what} of {split.name} are all of the class {present[0]!r}, so that "
-            "there is nothing to tell apart. Give images of at least two classes.",
+            "there is nothing to tell apart. Give images of at least two classes."
         )
 
 

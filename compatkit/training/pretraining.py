@@ -19,10 +19,10 @@ from compatkit.hooks import Batch
 from compatkit.training.batches.sources import ImagePlacement
 from compatkit.training.loop import Loop
 from compatkit.training.networks import initial_digest
+from compatkit.training.plugin_setup import SetUp, check_weights
 from compatkit.training.progress import Bar
 from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.set_up import SetUp, check_weights
-from compatkit.training.state import TaskState
+from compatkit.training.task_state import TaskState
 
 Pretrained = Mapping[str, Any]
 """``{"plugins": {instance: its report}, "initial": {task: digest of the weights of its first step}}``."""

@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from compatkit.errors import TrainingError, UsageError
-from compatkit.evaluation.normalization import kept_statistics, norm_layers
-from compatkit.training.state import TaskState
+from compatkit.evaluation.batchnorm import kept_statistics, norm_layers
+from compatkit.training.task_state import TaskState
 
 _CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList)
 """Classes that hold blocks, and may never be called themselves."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalization import norm_layers
+from compatkit.evaluation.batchnorm import norm_layers
 from compatkit.registry.weights.tensorfile import state_digest
 from compatkit.training.distributed import World
 from compatkit.training.optim import Averages

@@ -23,13 +23,13 @@ from compatkit.training.fit import Fit, set_anchors
 from compatkit.training.loggers import RunLog
 from compatkit.training.loop import Loop
 from compatkit.training.loss_history import LossHistory
-from compatkit.training.memory import is_out_of_memory, out_of_memory_error
+from compatkit.training.out_of_memory import is_out_of_memory, out_of_memory_error
+from compatkit.training.plugin_setup import check_weights
 from compatkit.training.prepare import PreparedRun
 from compatkit.training.pretraining import Pretrained, pretrain
 from compatkit.training.progress import Bar
 from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.replicas import check_replicas
-from compatkit.training.set_up import check_weights
 
 SHARE = 0.05
 """Share of a run's time that checkpoints written by the clock may take."""

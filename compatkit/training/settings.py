@@ -18,9 +18,9 @@ from compatkit.training.batches.decoded import Cache
 from compatkit.training.batches.sources import IMAGE_STORAGE, ImagePlacement, ImageStorage
 from compatkit.training.evaluating import EarlyStopping, On
 from compatkit.training.execution import ExecutionOption
+from compatkit.training.extra_views import VIEW_BATCHING_OPTIONS, ViewBatchingOption
 from compatkit.training.optim import DECAYS, PAPERS, Schedule, check_options
 from compatkit.training.precision import Choice, spelled
-from compatkit.training.views import VIEW_BATCHING_OPTIONS, ViewBatchingOption
 
 _share = Number(above=0, below=1, optional=True)
 # How a manifest treats a setting; without metadata it states the value.

@@ -8,12 +8,12 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit.evaluation.normalization import batch_statistics
+from compatkit.evaluation.batchnorm import batch_statistics
 from compatkit.hooks import Batch
+from compatkit.training.layer_recording import NOTHING, Layers
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator
-from compatkit.training.recording import NOTHING, Layers
-from compatkit.training.state import TaskState
+from compatkit.training.task_state import TaskState
 
 NO_LABEL = -1
 """Stands for an unknown label; no loss treats it as a class."""

@@ -285,10 +285,7 @@ class Task:
         factory=dict, validator=OfType(Mapping, "a mapping of arguments"), kw_only=True
     )
     size: tuple[int, int] | None = attrs.field(
-        default=None,
-        kw_only=True,
-        converter=_size,
-        metadata={WRITTEN: int | tuple[int, int]},
+        default=None, kw_only=True, converter=_size, metadata={WRITTEN: int | tuple[int, int]}
     )
     weights: str | PathLike[str] | Mapping[str, Tensor] | None = attrs.field(
         default=None,

@@ -18,13 +18,13 @@ from compatkit.plugins.calls import Bound, after_chain, views_chain
 from compatkit.training.batches.sources import BatchSource
 from compatkit.training.distributed import World
 from compatkit.training.execution import Captured
+from compatkit.training.extra_views import SEPARATE, ExtraViews, ViewBatching, choose_view_batching
 from compatkit.training.objective import Compiled, Objective, Outcome
+from compatkit.training.plugin_setup import SetUp
 from compatkit.training.randomness import Stream, states
-from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
-from compatkit.training.state import TaskState
 from compatkit.training.step import Step
-from compatkit.training.views import SEPARATE, ExtraViews, ViewBatching, choose_view_batching
+from compatkit.training.task_state import TaskState
 
 NETWORK = "network/"
 """Prefix of a task's name in the name of the optimizer of its extractor and head."""

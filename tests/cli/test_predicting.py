@@ -14,8 +14,8 @@ from photos import encoded, photo
 
 import compatkit as ck
 from compatkit.data.unlabeled import read_unlabeled
-from compatkit.evaluation import passes
-from compatkit.evaluation.passes import placed
+from compatkit.evaluation import extractor_pass
+from compatkit.evaluation.extractor_pass import placed
 
 LEFT, RIGHT, OWN = "digits/left.extractor", "digits/right.head", "digits/left.head"
 
@@ -193,7 +193,7 @@ def test_the_network_runs_on_the_device(run: Any, photos: Path, monkeypatch: pyt
         with placed(module, device):
             yield
 
-    monkeypatch.setattr(passes, "placed", watched)
+    monkeypatch.setattr(extractor_pass, "placed", watched)
     assert said(run, LEFT, photos, "--device", "cpu:0") == said(run, LEFT, photos)
     assert devices == ["cpu:0", "cpu"]
     refused = run("predict", LEFT, photos, "--device", "nowhere", "--json")

@@ -17,7 +17,7 @@ from compatkit.contracts.channels import channel_statistics
 from compatkit.contracts.contract import Contract, Protocol, Statistical
 from compatkit.contracts.labels import label
 from compatkit.contracts.manifest import Manifest, Payload, to_bytes
-from compatkit.evaluation.statistics import Moments, feature_moments
+from compatkit.evaluation.feature_statistics import Moments, feature_moments
 from compatkit.foundation.codec import digest
 from compatkit.registry.weights.tensorfile import serialize, state_digest
 

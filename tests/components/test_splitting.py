@@ -11,7 +11,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.components.splitting import publish_split, split
-from compatkit.evaluation.statistics import feature_moments
+from compatkit.evaluation.feature_statistics import feature_moments
 
 FEW = {"layers": [1, 1, 1, 1]}
 

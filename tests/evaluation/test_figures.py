@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.evaluation.figures import Tally, chance_level
+from compatkit.evaluation.tally import Tally, chance_level
 
 NAN, INF = float("nan"), float("inf")
 

@@ -18,10 +18,10 @@ from compatkit.contracts.contract import Label
 from compatkit.contracts.evidence import Cell, figure, grade, paired_interval_of_counts, recovered
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, EnvironmentFailure, UsageError
+from compatkit.evaluation.batchnorm import batches
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, Progress
 from compatkit.evaluation.matrix import measure
-from compatkit.evaluation.normalization import batches
 
 BATCH = 16
 

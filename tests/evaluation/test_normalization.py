@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 
 from compatkit.contracts.batchnorm import LARGEST, check_policy, is_policy, prior_of, stored_share
 from compatkit.errors import CutError, DataError, UsageError
-from compatkit.evaluation.normalization import (
+from compatkit.evaluation.batchnorm import (
     batch_statistics,
     batches,
     estimating,

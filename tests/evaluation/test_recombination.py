@@ -27,8 +27,8 @@ from compatkit.contracts.stitch import project
 from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import Adapter
+from compatkit.evaluation.batchnorm import batches, reestimate
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.normalization import batches, reestimate
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.evaluation.recombination import Recombination
 

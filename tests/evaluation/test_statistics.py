@@ -13,8 +13,8 @@ from compatkit.contracts.channels import channel_bytes, channel_statistics
 from compatkit.contracts.contract import Data, Port
 from compatkit.data.dataset import Split
 from compatkit.errors import CutError, FormatError, IntegrityError
+from compatkit.evaluation.feature_statistics import Moments, feature_moments
 from compatkit.evaluation.preprocessing import normalize, prepare
-from compatkit.evaluation.statistics import Moments, feature_moments
 
 PORTS = {
     "NCHW": Port("features", ("N", 4, "H", "W")),

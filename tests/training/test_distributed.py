@@ -29,7 +29,7 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.adapters.builders import BUILDERS
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalization import norm_layers
+from compatkit.evaluation.batchnorm import norm_layers
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.registry.weights.tensorfile import deserialize, metadata
 from compatkit.training.batches.sampler import Sampler

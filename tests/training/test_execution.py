@@ -14,11 +14,11 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.hooks import Batch, effect
-from compatkit.training import objective, selection
+from compatkit.training import execution_selection, objective
 from compatkit.training.execution import Execution
+from compatkit.training.execution_selection import replay_difference
 from compatkit.training.objective import Objective, Outcome
 from compatkit.training.prepare import FitRequest, prepare
-from compatkit.training.selection import replay_difference
 from compatkit.training.step import Step
 
 ALL = ["identical_init", "dcc", "rotation_prediction"]
@@ -149,7 +149,7 @@ def test_a_step_that_computes_something_else_is_found_before_the_first(
             total, terms, answers = self.objective(step, seeds)
             return total * 1.01, terms, answers
 
-    monkeypatch.setattr(selection, "Compiled", Wrong)
+    monkeypatch.setattr(execution_selection, "Compiled", Wrong)
     fit = quick(steps=2, execution="compile").fit(pair()[:1])
     assert "task 'left': compiled gradients differ by 1.0e-02 of their norm" in how(fit)["reason"]
     assert same(fit, quick(steps=2).fit(pair()[:1]))
@@ -213,17 +213,17 @@ def test_a_trial_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, traced: Compil
     """As on a GPU, with the clock of this machine: the run after it is bitwise the run without it."""
     plain = quick(steps=3).fit(pair(augment=("crop", "flip"))[:1], ["dcc"])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(selection, "SHORT", 0)
-    monkeypatch.setattr(selection, "STEPS", 2)
+    monkeypatch.setattr(execution_selection, "SHORT", 0)
+    monkeypatch.setattr(execution_selection, "STEPS", 2)
     took: list[str] = []
-    seconds = selection._seconds
+    seconds = execution_selection._seconds
 
     def never(loop: Any, mode: Any) -> float:
         took.append(mode)
         return seconds(loop, mode) * (1 if mode == "eager" else 1000)
 
-    monkeypatch.setattr(selection, "_seconds", never)
-    monkeypatch.setattr("compatkit.training.prepare.select_execution", selection.fastest)
+    monkeypatch.setattr(execution_selection, "_seconds", never)
+    monkeypatch.setattr("compatkit.training.prepare.select_execution", execution_selection.fastest)
     tried = quick(steps=3).fit(pair(augment=("crop", "flip"))[:1], ["dcc"])
     assert took == ["eager", "compile"]
     assert how(tried)["mode"] == "eager" and "a trial of 2 steps" in how(tried)["reason"]
@@ -239,7 +239,7 @@ def test_a_trial_does_not_call_plugins_that_do_more_than_they_return(monkeypatch
             Counts.calls += 1
             return batch
 
-    monkeypatch.setattr("compatkit.training.prepare.select_execution", selection.fastest)
+    monkeypatch.setattr("compatkit.training.prepare.select_execution", execution_selection.fastest)
     fit = quick(steps=2).fit(pair()[:1], ["counts"], factories={"counts": Counts})
     assert how(fit)["reason"] == "a trial would call the plugin 'counts', whose effect is 'host'"
     assert Counts.calls == 2
@@ -274,7 +274,7 @@ class Replayed:
 def test_a_replayed_step_is_compared_before_the_first(
     monkeypatch: pytest.MonkeyPatch, factor: float, said: str | None
 ) -> None:
-    monkeypatch.setattr("compatkit.training.selection.Captured", Replayed)
+    monkeypatch.setattr("compatkit.training.execution_selection.Captured", Replayed)
     monkeypatch.setattr(Replayed, "factor", factor)
     with prepare(FitRequest(quick(steps=2), pair()[:1], ["dcc"])) as start:
         (task_loop,) = start.loop.task_loops.values()

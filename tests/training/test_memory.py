@@ -12,7 +12,7 @@ from small import data_set, quick, same_parts
 import compatkit as ck
 from compatkit.errors import EnvironmentFailure
 from compatkit.training.distributed import World
-from compatkit.training.memory import out_of_memory_error
+from compatkit.training.out_of_memory import out_of_memory_error
 
 
 def refused() -> RuntimeError:
@@ -120,7 +120,7 @@ class TestTrials:
         def select(*_: Any) -> None:
             raise ERRORS[0]
 
-        monkeypatch.setattr("compatkit.training.selection._select", select)
+        monkeypatch.setattr("compatkit.training.execution_selection._select", select)
 
     def test_steps_that_fit_stay_eager(self, monkeypatch: pytest.MonkeyPatch) -> None:
         plain = quick(steps=1).fit([task()])

@@ -16,9 +16,9 @@ from torch import nn
 import compatkit as ck
 from compatkit.adapters.blueprints import build_pair
 from compatkit.errors import UsageError
+from compatkit.training.execution_selection import capture_blocker
 from compatkit.training.optim import set_lr
 from compatkit.training.prepare import FitRequest, prepare
-from compatkit.training.selection import capture_blocker
 
 VIT = {"embed_dim": 24, "depth": 3, "num_heads": 2}
 NETWORKS: dict[str, tuple[Any, ...]] = {

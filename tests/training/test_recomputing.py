@@ -15,8 +15,8 @@ from torch.autograd.graph import saved_tensors_hooks
 import compatkit as ck
 from compatkit.errors import TrainingError, UsageError
 from compatkit.training import recompute
+from compatkit.training.execution_selection import compile_blocker
 from compatkit.training.prepare import FitRequest, prepare
-from compatkit.training.selection import compile_blocker
 
 DRAWING = {"drop_path_rate": 0.3}
 VIT = {"embed_dim": 24, "depth": 3, "num_heads": 2, "img_size": 32, "proj_drop_rate": 0.2, **DRAWING}

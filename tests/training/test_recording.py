@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 import compatkit as ck
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError
 from compatkit.training import objective
+from compatkit.training.extra_views import record_mixing_reason
+from compatkit.training.layer_recording import LayerCall, Recorder
 from compatkit.training.precision import Precision
-from compatkit.training.recording import LayerCall, Recorder
-from compatkit.training.views import record_mixing_reason
 
 Look = Callable[[ck.Step], None]
 NAMES = ("conv1", "layer2.0.conv1", "fc")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalization import norm_layers
+from compatkit.evaluation.batchnorm import norm_layers
 from compatkit.training.distributed import World
 from compatkit.training.replicas import sync_batchnorm
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.errors import PluginError, UsageError
-from compatkit.evaluation.normalization import batch_statistics
+from compatkit.evaluation.batchnorm import batch_statistics
 from compatkit.hooks import effect
-from compatkit.training.views import Viewwise, mixing_reason
+from compatkit.training.extra_views import Viewwise, mixing_reason
 from compatkit_plugins.networks.residual import resnet8_cifar
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -264,7 +264,9 @@ def test_views_end_with_the_phase_of_their_plugin() -> None:
 def test_what_cannot_be_done_in_one_pass_is_refused_or_done_in_several(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("compatkit.training.views.mixing_reason", lambda extractor, shape: "images are mixed")
+    monkeypatch.setattr(
+        "compatkit.training.extra_views.mixing_reason", lambda extractor, shape: "images are mixed"
+    )
     with pytest.raises(
         UsageError, match=r"passes='fused' was asked for, but.*task 'left' \(resnet8_cifar\) images are"
     ):

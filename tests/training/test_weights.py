@@ -23,7 +23,7 @@ from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError, Us
 from compatkit.evaluation.preprocessing import fitting, normalize
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
-from compatkit.training.state import TaskState
+from compatkit.training.task_state import TaskState
 
 CPU = Precision.choose("cpu", "float32", False)
 NAME = "mobilenetv3_small_050"

@@ -17,7 +17,7 @@ from compatkit.components.projecting import fitted_adapter
 from compatkit.contracts.stitch import needed, with_kernel
 from compatkit.errors import IncompatibleError
 from compatkit.evaluation.adapter import Adapter
-from compatkit.evaluation.normalization import evaluation_mode, norm_layers, reestimate
+from compatkit.evaluation.batchnorm import evaluation_mode, norm_layers, reestimate
 from compatkit.evaluation.recombination import Estimate
 
 

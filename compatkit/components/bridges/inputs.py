@@ -21,9 +21,9 @@ from compatkit.contracts.stitch import after
 from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, UsageError, type_of
 from compatkit.evaluation.adapter import Adapter
+from compatkit.evaluation.batchnorm import evaluation_mode, reestimate
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Progress
-from compatkit.evaluation.normalization import evaluation_mode, reestimate
 from compatkit.evaluation.preprocessing import covering
 from compatkit.foundation.limits import SEED, Number, OneOf
 

@@ -168,7 +168,7 @@ def correct_mask(logits: Tensor, images: Split, head: Component) -> Tensor:
     """
     import torch
 
-    from compatkit.evaluation.figures import Tally
+    from compatkit.evaluation.tally import Tally
 
     pairs = classes_of(images, head)
     tally = Tally.start(torch.from_numpy(images.labels), pairs, len(images.classes))

@@ -31,7 +31,7 @@ from compatkit.components.bridges.inputs import BridgeInputs, Labeled, Passes
 from compatkit.components.projecting import fitted_state, moments_of
 from compatkit.contracts.stitch import with_kernel
 from compatkit.errors import DataError, UsageError
-from compatkit.evaluation.normalization import batch_statistics, norm_layers
+from compatkit.evaluation.batchnorm import batch_statistics, norm_layers
 
 __all__ = [
     "COLUMNS",

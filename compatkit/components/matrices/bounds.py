@@ -12,7 +12,7 @@ from compatkit.contracts.manifest import TRAINED
 from compatkit.errors import IntegrityError, NotFound
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import BOUND
-from compatkit.evaluation.planning import no_bound, unknown_classes
+from compatkit.evaluation.prospect import no_bound, unknown_classes
 from compatkit.registry.names import Version
 
 

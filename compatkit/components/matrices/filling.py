@@ -24,7 +24,7 @@ from compatkit.contracts.contract import HEADS
 from compatkit.contracts.evidence import ADAPTED, STATE, Cell
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress
-from compatkit.evaluation.planning import Prospect, notes_of, prospect
+from compatkit.evaluation.prospect import Prospect, notes_of, prospect
 from compatkit.evaluation.records import keep
 from compatkit.foundation.limits import OneOf
 from compatkit.registry.store import Store

@@ -23,7 +23,7 @@ from compatkit.evaluation.conditions import (
     question_of,
     stale_reason,
 )
-from compatkit.evaluation.planning import is_normalized, promise
+from compatkit.evaluation.prospect import is_normalized, promise
 from compatkit.evaluation.records import Cells
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.store import Store

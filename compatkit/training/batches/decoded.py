@@ -39,12 +39,7 @@ class _Augmented(Dataset[Any]):
     """Images by epoch and position; an error is returned, not raised, as it would lose its type on the way."""
 
     def __init__(
-        self,
-        examples: Split,
-        augmentation: ImageAugmentation,
-        shape: tuple[int, ...],
-        seed: int,
-        task: str,
+        self, examples: Split, augmentation: ImageAugmentation, shape: tuple[int, ...], seed: int, task: str
     ) -> None:
         self._examples, self._augmentation, self._shape = examples, augmentation, shape
         self._seed, self._task = seed, task

@@ -16,9 +16,9 @@ from compatkit.training.batches.decoded import Cache, Decoded
 from compatkit.training.batches.loaders import Streamed, loader_of
 from compatkit.training.batches.sampler import Augmentation, Further, Sampler
 from compatkit.training.batches.stored import Prefetched, Resident
-from compatkit.training.memory import is_out_of_memory
+from compatkit.training.out_of_memory import is_out_of_memory
 from compatkit.training.precision import Precision
-from compatkit.training.state import TaskState
+from compatkit.training.task_state import TaskState
 
 ImageStorage = Literal["auto", "resident", "prefetched"]
 IMAGE_STORAGE: tuple[ImageStorage, ...] = ("auto", "resident", "prefetched")
@@ -88,12 +88,7 @@ class ImagePlacement:
     steps: int = 0
 
     def source(
-        self,
-        state: TaskState,
-        seed: int,
-        batch_size: int,
-        precision: Precision,
-        share: slice = slice(None),
+        self, state: TaskState, seed: int, batch_size: int, precision: Precision, share: slice = slice(None)
     ) -> BatchSource:
         """Return the source of a task's batches, or of a share of each batch.
 

@@ -14,8 +14,8 @@ from torch import nn
 from compatkit.components import projecting
 from compatkit.components.projecting import BATCH, images_for
 from compatkit.contracts.contract import Data
+from compatkit.evaluation.batchnorm import batches
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.normalization import batches
 from compatkit.evaluation.preprocessing import normalize, prepare
 
 COLOR = Data((8, 8), "RGB", (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))

@@ -29,7 +29,7 @@ from compatkit.contracts.stitch import cast
 from compatkit.errors import DataError, UsageError
 from compatkit.evaluation import matrix as measuring
 from compatkit.evaluation.adapter import Adapter
-from compatkit.evaluation.planning import promise
+from compatkit.evaluation.prospect import promise
 
 LEFT, RIGHT = "digits/left.extractor", "digits/right.head"
 BOTH = "digits/*.extractor", "digits/*.head"

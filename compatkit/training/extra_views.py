@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalization import batch_statistics
+from compatkit.evaluation.batchnorm import batch_statistics
 from compatkit.hooks import Batch
 from compatkit.plugins.calls import Bound
-from compatkit.training.recording import IMAGES, Recorder
-from compatkit.training.state import TaskState
+from compatkit.training.layer_recording import IMAGES, Recorder
+from compatkit.training.task_state import TaskState
 
 ViewBatchingOption = Literal["auto", "fused", "separate"]
 VIEW_BATCHING_OPTIONS: tuple[ViewBatchingOption, ...] = ("auto", "fused", "separate")

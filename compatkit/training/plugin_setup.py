@@ -18,10 +18,10 @@ from compatkit.errors import CutError, UnknownName, UsageError, type_of
 from compatkit.foundation.codec import dumps
 from compatkit.registry.names import check_name
 from compatkit.registry.weights.tensorchecks import check_values
+from compatkit.training.layer_recording import Recorder
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
-from compatkit.training.recording import Recorder
-from compatkit.training.state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor, TaskState
+from compatkit.training.task_state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor, TaskState
 
 LEAST_CLASSES = 2
 """Classes of a head that classifies: one class has nothing to tell apart."""

@@ -14,7 +14,7 @@ from compatkit.adapters.cutting.sideeffects import copied
 from compatkit.contracts.contract import Anchor, Blueprint, Data, Label
 from compatkit.data.dataset import Split
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalization import batch_statistics
+from compatkit.evaluation.batchnorm import batch_statistics
 from compatkit.training.precision import Precision
 from compatkit.training.task import Task
 

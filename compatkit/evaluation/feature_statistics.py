@@ -15,9 +15,9 @@ from compatkit.contracts.channels import channel_bytes
 from compatkit.contracts.contract import Data, FeatureStatistics, Port
 from compatkit.data.dataset import Split
 from compatkit.errors import CutError, IntegrityError
+from compatkit.evaluation.batchnorm import evaluation_mode
 from compatkit.evaluation.conditions import Conditions
-from compatkit.evaluation.normalization import evaluation_mode
-from compatkit.evaluation.passes import numerics
+from compatkit.evaluation.extractor_pass import numerics
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.foundation.codec import digest
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from compatkit.training.execution import EAGER, MODES, Captured, Execution, ExecutionOption, Mode
 from compatkit.training.loop import Loop
-from compatkit.training.memory import free_memory, is_out_of_memory
 from compatkit.training.objective import Compiled, Outcome
 from compatkit.training.optim import CAPTURED
+from compatkit.training.out_of_memory import free_memory, is_out_of_memory
 from compatkit.training.randomness import reseed, states
 from compatkit.training.step import Step
 from compatkit.training.task_loop import TaskLoop

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from compatkit.contracts.batchnorm import estimates, stored_share
 from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, EnvironmentFailure
-from compatkit.evaluation.conditions import Conditions
-from compatkit.evaluation.figures import Tally
-from compatkit.evaluation.normalization import (
+from compatkit.evaluation.batchnorm import (
     batch_statistics,
     batches,
     estimating,
@@ -22,7 +20,9 @@ from compatkit.evaluation.normalization import (
     kept_statistics,
     normalized,
 )
+from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.preprocessing import Prepared, normalize
+from compatkit.evaluation.tally import Tally
 
 Features = Tensor | tuple[Tensor, ...]
 
