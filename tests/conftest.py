@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # One thread: small networks gain nothing from more, and two would fight over a busy machine's cores.
@@ -9,7 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before timm is imported: no test may wait for a network
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import nightly
@@ -34,9 +35,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--changed-since", metavar="COMMIT", help="Run only tests of rooms that differ from it.")
 
 
+class Backward(pytest.Dir):
+    """A directory of tests, collected from its last entry to its first."""
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        return list(super().collect())[::-1]
+
+
+def collects_backward(config: pytest.Config) -> bool:
+    """Return whether this process is every second worker of pytest-xdist."""
+    worker: str = getattr(config, "workerinput", {}).get("workerid", "gw0")
+    return int(worker.removeprefix("gw")) % 2 == 1
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Let half of the workers collect backward.
+
+    pytest compiles a test file the first time that it is imported, with readable assertions, and keeps the result in
+    ``__pycache__``. Workers that go in the same direction all compile all files; these here meet in the middle.
+    """
+    return Backward.from_parent(parent, path=path) if collects_backward(parent.config) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without a search for garbage, and leave modules and tests out of later searches: they all stay alive."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the nightly tests; leave out those of rooms that did not change, if that is asked for."""
+    if collects_backward(config):
+        items.sort(key=lambda item: item.path.parts)  # the order of the other workers, which pytest-xdist compares
     nightly.mark(items)
     if commit := config.getoption("--changed-since"):
         rooms = nightly.changed_rooms(commit)
