@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 
 # One thread: small networks gain nothing from more, and two would fight over a busy machine's cores.
@@ -72,7 +73,8 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the nightly tests; leave out those of rooms that did not change, if that is asked for."""
     if collects_backward(config):
-        items.sort(key=lambda item: item.path.parts)  # the order of the other workers, which pytest-xdist compares
+        # The order of the other workers: pytest-xdist insists on one order.
+        items.sort(key=lambda item: item.path.parts)
     nightly.mark(items)
     if commit := config.getoption("--changed-since"):
         rooms = nightly.changed_rooms(commit)
@@ -134,13 +136,26 @@ def no_waiting() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def unused_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Paths below the tests' temporary folder at which there is nothing."""
+    parent = tmp_path_factory.mktemp("unused")
+    return (f"{parent}/{number}" for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def no_outside_influence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Keep the user's registry, data and plugin settings out of the tests, and caches inside tmp_path."""
+def no_outside_influence(request: pytest.FixtureRequest, unused_folders: Iterator[str]) -> None:
+    """Keep the user's registry, data and plugin settings out of the tests; give each test its own, empty caches.
+
+    They are in ``tmp_path`` where the test asks for it. For the others no folder is created: most use no cache.
+    """
     for name in ("REGISTRY", "CACHE", "DATA", "PLUGINS", "DISABLE_PLUGINS", "TRUST", "KEY_PASSPHRASE"):
-        monkeypatch.delenv(f"COMPATKIT_{name}", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    yield
+        os.environ.pop(f"COMPATKIT_{name}", None)
+    uses_files = "tmp_path" in request.fixturenames
+    folder = request.getfixturevalue("tmp_path") if uses_files else next(unused_folders)
+    os.environ.update(
+        XDG_CACHE_HOME=f"{folder}/cache",
+        XDG_CONFIG_HOME=f"{folder}/config",
+        TORCH_HOME=f"{folder}/torch",
+        HF_HUB_OFFLINE="1",
+    )
