@@ -195,7 +195,7 @@ class TooCostly(IntegrityError):
     code = "too-costly"
 
 
-class LayoutError(IntegrityError):
+class LayoutError(UsageError):
     """The folder is not a registry, or has a layout that this version of compatkit does not support."""
 
     code = "layout"

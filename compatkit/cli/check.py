@@ -1,4 +1,4 @@
-"""``compatkit check``: compare the contracts of a pair in full, or of many pairs as a table."""
+"""``compatkit check``: compare the contracts of a pair, or of many pairs as a table."""
 
 from __future__ import annotations
 
@@ -8,44 +8,54 @@ from pathlib import Path
 import click
 
 from compatkit.cli.images import NamedDataOptions
-from compatkit.cli.options import argument, bn_policy_option, command, option
+from compatkit.cli.options import Options, argument, bn_policy_option, command, option
 from compatkit.cli.output import emit, first, next_step, paragraph, print_rich, report_text
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.components.bridges.published import BridgeRecord
 from compatkit.contracts.labels import label
-from compatkit.contracts.report import EQUAL_SHAPES, MEASURED, Report
+from compatkit.contracts.report import EQUAL_SHAPES, MEASURED, REQUIREMENTS, Report, Word
 from compatkit.registry.resolving import is_pattern
 from compatkit.reports.verdicts import Verdicts
 
-LEVELS = ("direct", "shared-init", "shared-head", "compatible", "perfect")
 NAMED = 3
-ANYBODY = (
-    "Whoever can write to the registry can record figures; with --require-signature only those signed by a trusted "
-    "key count."
+"""Pairs named in the message about --require."""
+UNSIGNED = (
+    "Anyone who can write to the registry can record figures; --require-signature counts only signed ones."
 )
+MEASURE: dict[Word, tuple[str, ...]] = {
+    "unproven": (),
+    "promised": (),
+    "undecided": (),
+    "adaptable": ("--insert-adapters",),
+}
+"""Words after which ``compatkit recombine`` is the next step, with its options."""
 
 
-class CheckOptions(NamedDataOptions, SignatureOptions):
+class VerboseOptions(Options):
+    """How much of a check is printed."""
+
+    verbose: bool = option("Show every finding in full, not only those that decide.")
+
+
+class CheckOptions(VerboseOptions, NamedDataOptions, SignatureOptions):
     """Arguments and options of ``check``."""
 
     extractor: str = argument()
     head: str = argument()
     require: str = option(
-        "What every pair must reach for exit code 0: wired directly, promised by what both were trained against, or "
-        "measured.",
-        choices=LEVELS,
+        "What every pair must reach for exit code 0: direct wiring; a promise (shared-init, shared-head); or a "
+        "measured grade (compatible, perfect).",
+        choices=REQUIREMENTS,
         default="direct",
     )
-    name: str | None = option(
-        "Compare the heads' classes with those of this data set, by name or path.", "--data"
-    )
+    name: str | None = option("Compare the heads' classes with those of this data set.", "--data")
     bn_policy: str = bn_policy_option
     markdown: Path | None = option("Write the verdicts as Markdown tables.", written=True)
 
 
 @command("check", CheckOptions)
 def check_command(options: CheckOptions) -> int | None:
-    """Compare the contracts of EXTRACTOR and HEAD; reads no weights.
+    """Tell whether HEAD fits EXTRACTOR, from their contracts and recorded measurements; reads no weights.
 
     With patterns such as 'digits/*', compare all matching extractors with all matching heads, as a table.
     """
@@ -65,33 +75,39 @@ def check_command(options: CheckOptions) -> int | None:
 
 
 def _print(report: Report, bridges: list[BridgeRecord], satisfied: bool, options: CheckOptions) -> None:
-
     if options.json:
-        records = [bridge.to_json() for bridge in bridges]
-        facts = {"bridges": records, "required": options.require, "satisfied": satisfied}
-        emit({**report.to_json(), **facts, "bn_policy": options.bn_policy})
+        bridged = {"bridges": [bridge.to_json() for bridge in bridges]}
+        required = {"required": options.require, "satisfied": satisfied, "bn_policy": options.bn_policy}
+        emit({**report.to_json(), **bridged, **required})
         return
-    click.echo(report_text(report))
-    notes = [ANYBODY] if report.evidence != "none" and not options.signed else []
-    notes += map(str, bridges)
+    click.echo(report_text(report, verbose=options.verbose))
+    if not options.verbose:
+        click.echo("  (--verbose shows all findings in full)")
+    if report.evidence != "none" and not options.signed:
+        paragraph(UNSIGNED)
+    for bridge in bridges:
+        paragraph(str(bridge))
     if report.unproven and not bridges:
-        notes.append(f"{EQUAL_SHAPES} Measure the pair before you rely on it.")
-    for note in notes:
-        click.echo()
-        paragraph(note)
-    if report.unproven and not bridges:
-        next_step("recombine", report.extractor, report.head)
+        paragraph(f"{EQUAL_SHAPES} Measure the pair before you rely on it.")
     if not satisfied:
-        click.echo(f"\n--require {options.require}{_under(options)}: no (exit code 1)")
+        click.echo(f"--require {options.require}{_under(options)}: no (exit code 1)")
+    if report.word in MEASURE and not bridges:
+        next_step("recombine", report.extractor, report.head, *MEASURE[report.word])
+    elif report.word == "incompatible" and not bridges:
+        next_step("bridge", report.extractor, report.head, "--data", "IMAGES")
 
 
 def _print_all(verdicts: Verdicts, failing: list[tuple[str, str]], options: CheckOptions) -> None:
+    from compatkit.reports.tables import verdict_table
+
     if options.json:
         unsatisfied = [{"extractor": extractor, "head": head} for extractor, head in failing]
-        facts = {"required": options.require, "unsatisfied": unsatisfied, "bn_policy": options.bn_policy}
-        emit({**json.loads(verdicts.to_json()), **facts})
+        required = {"required": options.require, "unsatisfied": unsatisfied, "bn_policy": options.bn_policy}
+        emit({**json.loads(verdicts.to_json()), **required})
         return
-    print_rich(verdicts)
+    print_rich(verdict_table(verdicts, brief=not options.verbose))
+    if not options.verbose:
+        click.echo("\n(--verbose shows all findings in full)")
     if failing:
         total = len(verdicts.extractors) * len(verdicts.heads)
         some = first([f"{extractor} with {head}" for extractor, head in failing], NAMED)
@@ -99,6 +115,8 @@ def _print_all(verdicts: Verdicts, failing: list[tuple[str, str]], options: Chec
         paragraph(
             f"--require {options.require}{_under(options)}: not for {len(failing):,} of {total:,} (exit code 1): {some}"
         )
+    if {"promised", "unproven"} & verdicts.counts().keys():
+        next_step("matrix", options.extractor, options.head)
 
 
 def _under(options: CheckOptions) -> str:

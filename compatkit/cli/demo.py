@@ -34,18 +34,7 @@ def demo_command(options: DemoOptions) -> int | None:
     table += [(arm, f"{demo.own[arm]:.3f}", f"{value:.3f}") for arm, value in demo.recombined.items()]
     columns(table, right=(1, 2))
     click.echo()
-    if demo.shows:
-        best = list(demo.recombined)[-1]
-        paragraph(
-            f"Every shape matches in all of them, and yet parts of independent networks do not fit "
-            f"({demo.recombined['none']:.2f}). Trained to fit ({best}) they reach {demo.recombined[best]:.2f} of the "
-            f"{demo.own[best]:.2f} that networks have with their own heads, without a step of fine-tuning."
-        )
-    else:
-        paragraph(
-            "The effect does NOT show on this run: each arm should recombine better than the one before. Try more "
-            "--steps, or another --seed."
-        )
+    paragraph(demo.finding)
     click.echo("\nwritten:")
     for name, path in demo.files.items():
         click.echo(f"  {name:<8}  {clean(str(path))}")

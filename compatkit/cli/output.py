@@ -73,14 +73,15 @@ def width() -> int:
     return max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
 
 
-def fold(label: str, text: str, *, indent: int, size: int) -> str:
-    """Return ``label`` and wrapped ``text`` as lines in two columns.
+def fold(label: str, text: str, *, indent: int, size: int, **style: Any) -> str:
+    """Return ``label`` and wrapped ``text`` as lines in two columns, with control characters escaped.
 
     Args:
-        label: Left column; control characters are escaped, as in the text.
+        label: Left column.
         text: Right column.
         indent: Blanks before the label.
         size: Width of the left column.
+        style: Style of the label, as for ``click.style``.
     """
     import textwrap
 
@@ -95,7 +96,7 @@ def fold(label: str, text: str, *, indent: int, size: int) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return "\n".join(lines) or front.rstrip()
+    return ("\n".join(lines) or front.rstrip()).replace(label, click.style(label, **style), 1)
 
 
 def _line(text: str) -> str:
@@ -157,25 +158,28 @@ def next_step(*words: object, before: str = "next", registry: bool = True) -> No
     click.echo(f"{before}: {shlex.join(['compatkit', *place, *map(str, words)])}")
 
 
-def report_text(report: Report) -> str:
-    """Return a check's report, findings wrapped to the terminal."""
-    from compatkit.contracts.report import shown_severity
-    from compatkit.reports.wording import SEVERITIES
+def report_text(report: Report, *, verbose: bool = False) -> str:
+    """Return the verdict of a check and its reasons, wrapped to the terminal.
 
-    lines = [
-        f"{click.style(report.word, bold=True)}: wiring {report.wiring}, promise {report.promise}, "
-        f"evidence {report.evidence}"
-    ]
+    Args:
+        report: Result of the check.
+        verbose: Whether to show every finding in full, not a sentence for each that decides.
+    """
+    from compatkit.contracts.report import shown_severity
+    from compatkit.reports.wording import SEVERITIES, in_brief, in_full, is_note
+
+    answers = f"wiring {report.wiring}, promise {report.promise}, evidence {report.evidence}"
+    lines = [f"{click.style(report.word, bold=True)}: {answers}"]
     for side in ("extractor", "head"):
         lines.append(fold(side, getattr(report, side) or "(not named)", indent=2, size=9))
     for finding in report.findings:
-        severity = click.style(shown_severity(finding.severity), fg=SEVERITIES.get(finding.severity))
-        lines += ["", f"  {severity}  {finding.code} ({finding.level})"]
-        mends = finding.severity in ("refuses", "adaptable", "warns")
-        texts = {"expected": finding.expected, "actual": finding.actual, "between": finding.between}
-        for label, text in (texts | {"remedy" if mends else "note": finding.remedy}).items():
-            if text:
-                lines.append(fold(label, text, indent=4, size=8))
+        severity, color = shown_severity(finding.severity), SEVERITIES.get(finding.severity)
+        if verbose:
+            lines += ["", f"  {click.style(severity, fg=color)}  {finding.code} ({finding.level})"]
+            texts = {"between": finding.between, **in_full(finding)}
+            lines += [fold(label, text, indent=4, size=8) for label, text in texts.items()]
+        elif not is_note(finding):
+            lines.append(fold(severity, in_brief(finding), indent=2, size=9, fg=color))
     return "\n".join(lines)
 
 
@@ -206,15 +210,10 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
-def first(names: Sequence[str], most: int) -> str:
-    """Return the first names, and the number of further ones.
-
-    Args:
-        names: All names.
-        most: How many to show.
-    """
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def first(names: Sequence[str], limit: int) -> str:
+    """Return at most ``limit`` names, and the number of further ones: ``"a, b and 3 more"``."""
+    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``compatkit recombine``: check, build and measure a head on another network's extractor, optionally publish it."""
+"""``compatkit recombine``: put a head on another network's extractor, measure and optionally publish the network."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
+from compatkit.cli.check import VerboseOptions
 from compatkit.cli.images import TestSetOptions
 from compatkit.cli.matrix import ConditionOptions
 from compatkit.cli.options import argument, command, option
@@ -25,27 +26,28 @@ from compatkit.reports.wording import evidence, settings_line, verdict
 if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
 
+BRIEF = ("Accuracy, common classes", "Chance", "Bound", "Recovered")
+"""Figures printed without --verbose."""
 
-class RecombineOptions(AboutOptions, ConditionOptions, TestSetOptions, SignatureOptions):
+
+class RecombineOptions(VerboseOptions, AboutOptions, ConditionOptions, TestSetOptions, SignatureOptions):
     """Arguments and options of ``recombine``."""
 
     extractor: str = argument()
     head: str = argument()
     insert_adapters: bool = option(
-        "Insert the adapters that the check names; one with weights is fitted on training images of the data set, "
-        "without labels."
+        "Insert the adapters that the check names, fitted on unlabeled training images."
     )
-    no_measure: bool = option("Only check and build; needs images only for fitting.")
+    no_measure: bool = option("Only check and build; no test images are needed.")
     publish: str | None = option(
-        "Publish the recombination as NAME unless it is measured at chance. Without --bn-policy its batch-norm "
-        "statistics are re-estimated on training images, so that it can classify single images; those of each batch "
-        "with --no-measure, which looks for no images."
+        "Publish the network as NAME, unless it is at chance. Default of --bn-policy is then: reestimate (on training "
+        "images), or batch with --no-measure."
     )
 
 
 @command("recombine", RecombineOptions)
 def recombine_command(options: RecombineOptions) -> int | None:
-    """Combine HEAD with EXTRACTOR: check the contracts, build the network, measure it on a test set."""
+    """Put HEAD on EXTRACTOR: check the contracts, build the network, measure it on the extractor's test images."""
     from compatkit.components.stitching import needs_fit
 
     options.check_publishes()
@@ -99,9 +101,14 @@ def recombine_command(options: RecombineOptions) -> int | None:
         measured = {"check": report.to_json(), "adapters": unstructure(model.contract.adapters)}
         published = {} if options.publish is None else {"published": reference}
         return emit({**measured, "cell": cell and attrs.asdict(cell), **published}, code)
-    _print(report, cell, model)
+    _print(report, cell, model, options.verbose)
     if options.publish is not None:
         _print_published(model, reference, why_not, measured=cell is not None)
+    elif not why_not:
+        flags = {"--insert-adapters": model.inserted, "--no-measure": cell is None}
+        next_step("recombine", *pair, *(flag for flag, given in flags.items() if given), "--publish", "NAME")
+    elif cell is not None and cell.grade == "chance":
+        next_step("bridge", *pair, "--data", "IMAGES")
     return code
 
 
@@ -128,31 +135,31 @@ def _why_not(cell: Cell | None) -> str:
     return "it is at chance" if cell.grade == "chance" else ""
 
 
-def _print(report: Report, cell: Cell | None, model: Recombination) -> None:
+def _print(report: Report, cell: Cell | None, model: Recombination, verbose: bool) -> None:
     """Print the check, the adapters and the measurement if there is one."""
-    click.echo(report_text(report))
-    if model.inserted:
-        click.echo()
-        rows({f"adapter {place}": str(adapter) for place, adapter in enumerate(model.inserted, 1)})
-    if cell is None:
-        click.echo("\nbuilt; not measured")
-        return
-
-    words = verdict(cell)
+    click.echo(report_text(report, verbose=verbose))
+    rows({f"adapter {number}": str(adapter) for number, adapter in enumerate(model.inserted, 1)})
     click.echo()
+    if cell is None:
+        click.echo("built; not measured")
+        return
+    words = verdict(cell)
     paragraph(f"{words.mark} {words.word}: {cell.reason or words.meaning}")
     if cell.restricted is None and words.key == "disjoint":
         paragraph(
             "Name images of the head's classes with --data, or build it without a figure: --no-measure."
         )
-    rows(dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)})
+    figures = dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)}
+    rows(figures if verbose else {label: text for label, text in figures.items() if label in BRIEF})
+    if not verbose:
+        click.echo("  (--verbose shows all findings and figures)")
 
 
 def _print_published(model: Recombination, reference: str | None, why_not: str, *, measured: bool) -> None:
     """Print the name of the publication, or why there is none."""
     click.echo()
     if reference is None:
-        paragraph(f"not published: {why_not}. --no-measure publishes it all the same.")
+        paragraph(f"not published: {why_not}. --no-measure publishes it nevertheless.")
         return
     click.echo(f"published {reference}")
     if model.estimated:
@@ -160,9 +167,7 @@ def _print_published(model: Recombination, reference: str | None, why_not: str, 
         note = f"Its statistics are those of {data['images']:,} images of {data['name']}"
         paragraph(note + ("; the figures above are with statistics of the test images." if measured else "."))
     elif model.bn_policy == "batch" and normalizes([source.manifest for source in model.sources]):
-        warn(
-            f"{ALONE} Publish it with --bn-policy reestimate, and name images with --data if they are not found."
-        )
+        warn(f"{ALONE} Publish with --bn-policy reestimate, and --data if no images are found.")
     next_step("predict", reference, "PHOTOS")
     file = f"{reference.partition('@')[0].rpartition('/')[2]}.safetensors"
     next_step("export", reference, file)

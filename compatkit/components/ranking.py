@@ -200,8 +200,8 @@ class Ranking(Shown, Tabular):
             if ways
             else ["measured: no result on the target's test images yet"]
         )
-        parts = [head, "", *aligned(table), "", *aligned(pairs), "", *basis, self.advice, self.caution]
-        return "\n".join(parts).rstrip()
+        parts = [head, "", *aligned(table), "", *aligned(pairs), "", *basis, self.caution, "", self.advice]
+        return "\n".join(parts)
 
 
 def first_of(rows: Sequence[Scored]) -> tuple[str, str]:

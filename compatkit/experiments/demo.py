@@ -18,13 +18,16 @@ import attrs
 from compatkit.components.registry import Registry
 from compatkit.data import DataSet, load
 from compatkit.foundation.addresses import local
-from compatkit.reports import tidy
+from compatkit.reports import page, tidy
 from compatkit.reports.matrix import Matrix
+from compatkit.reports.writing import write
 from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer
 
 BACKBONE, SPLIT, SIZE, STEPS = "resnet8_cifar", "layer2", (16, 16), 500
 DOMAINS = {"handwritten": "digits", "typeset": "typeset-digits"}
+HEADLINE = "Can a network use another network's head?"
+"""Headline of the demo's report."""
 ROLLED = 3
 """Number of places by which the classes of the second domain are rotated."""
 ARMS = {"none": (), "iiw": ("identical_init",), "iiw-dcc": ("identical_init", "dcc")}
@@ -49,8 +52,22 @@ class Demo:
     @property
     def shows(self) -> bool:
         """Whether each arm recombines better than the previous one, as in the paper."""
-        values = [self.recombined[arm] for arm in self.recombined]
-        return all(left < right for left, right in pairwise(values))
+        return all(left < right for left, right in pairwise(self.recombined.values()))
+
+    @property
+    def finding(self) -> str:
+        """Result of the demo in a sentence or two."""
+        if not self.shows:
+            return (
+                "The effect does NOT show on this run: each arm should recombine better than the one before. Try more "
+                "--steps, or another --seed."
+            )
+        best = list(self.recombined)[-1]
+        return (
+            f"All shapes match, and yet heads of independent networks fail on each other's extractors "
+            f"({self.recombined['none']:.2f} of {self.own['none']:.2f}). Trained to fit ({best}), they reach "
+            f"{self.recombined[best]:.2f} of {self.own[best]:.2f}, without a step of fine-tuning."
+        )
 
 
 def run(
@@ -100,10 +117,11 @@ def _run(root: Path, steps: int, seed: int, say: Callable[[str], None], progress
         [data.test for data in sets.values()],
     )
     files = {"registry": root / "parts", "html": root / "matrix.html", "png": root / "matrix.png"}
-    matrix.to_html(files["html"])
-    matrix.to_png(files["png"])
     recombined, own = ({arm: _mean(matrix, arm, own) for arm in ARMS} for own in (False, True))
-    return Demo(recombined, own, matrix, files)
+    demo = Demo(recombined, own, matrix, files)
+    write(files["html"], page.render(matrix, headline=HEADLINE, finding=demo.finding))
+    matrix.to_png(files["png"])
+    return demo
 
 
 def rolled(data: DataSet) -> DataSet:

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.errors import LayoutError
+from compatkit.errors import FormatError, IntegrityError, LayoutError
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
@@ -34,7 +34,9 @@ LIMIT = 2**16
 
 
 class LayoutTooNew(LayoutError):
-    """A registry whose layout says that this version cannot read it."""
+    """The layout of a registry is too new for this version to read, or to write."""
+
+    exit_code = IntegrityError.exit_code
 
 
 @attrs.frozen
@@ -62,7 +64,7 @@ class Layout:
             LayoutError: ``min_writer`` is above what this version knows.
         """
         if self.min_writer > LAYOUT:
-            raise LayoutError(
+            raise LayoutTooNew(
                 f"{root} has layout {self.layout}, which asks for layout {self.min_writer} to write; this "
                 f"compatkit knows layout {LAYOUT} and may only read it. Upgrade compatkit.",
                 subject=root,
@@ -143,12 +145,12 @@ def read(data: bytes, root: str, path: str) -> Layout:
             subject=root,
         )
     if not isinstance(value, dict) or not all(type(value.get(key)) is int and value[key] > 0 for key in keys):
-        raise LayoutError(
+        raise FormatError(
             f"{path}: expected the numbers {', '.join(keys)}, got {value!r:.200}.", subject=root
         )
     layout = Layout(*(value[key] for key in keys), hash=str(value.get("hash")), id=str(value.get("id", "")))
     if layout.hash != "sha256" or not layout.id:
-        raise LayoutError(f"{path}: expected hash 'sha256' and an id, got {value!r:.200}.", subject=root)
+        raise FormatError(f"{path}: expected hash 'sha256' and an id, got {value!r:.200}.", subject=root)
     return layout
 
 

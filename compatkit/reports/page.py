@@ -35,8 +35,14 @@ _CLOSING = str.maketrans(
 )
 
 
-def render(matrix: CellGrid) -> str:
-    """Return the page."""
+def render(matrix: CellGrid, *, headline: str = "Compatibility matrix", finding: str = "") -> str:
+    """Return the page.
+
+    Args:
+        matrix: The cells.
+        headline: Headline and title of the page.
+        finding: Sentences below the headline, before the conclusion from the cells.
+    """
     environment = templates()
     style = environment.get_template("matrix_style.html.j2").render(
         shades=[shade(level / LEVELS) for level in range(LEVELS + 1)], own=OWN_EDGE, stale=STALE_EDGE
@@ -64,6 +70,8 @@ def render(matrix: CellGrid) -> str:
         verdicts=wording.listed({*counts, "perfect", "compatible", "weak", "chance", *own}),
         many=max(len(matrix.extractors), len(matrix.heads)) > MANY,
         few=sum(map(len, rows)) <= MANY,
+        headline=headline,
+        finding=finding,
         conclusion=conclusion(matrix),
         scale=scale_of(matrix),
     )

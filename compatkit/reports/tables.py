@@ -93,9 +93,14 @@ def matrix_table(matrix: CellGrid) -> Sized:
     return Sized(lambda width, ascii_only: _matrix(matrix, width, ascii_only))
 
 
-def verdict_table(verdicts: Outlines) -> Sized:
-    """Return the table of the verdicts of many pairs, with explanations and the distinct findings."""
-    return Sized(lambda width, ascii_only: _verdicts(verdicts, width, ascii_only))
+def verdict_table(verdicts: Outlines, *, brief: bool = False) -> Sized:
+    """Return the table of the verdicts of many pairs, with explanations and the distinct findings.
+
+    Args:
+        verdicts: Result of a check of many pairs.
+        brief: Whether to show one sentence for each finding that decides, and only count the others.
+    """
+    return Sized(lambda width, ascii_only: _verdicts(verdicts, width, ascii_only, brief))
 
 
 def _many(names: Sequence[str], what: str) -> str:
@@ -244,7 +249,7 @@ def _reasons(matrix: CellGrid) -> Iterator[str]:
         yield f"and {len(groups) - REASONS} more reasons"
 
 
-def _verdicts(verdicts: Outlines, width: int, ascii_only: bool) -> Iterator[RenderableType]:
+def _verdicts(verdicts: Outlines, width: int, ascii_only: bool, brief: bool) -> Iterator[RenderableType]:
     rows, columns = verdicts.extractors, verdicts.heads
     words: list[list[Word]] = [[outline.answers.word for outline in row] for row in verdicts.outlines]
 
@@ -269,27 +274,32 @@ def _verdicts(verdicts: Outlines, width: int, ascii_only: bool) -> Iterator[Rend
         pairs = wording.many(counts["unproven"])
         text = f"{EQUAL_SHAPES} For {pairs} nothing else speaks: measure before you rely on them."
         yield Text(_folded("", text, width), "yellow")
-    yield from _findings(verdicts.groups(), width)
+    yield from (_brief_findings if brief else _findings)(verdicts.groups(), width)
+
+
+def _brief_findings(groups: list[Group], width: int) -> Iterator[Text]:
+    """Yield a line for each finding that decides, with an example of what it compares."""
+    decisive = [group for group in groups if not wording.is_note(group.example)]
+    if decisive:
+        yield Text()
+    for group in decisive:
+        severity = shown_severity(group.severity)
+        text = f"{wording.many(group.pairs)}, such as {wording.visible(wording.in_brief(group.example))}"
+        line = Text(_folded(f"  {severity:<9}  ", text, width))
+        line.stylize(wording.SEVERITIES[group.severity] or "default", 0, len(severity) + 2)
+        yield line
 
 
 def _findings(groups: list[Group], width: int) -> Iterator[Text]:
     for group in groups:
-        finding = group.example
         yield Text()
         yield Text.assemble(
             (shown_severity(group.severity), wording.SEVERITIES[group.severity] or "default"),
-            f"  {group.code} ({finding.level}): {wording.many(group.pairs)}",
+            f"  {group.code} ({group.example.level}): {wording.many(group.pairs)}",
         )
-        mends = group.severity in ("refuses", "adaptable", "warns")
-        texts = {
-            "expected": finding.expected,
-            "actual": finding.actual,
-            "remedy" if mends else "note": finding.remedy,
-            "example" if group.pairs > 1 else "pair": f"{group.extractor} with {group.head}",
-        }
-        for label, text in texts.items():
-            if text:
-                yield Text(_folded(f"  {label:<8}  ", wording.visible(text), width))
+        example = {"example" if group.pairs > 1 else "pair": f"{group.extractor} with {group.head}"}
+        for label, text in (wording.in_full(group.example) | example).items():
+            yield Text(_folded(f"  {label:<8}  ", wording.visible(text), width))
 
 
 def _folded(front: str, text: str, width: int, indent: str | None = None) -> str:

@@ -11,7 +11,7 @@ from compatkit.foundation.display import visible
 
 if TYPE_CHECKING:
     from compatkit.contracts.evidence import Cell, Figure
-    from compatkit.contracts.report import Word
+    from compatkit.contracts.report import Finding, Word
 
 MINUS = "\N{MINUS SIGN}"
 DASH = "\N{EN DASH}"
@@ -206,6 +206,27 @@ def meaning_in_brief(word: VerdictWord) -> str:
 def of_word(word: Word) -> VerdictWord:
     """Return mark, sign and meaning of the word of a check."""
     return _BY_WORD[word]
+
+
+def is_note(finding: Finding) -> bool:
+    """Return whether a finding merely informs: it neither decides the verdict nor is it a measurement."""
+    return finding.severity == "informs" and finding.level != "empirical"
+
+
+def in_brief(finding: Finding) -> str:
+    """Return a finding as one sentence: ``channels-differ (structural): expected 64 channels, got 32 channels``."""
+    front = f"{finding.code} ({finding.level})"
+    if finding.severity in ("promises", "informs"):
+        return f"{front}: {finding.expected}: {finding.actual}"
+    remedy = f"; remedy: {finding.remedy}" if finding.remedy and finding.severity != "warns" else ""
+    return f"{front}: expected {finding.expected}, got {finding.actual}{remedy}"
+
+
+def in_full(finding: Finding) -> dict[str, str]:
+    """Return the texts of a finding by label; where there is nothing to mend, its remedy is a note."""
+    label = "remedy" if finding.severity in ("refuses", "adaptable", "warns") else "note"
+    texts = {"expected": finding.expected, "actual": finding.actual, label: finding.remedy}
+    return {label: text for label, text in texts.items() if text}
 
 
 def clip(text: str, width: int, gap: str = "…") -> str:

@@ -61,7 +61,11 @@ def test_a_fitted_adapter_is_named_and_measured(run: Any) -> None:
     text = " ".join(said.out.split())
     assert "adapter 1 resize to 8x8 adapter 2 project: 1x1 convolution from 16 to 32 channels" in text
     assert "fitted on 48 images of left/train" in text
-    assert "Accuracy, common classes" in text and "Bound" in text and "needs adapter" in text
+    assert "Accuracy, common classes" in text and "Bound" in text and "wiring needs-adapter" in text
+    assert (
+        "Measured with" not in text
+        and "Measured with" in run("recombine", NARROW, RIGHT, "--insert-adapters", "--verbose").out
+    )
     found = run("recombine", NARROW, RIGHT, "--insert-adapters", "--json").json
     assert found["check"]["wiring"] == "needs-adapter" and found["cell"]["restricted"]["count"] == 48
     assert [one["model"] for one in found["adapters"]] == ["resize", "project"]

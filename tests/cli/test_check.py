@@ -21,8 +21,13 @@ def test_check_answers_by_exit_code_and_tells_why(run: Any) -> None:
     said = run("check", "digits/left.extractor", "digits/right.head")
     assert said.code == 0
     assert said.out.startswith("promised: wiring direct, promise shared-head, evidence none\n")
-    assert "promises  head-shared (protocol)" in said.out
-    assert max(map(len, said.out.splitlines())) <= 100
+    assert "promises   head-shared (protocol)" in said.out
+    assert max(map(len, said.out.splitlines())) <= 100 and len(said.out.splitlines()) < 12
+    assert said.out.endswith(
+        "next: compatkit recombine digits/left.extractor@1.0.0 digits/right.head@1.0.0\n"
+    )
+    full = run("check", "digits/left.extractor", "digits/right.head", "--verbose").out
+    assert "normalization-needed" in full and "normalization-needed" not in said.out
     asked = run("check", "digits/left.extractor", "digits/right.head", "--require", "compatible", "--json")
     assert asked.code == 1 and asked.json["satisfied"] is False and asked.json["word"] == "promised"
     promised = run("check", "digits/left.extractor", "digits/right.head", "--require", "shared-head")
@@ -41,7 +46,14 @@ def test_patterns_give_a_table_of_every_extractor_with_every_head(run: Any) -> N
     assert said.code == 0 and said.err == ""
     assert said.out.count("◇ promised") == 5  # four cells and the legend
     assert "4 pairs: 4 promised" in said.out
-    assert "promises  head-shared (protocol): 4 pairs" in said.out
+    assert "promises   4 pairs, such as head-shared (protocol)" in said.out
+    assert len(said.out.splitlines()) < 24 and said.out.endswith(
+        "next: compatkit matrix 'digits/*' 'digits/*.head'\n"
+    )
+    assert (
+        "promises  head-shared (protocol): 4 pairs"
+        in run("check", "digits/*", "digits/*.head", "--verbose").out
+    )
     assert max(map(len, said.out.splitlines())) <= 100
 
 
@@ -62,7 +74,7 @@ def test_every_pair_must_be_what_is_required(run: Any) -> None:
         "--require compatible under bn_policy batch: not for 4 of 4 (exit code 1): digits/left.extractor@1.0.0 with"
         in text
     )
-    assert text.endswith("and 1 more")
+    assert "and 1 more next: compatkit matrix" in text
     found = run("check", "*", "*.head", "--require", "compatible", "--json")
     assert found.code == 1 and found.json["required"] == "compatible"
     assert found.json["unsatisfied"][0] == {"extractor": f"{LEFT}@1.0.0", "head": "digits/left.head@1.0.0"}
@@ -81,7 +93,7 @@ def test_a_pair_at_chance_satisfies_nothing_and_a_measured_one_says_its_figures(
     assert (
         single.code == 1
         and single.out.startswith("incompatible: wiring direct")
-        and "0.100 [0.000, 0.200]" in single.out
+        and "0.100 [0.000, 0.200]" in " ".join(single.out.split())
     )
 
 
@@ -140,10 +152,10 @@ def test_classes_are_compared_with_a_data_set(run: Any, parts: Path) -> None:
     arrays = {"x_train": data.train.images, "y_train": data.train.labels}
     arrays |= {"x_test": data.test.images, "y_test": data.test.labels, "classes": np.array(data.classes)}
     np.savez(parts.parent / "some.npz", **arrays)
-    assert "labels-partial" not in run("check", LEFT, RIGHT, "--data", "right").out
-    said = run("check", LEFT, RIGHT, "--data", "some")
+    assert "labels-partial" not in run("check", LEFT, RIGHT, "--data", "right", "--verbose").out
+    said = run("check", LEFT, RIGHT, "--data", "some", "--verbose")
     assert said.code == 0 and "labels-partial (data)" in said.out and "0, 1, cat" in said.out
-    table = run("check", "*", "*.head", "--data", "some")
+    table = run("check", "*", "*.head", "--data", "some", "--verbose")
     assert "info  labels-partial (data): 4 pairs" in table.out
     assert run("check", "*", "*.head", "--data", "no-such-data").code == 2
 

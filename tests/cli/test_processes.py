@@ -114,5 +114,5 @@ def test_a_terminal_without_utf_8(parts: Path) -> None:
 
 def test_an_error_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
     said = process(RUN, "ls", cwd=tmp_path)
-    assert said.returncode == 3 and said.stdout == ""
+    assert said.returncode == 2 and said.stdout == ""
     assert said.stderr.startswith("error [layout] no registry") and said.stderr.count("\n") == 1

@@ -15,6 +15,8 @@ def test_extractors_are_ranked_for_a_data_set(run: Any, parts: Any) -> None:
     assert said.code == 0, said.err
     assert "digits/left.extractor@1.0.0" in said.out and "from scratch" in said.out
     assert "2 extractors: a rank correlation means little" in said.out
+    advice = run("rank", "digits/*.extractor", "--data", target, "--examples", 24, "--json").json["advice"]
+    assert advice and said.out.endswith(f"\n{advice}\n")
     found = run(
         "rank", "digits/*.extractor", "--data", target, "--score", "logme", "--controls", "--json"
     ).json

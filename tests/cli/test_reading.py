@@ -161,7 +161,7 @@ def test_the_registry_is_found_by_variable_or_above_the_current_folder(
     assert run("ls").out == expected
     monkeypatch.chdir(tmp_path)
     said = run("ls")
-    assert said.code == 3 and "compatkit init FOLDER" in said.err and "--registry" in said.err
+    assert said.code == 2 and "compatkit init FOLDER" in said.err and "--registry" in said.err
     monkeypatch.setenv("COMPATKIT_REGISTRY", str(parts))
     assert run("ls").out == expected
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
+from markupsafe import escape
 from small import data_set
 
 from compatkit.cli import main
@@ -42,7 +43,11 @@ def test_every_arm_is_published_and_measured(found: demo.Demo, told: list[str]) 
     assert shared == ["demo/iiw-dcc/shared.dcc"]
     assert len(found.matrix.extractors) == len(found.matrix.heads) == 6 and len(found.matrix.cells) == 36
     assert list(found.own) == list(found.recombined) == ARMS
-    assert found.files["html"].read_text().startswith("<!doctype html>")
+    html = found.files["html"].read_text()
+    assert (
+        html.startswith("<!doctype html>") and f"<h1>{demo.HEADLINE.replace(chr(39), '&#39;')}</h1>" in html
+    )
+    assert str(escape(found.finding)) in html
     assert found.files["png"].read_bytes().startswith(b"\x89PNG")
     assert [line.split(":")[0] for line in told if "training 2 networks" in line] == [
         f"arm {arm}" for arm in ARMS
@@ -96,7 +101,7 @@ def test_the_command_says_what_it_found_and_where_it_wrote(
     assert end.value.code == 0 and asked == [((Path("somewhere"),), 7, 2)]
     told = " ".join(out.split())
     assert ("does NOT show" in told) is not shows
-    assert (f"they reach 0.80 of the {found.own['iiw-dcc']:.2f}" in told) is shows
+    assert (f"they reach 0.80 of {found.own['iiw-dcc']:.2f}" in told) is shows
     rows = [line.split() for line in out.splitlines() if line.split()[:1] == ["iiw-dcc"]]
     assert rows == [["iiw-dcc", f"{found.own['iiw-dcc']:.3f}", f"{figures['iiw-dcc']:.3f}"]]
     assert all(str(path) in out for path in found.files.values())

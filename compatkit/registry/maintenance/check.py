@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError, InvalidName, NotFound
+from compatkit.errors import (
+    CompatkitError,
+    EnvironmentFailure,
+    IntegrityError,
+    InvalidName,
+    LayoutError,
+    NotFound,
+)
 from compatkit.foundation.addresses import local
 from compatkit.foundation.display import Shown
 from compatkit.registry import Progress
@@ -234,7 +241,7 @@ def open_damaged(root: str | os.PathLike[str]) -> Store:
         return Store.open(path)
     except LayoutTooNew:
         raise
-    except (IntegrityError, EnvironmentFailure):
+    except (IntegrityError, LayoutError, EnvironmentFailure):
         if not os.path.lexists(path / MARKER) and not all(
             (path / folder).is_dir() for folder in ("blobs", "refs")
         ):
