@@ -16,6 +16,7 @@ import ast
 import inspect
 import io
 import json
+import re
 import sys
 import tempfile
 import tokenize
@@ -147,6 +148,39 @@ def dialect(folder: Path) -> int:
     )
 
 
+PRIVATE_NAMES = frozenset(
+    "place places most facts made told says said held kept came asked given stands anew".split()
+)
+"""Names that readers had to translate before they knew what they hold."""
+RELATIVE_ARGUMENT = re.compile(r"^\s+\w+: (Of|That|Whose|What|As|Where|By) ", re.MULTILINE)
+"""Description of an argument that begins in the middle of a sentence: ``folder: Of the component``."""
+RELATIVE_DOCSTRING = re.compile(r"(Of|That|What|Whose|Those|As) ")
+"""Beginning of a docstring that has neither a verb nor a noun."""
+
+
+def docstrings(tree: ast.AST) -> Iterator[str]:
+    """Yield every string that stands by itself: docstrings, and descriptions below assignments."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield node.value.value
+
+
+def private_words(folder: Path) -> int:
+    """Count the private names and the docstrings and arguments described by relative clauses below a folder."""
+    count = 0
+    for path in folder.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        count += len(RELATIVE_ARGUMENT.findall(text))
+        count += sum(RELATIVE_DOCSTRING.match(docstring) is not None for docstring in docstrings(tree))
+        count += sum(name in PRIVATE_NAMES for name in bound_names(tree))
+    return count
+
+
 def rooms_of(texts: dict[str, str]) -> dict[str, int]:
     """Return the lines of code of each room."""
     lines: Counter[str] = Counter()
@@ -196,6 +230,7 @@ def measured(root: Path) -> dict[str, object]:
             f"dialect names in {folder}": dialect(root / folder)
             for folder in ("compatkit", "plugins", "studies", "tests", "benchmarks", "examples")
         },
+        "private words in compatkit": private_words(package),
         "class names defined more than once": sorted(name for name, count in classes.items() if count > 1),
         "files under 25 lines": sorted(
             name for name, size in sizes.items() if size < 25 and not name.endswith("__init__")
