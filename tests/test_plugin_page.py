@@ -170,7 +170,7 @@ def test_what_a_rung_is_given_is_documented() -> None:
 
 
 def test_the_rung_undoes_a_change_of_scale_and_takes_its_place_on_the_ladder(install: Install) -> None:
-    text = re.search(r"^```python\n(# my_package/rescaled\.py\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    text = re.search(r"^```python\n(# rescaled\.py\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert text is not None
     install("my-package", {"rungs.rescaled": "my_rescaled"}, {"my_rescaled": text[1]})
     own = part("own", torch.eye(4))

@@ -126,7 +126,7 @@ class Loaded:
     """A checked import: the offer, its hooks, and warnings.
 
     Attributes:
-        summary: First line of the docstring of the plugin, or of its factory.
+        summary: First line of the docstring of the plugin's module; of the factory if the module registers several.
     """
 
     offer: Offer
@@ -161,7 +161,14 @@ def load(point: EntryPoint) -> Loaded:
     refuse_class(plugin, owner, argument_name=f"the entry point {point.value!r}")
     check_api(getattr(plugin, "compatkit_api", HOOK_API), owner)
     hooks = implementations(plugin, Registration, owner)
-    factory = _factory(plugin, hooks, owner, kind, name)
+    factories = registered(plugin, hooks, owner, kind)
+    if name not in factories:
+        raise owner.error(
+            f"{PREFIX}{kind} registers {', '.join(factories) or 'nothing'}, not {name!r}.{suggestion(name, factories)} "
+            "The entry point's key and the registered name must agree.",
+            PREFIX + kind,
+        )
+    factory = factories[name]
     source = getattr(sys.modules.get(point.module), "__file__", None)
     offer = Offer(kind, name, factory, owner.distribution, owner.version, source)
     if point.name == f"builders.{BUILT_IN_BUILDER}":
@@ -177,7 +184,7 @@ def load(point: EntryPoint) -> Loaded:
             raise owner.error(
                 f"its factory has a setting {taken[0]!r}, a word that a run uses itself. Rename it."
             )
-    summary = (inspect.getdoc(plugin) or inspect.getdoc(factory) or "").partition("\n")[0].replace("``", "")
+    summary = _description(plugin, factory, shared=len(factories) > 1)
     remedy = "Its author should not do this at import."
     notes = (note(changed, owner, f"importing {point.value!r}", remedy),) if changed else ()
     return Loaded(offer, summary, hooks, notes)
@@ -263,19 +270,12 @@ def registered(
     return factories
 
 
-def _factory(
-    plugin: object, hooks: Sequence[Implementation], owner: Owner, kind: str, name: str
-) -> Callable[..., Any]:
-    """Return the factory that a plugin registers as ``name``."""
-    factories, hook = registered(plugin, hooks, owner, kind), PREFIX + kind
-    if name not in factories:
-        registered_names = ", ".join(factories) or "nothing"
-        raise owner.error(
-            f"{hook} registers {registered_names}, not {name!r}.{suggestion(name, factories)} "
-            "The entry point's key and the registered name must agree.",
-            hook,
-        )
-    return factories[name]
+def _description(plugin: object, factory: Callable[..., Any], *, shared: bool) -> str:
+    """Return the first line of a docstring: the factory's if its module registers several, else the module's."""
+    own = inspect.getdoc(factory) if inspect.isroutine(factory) or inspect.isclass(factory) else None
+    texts = (own, inspect.getdoc(plugin)) if shared else (inspect.getdoc(plugin), own)
+    line = next(filter(None, texts), "").partition("\n")[0].replace("``", "").removeprefix("Return ")
+    return line[:1].upper() + line[1:]
 
 
 def note(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> str:

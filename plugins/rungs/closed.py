@@ -28,13 +28,23 @@ PATCH = Window((3, 3), padding=(1, 1))
 @hookimpl
 def compatkit_rungs(register: Register) -> None:
     """Offer ``direct``, ``statistics`` and the maps."""
-    register("direct", lambda inputs: RungFit(direct=True))
-    register("statistics", lambda inputs: RungFit())  # they are estimated behind every fit
+    register("direct", direct)
+    register("statistics", statistics)
     register("permutation", by_permutation)
     register("procrustes", by_procrustes)
     register("ridge", linear)
     register("ridge-procrustes", by_ridge_procrustes)
     register("ridge3x3", by_ridge3x3)
+
+
+def direct(inputs: RungInputs) -> RungFit:
+    """Return the unchanged head, with its stored batch-norm statistics."""
+    return RungFit(direct=True)
+
+
+def statistics(inputs: RungInputs) -> RungFit:
+    """Return the head with its batch-norm statistics estimated on the images."""
+    return RungFit()  # statistics are estimated after every fit
 
 
 def by_permutation(inputs: RungInputs) -> RungFit:

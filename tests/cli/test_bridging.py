@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,3 +205,14 @@ def test_a_doubtful_bridge_is_published_only_when_told(run: Any, monkeypatch: py
     assert told.code == 0 and "published recombination pairs/doubted@1.0.0" in told.out
     alone = run(*asked, "--accept-doubtful")
     assert alone.code == 2 and "--publish" in alone.err
+
+
+def test_the_rung_of_the_page_runs_as_the_page_says(run: Any, work: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "plugins.md").read_text()
+    (text,) = re.findall(r"^```python\n(# rescaled\.py\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (work / "rescaled.py").write_text(text)
+    asked = ("--data", "left.npz", "--rungs", "direct,rescaled", "--all", "--json")
+    result = run("--plugin", "rescaled.py", "bridge", *PAIR, *asked)
+    assert result.code in (0, 1), result.err
+    rescaled = result.json["steps"][1]
+    assert rescaled["rung"] == "rescaled" and rescaled["agreement"]["images"] == 24

@@ -102,3 +102,10 @@ def test_moving_a_random_state_is_noted(install: Install) -> None:
         "moved", {"regularizers.good": "zoo_moved"}, {"zoo_moved": "import random\nrandom.seed(3)\n" + GOOD}
     )
     assert "changed Python's random state; it was restored" in listed()["regularizers.good"].notes[0]
+
+
+def test_plugins_of_one_module_are_described_one_by_one() -> None:
+    rungs = {key: line.summary for key, line in listed().items() if line.kind == "rungs"}
+    assert len(set(rungs.values())) == len(rungs)
+    assert rungs["rungs.permutation"] == "The head after a permutation of the channels."
+    assert listed()["metrics.cka"].summary.startswith("Linear CKA of all layers")
