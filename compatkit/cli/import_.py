@@ -20,7 +20,9 @@ class ImportOptions(AdmissionOptions, SignatureOptions):
     source: Path = argument()
     patterns: tuple[str, ...] = patterns_argument
     latest: bool = latest_option
-    aliases: bool = option("Also set the aliases as in SOURCE.")
+    aliases: bool = option(
+        "Also move aliases as in SOURCE; one that also moved differently here stays, and is listed."
+    )
     no_results: bool = no_results_option
 
 

@@ -37,6 +37,12 @@ HELD_SECONDS = 3600
 """A blob that is reused is made young again when it is older; a younger file keeps its verified state."""
 
 
+def blob_path(digest: str) -> str:
+    """Return the path of a blob relative to the registry's root."""
+    name = digest.removeprefix("sha256:")
+    return f"blobs/sha256/{name[:2]}/{name}"
+
+
 @attrs.frozen
 class BlobMismatch:
     """The ``subject`` of an IntegrityError about a blob."""
@@ -67,8 +73,7 @@ class Objects:
         Raises:
             InvalidName: Not a digest.
         """
-        hexadecimal = check_digest(digest).removeprefix("sha256:")
-        return self.root / f"blobs/sha256/{hexadecimal[:2]}/{hexadecimal}"
+        return self.root / blob_path(check_digest(digest))
 
     def size(self, digest: str) -> int | None:
         """Return the number of bytes of a blob, None if it is not there."""

@@ -120,7 +120,7 @@ def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory:
     system = fsspec.filesystem("memory")
     system.pipe_file(path, system.cat_file(path)[:-1] + b"?")
     said = run("--registry", tmp_path / "new", "pull", memory)
-    assert said.code == 3 and digest in said.out and "do not match its name" in " ".join(said.out.split())
+    assert said.code == 3 and digest in said.out and "got sha256:" in " ".join(said.out.split())
     assert EXTRACTOR in Store.open(tmp_path / "new").names()
     assert HEAD not in Store.open(tmp_path / "new").names()
 
@@ -128,8 +128,8 @@ def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("pull", "nowhere"), 3, "is no registry"),
-        (("pull", "memory://nowhere"), 3, "is no registry"),
+        (("pull", "nowhere"), 3, "compatkit.json"),
+        (("pull", "memory://nowhere"), 3, "compatkit.json"),
         (("pull", "parts", "nothing*"), 2, "matches no component"),
         (("pull", "nonsense://x"), 2, "knows no protocol"),
         (("pull", "memory://x", "--option", "secret"), 2, "written key=value"),
@@ -150,9 +150,7 @@ def test_what_cannot_be_pulled_leaves_nothing(
 def test_a_clone_needs_a_new_folder(run: Any, parts: Path, memory: str, target: str) -> None:
     run("push", "--create", memory)
     said = run("clone", memory, parts if target == "parts" else parts.parent)
-    assert said.code == 3 and (
-        "pull REMOTE" in said.err if target == "parts" else "holds other files" in said.err
-    )
+    assert said.code == 3 and ("pull REMOTE" in said.err if target == "parts" else "other files" in said.err)
 
 
 def test_options_reach_the_file_system(
@@ -245,4 +243,4 @@ def test_an_export_of_what_is_not_there_leaves_nothing(run: Any, parts: Path, tm
     said = run("push", f"oci-layout://{tmp_path}/layout", "nothing", "--create")
     assert said.code == 2 and not (tmp_path / "layout").exists()
     said = run("push", f"oci-layout://{parts}", "--create")
-    assert said.code == 2 and "holds other files" in said.err
+    assert said.code == 2 and "other files" in said.err

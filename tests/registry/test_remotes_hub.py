@@ -15,7 +15,7 @@ from far import EXTRACTOR, HEAD, Fault, content
 from hub import Repository, hub
 
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, UsageError, VersionExists
-from compatkit.registry.copy.endpoints import blob_path
+from compatkit.registry.blobs import blob_path
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.files import Files
@@ -163,8 +163,8 @@ def test_tampering_is_refused(store: Store, source: Store, repository: Repositor
 @pytest.mark.parametrize(
     ("remote", "error", "said"),
     [
-        ("hf://datasets/user/none", LayoutError, "is no registry"),
-        (REMOTE, LayoutError, "is no registry"),
+        ("hf://datasets/user/none", LayoutError, "is not a registry"),
+        (REMOTE, LayoutError, "is not a registry"),
         ("hf://datasets/user", UsageError, "hf://datasets/USER/NAME"),
         ("hf://nonsense", UsageError, "hf://datasets/USER/NAME"),
     ],

@@ -14,8 +14,8 @@ from far import EXTRACTOR, HEAD, Fault, content
 
 from compatkit.contracts.manifest import Payload
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, VersionExists
+from compatkit.registry.blobs import blob_path
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.endpoints import blob_path
 from compatkit.registry.copy.report import Moved
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
@@ -231,7 +231,7 @@ def test_an_object_that_was_tampered_with_is_refused_and_named(
 
 def test_what_is_wrong_with_an_address_is_told(store: Store, source: Store, s3: tuple[str, dict[str, Any]]):
     remote, options = s3
-    with pytest.raises(LayoutError, match="is no registry"):
+    with pytest.raises(LayoutError, match="is not a registry"):
         pull(store, remote, options=options)
     with pytest.raises(EnvironmentFailure, match="the bucket or repository does not exist"):
         push(source, "s3://no-such-bucket-here/x", options=options)

@@ -260,12 +260,12 @@ def test_a_folder_that_is_a_link_is_not_followed(
 def test_too_many_signatures_are_refused_and_not_read(
     store: Store, head: Any, trusted: Trusted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compatkit.registry.signing.signatures.MOST", 3)
+    monkeypatch.setattr("compatkit.registry.signing.signatures.LIMIT_PER_MANIFEST", 3)
     folder = store.signatures.folder(head.digest)
     folder.mkdir()
     for number in range(4):
         (folder / f"{number:016x}-{number:064x}.json").write_bytes(b"x")
-    with pytest.raises(SignatureError, match="holds 4 signatures; at most 3"):
+    with pytest.raises(SignatureError, match="expected at most 3 signatures, got 4"):
         verify(store, HEAD, trusted)
 
 

@@ -13,7 +13,7 @@ import pytest
 from compatkit import errors
 from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, PREDICATE_TYPE, TYPE
 from compatkit.registry.signing.judging import SKEW
-from compatkit.registry.signing.signatures import MOST
+from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST
 from compatkit.registry.signing.signer import SigningKey
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "signatures.md").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ def test_the_page_lists_every_reason_with_its_exit_code() -> None:
 
 def test_the_page_states_the_bounds_and_types_that_hold() -> None:
     assert LIMIT == 16 * 2**10 and "at most 16 KiB" in " ".join(PAGE.split())
-    assert f"at most {MOST:,} a manifest" in PAGE
+    assert f"at most {LIMIT_PER_MANIFEST:,} a manifest" in PAGE
     assert f"{int(SKEW.total_seconds()) // 60} minutes apart" in PAGE
     assert f"DSSEv1 {len(PAYLOAD_TYPE)} {PAYLOAD_TYPE}" in PAGE and TYPE in PAGE and PREDICATE_TYPE in PAGE
 

@@ -1,14 +1,15 @@
 """Check whether imported versions may be added: version step and policies.
 
 A copied version keeps its number, so a step that publish would enlarge is refused here. All incoming versions are
-checked as if they were released already, so the answer does not depend on their order; refused ones are then left out
-and the rest is checked again. As at publish, the inputs of the decision are compared again right before a version is
-linked and right after.
+checked as if already released, so the result does not depend on their order; then refused ones are left out and the
+rest is checked again. As in publish, the inputs of the decision are compared again right before and after a version
+is linked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -16,13 +17,13 @@ import attrs
 from compatkit.contracts.manifest import Manifest, from_bytes, function_digest
 from compatkit.errors import (
     CompatkitError,
-    EnvironmentFailure,
     IntegrityError,
     PolicyDataMissing,
     PolicyUndecided,
     VersionUntrue,
 )
 from compatkit.foundation.codec import MAX_BYTES
+from compatkit.registry.copy.report import refusing
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.publish import LONGEST, Decide
 from compatkit.registry.questions import Asker, Question
@@ -32,19 +33,19 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 Deciding = Callable[["Store"], Decide]
-"""Returns the function that answers the questions of a registry's policies."""
+"""Function that returns the function answering the questions of a registry's policies."""
 TRIES = 100
-"""How often a blob is copied again because a garbage collection took it."""
+"""How often a blob is copied again after a garbage collection removed it."""
 
 
 @attrs.frozen
 class AdmissionInputs:
-    """What the admission of a version depends on.
+    """Inputs of the decision about a version.
 
     Attributes:
-        below: The previous version with its digest, or None.
-        above: The next version of its major line with its digest, or None.
-        question: What the policy of its name asks; None if no policy applies.
+        below: Previous version with its digest, or None.
+        above: Next version with the same major number and its digest, or None.
+        question: Question of the policy of its name; None if no policy applies.
     """
 
     below: tuple[Version, str] | None
@@ -53,7 +54,7 @@ class AdmissionInputs:
 
     @property
     def basis(self) -> tuple[Any, ...]:
-        """Values that decide the answer; if one changes, it is decided again."""
+        """Values that determine the decision; if one changes, it is made again."""
         question = self.question
         return self.below, self.above, question and (question.policy, question.previous, question.partners)
 
@@ -64,15 +65,15 @@ class Admission:
 
     Attributes:
         store: Registry that receives them.
-        coming: Incoming versions with name, number and digest, without those withdrawn in their source.
-        bring: Copies a blob unless it is here; until a version refers to it, it may be garbage-collected.
+        incoming: Incoming versions with name, number and digest, without those withdrawn in their source.
+        copy_blob: Copies a blob unless it exists; until a version refers to it, it may be garbage-collected.
         deciding: Makes the function that answers the questions of policies; None leaves them unanswered.
-        unmeasured: Admit versions that were not measured, and record it in the log of the policy.
+        unmeasured: Whether to admit versions that were not measured; the log of the policy records it.
     """
 
     store: Store
-    coming: list[Reference]
-    bring: Callable[[str], object]
+    incoming: list[Reference]
+    copy_blob: Callable[[str], object]
     deciding: Deciding | None = None
     unmeasured: bool = False
     _asker: Asker = attrs.field(init=False)
@@ -81,20 +82,20 @@ class Admission:
     _manifests: dict[str, Manifest] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        """Collect the versions here and the incoming ones."""
         store = self.store
-        index = lambda: store.index  # noqa: E731 - reads better beside its use
-        self._asker = Asker(self._manifest, store.references, index, store.policies, tuple(self.coming))
+        self._asker = Asker(
+            self._manifest, store.references, lambda: store.index, store.policies, tuple(self.incoming)
+        )
 
     def functions(self) -> list[str]:
         """Return the function digests of all parts whose measured results could answer the policies."""
         functions: set[str] = set()
-        for reference in self.coming:
+        for reference in self.incoming:
             question = self._inputs(reference).question
             for partner in question.partners if question is not None else ():
                 wanted = (reference.digest, partner.reference.digest, partner.bound)
-                here = (each for each in wanted if each and self.store.objects.size(each) is not None)
-                functions.update(function_digest(self._manifest(each)) for each in here)
+                present = (each for each in wanted if each and self.store.objects.size(each) is not None)
+                functions.update(function_digest(self._manifest(each)) for each in present)
         return sorted(functions)
 
     def check_all(self, progress: Callable[[int, int, str], None]) -> dict[Reference, CompatkitError]:
@@ -108,30 +109,26 @@ class Admission:
         """
         refused: dict[Reference, CompatkitError] = {}
         while True:
-            fresh: dict[Reference, CompatkitError] = {}
-            for done, reference in enumerate(self.coming):
-                progress(done, len(self.coming), f"asking the policy of {reference}")
-                try:
+            new: dict[Reference, CompatkitError] = {}
+            for done, reference in enumerate(self.incoming):
+                progress(done, len(self.incoming), f"asking the policy of {reference}")
+                with refusing(partial(new.__setitem__, reference)):
                     self._settle(reference)
-                except EnvironmentFailure:
-                    raise
-                except CompatkitError as error:
-                    fresh[reference] = error
-            if not fresh:
+            if not new:
                 return refused
-            refused |= fresh
-            self.coming = [reference for reference in self.coming if reference not in fresh]
+            refused |= new
+            self.incoming = [reference for reference in self.incoming if reference not in new]
             self.__attrs_post_init__()
 
     def link(self, reference: Reference, create: Callable[[Callable[[], None]], bool]) -> bool:
         """Link a version if it may be added now.
 
         Args:
-            reference: The version.
-            create: Links it after calling its argument; returns False if the number is taken.
+            reference: Version to link.
+            create: Calls its argument and links the version; returns False if the number is taken.
 
         Raises:
-            CompatkitError: It is refused, as by ``_check``.
+            CompatkitError: The version is refused, as in ``_check``.
         """
         while True:
             if self._settle(reference):
@@ -150,23 +147,17 @@ class Admission:
             return created
 
     def _look_back(self, reference: Reference) -> None:
-        """Decide again after linking; withdraw the version if one imported concurrently conflicts with it."""
+        """Decide again after linking; withdraw the version if a concurrently imported one conflicts with it."""
         try:
             self._settle(reference)
         except CompatkitError as error:
-            reason = " ".join(
-                f"Conflicts with a version or policy that came in concurrently: {error}".split()
-            )
+            reason = " ".join(f"Conflicts with a version or policy added concurrently: {error}".split())
             if reference.version is not None:
                 self.store.references.withdraw(reference.name, reference.version, reason[:LONGEST])
             raise
 
     def _settle(self, reference: Reference) -> bool:
-        """Decide on a version unless its inputs are unchanged; return whether it was decided now.
-
-        Raises:
-            CompatkitError: It is refused, as by ``_check``.
-        """
+        """Decide on a version unless its inputs are unchanged; return whether a decision was made."""
         inputs = self._inputs(reference)
         if self._admitted.get(reference) == inputs.basis:
             return False
@@ -178,9 +169,9 @@ class Admission:
         """Raise for a version that may not be added.
 
         Raises:
-            VersionUntrue: Its number is too small a step from the previous version, or to the next one.
+            VersionUntrue: The step from the previous version, or to the next one, is too small for the change.
             PolicyBroken: It does not work with a released part.
-            PolicyUndecided: It was not measured as the policy of its name asks.
+            PolicyUndecided: It was not measured as the policy of its name requires.
             PolicyDataMissing: The images that the policy names are missing.
             FormatError: The policy of its name is damaged.
         """
@@ -190,8 +181,8 @@ class Admission:
                 continue
             if why := untrue(*((version, self._manifest(digest)) for version, digest in (before, after))):
                 raise VersionUntrue(
-                    f"{reference} does not fit among the versions of {self.store.root}: {why}. Its number cannot be "
-                    "changed; publish the component there under a larger step.",
+                    f"{reference} does not fit between the versions of {self.store.root}: {why}. Publish "
+                    "the component there, with a larger step.",
                     subject=str(reference),
                 )
         question = inputs.question
@@ -227,10 +218,9 @@ class Admission:
     def _answer(self, question: Question) -> None:
         if self.deciding is None:
             raise PolicyUndecided(
-                f"{question.name}: the policy {question.policy} asks how this {question.kind} works with "
-                f"{question.partner_names()}, and it was not measured. Measure it with "
-                "`compatkit.components.deciding.deciding`, or admit it unmeasured (unmeasured=True, --unmeasured), "
-                "which the log of the policy records.",
+                f"{question.name}: the policy {question.policy} requires a measurement of this {question.kind} with "
+                f"{question.partner_names()}. Measure it with `compatkit.components.deciding.deciding`, or admit it "
+                "unmeasured (unmeasured=True, --unmeasured), which the policy's log records.",
                 subject=question,
             )
         self._decide = self._decide or self.deciding(self.store)
@@ -245,8 +235,8 @@ class Admission:
         if why := untrue((below[0], before), (reference.version, after), measured=False):
             raise PolicyUndecided(
                 f"{reference.name}: the policy {policy} applies, {question.reason}, and no result supports it: {why}. "
-                "Import the parts released against that version too, or admit it unmeasured (unmeasured=True, on the "
-                "command line --unmeasured), which the log of the policy records.",
+                "Import the parts released against that version too, or admit it unmeasured (unmeasured=True, "
+                "--unmeasured), which the policy's log records.",
                 subject=question,
             )
 
@@ -256,8 +246,8 @@ class Admission:
         return self._manifests[digest]
 
     def _data(self, digest: str) -> bytes:
-        for _ in range(TRIES if any(digest == reference.digest for reference in self.coming) else 0):
-            self.bring(digest)
+        for _ in range(TRIES if any(digest == reference.digest for reference in self.incoming) else 0):
+            self.copy_blob(digest)
             try:
                 return self.store.objects.read(digest, most=MAX_BYTES)
             except IntegrityError:

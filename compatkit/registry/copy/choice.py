@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 Versions = Literal["all", "latest"]
 Accept = Callable[[str, Sequence[bytes], str], None]
-"""Takes a manifest's digest, its unverified signatures and ``name@version``; raises to refuse it."""
+"""Function of a manifest's digest, its unverified signatures and ``name@version`` that raises to refuse it."""
 Refuse = Callable[[Reference, IntegrityError], None]
-"""Called with an unreadable version and the error; may raise."""
+"""Function called with an unreadable version and the error; may raise."""
 
 
 def _silent(done: int, total: int, what: str) -> None:
@@ -34,16 +34,16 @@ class Choice:
 
     Attributes:
         versions: ``"all"`` takes all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
-        aliases: Whether to move aliases: they follow if the source's log continues the target's.
+        aliases: Whether to move aliases whose log in the target is the beginning of that in the source.
         evidence: Whether to copy measured results of pairs whose parts are both copied.
         accept: Refuses a component before any of it is copied; a refused parent is copied without its name.
-        deciding: Makes the function that answers policies of a receiving folder; None leaves them unanswered.
-        unmeasured: Admit versions not measured as a policy asks; the log of the policy records it.
-        jobs: Blobs copied at once.
-        dry_run: Only report what would be copied.
-        create: Whether a push makes the remote a registry if it is not one.
-        strict: Raise at the first refusal, so that all versions are added or none, and verify existing blobs; else
-            refusals are listed and the rest is copied.
+        deciding: Makes the function that answers policies of a local target; None leaves them unanswered.
+        unmeasured: Whether to admit versions not measured as a policy requires; the policy's log records it.
+        jobs: Number of blobs copied at the same time.
+        dry_run: Whether to only report what would be copied.
+        create: Whether a push creates the remote registry if it is missing.
+        strict: Whether to raise at the first refusal, so that all versions are added or none, and to verify existing
+            blobs. Else refusals are listed and the rest is copied.
         progress: Called with done, total and what is being done.
     """
 
@@ -66,12 +66,12 @@ class Choice:
             UsageError: ``versions`` is unknown, or ``jobs`` is below 1.
         """
         if self.versions not in ("all", "latest"):
-            raise UsageError(f"versions is 'all' or 'latest', got {self.versions!r}.")
+            raise UsageError(f"Expected versions='all' or 'latest', got {self.versions!r}.")
         if self.jobs < 1:
-            raise UsageError(f"jobs is the number of blobs copied at once, at least 1; got {self.jobs}.")
+            raise UsageError(f"Expected jobs >= 1, got {self.jobs}.")
 
     def requiring(self, trust: Trust) -> Choice:
-        """Return this choice, refusing components without a trusted signature too.
+        """Return a choice that also refuses components without a trusted signature.
 
         Args:
             trust: Trusted keys, as for ``Registry.open``; False or None requires no signature.
@@ -110,7 +110,7 @@ def chosen(
         IntegrityError: A version cannot be read, and ``refuse`` is None.
     """
     selected = {
-        reference for pattern in patterns for reference in _meant(references, pattern, versions, refuse)
+        reference for pattern in patterns for reference in _selected(references, pattern, versions, refuse)
     }
     return sorted(selected, key=lambda reference: (reference.name, reference.version or Version(0, 0, 0)))
 
@@ -119,11 +119,11 @@ def matching(pattern: str, known: Iterable[str]) -> list[str]:
     """Return the known names that a pattern matches.
 
     Args:
-        pattern: A reference whose name may be a glob; what follows the name is ignored.
+        pattern: Reference whose name may be a glob; version and alias are ignored.
         known: Names of components.
 
     Raises:
-        InvalidName: Not written as a name or pattern.
+        InvalidName: Not a valid name or pattern.
     """
     glob = resolving.split(pattern)[0]
     if resolving.is_pattern(glob):
@@ -131,20 +131,19 @@ def matching(pattern: str, known: Iterable[str]) -> list[str]:
     return [name for name in known if name == check_name(glob)]
 
 
-def _meant(
+def _selected(
     references: References, pattern: str, versions: Versions, refuse: Refuse | None
 ) -> Iterator[Reference]:
     suffix = resolving.split(pattern)[1]
     every = versions == "all" and not suffix
     nothing = True
     for name in matching(pattern, references.names()):
-        numbers = references.versions(name) if every else [None]
-        for version in numbers:
+        for version in references.versions(name) if every else [None]:
             reference = Reference.parse(f"{name}{suffix}") if version is None else Reference(name, version)
             try:
                 if version is None:
                     yield resolving.resolve(references, reference)
-                else:  # a withdrawn one too
+                else:  # also a withdrawn one
                     yield attrs.evolve(reference, digest=references.digest(name, version))
             except NotFound:
                 continue
@@ -154,4 +153,4 @@ def _meant(
                 refuse(reference, error)
             nothing = False
     if nothing:
-        resolving.select(references, pattern)  # raises an error that says what there is
+        resolving.select(references, pattern)  # raises an error that lists the known names

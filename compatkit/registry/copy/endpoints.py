@@ -1,12 +1,11 @@
-"""Interfaces of the two ends of a transfer: origins, which are read and not trusted, and targets."""
+"""The two ends of a transfer: an origin, which is read and not trusted, and a target, which is also written."""
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
 from typing import TypeVar
 
 import attrs
@@ -15,17 +14,15 @@ from compatkit.contracts.manifest import Payload
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
-from compatkit.registry import disk as durable
 from compatkit.registry.copy.report import Refusal
 from compatkit.registry.names import Reference
-from compatkit.registry.os_errors import environment
 from compatkit.registry.reach import How
-from compatkit.registry.refs import References
+from compatkit.registry.refs import References, Tombstone
 from compatkit.registry.weights.header import check_header
 from compatkit.registry.weights.tensorfile import tensor_digest
 
 Refused = TypeVar("Refused", bound=CompatkitError)
-Arrived = Callable[[int], None]
+Copied = Callable[[int], None]
 """Called with the number of bytes of each piece; may raise to stop."""
 
 
@@ -34,13 +31,13 @@ class ComponentBlob:
     """A blob that belongs to a component.
 
     Attributes:
-        digest: Of its bytes.
-        how: Kind of the reference to it.
+        digest: Digest of the blob.
+        how: How its document refers to it.
         owner: Component that it belongs to, for messages.
         size: Expected number of bytes, or None.
-        payload: The manifest's description of it, if it is weights.
-        function: Function digest, if it is a manifest.
-        further: Digests that it refers to.
+        payload: Description in the manifest, if the blob is weights.
+        function: Function digest, if the blob is a manifest.
+        children: Digests that the blob refers to.
     """
 
     digest: str
@@ -49,7 +46,7 @@ class ComponentBlob:
     size: int | None = None
     payload: Payload | None = None
     function: str | None = None
-    further: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
 
     def check_size(self, actual: int) -> None:
         """Compare the size with the manifest's.
@@ -59,7 +56,7 @@ class ComponentBlob:
         """
         if self.size is not None and actual != self.size:
             raise IntegrityError(
-                f"{self.owner}: its manifest gives {self.digest} {self.size} bytes, the blob has {actual}.",
+                f"{self.owner}: expected {self.size} bytes of {self.digest}, as in the manifest, got {actual}.",
                 subject=self.digest,
             )
 
@@ -76,20 +73,20 @@ class ComponentBlob:
         actual = tensor_digest(data, header)
         if (actual, len(header.tensors)) != (self.payload.tensors, self.payload.count):
             raise IntegrityError(
-                f"{self.owner}: the manifest promises {self.payload.count} tensors {self.payload.tensors}, "
-                f"{self.digest} holds {len(header.tensors)} tensors {actual}. It was not imported.",
+                f"{self.owner}: expected {self.payload.count} tensors {self.payload.tensors} in {self.digest}, as in "
+                f"the manifest, got {len(header.tensors)} tensors {actual}. It was not imported.",
                 subject=self.digest,
             )
 
 
 @attrs.frozen
 class Incoming:
-    """The bytes of one blob while they are read.
+    """Open blob.
 
     Attributes:
-        source: Where they are read, for messages.
+        source: Path or address, for messages.
         size: Number of bytes.
-        read: Returns at most as many of the next bytes as asked; none at the end.
+        read: Returns up to the given number of further bytes; empty at the end.
     """
 
     source: str
@@ -99,12 +96,12 @@ class Incoming:
 
 @attrs.frozen
 class SmallFile:
-    """A small file, created once with its whole content.
+    """Small file that is created once.
 
     Attributes:
         path: Relative to the registry.
-        data: Its content.
-        ready: Makes sure that the blobs it refers to exist.
+        data: Content.
+        ready: Ensures that the blobs it refers to exist.
     """
 
     path: str
@@ -114,14 +111,14 @@ class SmallFile:
 
 @attrs.define(eq=False)
 class Origin(ABC):
-    """A source of components.
+    """Source of components: a registry or packages.
 
     Attributes:
         where: Address for messages, without secrets.
         advice: What to do if something in it is missing or damaged.
-        references: Its names and versions; of a remote, those passed to ``look``.
+        references: Names and versions; for a remote, those passed to ``load``.
         refused: Entries that cannot be read.
-        scratch: Local folder that mirrors the names of a remote for ``references``; empty for a folder.
+        scratch: Local folder that mirrors the names of a remote for ``references``; empty for a local registry.
     """
 
     where: str = attrs.field(init=False)
@@ -129,7 +126,7 @@ class Origin(ABC):
     references: References = attrs.field(init=False)
     scratch: str = attrs.field(init=False, default="")
     refused: list[Refusal] = attrs.field(init=False, factory=list)
-    _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
+    _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=lambda: defaultdict(list))
 
     @abstractmethod
     def size(self, digest: str) -> int | None:
@@ -137,11 +134,7 @@ class Origin(ABC):
 
     @abstractmethod
     def open(self, digest: str, owner: str) -> AbstractContextManager[Incoming]:
-        """Open a blob.
-
-        Args:
-            digest: Of the blob.
-            owner: Component that needs it, for messages.
+        """Open a blob that a component needs.
 
         Raises:
             IntegrityError: It is missing, or not a plain file.
@@ -150,11 +143,11 @@ class Origin(ABC):
 
     @abstractmethod
     def small_files(self, folders: Sequence[str]) -> list[str]:
-        """Return the paths of all files below folders, relative to the registry, sorted."""
+        """Return the paths of all files in folders, relative to the registry, sorted."""
 
     @abstractmethod
     def small_file(self, path: str) -> bytes | None:
-        """Return a small file, cut off one byte beyond its limit; None if it is missing."""
+        """Return the content of a small file, truncated one byte after its limit; None if it is missing."""
 
     def read_small_files(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
         """Yield paths and contents of small files; a remote fetches many at once."""
@@ -162,40 +155,53 @@ class Origin(ABC):
             yield path, self.small_file(path)
 
     def versions_of(self, digest: str) -> list[Reference]:
-        """Return all versions of a manifest, withdrawn ones included."""
+        """Return all readable versions with a manifest, including withdrawn ones."""
         if not self._by_digest:
-            self._by_digest = by_digest(self.references)
+            for name, version in self.references.each():
+                with suppress(IntegrityError):  # raised where this version is requested
+                    if (found := self.references.digest(name, version)) is not None:
+                        self._by_digest[found].append(Reference(name, version, digest=found))
         return self._by_digest.get(digest, [])
 
     def names(self) -> list[str]:
         """Return all names that have a version, sorted."""
         return self.references.names()
 
-    def look(self, names: Iterable[str]) -> None:  # noqa: B027 - a folder has nothing to do
+    def load(self, names: Iterable[str]) -> None:  # noqa: B027 - nothing to do for a local registry
         """Load the versions, tombstones and aliases of some names into ``references``."""
 
-    def expect(self, digests: Iterable[str]) -> None:  # noqa: B027 - a folder has nothing to do
-        """Announce the documents read next, so that a remote can fetch many at once."""
+    def prefetch(self, digests: Iterable[str]) -> None:  # noqa: B027 - nothing to do for a local registry
+        """Fetch the documents that are read next, many at once."""
 
     def is_withdrawn(self, reference: Reference) -> bool:
         """Return whether a version was withdrawn."""
-        return reference.version in self.references.withdrawn(reference.name)
+        with self.translating():
+            return reference.version in self.references.withdrawn(reference.name)
+
+    def digest(self, reference: Reference) -> str | None:
+        """Return the manifest digest of a version, or None.
+
+        Raises:
+            IntegrityError: The file does not contain a digest.
+        """
+        if reference.version is None:
+            return None
+        with self.translating():
+            return self.references.digest(reference.name, reference.version)
+
+    def tombstone(self, reference: Reference) -> Tombstone | None:
+        """Return the tombstone of a version, or None."""
+        if reference.version is None:
+            return None
+        with self.translating():
+            return self.references.tombstone(reference.name, reference.version)
 
     def missing(self, digest: str, owner: str) -> IntegrityError:
-        """Return the error for a missing blob.
-
-        Args:
-            digest: Of the blob.
-            owner: Component that needs it.
-        """
+        """Return the error for a missing blob that a component needs."""
         return IntegrityError(f"{owner}: {self.where} lacks {digest}. {self.advice}", subject=digest)
 
     def document(self, digest: str, owner: str) -> bytes:
-        """Return the bytes of a manifest, result or other document.
-
-        Args:
-            digest: Of the document.
-            owner: Component that needs it, for messages.
+        """Return the bytes of a manifest, result or other document that a component needs.
 
         Raises:
             IntegrityError: Missing, too long for a document, or its bytes do not match the digest.
@@ -207,15 +213,15 @@ class Origin(ABC):
                 while len(data) <= MAX_BYTES and (piece := incoming.read(MAX_BYTES + 1 - len(data))):
                     data += piece
         if max(len(data), incoming.size) > MAX_BYTES:
-            raise IntegrityError(
-                f"{incoming.source} has more than {MAX_BYTES} bytes, too many for a document of {owner}.",
-                subject=incoming.source,
+            message = (
+                f"{incoming.source}: expected a document of {owner} of at most {MAX_BYTES} bytes, got more."
             )
+            raise IntegrityError(message, subject=incoming.source)
         compare(digest, digest_of(data), incoming.source, owner)
         return bytes(data)
 
     def translated(self, error: Refused) -> Refused:
-        """Name the origin instead of the scratch folder in an error, unless this machine failed."""
+        """Replace the scratch folder in an error message by the address of the origin, unless this machine failed."""
         if not self.scratch or isinstance(error, EnvironmentFailure):
             return error
         error.args = (str(error).replace(self.scratch, self.where), *error.args[1:])
@@ -223,7 +229,7 @@ class Origin(ABC):
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """Name the origin instead of the scratch folder in errors about ``references``."""
+        """Translate errors about ``references``; see ``translated``."""
         try:
             yield
         except CompatkitError as error:
@@ -233,20 +239,14 @@ class Origin(ABC):
 
 @attrs.define(eq=False)
 class Target(Origin):
-    """A registry that receives components.
-
-    Attributes:
-        examines: Whether existing weights are compared with a new manifest.
-    """
-
-    examines = False
+    """Registry that components are read from or copied to."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Make it a registry unless it is one.
+        """Prepare for writing; create the registry if it is missing.
 
         Raises:
-            LayoutError: It is one that this version may not write.
+            LayoutError: This version may not write its layout.
             EnvironmentFailure: It cannot be written.
         """
 
@@ -255,25 +255,25 @@ class Target(Origin):
         """Return the size of each blob in bytes, or None."""
 
     @abstractmethod
-    def holds(self, digest: str) -> bool:
+    def has(self, digest: str) -> bool:
         """Return whether a copied blob still exists, and protect it from garbage collection."""
 
     @abstractmethod
-    def bring(self, origin: Origin, blob: ComponentBlob, arrived: Arrived) -> bool:
+    def copy(self, origin: Origin, blob: ComponentBlob, copied: Copied) -> bool:
         """Copy a blob unless a good copy exists; return whether it was copied.
 
         Args:
-            origin: Where to read it.
+            origin: Origin that contains it.
             blob: Expected digest and size, and its component.
-            arrived: Called with the size of each piece that was copied.
+            copied: Called with the size of each piece that was copied.
 
         Raises:
             IntegrityError: Missing in the origin, or its bytes do not match.
-            EnvironmentFailure: It cannot be read or written; nothing is kept.
+            EnvironmentFailure: It cannot be read or written; no incomplete blob remains.
         """
 
     def settle(self) -> None:
-        """Make sure that copied blobs can be read, before anything refers to them."""
+        """Ensure that copied blobs can be read, before anything refers to them."""
 
     @abstractmethod
     def create(self, files: Sequence[SmallFile]) -> set[str]:
@@ -285,83 +285,25 @@ class Target(Origin):
 
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
-        """Write a small file, or replace it.
-
-        Args:
-            path: Relative to the root.
-            data: New content.
-        """
+        """Write a small file, or replace it."""
 
     @abstractmethod
     def remove(self, path: str) -> None:
         """Remove a small file, if it exists."""
 
-    def digest_now(self, reference: Reference) -> str | None:
-        """Return the current manifest digest of a version.
-
-        Raises:
-            IntegrityError: The file does not hold a digest.
-        """
-        return (
-            None if reference.version is None else self.references.digest(reference.name, reference.version)
-        )
-
-
-def blob_path(digest: str) -> str:
-    """Return the path of a blob relative to the registry's root."""
-    name = digest.removeprefix("sha256:")
-    return f"blobs/sha256/{name[:2]}/{name}"
-
-
-def open_file(path: Path, root: Path) -> AbstractContextManager[Incoming] | None:
-    """Open a plain file below ``root``; return None if there is none.
-
-    Args:
-        path: Of the file.
-        root: Folder below which no link is followed.
-    """
-    with environment("read", path):
-        descriptor = durable.open_plain(path, root)
-    return None if descriptor is None else _incoming(descriptor, path)
-
-
-@contextmanager
-def _incoming(descriptor: int, path: Path) -> Iterator[Incoming]:
-    def read(count: int) -> bytes:
-        with environment("read", path):
-            return os.read(descriptor, count)
-
-    try:
-        yield Incoming(str(path), os.fstat(descriptor).st_size, read)
-    finally:
-        os.close(descriptor)
-
-
-def by_digest(references: References) -> dict[str, list[Reference]]:
-    """Return all readable versions by manifest digest."""
-    versions: dict[str, list[Reference]] = {}
-    for name, version in references.each():
-        with suppress(IntegrityError):  # raised where this version is asked for
-            if (digest := references.digest(name, version)) is not None:
-                versions.setdefault(digest, []).append(Reference(name, version, digest=digest))
-    return versions
+    def current_digest(self, reference: Reference) -> str | None:
+        """Return the manifest digest of a version as it is now, even if ``references`` were read earlier."""
+        return self.digest(reference)
 
 
 def compare(expected: str, actual: str, source: str, owner: str) -> None:
-    """Compare the digest of copied bytes with the expected one.
-
-    Args:
-        expected: Expected digest.
-        actual: Digest of the bytes.
-        source: Where they were read.
-        owner: Component that needs them.
+    """Raise if the bytes of ``source``, which ``owner`` needs, do not have the expected digest.
 
     Raises:
-        IntegrityError: They differ.
+        IntegrityError: The digests differ.
     """
     if actual != expected:
         raise IntegrityError(
-            f"{owner}: the bytes of {source} do not match its name: expected {expected}, got {actual}. It was not "
-            "imported; import from another copy.",
+            f"{owner}: expected {expected} in {source}, got {actual}. It was not imported; import from another copy.",
             subject=expected,
         )

@@ -1,17 +1,19 @@
-"""The report of a transfer: as text, as JSON, and as the error that lists refusals."""
+"""Report of a transfer as text, as JSON, and as the error that lists refusals."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
 
-from compatkit.errors import CompatkitError, Incomplete
+from compatkit.errors import CompatkitError, EnvironmentFailure, Incomplete
 from compatkit.foundation.display import Shown
 from compatkit.registry.names import Reference
 
 SHOWN = 8
-"""Most refusals that a message lists."""
+"""Number of refusals that a message lists."""
 
 
 class SignatureWarning(UserWarning):
@@ -35,9 +37,20 @@ class Refusal:
         return message if message.startswith(self.what) else f"{self.what}: {message}"
 
 
+@contextmanager
+def refusing(handle: Callable[[CompatkitError], object]) -> Iterator[None]:
+    """Pass an error to ``handle`` and continue after the block, unless disk or network failed."""
+    try:
+        yield
+    except EnvironmentFailure:
+        raise
+    except CompatkitError as error:
+        handle(error)
+
+
 @attrs.frozen
 class Withdrawal:
-    """A version that is withdrawn on the other side, and why."""
+    """A version that was withdrawn on one side only, and the reason."""
 
     reference: Reference
     reason: str
@@ -48,8 +61,8 @@ class Item:
     """A blob that was copied, or would be.
 
     Attributes:
-        digest: Of its bytes.
-        bytes: Their number.
+        digest: Digest of the blob.
+        bytes: Size.
         owner: Component that it belongs to.
     """
 
@@ -60,14 +73,14 @@ class Item:
 
 @attrs.define(repr=False)
 class Moved(Shown):
-    """What a transfer did.
+    """Result of a transfer.
 
     Attributes:
         made: New versions in the target, parents included.
         existing: Versions that the target had already.
-        unnamed: Parents copied without a name, as their number belongs to other bytes or they were refused; their
-            digest finds them.
-        refused: What was not copied, and why.
+        unnamed: Parents copied without a name, because their number is taken or they were refused; they are found by
+            digest.
+        refused: Components and files that were not copied, with the reasons.
         withdrawn: Versions withdrawn on one side only before the transfer.
         apart: Aliases that both sides moved differently; unchanged.
         items: Copied blobs.
@@ -91,16 +104,11 @@ class Moved(Shown):
 
     def __str__(self) -> str:
         first = f"{len(self.made)} new, {len(self.existing)} there already, {len(self.refused)} refused"
-        lines = [
-            f"{first}; {self.blobs:,} blobs, {self.bytes:,} bytes{', planned only' if self.planned else ''}"
-        ]
-        return "\n".join(
-            [
-                *lines,
-                *(f"new      {reference}" for reference in self.made),
-                *(f"refused  {refusal}" for refusal in self.refused),
-            ]
-        )
+        planned = ", planned only" if self.planned else ""
+        lines = [f"{first}; {self.blobs:,} blobs, {self.bytes:,} bytes{planned}"]
+        lines += [f"new      {reference}" for reference in self.made]
+        lines += [f"refused  {refusal}" for refusal in self.refused]
+        return "\n".join(lines)
 
     @property
     def blobs(self) -> int:
@@ -143,13 +151,10 @@ class Moved(Shown):
             return self
         shown = [str(refusal) for refusal in self.refused[:SHOWN]]
         more = f" And {len(self.refused) - SHOWN} more." if len(self.refused) > SHOWN else ""
-        rest = (
-            "would come"
-            if self.planned
-            else f"came: {len(self.made)} new, {len(self.existing)} there already"
-        )
+        verb = "would be copied" if self.planned else "copied"
         raise Incomplete(
-            f"{len(self.refused)} refused, the rest {rest}. {' '.join(shown)}{more}",
+            f"{len(self.refused)} refused; {len(self.made)} new {verb}, {len(self.existing)} there already. "
+            f"{' '.join(shown)}{more}",
             errors=tuple(refusal.error for refusal in self.refused),
             subject=self,
         )

@@ -1,7 +1,7 @@
-"""Copy small files other than versions: signatures of manifests, results of pairs, logs of aliases.
+"""Copy signatures of manifests, results of pairs, and logs of aliases.
 
-No decision of either side is undone: files are created once, and an alias follows only if one side's log is a prefix of
-the other's. Policies are never copied: they are promises of one registry.
+Existing files never change, and an alias moves only if one side's log is a prefix of the other's. Policies are not
+copied: they are promises of one registry.
 """
 
 from __future__ import annotations
@@ -12,20 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from compatkit.errors import (
-    CompatkitError,
-    EnvironmentFailure,
-    IntegrityError,
-    MalformedSignature,
-    SignatureError,
-)
+from compatkit.errors import CompatkitError, IntegrityError, MalformedSignature, SignatureError
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.copy.endpoints import ComponentBlob, Origin, SmallFile, Target
-from compatkit.registry.copy.report import Moved, Refusal
+from compatkit.registry.copy.report import Moved, Refusal, refusing
 from compatkit.registry.copy.transfer import Transfer
 from compatkit.registry.evidence import FOLDER as EVIDENCE
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.signing.signatures import FILE, FOLDER, MOST, file_name
+from compatkit.registry.signing.signatures import FILE, FOLDER, LIMIT_PER_MANIFEST, file_name
 
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
 _NUMBER = re.compile("[1-9][0-9]{0,8}")
@@ -36,9 +30,9 @@ class SignatureFiles:
     """Unverified signatures of some manifests in an origin.
 
     Attributes:
-        origin: Where they are read.
-        by_digest: Path and content of each, by manifest digest.
-        broken: Why the signatures of a manifest cannot be read, by its digest.
+        origin: Origin of the signatures.
+        by_digest: Contents by manifest digest and path.
+        broken: Errors of manifests with too many signatures, by manifest digest.
     """
 
     origin: Origin
@@ -53,18 +47,14 @@ class SignatureFiles:
             folder, _, name = path.rpartition("/")
             if folder in folders and FILE.fullmatch(name):
                 paths[folder].append(path)
-        for folder, named_files in paths.items():
-            if len(named_files) > MOST:
-                self.broken[folders[folder]] = IntegrityError(
-                    f"{self.origin.where}/{folder} holds {len(named_files)} signatures; at most {MOST} are read.",
-                    subject=folder,
-                )
-        wanted = [
-            path
-            for folder, named_files in paths.items()
-            if folders[folder] not in self.broken
-            for path in named_files
-        ]
+        wanted: list[str] = []
+        for folder, inside in paths.items():
+            if len(inside) > LIMIT_PER_MANIFEST:
+                limit = f"expected at most {LIMIT_PER_MANIFEST} signatures, got {len(inside)}"
+                what = f"{self.origin.where}/{folder}: {limit}."
+                self.broken[folders[folder]] = IntegrityError(what, subject=folder)
+            else:
+                wanted += inside
         for path, content in self.origin.read_small_files(wanted):
             if content is not None:
                 self.by_digest.setdefault(folders[path.rpartition("/")[0]], {})[path] = content
@@ -80,7 +70,7 @@ class SignatureFiles:
         return [content for _, content in sorted(self.by_digest.get(digest, {}).items())]
 
     def valid_and_refused(self, digests: Iterable[str]) -> tuple[list[SmallFile], list[Refusal]]:
-        """Return well-formed signatures of their manifest, and refusals of the other files."""
+        """Return the well-formed signatures of manifests, and refusals of the other files."""
         sound: list[SmallFile] = []
         refused: list[Refusal] = []
         for digest in digests:
@@ -88,9 +78,7 @@ class SignatureFiles:
                 try:
                     name = file_name(content, digest)
                     if path.rpartition("/")[2] != name:
-                        raise MalformedSignature(
-                            f"its name should be {name}, after the key and the bytes that it holds."
-                        )
+                        raise MalformedSignature(f"expected the file name {name}, from its key and content.")
                     sound.append(SmallFile(path, content))
                 except SignatureError as error:
                     error.args = (f"{self.origin.where}/{path} is not copied: {error}",)
@@ -101,12 +89,8 @@ class SignatureFiles:
     def copy(self, target: Target, digests: Sequence[str]) -> tuple[int, list[Refusal]]:
         """Copy the signatures of manifests; existing files stay unchanged.
 
-        Args:
-            target: Where to copy.
-            digests: Of the manifests.
-
         Returns:
-            Number of new files, and refusals of files that are no signature of their manifest.
+            Number of new files, and refusals of files that are not signatures of their manifest.
         """
         sound, refused = self.valid_and_refused(digests)
         existing = set(
@@ -121,15 +105,19 @@ def _signature_folder(digest: str) -> str:
 
 
 def copy_results(
-    transfer: Transfer, functions: Sequence[str], refuse: Callable[[str, CompatkitError], None], *, anew: bool
+    transfer: Transfer,
+    functions: Sequence[str],
+    refuse: Callable[[str, CompatkitError], None],
+    *,
+    every: bool,
 ) -> tuple[int, list[str]]:
-    """Copy the results of every pair of parts with everything they refer to.
+    """Copy the results of all pairs of parts, and everything the results refer to.
 
     Args:
         transfer: The transfer.
         functions: Function digests of the parts.
         refuse: Called with the path of a damaged result and the error; the others are copied.
-        anew: Verify what results refer to, even if the target has the result.
+        every: Verify also the results that the target has, with everything they refer to.
 
     Returns:
         Number of new results, and the digests of all results of the origin.
@@ -139,7 +127,7 @@ def copy_results(
     """
     origin, target = transfer.origin, transfer.target
     paths = _result_paths(origin, functions)
-    existing = set() if anew else set(_result_paths(target, functions))
+    existing = set() if every else set(_result_paths(target, functions))
     digests: dict[str, str] = {}
     for path, content in origin.read_small_files([path for path in paths if path not in existing]):
         digest = f"sha256:{path.rpartition('/')[2]}"
@@ -147,26 +135,26 @@ def copy_results(
             digests[path] = digest
             continue
         why = (
-            f"{origin.where}/{path} should hold the digest that it is named by, got {content or b''!r:.80}. "
-            f"{origin.advice} Or do not copy results."
+            f"{origin.where}/{path}: expected the digest in its name, got {content or b''!r:.80}. {origin.advice} Or "
+            "do not copy results."
         )
         refuse(path, IntegrityError(why, subject=path))
-    transfer.take([ComponentBlob(digest, "blob", f"the result {path}") for path, digest in digests.items()])
+    transfer.add([ComponentBlob(digest, "blob", f"the result {path}") for path, digest in digests.items()])
     needs: dict[str, list[str]] = {}
     for path, digest in digests.items():
         try:
-            needs[path] = transfer.of(digest)
+            needs[path] = transfer.blobs_of(digest)
         except CompatkitError as error:
             refuse(path, error)
     needed = list(dict.fromkeys(part for parts in needs.values() for part in parts))
-    failed = transfer.bring_all(needed if anew else transfer.lacking(needed))
+    failed = transfer.copy_all(needed if every else transfer.missing(needed))
     files: list[SmallFile] = []
     for path, parts in needs.items():
         if (wrong := next((failed[part] for part in parts if part in failed), None)) is not None:
             refuse(path, wrong)
             continue
         line = f"{digests[path]}\n".encode()
-        files.append(SmallFile(path, line, lambda parts=parts: [transfer.bring(part) for part in parts]))
+        files.append(SmallFile(path, line, lambda parts=parts: [transfer.copy(part) for part in parts]))
     return len(files) - len(target.create(files)), [f"sha256:{path.rpartition('/')[2]}" for path in paths]
 
 
@@ -185,12 +173,12 @@ def _result_paths(registry: Origin, functions: Iterable[str]) -> list[str]:
 
 
 def follow_aliases(origin: Origin, target: Target, names: list[str], done: Moved) -> None:
-    """Move the aliases of some names as the origin did.
+    """Repeat the origin's alias moves in the target.
 
     Args:
-        origin: Registry to follow.
+        origin: Registry with the moves.
         target: Registry whose aliases move.
-        names: Of components.
+        names: Names of components.
         done: Report that receives moves and refusals.
 
     Raises:
@@ -198,22 +186,20 @@ def follow_aliases(origin: Origin, target: Target, names: list[str], done: Moved
     """
     logs = [f"refs/{name}/@log" for name in names]
     folders = sorted({path.rpartition("/")[0] for path in origin.small_files(logs)})
-    here = _numbered(target, folders)
+    target_logs = _numbered(target, folders)
     for folder, theirs in sorted(_numbered(origin, folders).items()):
         what = folder.removeprefix("refs/").replace("/@log/", ":")
-        mine = here.get(folder, {})
-        try:
-            with origin.translating(), target.translating():
-                apart = _follow(origin, target, folder, theirs, mine)
-        except EnvironmentFailure:
-            raise
-        except CompatkitError as error:
-            done.refused.append(Refusal(what, error))
-            continue
-        if apart is not None:
-            done.apart.append(apart)
-        elif theirs.keys() - mine.keys():
-            done.aliases.append(what)
+        ours = target_logs.get(folder, {})
+        with (
+            refusing(lambda error, what=what: done.refused.append(Refusal(what, error))),
+            origin.translating(),
+            target.translating(),
+        ):
+            apart = _follow(origin, target, folder, theirs, ours)
+            if apart is not None:
+                done.apart.append(apart)
+            elif theirs.keys() - ours.keys():
+                done.aliases.append(what)
 
 
 def _numbered(registry: Origin, folders: list[str]) -> dict[str, dict[int, bytes]]:
@@ -228,16 +214,12 @@ def _numbered(registry: Origin, folders: list[str]) -> dict[str, dict[int, bytes
 
 
 def _follow(
-    origin: Origin, target: Target, folder: str, theirs: dict[int, bytes], here: dict[int, bytes]
+    origin: Origin, target: Target, folder: str, theirs: dict[int, bytes], ours: dict[int, bytes]
 ) -> str | None:
-    """Move an alias; return why it stays unchanged, or None if it moved or nothing was new.
+    """Move an alias as the origin's log ``theirs`` extends the target's log ``ours``.
 
-    Args:
-        origin: Registry to follow.
-        target: Registry whose alias moves.
-        folder: Of the log, relative to a registry.
-        theirs: The origin's log, by number.
-        here: The target's.
+    Returns:
+        Why the alias stays unchanged; None if it moved or nothing was new.
 
     Raises:
         FormatError: The origin's log is damaged.
@@ -245,15 +227,15 @@ def _follow(
     name, alias = folder.removeprefix("refs/").rsplit("/@log/", 1)
     moves = _aliases(origin, name).log(alias)
     last = moves[-1].after if moves else None
-    agree = all(theirs[number] == here[number] for number in theirs.keys() & here.keys())
-    new = sorted(theirs.keys() - here.keys())
-    if agree and not new and len(here) > len(theirs):
+    agree = all(theirs[number] == ours[number] for number in theirs.keys() & ours.keys())
+    new = sorted(theirs.keys() - ours.keys())
+    if agree and not new and len(ours) > len(theirs):
         return None  # the target's log continues the origin's
-    whole = sorted(theirs) == list(range(1, len(theirs) + 1))
-    if not (whole and agree and all(number > max(here, default=0) for number in new)):
-        ours = _aliases(target, name).get(alias) or "removed"
-        return f"{name}:{alias} is {last or 'removed'} in {origin.where} and {ours} in {target.where}"
-    if new and last is not None and target.digest_now(Reference(name, Version.parse(last))) is None:
+    complete = sorted(theirs) == list(range(1, len(theirs) + 1))
+    if not (complete and agree and all(number > max(ours, default=0) for number in new)):
+        current = _aliases(target, name).get(alias) or "removed"
+        return f"{name}:{alias} is {last or 'removed'} in {origin.where} and {current} in {target.where}"
+    if new and last is not None and target.current_digest(Reference(name, Version.parse(last))) is None:
         return f"{name}:{alias} is {last} in {origin.where}, which is not in {target.where}"
     for number in new:
         if target.create([SmallFile(f"{folder}/{number}", theirs[number])]):

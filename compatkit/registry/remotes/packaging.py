@@ -1,30 +1,23 @@
-"""Components in packages of a plugin: as an origin, and written."""
+"""Read components from packages of a plugin, and write them as packages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import attrs
 
 from compatkit.contracts.manifest import from_bytes
-from compatkit.errors import (
-    CompatkitError,
-    EnvironmentFailure,
-    FormatError,
-    IntegrityError,
-    InvalidName,
-    LayoutError,
-)
+from compatkit.errors import FormatError, IntegrityError, InvalidName, LayoutError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.copy.choice import Choice, chosen
 from compatkit.registry.copy.endpoints import Incoming, Origin
-from compatkit.registry.copy.report import Item, Moved, Refusal
+from compatkit.registry.copy.local import LocalRegistry
+from compatkit.registry.copy.report import Item, Moved, Refusal, refusing
 from compatkit.registry.copy.smallfiles import SignatureFiles
-from compatkit.registry.copy.stores import StoreOrigin
 from compatkit.registry.copy.transfer import Closure
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import LIMIT, References, version_line
@@ -42,7 +35,7 @@ class Packages:
     """Packages at an address.
 
     Attributes:
-        store: What a plugin made for the address.
+        store: Packages as the plugin provides them.
         url: Address for messages, without secrets.
     """
 
@@ -50,11 +43,7 @@ class Packages:
     url: str
 
     def read(self, refused: list[Refusal]) -> Iterator[Package]:
-        """Yield all packages.
-
-        Args:
-            refused: Gets those that cannot be read.
-        """
+        """Yield all packages; add unreadable ones to ``refused``."""
         with calling(self.url, "list", ""):
             yield from self.store.packages(lambda what, error: refused.append(Refusal(what, error)))
 
@@ -69,11 +58,7 @@ class Packages:
 
 @attrs.define(eq=False)
 class PackageOrigin(Origin):
-    """Components in packages, as an origin.
-
-    Attributes:
-        packages: The packages.
-    """
+    """Components in packages, as an origin."""
 
     packages: Packages
     _folder: TemporaryDirectory[str] = attrs.field(init=False)
@@ -124,7 +109,7 @@ class PackageOrigin(Origin):
             yield Incoming(f"{self.where}/{digest}", size, read)
 
     def small_files(self, folders: Sequence[str]) -> list[str]:
-        """Return the paths of all signatures below folders; packages have no other small files."""
+        """Return the paths of all signatures in folders; packages have no other small files."""
         return sorted(path for path in self._signatures if path.rpartition("/")[0] in folders)
 
     def small_file(self, path: str) -> bytes | None:
@@ -138,19 +123,14 @@ class PackageOrigin(Origin):
     def _add(self, package: Package) -> None:
         """Mirror a package, or refuse it."""
         reference = f"{package.name}@{package.version}"
-        try:
+        with refusing(lambda error: self.refused.append(Refusal(reference, error))):
             self._check(package, reference)
-        except EnvironmentFailure:
-            raise
-        except CompatkitError as error:
-            self.refused.append(Refusal(reference, error))
-            return
-        path = f"refs/{package.name}/@versions/{package.version}"
-        write_scratch(self.scratch, path, version_line(reference, package.files[0].digest))
-        for file in package.files:
-            if file.role == "signature" and file.signs and "/" not in file.title:
-                folder = f"{SIGNATURES}/{file.signs.removeprefix('sha256:')}"
-                self._signatures[f"{folder}/{file.title}"] = file.digest
+            path = f"refs/{package.name}/@versions/{package.version}"
+            write_scratch(self.scratch, path, version_line(reference, package.files[0].digest))
+            for file in package.files:
+                if file.role == "signature" and file.signs and "/" not in file.title:
+                    folder = f"{SIGNATURES}/{file.signs.removeprefix('sha256:')}"
+                    self._signatures[f"{folder}/{file.title}"] = file.digest
 
     def _check(self, package: Package, reference: str) -> None:
         """Check name, version, sizes and uniqueness of a package.
@@ -162,15 +142,17 @@ class PackageOrigin(Origin):
         try:
             check_name(package.name)
             if str(Version.parse(package.version)) != package.version:
-                raise InvalidName(f"{package.version!r:.80} is no version.")
+                raise InvalidName(f"{package.version!r:.80} is not a version.")
         except InvalidName as error:
             raise FormatError(f"{self.where}: {error}") from None
         if not package.files or package.files[0].role != "manifest":
-            raise FormatError(f"{self.where}: {reference} does not begin with a manifest.", subject=reference)
+            raise FormatError(
+                f"{self.where}: expected a manifest as first file of {reference}.", subject=reference
+            )
         for file in package.files:
             if (size := self.size(file.digest)) != file.size:
                 raise IntegrityError(
-                    f"{reference}: {file.digest} should have {file.size} bytes, it has {size}. {self.advice}",
+                    f"{reference}: expected {file.size} bytes of {file.digest}, got {size}. {self.advice}",
                     subject=file.digest,
                 )
         digest = package.files[0].digest
@@ -198,7 +180,7 @@ def write_packages(store: Store, packages: Packages, patterns: Sequence[str], ch
 
     Raises:
         NotFound: A pattern matches nothing.
-        LayoutError: Something else is at the address.
+        LayoutError: The address contains something else.
         EnvironmentFailure: Disk full, no write permission.
     """
     selected = chosen(store.references, patterns, choice.versions)
@@ -207,13 +189,13 @@ def write_packages(store: Store, packages: Packages, patterns: Sequence[str], ch
         for reference in selected
         if reference.version not in store.references.withdrawn(reference.name)
     ]
-    closure = Closure(StoreOrigin(store))
-    closure.enter(wanted)
+    closure = Closure(LocalRegistry(store))
+    closure.add_components(wanted)
     moved = Moved(planned=choice.dry_run)
     if choice.dry_run:
-        known = (
-            {(package.name, package.version) for package in packages.read([])} if packages.exists() else set()
-        )
+        known: set[tuple[str, str]] = set()
+        with suppress(LayoutError):  # nothing is there yet
+            known.update((package.name, package.version) for package in packages.read([]))
         for reference in wanted:
             listed = (reference.name, str(reference.version)) in known
             (moved.existing if listed else moved.made).append(reference)
@@ -222,12 +204,8 @@ def write_packages(store: Store, packages: Packages, patterns: Sequence[str], ch
         packages.store.begin()
     for done, reference in enumerate(wanted):
         choice.progress(done, len(wanted), f"writing {reference}")
-        try:
+        with refusing(lambda error, what=str(reference): moved.refused.append(Refusal(what, error))):
             _write(store, packages, reference, closure, moved)
-        except EnvironmentFailure:
-            raise
-        except CompatkitError as error:
-            moved.refused.append(Refusal(str(reference), error))
     with calling(packages.url, "write", ""):
         packages.store.finish()
     return moved
@@ -251,7 +229,7 @@ def _write(store: Store, packages: Packages, reference: Reference, closure: Clos
 def _package(store: Store, reference: Reference, closure: Closure) -> tuple[Package, dict[str, bytes]]:
     """Return a version as a package, and the contents of its signatures by digest."""
     own = str(reference.digest)
-    digests = closure.of(own)
+    digests = closure.blobs_of(own)
     manifest = from_bytes(store.objects.read(own, most=MAX_BYTES), what=f"manifest of {reference}")
     titles = {own: "manifest.json", manifest.payload.file.blob: "weights.safetensors"}
     files: list[PackageFile] = []

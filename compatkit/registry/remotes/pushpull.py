@@ -14,14 +14,14 @@ from compatkit.errors import CompatkitError, LayoutError, UsageError, near
 from compatkit.registry import resolving
 from compatkit.registry.copy.choice import Choice, matching
 from compatkit.registry.copy.endpoints import Origin
+from compatkit.registry.copy.local import LocalRegistry
 from compatkit.registry.copy.move import Move
 from compatkit.registry.copy.report import Moved
-from compatkit.registry.copy.stores import StoreOrigin, StoreTarget
 from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.remotes.address import Located, locate
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.packaging import PackageOrigin, Packages, write_packages
-from compatkit.registry.remotes.remote import Remote, RemoteTarget, scratch_folder
+from compatkit.registry.remotes.remote import Remote, scratch_folder
 from compatkit.registry.store import Store
 
 
@@ -33,8 +33,8 @@ def import_components(
     Args:
         source: Registry to copy from; only read.
         target: Registry to copy to.
-        patterns: As for ``push``.
-        choice: What is copied, and how; always strict.
+        patterns: See ``push``.
+        choice: Options; the import is always strict.
 
     Returns:
         What was copied.
@@ -42,18 +42,18 @@ def import_components(
     Raises:
         NotFound: A pattern matches nothing.
         SignatureError: A requested component has no trusted signature; nothing was copied.
-        VersionExists: A number belongs to other bytes here; nothing was added.
+        VersionExists: A number belongs to another component here; nothing was added.
         VersionUntrue: A number is too small a step among the versions here; nothing was added.
         PolicyBroken: A version does not work with a part that a policy here protects; nothing was added.
-        PolicyUndecided: A version was not measured as a policy here asks; nothing was added.
+        PolicyUndecided: A version was not measured as a policy here requires; nothing was added.
         IntegrityError: Something in the source is missing, damaged or refused.
-        FormatError: A manifest or weights file is not strict.
+        FormatError: A manifest or weights file is malformed.
         EnvironmentFailure: Disk full, no write permission; the same call continues.
         UsageError: A registry would be imported into itself.
     """
     _check_other(target, source.root)
     strict = attrs.evolve(choice or Choice(), strict=True)
-    return Move(StoreOrigin(source), StoreTarget(target), strict).run(patterns)
+    return Move(LocalRegistry(source), LocalRegistry(target), strict).run(patterns)
 
 
 def push(
@@ -72,33 +72,33 @@ def push(
         patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"`` for one version of each;
             None takes all.
         options: Keyword arguments for the remote's plugin.
-        choice: What is copied, and how.
+        choice: Options of the transfer.
 
     Returns:
         What was copied and refused; its ``check`` raises if something was refused.
 
     Raises:
         NotFound: A pattern matches nothing.
-        LayoutError: The remote is no registry and ``choice.create`` is False, or this version may not write its layout.
+        LayoutError: The remote is missing and ``choice.create`` is False, or this version may not write its layout.
         EnvironmentFailure: No permission, no network, no library for the address; the same call continues.
         UsageError: The address or the options cannot be used, or the remote is this registry.
     """
-    choice, origin = choice or Choice(), StoreOrigin(store)
-    wanted = requested_patterns(origin, patterns)
+    choice, origin = choice or Choice(), LocalRegistry(store)
+    wanted = _requested_patterns(origin, patterns)
     located = locate(remote, options)
     if not choice.create:
         _check_exists(located, options)
     if isinstance(located, Packages):
         return write_packages(store, located, wanted, choice)
     if not isinstance(located, Path):
-        with closing(RemoteTarget(located, objects=store.objects)) as target:
+        with closing(Remote(located, store.objects)) as target:
             return Move(origin, target, choice).run(wanted)
     _check_other(store, located)
     fresh = not (located / MARKER).exists()
     with scratch_folder() if fresh and choice.dry_run else nullcontext(str(located)) as folder:
         if fresh:
-            check_new(Path(folder))
-        return Move(origin, StoreTarget(Store.init(folder, exist_ok=True)), choice).run(wanted)
+            _check_new(Path(folder))
+        return Move(origin, LocalRegistry(Store.init(folder, exist_ok=True)), choice).run(wanted)
 
 
 def pull(
@@ -112,11 +112,11 @@ def pull(
     """Copy components of a remote to a registry; each is verified on arrival, and its version created last.
 
     Args:
-        store: Registry to copy to, or a function that makes it, called after the patterns were found in the remote.
+        store: Registry to copy to, or a function that creates it, called once the patterns are found in the remote.
         remote: A folder, or an address that a plugin opens; only read.
-        patterns: As for ``push``.
+        patterns: See ``push``.
         options: Keyword arguments for the remote's plugin.
-        choice: What is copied, and how. Its ``accept`` receives a manifest's digest, its unverified signatures and
+        choice: Options of the transfer. Its ``accept`` receives a manifest's digest, its unverified signatures and
             ``name@version`` before anything of the component is copied, and raises to refuse it.
 
     Returns:
@@ -124,18 +124,18 @@ def pull(
 
     Raises:
         NotFound: A pattern matches nothing.
-        LayoutError: The remote is no registry, or one that this version cannot read.
+        LayoutError: The remote is not a registry, or this version cannot read its layout.
         EnvironmentFailure: No permission, no network, disk full; the same call continues.
         UsageError: The address or the options cannot be used, or the remote is this registry.
     """
     with _origin(remote, options) as origin:
-        wanted = requested_patterns(origin, patterns)
+        wanted = _requested_patterns(origin, patterns)
         target = store() if callable(store) else store
-        if isinstance(origin, StoreOrigin):
+        if isinstance(origin, LocalRegistry):
             _check_other(target, origin.store.root)
         if isinstance(origin, Remote):
-            origin.here = target.objects
-        moved = Move(origin, StoreTarget(target), choice or Choice()).run(wanted)
+            origin.local = target.objects
+        moved = Move(origin, LocalRegistry(target), choice or Choice()).run(wanted)
     moved.refused[:0] = origin.refused
     return moved
 
@@ -147,51 +147,43 @@ def clone(
     options: Mapping[str, Any] | None = None,
     choice: Choice | None = None,
 ) -> tuple[Store, Moved]:
-    """Make a new registry with everything in a remote; it has its own id.
+    """Create a new registry with everything in a remote; it has its own id.
 
     Args:
         remote: A folder, or an address that a plugin opens; only read.
         folder: New or empty. After a failure it is a registry with what was copied, and ``pull`` continues.
         options: Keyword arguments for the remote's plugin.
-        choice: What is copied, and how.
+        choice: Options of the transfer.
 
     Returns:
         The registry, and the report.
 
     Raises:
-        LayoutError: The folder is a registry or holds other files, or the remote is no registry.
+        LayoutError: The folder is a registry or contains other files, or the remote is not a registry.
         EnvironmentFailure: No permission, no network, disk full.
         UsageError: The address or the options cannot be used.
     """
     folder = folder.expanduser().absolute()
     if (folder / MARKER).exists():
         raise LayoutError(
-            f"{folder} is a registry already. Go on with `compatkit --registry {folder} pull REMOTE`, or name a new "
-            "folder.",
+            f"{folder} is already a registry. Continue with `compatkit --registry {folder} pull REMOTE`, or choose a "
+            "new folder.",
             subject=folder,
         )
-    check_new(folder)
+    _check_new(folder)
     moved = pull(lambda: Store.init(folder), remote, options=options, choice=choice)
     return Store.open(folder), moved
 
 
-def check_new(folder: Path) -> None:
-    """Check that a folder can become a registry: it does not exist, or is empty.
-
-    Raises:
-        LayoutError: It holds other files.
-    """
+def _check_new(folder: Path) -> None:
+    """Raise LayoutError unless a folder can become a registry: it does not exist, or is empty."""
     tops = {path.partition("/")[0] for path in FOLDERS}
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - tops):
-        raise LayoutError(f"{folder} holds other files; name a new folder.", subject=folder)
+        raise LayoutError(f"{folder} contains other files; choose a new folder.", subject=folder)
 
 
-def requested_patterns(origin: Origin, patterns: Iterable[str] | None) -> list[str]:
-    """Return the patterns to copy; None means everything, which is nothing in an empty registry.
-
-    Args:
-        origin: Where the components are read.
-        patterns: References or patterns.
+def _requested_patterns(origin: Origin, patterns: Iterable[str] | None) -> list[str]:
+    """Return the patterns to copy; None selects everything, even if there is nothing.
 
     Raises:
         NotFound: A pattern matches nothing.
@@ -202,20 +194,16 @@ def requested_patterns(origin: Origin, patterns: Iterable[str] | None) -> list[s
     with origin.translating():
         for pattern in wanted:
             if not matching(pattern, origin.names()):
-                resolving.select(origin.references, pattern)  # raises an error that says what there is
+                resolving.select(origin.references, pattern)  # raises an error that lists the known names
     return wanted
 
 
 @contextmanager
 def _origin(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any] | None) -> Iterator[Origin]:
-    """Open a remote for reading.
-
-    Raises:
-        LayoutError: It is no registry, or one that this version cannot read.
-    """
+    """Open a remote for reading."""
     located = locate(remote, options)
     if isinstance(located, Path):
-        yield StoreOrigin(Store.open(located))
+        yield LocalRegistry(Store.open(located))
         return
     if isinstance(located, Packages):
         with closing(PackageOrigin(located)) as packages:
@@ -227,24 +215,20 @@ def _origin(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any]
 
 
 def _check_exists(located: Located, options: Mapping[str, Any] | None) -> None:
-    """Check that a registry exists, so that a mistyped address does not become one.
-
-    Raises:
-        LayoutError: It does not; the message suggests a registry beside it with a similar name.
-    """
+    """Raise LayoutError if there is no registry, so that none is created at a mistyped address."""
     if _is_registry(located):
         return
     address = str(located) if isinstance(located, Path) else located.url
     parent, _, name = address.rpartition("/")
     alike: list[str] = []
-    with suppress(OSError, CompatkitError):  # only a hint: the parent may not be readable, or not be there
+    with suppress(OSError, CompatkitError):  # only a hint: the parent may be missing or unreadable
         siblings = located.neighbors() if isinstance(located, Files) else os.listdir(parent)
         nearby = [f"{parent}/{sibling}" for sibling in near(name, siblings, 3)]
         alike = [path for path in nearby if _is_registry(locate(path, options))]
     hint = f" Did you mean {alike[0]}?" if alike else ""
     raise LayoutError(
-        f"There is no registry at {address}.{hint} Check the address; to make a new registry there, say so: "
-        "`compatkit push --create`, or push(..., create=True) in Python.",
+        f"There is no registry at {address}.{hint} To create one, use `compatkit push --create`, or "
+        "push(..., create=True) in Python.",
         subject=address,
     )
 
@@ -257,4 +241,4 @@ def _is_registry(located: Located) -> bool:
 
 def _check_other(store: Store, root: Path) -> None:
     if root.resolve() == store.root.resolve():
-        raise UsageError(f"{store.root} is this registry itself; name another.", subject=store.root)
+        raise UsageError(f"{store.root} is this registry itself; choose another.", subject=store.root)

@@ -1,8 +1,7 @@
-"""A remote registry as an origin and as a target.
+"""A remote registry as an origin or target.
 
-Names and versions are mirrored into a scratch folder and read by the rules of any registry. Only valid paths of a
-registry are mirrored, so nothing is written elsewhere; files longer than their limit are cut off, so that reading
-refuses them.
+Names and versions are mirrored into a scratch folder and read like those of a local registry. Only valid paths of a
+registry are mirrored, so nothing is written elsewhere; too long files are truncated, and then refused on reading.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry import layout as layouts
-from compatkit.registry.blobs import Objects
+from compatkit.registry.blobs import Objects, blob_path
 from compatkit.registry.copy.endpoints import (
-    Arrived,
     ComponentBlob,
+    Copied,
     Incoming,
     Origin,
     SmallFile,
     Target,
-    blob_path,
     compare,
 )
 from compatkit.registry.layout import MARKER, Layout
@@ -43,12 +41,13 @@ from compatkit.registry.refs import LIMIT, References
 from compatkit.registry.remotes.files import FEW, Files
 
 LARGE = 2**23
-"""Bytes; larger blobs are uploaded from their file, in parts if the back end takes parts."""
+"""Bytes; larger blobs are uploaded from their file, in parts if the back end supports that."""
 LARGEST_CACHED = 2**20
 """Bytes; longer documents are read again when they are copied."""
-CACHED_IN_ALL = 2**28
+CACHE_SIZE = 2**28
+"""Bytes of all cached documents."""
 AHEAD = 4
-"""Ranges of a large blob requested at once, to hide latency; each is in memory."""
+"""Ranges of a large blob requested ahead, to hide latency; each is in memory."""
 _MIRRORED = re.compile(
     rf"refs/(?P<name>[^@]+)/@(?:(?:versions|tombstones)/{VERSION.pattern}|"
     r"aliases/(?P<alias>[^/]+)|log/(?P<moved>[^/]+)/[1-9][0-9]{0,8})"
@@ -58,16 +57,16 @@ _LISTED = ".listed"
 
 
 @attrs.define(eq=False)
-class Remote(Origin):
-    """A remote registry, as an origin.
+class Remote(Target):
+    """A remote registry.
 
     Attributes:
-        files: Its files.
-        here: Blobs of the local registry, which are not fetched.
+        files: Files of the remote.
+        local: Blobs of the local registry. As an origin, the remote fetches only others; as a target, it receives them.
     """
 
     files: Files
-    here: Objects | None = None
+    local: Objects | None = None
     _folder: TemporaryDirectory[str] = attrs.field(init=False)
     _paths: dict[str, list[str]] | None = attrs.field(init=False, default=None)
     _fetched: set[str] = attrs.field(init=False, factory=set)
@@ -76,18 +75,17 @@ class Remote(Origin):
     _cached_bytes: int = attrs.field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
-        """Make the scratch folder; nothing is read yet."""
         self._folder = scratch_folder()
         self.where, self.scratch = self.files.url, self._folder.name
         self.references = References(Path(self.scratch))
-        self.advice = "Push it there again from a registry that holds it, or pull from another remote."
+        self.advice = "Push it there again from a registry that has it, or pull from another remote."
 
     def close(self) -> None:
         """Remove the scratch folder."""
         self._folder.cleanup()
 
     def layout(self) -> Layout | None:
-        """Return its ``compatkit.json``, or None.
+        """Return the layout in its ``compatkit.json``, or None.
 
         Raises:
             LayoutError: This version cannot read it.
@@ -104,7 +102,7 @@ class Remote(Origin):
         """
         if self.layout() is None:
             raise LayoutError(
-                f"{self.where} is no registry: it holds no {MARKER}. Push to it first, or check the address.",
+                f"{self.where} is not a registry: it has no {MARKER}. Push to it first, or check the address.",
                 subject=self.where,
             )
 
@@ -115,7 +113,7 @@ class Remote(Origin):
         listed = self._listed().items()
         return sorted(name for name, paths in listed if any("/@versions/" in path for path in paths))
 
-    def look(self, names: Iterable[str]) -> None:
+    def load(self, names: Iterable[str]) -> None:
         """Fetch the small files of names, many at once."""
         listed = self._listed()
         wanted = [name for name in sorted(set(names) - self._fetched) if name in listed]
@@ -126,11 +124,11 @@ class Remote(Origin):
             if content is not None:
                 write_scratch(self.scratch, path, content)
         self._fetched.update(wanted)
-        self._by_digest = {}
+        self._by_digest.clear()
 
     def versions_of(self, digest: str) -> list[Reference]:
         """Return all versions of a manifest, among all names."""
-        self.look(self.names())
+        self.load(self.names())
         return super().versions_of(digest)
 
     def _listed(self) -> dict[str, list[str]]:
@@ -148,9 +146,9 @@ class Remote(Origin):
     # --- blobs
 
     def size(self, digest: str) -> int | None:
-        """Return the size of a blob in bytes, here or in the remote, or None."""
-        here = None if self.here is None else self.here.size(digest)
-        return here if here is not None else self.sizes([digest])[digest]
+        """Return the size of a blob in bytes, in the local registry or the remote, or None."""
+        local = None if self.local is None else self.local.size(digest)
+        return local if local is not None else self.sizes([digest])[digest]
 
     def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
         """Return the sizes of blobs in the remote: one request each, or one listing of all blobs."""
@@ -162,14 +160,14 @@ class Remote(Origin):
             self._sizes.update(self.files.at_once(lambda digest: self.files.size(blob_path(digest)), unknown))
         return {digest: self._sizes[digest] for digest in digests}
 
-    def expect(self, digests: Iterable[str]) -> None:
-        """Fetch missing documents, many at once, and the sizes of blobs that they name."""
-        wanted = [digest for digest in dict.fromkeys(digests) if self._is_away(digest)]
+    def prefetch(self, digests: Iterable[str]) -> None:
+        """Fetch missing documents, many at once, and the sizes of blobs that they refer to."""
+        wanted = [digest for digest in dict.fromkeys(digests) if self._is_missing(digest)]
         sizes = self.sizes(wanted)
         short = [
             digest
             for digest in wanted
-            if (sizes[digest] or LARGEST_CACHED + 1) <= LARGEST_CACHED and self._cached_bytes < CACHED_IN_ALL
+            if (sizes[digest] or LARGEST_CACHED + 1) <= LARGEST_CACHED and self._cached_bytes < CACHE_SIZE
         ]
         further: set[str] = set()
         for digest, data in self.files.at_once(
@@ -180,19 +178,19 @@ class Remote(Origin):
                 self._cached_bytes += len(data)
                 if digest_of(data) == digest:
                     references = named_in(data, digest, component=False)
-                    further |= {name for name, how in references if how != "named" and self._is_away(name)}
+                    further |= {name for name, how in references if how != "named" and self._is_missing(name)}
         self.sizes(sorted(further))
 
-    def _is_away(self, digest: str) -> bool:
-        return digest not in self._cached and (self.here is None or self.here.size(digest) is None)
+    def _is_missing(self, digest: str) -> bool:
+        return digest not in self._cached and (self.local is None or self.local.size(digest) is None)
 
     def document(self, digest: str, owner: str) -> bytes:
-        """Return the bytes of a document, the local ones if they are intact."""
-        if self.here is not None and self.here.size(digest) is not None:
+        """Return the bytes of a document, from the local registry if intact there."""
+        if self.local is not None and self.local.size(digest) is not None:
             try:
-                return self.here.read(digest)
+                return self.local.read(digest)
             except IntegrityError:
-                self.expect([digest])  # it was moved to quarantine: fetch a good copy
+                self.prefetch([digest])  # it was moved to quarantine: fetch a good copy
         if digest in self._cached:
             compare(digest, digest_of(self._cached[digest]), f"{self.where}/{blob_path(digest)}", owner)
             return self._cached[digest]
@@ -247,56 +245,46 @@ class Remote(Origin):
         """Yield small files, many at once."""
         yield from self.files.at_once(self.small_file, paths)
 
-
-@attrs.define(eq=False)
-class RemoteTarget(Remote, Target):
-    """A remote registry, as a target.
-
-    Attributes:
-        objects: Blobs of the local registry; each is verified before it is uploaded.
-    """
-
-    objects: Objects = attrs.field(kw_only=True)
+    # --- writing
 
     def begin(self) -> None:
-        """Make it a registry unless it is one."""
+        """Create the registry if it is missing."""
         layout = self.layout()
         if layout is None:
             self.files.create(MARKER, dumps(attrs.asdict(layouts.fresh())))
             layout = self.layout()
         if layout is None:
-            raise LayoutError(
-                f"{self.where}: {MARKER} was written and cannot be read back.", subject=self.where
-            )
+            raise LayoutError(f"{self.where}: could not read {MARKER} after writing it.", subject=self.where)
         layout.check_writer(self.where)
 
-    def holds(self, digest: str) -> bool:
+    def has(self, digest: str) -> bool:
         """Return whether the remote has a blob."""
         return self._sizes.get(digest) is not None
 
-    def bring(self, origin: Origin, blob: ComponentBlob, arrived: Arrived) -> bool:
-        """Upload a blob, unless the remote has one of its size."""
-        data = memoryview(self.objects.view(blob.digest))
+    def copy(self, origin: Origin, blob: ComponentBlob, copied: Copied) -> bool:
+        """Upload a verified blob of the local registry, unless the remote has one of its size."""
+        assert self.local is not None
+        data = memoryview(self.local.view(blob.digest))
         blob.check_size(len(data))
         if self._sizes.get(blob.digest) == len(data):
             return False
         path = blob_path(blob.digest)
         if len(data) <= LARGE:
             self.files.put(path, bytes(data))
-            arrived(len(data))
+            copied(len(data))
         else:
-            self.files.upload(path, self.objects.path(blob.digest), arrived)
+            self.files.upload(path, self.local.path(blob.digest), copied)
             if (size := self.files.size(path)) != len(data):
                 raise EnvironmentFailure(
-                    f"{self.where}/{path} should have {len(data)} bytes after it was written, it has {size}. "
-                    "The same command goes on where it was.",
+                    f"{self.where}/{path}: expected {len(data)} bytes after writing, got {size}. Repeat the command to "
+                    "continue.",
                     subject=path,
                 )
         self._sizes[blob.digest] = len(data)
         return True
 
     def settle(self) -> None:
-        """Make sure that copied blobs can be read."""
+        """Ensure that copied blobs can be read."""
         self.files.settle()
 
     def create(self, files: Sequence[SmallFile]) -> set[str]:
@@ -312,41 +300,31 @@ class RemoteTarget(Remote, Target):
         """Remove a small file."""
         self.files.remove(path)
 
-    def digest_now(self, reference: Reference) -> str | None:
-        """Return the current manifest digest of a version."""
+    def current_digest(self, reference: Reference) -> str | None:
+        """Return the manifest digest of a version as it is now."""
         path = f"refs/{reference.name}/@versions/{reference.version}"
         if not (data := self.files.read(path, 0, LIMIT + 1)):
             return None
         write_scratch(self.scratch, path, data)
-        with self.translating():
-            return super().digest_now(reference)
+        return self.digest(reference)
 
 
 def scratch_folder() -> TemporaryDirectory[str]:
-    """Return a new folder of this process, in the user's cache folder if that can be written.
+    """Return a new temporary folder, in the user's cache folder if that is writable.
 
     Raises:
-        EnvironmentFailure: The system's folder for temporary files cannot be written either.
+        EnvironmentFailure: The system's folder for temporary files is not writable either.
     """
     try:
         cache.above().mkdir(parents=True, exist_ok=True)
         return TemporaryDirectory(prefix="remote-", dir=cache.above())
     except OSError:
-        with environment("make a folder beside", cache.above()):
+        with environment("create a folder in", cache.above()):
             return TemporaryDirectory(prefix="compatkit-")
 
 
 def write_scratch(folder: str, path: str, data: bytes) -> None:
-    """Write a file into a scratch folder.
-
-    Args:
-        folder: The scratch folder.
-        path: Relative to it.
-        data: The content.
-
-    Raises:
-        EnvironmentFailure: It cannot be written.
-    """
+    """Write a file into a scratch folder, at a path relative to it."""
     file = Path(folder, path)
     with environment("write", file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -355,11 +333,11 @@ def write_scratch(folder: str, path: str, data: bytes) -> None:
 
 @contextmanager
 def read_ahead(ask: Callable[[int, int], bytes], size: int) -> Iterator[Callable[[int], bytes]]:
-    """Yield a function that returns at most as many of the next bytes as asked, none at the end.
+    """Yield a function that returns up to the given number of further bytes of a blob; empty at the end.
 
     Args:
-        ask: Called with start and count of a range.
-        size: Size of the blob; no range reaches beyond.
+        ask: Function that returns a range, given start and length.
+        size: Size of the blob.
     """
     if size <= durable.CHUNK:
         yield BytesIO(ask(0, size) if size else b"").read
@@ -385,7 +363,7 @@ def read_ahead(ask: Callable[[int, int], bytes], size: int) -> Iterator[Callable
 
 
 def _owner(path: str) -> str | None:
-    """Return the component name of a path below ``refs``; None if it is no path of a registry."""
+    """Return the component name of a path in ``refs``; None if the path is not part of the layout."""
     match = _MIRRORED.fullmatch(path)
     if match is None:
         return None

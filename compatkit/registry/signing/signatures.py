@@ -21,8 +21,8 @@ from compatkit.registry.signing.envelope import LIMIT, opened
 
 FOLDER = "signatures"
 FILE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}\.json")
-MOST = 1_000
-"""Most signatures of one manifest."""
+LIMIT_PER_MANIFEST = 1_000
+"""Number of signatures of one manifest that are read at most."""
 
 
 @attrs.frozen(eq=False)
@@ -77,9 +77,9 @@ class Signatures:
                 names = sorted(name for name in os.listdir(folder) if FILE.fullmatch(name))
             except FileNotFoundError:
                 return []
-        if len(names) > MOST:
+        if len(names) > LIMIT_PER_MANIFEST:
             raise SignatureError(
-                f"{folder} holds {len(names)} signatures; at most {MOST} are read. Remove those that are not needed.",
+                f"{folder}: expected at most {LIMIT_PER_MANIFEST} signatures, got {len(names)}. Remove unneeded ones.",
                 subject=folder,
             )
         return [folder / name for name in names]

@@ -1,4 +1,4 @@
-"""Registries in folders as origins and targets."""
+"""A registry in a folder as an origin or target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import attrs
@@ -14,15 +14,13 @@ import attrs
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.endpoints import (
-    Arrived,
     ComponentBlob,
+    Copied,
     Incoming,
     Origin,
     SmallFile,
     Target,
-    blob_path,
     compare,
-    open_file,
 )
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LIMIT
@@ -30,8 +28,8 @@ from compatkit.registry.store import Store
 
 
 @attrs.define(eq=False)
-class StoreOrigin(Origin):
-    """A registry in a folder, as an origin.
+class LocalRegistry(Target):
+    """A registry in a folder.
 
     Attributes:
         store: The registry.
@@ -40,7 +38,6 @@ class StoreOrigin(Origin):
     store: Store
 
     def __attrs_post_init__(self) -> None:
-        """Set address and advice."""
         self.where, self.references = str(self.store.root), self.store.references
         self.advice = f"Run `compatkit --registry {self.where} verify` there, or import from another copy."
 
@@ -54,12 +51,14 @@ class StoreOrigin(Origin):
     def open(self, digest: str, owner: str) -> AbstractContextManager[Incoming]:
         """Open a blob."""
         for path in self._paths(digest):
-            if (incoming := open_file(path, self.store.root)) is not None:
-                return incoming
+            with environment("read", path):
+                descriptor = durable.open_plain(path, self.store.root)
+            if descriptor is not None:
+                return _opened(descriptor, path)
         raise self.missing(digest, owner)
 
     def small_files(self, folders: Sequence[str]) -> list[str]:
-        """Return the paths of all files below folders, without following a link."""
+        """Return the paths of all files in folders; links are not followed."""
         paths: list[str] = []
         root = self.store.root
         for folder in folders:
@@ -74,40 +73,19 @@ class StoreOrigin(Origin):
         content = durable.read(self.store.root / path, self.store.root, limit=LIMIT + 1)
         return None if content is None else content[0]
 
-    def _paths(self, digest: str) -> Iterator[Path]:
-        """Yield possible paths of a blob: its own, then those of an interrupted garbage collection."""
-        root, name = self.store.root, digest.removeprefix("sha256:")
-        yield root / blob_path(digest)
-        trash = root / "trash"
-        durable.check_folders(trash, root)
-        with environment("read", trash):
-            entries = sorted(os.listdir(trash)) if trash.is_dir() else []
-        yield from (trash / entry for entry in entries if entry.startswith(f"{name}-"))
-
-
-@attrs.define(eq=False)
-class StoreTarget(StoreOrigin, Target):
-    """A registry in a folder, as a target.
-
-    Attributes:
-        store: The registry.
-    """
-
-    examines = True
-
     def begin(self) -> None:
-        """Check that this version may write it."""
+        """Check that this version may write the layout."""
         self.store.layout.check_writer(self.store.root)
 
     def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
-        """Return the size of each blob in bytes, or None, without collected ones."""
+        """Return the size of each blob in bytes, or None; blobs in ``trash`` do not count."""
         return {digest: self.store.objects.size(digest) for digest in digests}
 
-    def holds(self, digest: str) -> bool:
+    def has(self, digest: str) -> bool:
         """Return whether a blob exists, and protect it from garbage collection."""
         return self.store.objects.hold(digest)
 
-    def bring(self, origin: Origin, blob: ComponentBlob, arrived: Arrived) -> bool:
+    def copy(self, origin: Origin, blob: ComponentBlob, copied: Copied) -> bool:
         """Copy a blob unless a good copy exists; verify it before it gets its name."""
         objects = self.store.objects
         if (data := self._good(blob.digest)) is not None:
@@ -115,14 +93,14 @@ class StoreTarget(StoreOrigin, Target):
             blob.check_weights(data)
             return False
 
-        def keep(draft: Path) -> None:
+        def finish(draft: Path) -> None:
             if blob.payload is not None:
                 with open(draft, "rb") as file:
                     blob.check_weights(_mapped(file.fileno()))
             objects.place(draft, blob.digest)
 
         with environment("write below", objects.root):
-            durable.drafted(objects.root, _VerifiedPieces(origin, blob, arrived), keep)
+            durable.drafted(objects.root, _VerifiedPieces(origin, blob, copied), finish)
         return True
 
     def _good(self, digest: str) -> memoryview | None:
@@ -153,21 +131,26 @@ class StoreTarget(StoreOrigin, Target):
         """Remove a small file."""
         durable.discard(self.store.root / path)
 
+    def _paths(self, digest: str) -> Iterator[Path]:
+        """Yield possible paths of a blob: its own, then those in ``trash`` after an interrupted garbage collection."""
+        root, name = self.store.root, digest.removeprefix("sha256:")
+        yield self.store.objects.path(digest)
+        trash = root / "trash"
+        durable.check_folders(trash, root)
+        with environment("read", trash):
+            entries = sorted(os.listdir(trash)) if trash.is_dir() else []
+        yield from (trash / entry for entry in entries if entry.startswith(f"{name}-"))
+
 
 @attrs.frozen
 class _VerifiedPieces:
-    """The bytes of a blob; each iteration opens it again and compares size and digest."""
+    """Pieces of a blob; each iteration reads the origin again, and verifies size and digest."""
 
     origin: Origin
     blob: ComponentBlob
-    arrived: Arrived
+    copied: Copied
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield pieces.
-
-        Raises:
-            IntegrityError: The origin lacks the blob, or its bytes do not match.
-        """
         blob, hashed, count = self.blob, hashlib.sha256(), 0
         with self.origin.open(blob.digest, blob.owner) as incoming:
             blob.check_size(incoming.size)
@@ -176,13 +159,25 @@ class _VerifiedPieces:
                 hashed.update(piece)
                 if count > incoming.size:
                     blob.check_size(count)
-                self.arrived(len(piece))
+                self.copied(len(piece))
                 yield piece
         compare(blob.digest, f"sha256:{hashed.hexdigest()}", incoming.source, blob.owner)
 
 
+@contextmanager
+def _opened(descriptor: int, path: Path) -> Iterator[Incoming]:
+    def read(count: int) -> bytes:
+        with environment("read", path):
+            return os.read(descriptor, count)
+
+    try:
+        yield Incoming(str(path), os.fstat(descriptor).st_size, read)
+    finally:
+        os.close(descriptor)
+
+
 def _mapped(descriptor: int) -> memoryview:
-    """Return the mapped content of a draft, which no other process changes; freed with its last view."""
+    """Return the memory-mapped content of a draft, which no other process changes."""
     if os.fstat(descriptor).st_size == 0:
         return memoryview(b"")
     return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
