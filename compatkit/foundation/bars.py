@@ -1,4 +1,4 @@
-"""Progress of slow work on standard error: a bar in a terminal after a second, elsewhere a line now and then."""
+"""Show progress of slow work on standard error: a bar in a terminal, else a line every ten seconds or more."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any
 from compatkit.foundation.display import visible
 
 Progress = Callable[[int, int, str], None]
-"""Called with what is done, all (0 where that is not known), and what it is."""
+"""Called with the count done, the total (0 if unknown), and a description of the current item."""
 
 PATIENCE = 1.0
-"""Seconds before there is a bar."""
+"""Seconds before a bar appears."""
 OFTEN = 0.1
-"""Seconds between two looks of a bar."""
+"""Seconds between two updates of a bar."""
 EVERY = 10.0
-"""Seconds between two lines where there is no terminal, in the first minute; later there are fewer."""
+"""Seconds between two lines during the first minute, without a terminal; later the pause is longer."""
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 @contextmanager
 def silent(on: bool = True) -> Iterator[None]:
-    """Show no bars inside: another one is shown, or none is wanted.
+    """Show no bars inside the context: another one is shown, or the user wants none.
 
     Args:
-        on: False leaves it as it is.
+        on: False changes nothing.
     """
     before = _silent.set(on or _silent.get())
     try:
@@ -39,26 +39,26 @@ def silent(on: bool = True) -> Iterator[None]:
 
 
 def is_silent() -> bool:
-    """Return whether no progress is wanted, or another one is shown."""
+    """Return whether progress is silenced."""
     return _silent.get()
 
 
 def pause(elapsed: float, every: float = EVERY) -> float:
-    """Return the seconds between two lines of progress: ``every``, three times it after a minute, six after ten.
+    """Return the seconds between two lines of progress: three times ``every`` after a minute, six times after ten.
 
     Args:
         elapsed: Seconds since the work began.
-        every: In the first minute.
+        every: Seconds between two lines during the first minute.
     """
     return every * (1 if elapsed < 60 else 3 if elapsed < 600 else 6)
 
 
 class Lines:
-    """Progress as plain lines, for where there is no terminal; work of less than ``EVERY`` seconds has none.
+    """Progress as plain lines, without a terminal; work of less than ``EVERY`` seconds prints none.
 
     Args:
-        title: Begins each line.
-        unit: What is counted, behind the counts.
+        title: First words of each line.
+        unit: Unit after the counts, such as ``images``.
     """
 
     def __init__(self, title: str, unit: str = "") -> None:
@@ -72,16 +72,13 @@ class Lines:
             return
         self._reported = now
         count = f"{done:,} of {total:,}" if total else f"{done:,}"
-        print(
-            f"{self._title}: {count}{self._unit}{f'; {visible(what)}' if what else ''}",
-            file=sys.stderr,
-            flush=True,
-        )
+        item = f"; {visible(what)}" if what else ""
+        print(f"{self._title}: {count}{self._unit}{item}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def bar(progress: Progress | None = None) -> Iterator[Progress]:
-    """Give what is to be called with progress: ``progress``, or what shows it in a bar, or in lines."""
+    """Yield ``progress``, or else a function that shows progress as a bar or as lines."""
     if progress is not None:
         yield progress
         return
@@ -104,16 +101,14 @@ def rich_bar(*, bytes: bool = False) -> Any:
     """Return a ``rich.progress.Progress`` on standard error, not yet started; its tasks have a field ``what``.
 
     Args:
-        bytes: Whether bytes are counted, and shown with their rate.
+        bytes: Whether the counts are bytes, shown with their rate.
     """
     from rich import progress
     from rich.console import Console
 
-    counts = (
-        (progress.DownloadColumn(), progress.TransferSpeedColumn())
-        if bytes
-        else (progress.MofNCompleteColumn(),)
-    )
+    counts: tuple[progress.ProgressColumn, ...] = (progress.MofNCompleteColumn(),)
+    if bytes:
+        counts = (progress.DownloadColumn(), progress.TransferSpeedColumn())
     return progress.Progress(
         progress.TextColumn("[bold]{task.description}"),
         progress.BarColumn(bar_width=24),
@@ -126,7 +121,7 @@ def rich_bar(*, bytes: bool = False) -> Any:
 
 
 class _Bar:
-    """A bar that begins when it is called after some patience."""
+    """A bar that appears at the first call after ``PATIENCE`` seconds."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + PATIENCE
@@ -134,22 +129,18 @@ class _Bar:
         self._row: Any = None
 
     def __call__(self, done: int, total: int, what: str) -> None:
-        """Move the bar, not too often."""
+        """Update the bar, at most every ``OFTEN`` seconds."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + OFTEN
         if self._bars is None:
-            self._bars = self._begun()
+            self._bars = rich_bar()
+            self._row = self._bars.add_task("images", total=None, what="")
+            self._bars.start()
         self._bars.update(self._row, completed=done, total=total or None, what=what)
 
-    def _begun(self) -> Any:
-        made = rich_bar()
-        self._row = made.add_task("images", total=None, what="")
-        made.start()
-        return made
-
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bars is not None:
             self._bars.stop()

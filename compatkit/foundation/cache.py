@@ -1,4 +1,4 @@
-"""Folders for disposable files about a registry: outside its root, one for each user and registry."""
+"""Cache folders, outside of registries: one for each user and registry."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ def folder(root: Path, identity: str) -> Path:
     of the root is part of the name.
 
     Args:
-        root: Of the registry.
+        root: Root of the registry.
         identity: ``Layout.id``.
     """
     location = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:12]
-    safe = "".join(character if character.isalnum() or character == "-" else "_" for character in identity)[
-        :64
-    ]
-    return above() / f"{safe}-{location}"
+    safe = "".join(character if character.isalnum() or character == "-" else "_" for character in identity)
+    return above() / f"{safe[:64]}-{location}"
 
 
 def above() -> Path:

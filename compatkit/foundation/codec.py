@@ -29,7 +29,7 @@ import attrs
 from compatkit.errors import FormatError
 
 JsonPath: TypeAlias = "str | tuple[JsonPath, str | int]"
-"""A document name, or a parent place with the key or index of a child.
+"""A document name, or a pair (path of the parent, key or index of the child).
 
 Linked pairs, because building the path as text at every level would be too slow for millions of values.
 """
@@ -40,7 +40,7 @@ MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 100
 """Deepest nesting of lists and objects, on writing and reading."""
 MAX_VALUES = 1_000_000
-"""Most commas and opening brackets in one document: an empty list takes 30 times its two bytes in memory."""
+"""Largest number of commas and opening brackets: an empty list takes 30 times its two bytes in memory."""
 MAX_KEY = 512
 """Longest key in characters: error paths repeat it for each value below it."""
 
@@ -59,13 +59,13 @@ def is_digest(value: object) -> bool:
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
-def path_text(place: JsonPath) -> str:
-    """Return a place as text: ``"manifest.contract.data.labels[3]"``."""
+def path_text(path: JsonPath) -> str:
+    """Return a path as text: ``"manifest.contract.data.labels[3]"``."""
     steps: list[str] = []
-    while not isinstance(place, str):
-        place, step = place
+    while not isinstance(path, str):
+        path, step = path
         steps.append(f"[{step}]" if isinstance(step, int) else f".{step:.{LONGEST_KEY}}")
-    return place + "".join(reversed(steps))
+    return path + "".join(reversed(steps))
 
 
 def dumps(value: Any) -> bytes:
@@ -98,10 +98,10 @@ def loads(
 
     Args:
         data: UTF-8 bytes.
-        what: What the bytes are, for messages: ``"manifest sha256:..."``.
+        what: Name of the document, for messages: ``"manifest sha256:..."``.
         max_bytes: Largest document; checked before parsing.
         max_depth: Deepest nesting.
-        max_values: Most commas and opening brackets; checked before parsing.
+        max_values: Largest number of commas and opening brackets; checked before parsing.
         any_key: Whether keys may be longer than 512 characters.
 
     Raises:
@@ -138,7 +138,7 @@ def decode(kind: Any, data: bytes, *, what: str, max_bytes: int = MAX_BYTES) -> 
     Args:
         kind: The class. Fields with a default may be absent, except ``schema``.
         data: Output of ``dumps``, or another spelling of the same value.
-        what: What the bytes are, for messages.
+        what: Name of the document, for messages.
         max_bytes: Largest document; checked before parsing.
 
     Raises:
@@ -212,7 +212,7 @@ def unstructure(value: Any) -> Any:
     return _plain(value, "value", 0, False)
 
 
-def _plain(value: Any, place: JsonPath, depth: int, floats: bool) -> Any:
+def _plain(value: Any, path: JsonPath, depth: int, floats: bool) -> Any:
     if value is None or isinstance(value, (bool, int)):
         # equal manifests must have equal bytes: the mean 0 is written as 0.0
         return float(value) if floats and type(value) is int and abs(value) <= sys.float_info.max else value
@@ -220,34 +220,34 @@ def _plain(value: Any, place: JsonPath, depth: int, floats: bool) -> Any:
         return str(value) if value.isascii() else unicodedata.normalize("NFC", value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise FormatError(f"{path_text(place)}: JSON has no {value}; only finite numbers can be stored.")
+            raise FormatError(f"{path_text(path)}: JSON has no {value}; only finite numbers can be stored.")
         return value
     if depth >= MAX_DEPTH:
-        raise FormatError(f"{path_text(place)}: nested deeper than {MAX_DEPTH} levels.")
+        raise FormatError(f"{path_text(path)}: nested deeper than {MAX_DEPTH} levels.")
     if isinstance(value, (list, tuple)):
-        return [_plain(item, (place, index), depth + 1, floats) for index, item in enumerate(value)]
+        return [_plain(item, (path, index), depth + 1, floats) for index, item in enumerate(value)]
     if type(value) is not dict and attrs.has(type(value)):
         floating = _floats(type(value))
         return {
-            name: _plain(item, (place, name), depth + 1, name in floating)
+            name: _plain(item, (path, name), depth + 1, name in floating)
             for name, item in _members(value).items()
         }
     if not hasattr(value, "items"):
         raise FormatError(
-            f"{path_text(place)}: expected a JSON value, got {type(value).__name__}: {value!r:.80}."
+            f"{path_text(path)}: expected a JSON value, got {type(value).__name__}: {value!r:.80}."
         )
     plain: dict[str, Any] = {}
     for key, item in value.items():
         if not isinstance(key, str):
             raise FormatError(
-                f"{path_text(place)}: keys must be strings, got {key!r:.80} ({type(key).__name__})."
+                f"{path_text(path)}: keys must be strings, got {key!r:.80} ({type(key).__name__})."
             )
         name = str(key) if key.isascii() else unicodedata.normalize("NFC", key)
         if name in plain:
             raise FormatError(
-                f"{path_text(place)}: two keys become {name!r:.80} in Unicode's composed form (NFC); rename one."
+                f"{path_text(path)}: two keys become {name!r:.80} in Unicode's composed form (NFC); rename one."
             )
-        plain[name] = _plain(item, (place, name), depth + 1, False)
+        plain[name] = _plain(item, (path, name), depth + 1, False)
     return dict(sorted(plain.items()))
 
 
@@ -296,10 +296,10 @@ def _floats(kind: Any) -> frozenset[str]:
 
 @cache
 def _readable(kind: Any) -> Any:
-    """Return an annotation as msgspec can read it, which knows no other key than the name of a field.
+    """Return an annotation that msgspec can decode; to msgspec, the key of a field is its name.
 
-    An attrs class with other keys, or whose fields hold such a class, becomes a subclass whose fields have the names of
-    the keys and lie in the same slots. Its instances become instances of ``kind`` once they are read.
+    An attrs class with other keys, or with fields of such a class, becomes a subclass whose fields are named after the
+    keys and use the same slots. Decoded instances are then made instances of ``kind``.
     """
     if not attrs.has(kind):
         origin, arguments = get_origin(kind), get_args(kind)
@@ -349,8 +349,8 @@ def _count(text: str) -> int:
 def _check_shape(text: str, what: str, max_depth: int, any_key: bool, read: Callable[[], Any]) -> None:
     """Raise if a JSON document is nested too deep or has a key too long.
 
-    ``read`` parses the document. It is called only if the document has enough brackets, or a text long enough, to
-    exceed a limit; most have not.
+    ``read`` parses the document. It is called only if the document has enough brackets, or a string long enough, to
+    exceed a limit.
     """
     check_keys = not any_key and bool(_LONG.search(text) or '\\"' in text)
     if not check_keys and text.count("[") + text.count("{") <= max_depth:
@@ -358,15 +358,10 @@ def _check_shape(text: str, what: str, max_depth: int, any_key: bool, read: Call
     level = _containers([read()])
     for _ in range(max_depth):
         if check_keys:
-            for key in (
-                key
-                for container in level
-                if type(container) is dict
-                for key in container
-                if len(key) > MAX_KEY
-            ):
+            keys = (key for container in level if type(container) is dict for key in container)
+            for key in (key for key in keys if len(key) > MAX_KEY):
                 raise FormatError(
-                    f"{what}: a key has {len(key)} characters, at most {MAX_KEY} are read: {key!r:.80}."
+                    f"{what}: a key has {len(key)} characters; the limit is {MAX_KEY}: {key!r:.80}."
                 )
         level = _containers(
             item
@@ -407,62 +402,56 @@ _HOOKS: Any = {"object_pairs_hook": _unique, "parse_constant": _finite, "parse_f
 _READER, _WATCHFUL = json.JSONDecoder(**_HOOKS), json.JSONDecoder(**_HOOKS, parse_int=_whole)
 
 
-def _check_known(value: Any, known: Any, place: JsonPath) -> None:
-    """Raise if a JSON list or object contains unknown keys.
-
-    Args:
-        value: The list or object.
-        known: What was read from it.
-        place: Where it stands.
-    """
+def _check_known(value: Any, known: Any, path: JsonPath) -> None:
+    """Raise if a JSON list or object contains keys that ``known``, the value decoded from it, lacks."""
     if attrs.has(type(known)):
         keys, values, _ = _written(type(known))
         known = dict(zip(keys, values(known), strict=False))
     if type(value) is dict and not value.keys() <= known.keys():
         unknown = min(value.keys() - known.keys())
         raise FormatError(
-            f"{path_text(place)}: unknown field {unknown!r:.100}; known are {', '.join(known)}. A newer "
+            f"{path_text(path)}: unknown field {unknown!r:.100}; known are {', '.join(known)}. A newer "
             "compatkit may have written it; other programs must keep their values under 'extensions'."
         )
     for step, item in value.items() if type(value) is dict else enumerate(value):
         if (kind := type(item)) is dict or kind is list:
-            _check_known(item, known[step], (place, step))
+            _check_known(item, known[step], (path, step))
 
 
-def _converted(kind: Any, value: Any, place: JsonPath) -> Any:
-    """Convert a JSON value to ``kind``; an error names the innermost place that does not fit."""
+def _converted(kind: Any, value: Any, path: JsonPath) -> Any:
+    """Convert a JSON value to ``kind``; an error names the innermost value that does not fit."""
     import msgspec
 
     try:
         return msgspec.convert(value, _readable(kind))
     except FormatError as error:  # raised by a validator, begins with the field name
-        fault = f"{path_text(place)}.{error}"
+        fault = f"{path_text(path)}.{error}"
     except msgspec.ValidationError as error:
         expected = str(error).partition(", got ")[0].replace("`", "")
         if get_origin(kind) is Literal:
             expected = "expected one of " + ", ".join(map(repr, get_args(kind)))
-        fault = f"{path_text(place)}: {expected[0].lower()}{expected[1:]}, got {value!r:.100}."
-    for part in _parts(kind, value, place):
+        fault = f"{path_text(path)}: {expected[0].lower()}{expected[1:]}, got {value!r:.100}."
+    for part in _parts(kind, value, path):
         _converted(*part)
     raise FormatError(fault)
 
 
-def _parts(kind: Any, value: Any, place: JsonPath) -> Iterator[tuple[Any, Any, JsonPath]]:
-    """Yield the direct children of a JSON value, each with its annotation and place."""
+def _parts(kind: Any, value: Any, path: JsonPath) -> Iterator[tuple[Any, Any, JsonPath]]:
+    """Yield the direct children of a JSON value, each with its annotation and path."""
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (types.UnionType, typing.Union):
         for option in arguments:
-            yield from _parts(option, value, place)
+            yield from _parts(option, value, path)
     elif isinstance(value, dict) and attrs.has(kind):
         hints = _hints(kind)
-        yield from ((hints[name], item, (place, name)) for name, item in value.items() if name in hints)
+        yield from ((hints[name], item, (path, name)) for name, item in value.items() if name in hints)
     elif isinstance(value, dict) and origin is Mapping:
-        yield from ((arguments[1], item, (place, name)) for name, item in value.items())
+        yield from ((arguments[1], item, (path, name)) for name, item in value.items())
     elif isinstance(value, list) and origin is tuple:
         kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
         yield from (
-            (item_kind, item, (place, at))
+            (item_kind, item, (path, at))
             for at, (item_kind, item) in enumerate(zip(kinds, value, strict=False))
         )

@@ -9,8 +9,8 @@ from compatkit.plugins.implementations import Implementation
 from compatkit.plugins.isolation import Owner, PluginWarning
 from compatkit.plugins.loading import KINDS, Offer
 from compatkit.plugins.plan import EVENTS, Member, RunPlugins
+from compatkit.plugins.selection import Use, as_use, use
 from compatkit.plugins.settings import Setting
-from compatkit.plugins.uses import Use, as_use, use
 
 __all__ = [
     "EVENTS",

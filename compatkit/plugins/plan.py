@@ -23,8 +23,8 @@ from compatkit.plugins.discovery import find, require
 from compatkit.plugins.implementations import Implementation, arguments_of, implementations, refuse_class
 from compatkit.plugins.isolation import Owner, suggestion
 from compatkit.plugins.loading import Offer
+from compatkit.plugins.selection import Use, as_use, ordered, refuse_twins
 from compatkit.plugins.settings import plain
-from compatkit.plugins.uses import Use, as_use, ordered, refuse_twins
 
 KIND = "regularizers"
 EVENTS = (

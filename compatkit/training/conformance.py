@@ -18,7 +18,7 @@ from compatkit.errors import PluginError
 from compatkit.hooks import Batch, Training
 from compatkit.plugins.implementations import implementations, refuse_class
 from compatkit.plugins.isolation import Owner
-from compatkit.plugins.uses import Use
+from compatkit.plugins.selection import Use
 from compatkit.training.fit import Fit
 from compatkit.training.prepare import Frozen
 from compatkit.training.task import Task
