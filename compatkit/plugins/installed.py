@@ -6,8 +6,11 @@ same name is called ``package:dcc``, as are two distributions' plugins of one na
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import PurePath
 from typing import Any
 
@@ -45,7 +48,7 @@ def installed(**chosen: Any) -> list[EntryPoint]:
     Args:
         **chosen: As ``entry_points`` takes them, such as ``name="regularizers.dcc"``; all without any.
     """
-    points = [point for point in entry_points(group=PROJECT, **chosen) if not _is_leftover(point)]
+    points = [point for point in _points(_import_path()).select(**chosen) if not _is_leftover(point)]
     points += [point for made in files() for point in made.entry_points.select(group=PROJECT, **chosen)]
     owners = {
         id(point.dist): point for point in points
@@ -53,6 +56,22 @@ def installed(**chosen: Any) -> list[EntryPoint]:
     named = {key: str(attrs.evolve(owner_of(point), plugin="")) for key, point in owners.items()}
     by_key = {(point.name, named[id(point.dist)], point.value): point for point in points}
     return [by_key[key] for key in sorted(by_key)]
+
+
+def _import_path() -> tuple[tuple[str, float | None], ...]:
+    """Return the entries of the import path with the time of their last change, None for those that are missing."""
+    paths = map(os.path.abspath, sys.path)
+    return tuple((path, os.path.getmtime(path) if os.path.exists(path) else None) for path in paths)
+
+
+@lru_cache(maxsize=1)
+def _points(import_path: tuple[tuple[str, float | None], ...]) -> EntryPoints:
+    """Return the entry points of the group, whose search takes 20 ms where 200 distributions are installed.
+
+    Args:
+        import_path: To search again once a package was installed or removed.
+    """
+    return entry_points(group=PROJECT)
 
 
 def _is_leftover(point: EntryPoint) -> bool:
