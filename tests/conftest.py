@@ -36,26 +36,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--changed-since", metavar="COMMIT", help="Run only tests of rooms that differ from it.")
 
 
-class Backward(pytest.Dir):
-    """A directory of tests, collected from its last entry to its first."""
-
-    def collect(self) -> list[pytest.Item | pytest.Collector]:
-        return list(super().collect())[::-1]
-
-
 def collects_backward(config: pytest.Config) -> bool:
     """Return whether this process is every second worker of pytest-xdist."""
     worker: str = getattr(config, "workerinput", {}).get("workerid", "gw0")
     return int(worker.removeprefix("gw")) % 2 == 1
 
 
-def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Let half of the workers collect backward.
 
     pytest compiles a test file the first time that it is imported, with readable assertions, and keeps the result in
     ``__pycache__``. Workers that go in the same direction all compile all files; these here meet in the middle.
     """
-    return Backward.from_parent(parent, path=path) if collects_backward(parent.config) else None
+    report = yield
+    if isinstance(collector, pytest.Dir) and collects_backward(collector.config):
+        report.result = report.result[::-1]
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
