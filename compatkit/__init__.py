@@ -1,4 +1,4 @@
-"""compatkit: train network parts that fit, keep them as versioned components, recombine them, report what fits.
+"""compatkit: train network parts that fit, store them as versioned components, recombine them, report what fits.
 
 ``__init__.pyi`` lists the public names. Each is imported when it is first used, so that ``import compatkit`` stays
 light.
@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 
-def _homes() -> dict[str, tuple[str, str]]:
-    homes: dict[str, tuple[str, str]] = {}
+def _read_stub() -> dict[str, tuple[str, str]]:
+    """Return module and attribute of each public name, from ``__init__.pyi``."""
+    sources: dict[str, tuple[str, str]] = {}
     for line in ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8")).body:
         if isinstance(line, ast.ImportFrom):
-            homes |= {alias.name: (line.module or "", alias.name) for alias in line.names}
-        elif isinstance(line, ast.Assign):  # public under another name
-            homes[ast.unparse(line.targets[0])] = homes.pop(ast.unparse(line.value))
-    return homes
+            sources |= {alias.name: (line.module or "", alias.name) for alias in line.names}
+        elif isinstance(line, ast.Assign):  # alias
+            sources[ast.unparse(line.targets[0])] = sources.pop(ast.unparse(line.value))
+    return sources
 
 
-_HOMES = _homes()
-"""Module and name there of each public name."""
-__all__ = ["__version__", *_HOMES]
+_SOURCES = _read_stub()
+__all__ = ["__version__", *_SOURCES]
 
 
 def __getattr__(name: str) -> Any:
@@ -33,10 +33,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         value: Any = version("compatkit")
-    elif name in _HOMES:
-        module, attribute = _HOMES[name]
-        if module != __name__ and hasattr(home := import_module(module), attribute):
-            value = getattr(home, attribute)
+    elif name in _SOURCES:
+        module, attribute = _SOURCES[name]
+        if module != __name__ and hasattr(owner := import_module(module), attribute):
+            value = getattr(owner, attribute)
         else:
             value = import_module(f"{module}.{attribute}")
     else:

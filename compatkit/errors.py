@@ -37,8 +37,8 @@ def suggest(word: object, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'bilinear'?"`` if a known word is spelled similarly, else ``""``.
 
     Args:
-        word: What was given.
-        known: Words that are allowed.
+        word: The unknown word.
+        known: Allowed words.
     """
     similar = near(word, known)
     return f" Did you mean {similar[0]!r}?" if similar else ""
@@ -119,7 +119,7 @@ class DamagedImage(DataError):
     """An image cannot be decoded: it is damaged, too large, or of a kind that is not read.
 
     Attributes:
-        reason: Why, in a few words without the name of the image.
+        reason: Cause in a few words, without the name of the image.
     """
 
     code = "damaged-image"
@@ -190,7 +190,7 @@ class VersionUntrue(IntegrityError):
 
 
 class TooCostly(IntegrityError):
-    """A blueprint, probe or file asks for more time or memory than its bytes may cost."""
+    """A blueprint, probe or file needs more time or memory than its size allows."""
 
     code = "too-costly"
 

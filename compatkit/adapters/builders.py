@@ -22,7 +22,7 @@ from compatkit.errors import CompatkitError, FormatError, PluginError, UnknownNa
 from compatkit.foundation.codec import dumps, loads
 from compatkit.plugins import find
 from compatkit.plugins import names as installed
-from compatkit.plugins.builders import build_network, fact_of, library_of
+from compatkit.plugins.builders import attribute_of, build_network, library_of
 from compatkit.plugins.loading import own_keys
 
 WEIGHTS = frozenset(
@@ -80,7 +80,7 @@ def _timm() -> Builder:
 
 def _plugin(name: str) -> Builder:
     offer = find("builders", name)
-    known, own = fact_of(offer, "names"), name in versioned_builders()
+    known, own = attribute_of(offer, "names"), name in versioned_builders()
     weights = getattr(offer.factory, "pretrained", None)
 
     def make(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
@@ -101,7 +101,7 @@ def _plugin(name: str) -> Builder:
         lambda: library_of(offer),
         None if known is None else lambda: known,
         renamed=getattr(offer.factory, "renamed", None),
-        like_timm=bool(fact_of(offer, "like_timm")),
+        like_timm=bool(attribute_of(offer, "like_timm")),
     )
 
 

@@ -15,28 +15,28 @@ from compatkit.errors import CompatkitError, UsageError, suggest
 
 
 class Limit:
-    """What a value may be: a validator of attrs, and a check of arguments."""
+    """Restriction of a value: a validator for attrs fields, and a check of function arguments."""
 
     def __call__(self, instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         """Validate an attribute.
 
         Raises:
-            UsageError: Names the setting, what it takes, and the value given; ``subject`` is the setting's name.
+            UsageError: The value is outside the limit; ``subject`` is the setting's name.
         """
         self._demand("", UsageError, attribute.name, value)
 
-    def check(self, owner: str, error: type[CompatkitError] = UsageError, /, **given: Any) -> None:
+    def check(self, owner: str, error: type[CompatkitError] = UsageError, /, **arguments: Any) -> None:
         """Check arguments of a function.
 
         Args:
-            owner: Of the arguments, for the message.
-            error: What to raise.
-            given: Values by name.
+            owner: Name of the function or object, for the message.
+            error: Class of the error.
+            arguments: Values by name.
 
         Raises:
-            CompatkitError: ``error``, with the words of the validator.
+            CompatkitError: A value is outside the limit; the class is ``error``.
         """
-        for name, value in given.items():
+        for name, value in arguments.items():
             self._demand(f"{owner}: ", error, name, value)
 
     def takes(self, value: Any) -> bool:
@@ -56,25 +56,25 @@ class Limit:
 
 
 def native(value: Any) -> Any:
-    """Return a number of numpy as Python's, anything else as it is."""
+    """Return a numpy number as a Python number, and anything else unchanged."""
     item = getattr(value, "item", None) if isinstance(value, Real) else None
     return value if item is None else item()
 
 
 @attrs.frozen(kw_only=True)
 class Number(Limit):
-    """Finite numbers within bounds; True and False are no numbers.
+    """Finite numbers within bounds; True and False do not count as numbers.
 
-    As a validator it replaces numbers of numpy by Python's, which JSON can hold, when an object is made.
+    As a validator it replaces numpy numbers by Python numbers, which JSON can hold.
 
     Attributes:
         least: Lower bound.
         above: Exclusive lower bound.
         most: Upper bound.
         below: Exclusive upper bound.
-        whole: Whether it must be an integer.
-        infinite: Whether infinity is taken too.
-        optional: Whether None is taken too.
+        whole: Whether only integers are accepted.
+        infinite: Whether infinity is accepted.
+        optional: Whether None is accepted.
     """
 
     least: float | None = None
@@ -86,7 +86,7 @@ class Number(Limit):
     optional: bool = False
 
     def __call__(self, instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        """Validate an attribute; a number of numpy is replaced by Python's."""
+        """Validate an attribute; replace a numpy number by a Python number."""
         number = native(value)
         if number is not value:
             object.__setattr__(instance, attribute.name, number)
@@ -98,7 +98,7 @@ class Number(Limit):
             return self.optional
         if type(value) is not int and (self.whole or not isinstance(value, float)):
             return False
-        # a float, or an integer that a float can hold
+        # a float, or an integer within the range of floats
         finite = self.whole or abs(value) <= sys.float_info.max
         return (
             (finite or (self.infinite and value == math.inf))
@@ -109,9 +109,9 @@ class Number(Limit):
         )
 
     def hint(self, value: Any) -> str:
-        """Return that a number must be Python's, of one of numpy."""
+        """Return advice to convert numbers of other libraries."""
         foreign = isinstance(value, Real) and not isinstance(value, (int, float))
-        return f" Give Python's number: .item() of this {type(value).__name__}." * foreign
+        return f" Convert the {type(value).__name__} by .item()." * foreign
 
     def __str__(self) -> str:
         closed = self.least is not None
@@ -137,8 +137,8 @@ class OneOf(Limit):
     """One word of a fixed set.
 
     Attributes:
-        words: What is taken.
-        optional: Whether None is taken too.
+        words: Accepted words.
+        optional: Whether None is accepted.
     """
 
     words: Collection[str]
@@ -149,7 +149,7 @@ class OneOf(Limit):
         return value in self.words if isinstance(value, str) else self.optional and value is None
 
     def hint(self, value: Any) -> str:
-        """Return the words that a value is close to."""
+        """Return a suggestion of the most similar word."""
         return suggest(value, self.words) if isinstance(value, str) else ""
 
     def __str__(self) -> str:
@@ -158,11 +158,11 @@ class OneOf(Limit):
 
 @attrs.frozen
 class OfType(Limit):
-    """A value of some types.
+    """An instance of some types.
 
     Attributes:
-        types: What ``isinstance`` takes.
-        words: Names them in the message.
+        types: A type or types, as for ``isinstance``.
+        words: Description of the types for the message, such as ``"a string"``.
     """
 
     types: type | tuple[type, ...]

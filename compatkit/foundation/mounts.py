@@ -1,56 +1,35 @@
-"""What file systems can be relied on for: files are mapped into memory on local disks only.
+"""Kinds of mounted file systems: files are mapped into memory on local disks only.
 
-A mapped file that becomes unreadable kills the process (SIGBUS), which no program can turn into an error: a local
-disk does that only if it breaks, a network file system whenever a server restarts.
+A mapped file that becomes unreadable kills the process (SIGBUS), which no program can turn into an error: on a local
+disk only if the disk breaks, on a network file system whenever a server restarts.
 """
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 
-LOCAL = frozenset(
-    [
-        "ext2",
-        "ext3",
-        "ext4",
-        "xfs",
-        "btrfs",
-        "zfs",
-        "f2fs",
-        "bcachefs",
-        "tmpfs",
-        "overlay",
-        "apfs",
-        "jfs",
-        "reiserfs",
-    ]
-)
-
-
-SHARED = frozenset(["nfs", "nfs4", "lustre", "gpfs", "ceph", "beegfs", "wekafs"])
-"""File systems over a network whose folders have a time of their last change; those of object stores make one up."""
+LOCAL = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs tmpfs overlay apfs jfs reiserfs".split())
+SHARED = frozenset("nfs nfs4 lustre gpfs ceph beegfs wekafs".split())
+"""Network file systems with true modification times of folders; mounted object stores invent them."""
 
 
 def is_local(device: int) -> bool:
-    """Return whether a device (``st_dev``) is known to be a local disk; False if the system does not say."""
-    return _all_of(device, LOCAL)
+    """Return whether a device (``st_dev``) is known to be a local disk; False if its kind is unknown."""
+    return _is_kind(device, LOCAL)
 
 
 def times_folders(device: int) -> bool:
-    """Return whether a folder of a device is known to change its time with its entries; False if nothing says so."""
-    return _all_of(device, LOCAL | SHARED)
+    """Return whether folders of a device are known to change their time with their entries; False if unknown."""
+    return _is_kind(device, LOCAL | SHARED)
 
 
 @lru_cache(maxsize=64)
-def _all_of(device: int, known: frozenset[str]) -> bool:
-    import os
-
+def _is_kind(device: int, kinds: frozenset[str]) -> bool:
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-            kinds = [
-                line.partition(" - ")[2].split(" ", 1)[0] for line in file if line.split(" ", 3)[2] == wanted
-            ]
+            lines = [line for line in file if line.split(" ", 3)[2] == wanted]
     except OSError:
         return False
-    return bool(kinds) and all(kind in known for kind in kinds)
+    return bool(lines) and all(line.partition(" - ")[2].split(" ", 1)[0] in kinds for line in lines)

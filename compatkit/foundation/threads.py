@@ -1,4 +1,4 @@
-"""Threads that read and decode image files: one pool a process, whatever asks for it."""
+"""Threads that read and decode image files: one shared pool per process."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MOST = 8
-"""Threads at most; Pillow, files and digests work without Python's lock."""
+MAX_THREADS = 8
+"""Largest number of threads; Pillow, file reads and digests release the GIL."""
 AHEAD = 4
-"""Pieces a thread that are begun before the first result is taken."""
+"""Chunks per thread that are submitted before the first result is taken."""
 
 
 def processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def each(work: Callable[[Item], Result], items: Iterable[Item], piece: int = 1) -> Iterator[Result]:
-    """Yield the results of ``work`` in the order of the items; few of them are held at a time.
+def each(work: Callable[[Item], Result], items: Iterable[Item], chunk: int = 1) -> Iterator[Result]:
+    """Yield the results of ``work`` in the order of the items, with few of them in memory at a time.
 
     Args:
         work: Called in several threads at once; it must not call ``each`` itself.
-        items: Any number.
-        piece: Items that a thread takes at a time; more where each is quick.
+        items: Inputs of ``work``.
+        chunk: Items that a thread takes at a time; larger for quick work.
     """
-    left, coming = iter(items), deque[Future[list[Result]]]()
+    remaining, pending = iter(items), deque[Future[list[Result]]]()
     try:
         while True:
-            while len(coming) < AHEAD * MOST and (some := list(islice(left, piece))):
-                coming.append(_pool().submit(_piece, work, some))
-            if not coming:
+            while len(pending) < AHEAD * MAX_THREADS and (taken := list(islice(remaining, chunk))):
+                pending.append(_pool().submit(_run_chunk, work, taken))
+            if not pending:
                 return
-            yield from coming.popleft().result()
+            yield from pending.popleft().result()
     finally:
-        for future in coming:
+        for future in pending:
             future.cancel()
 
 
-def _piece(work: Callable[[Item], Result], items: list[Item]) -> list[Result]:
+def _run_chunk(work: Callable[[Item], Result], items: list[Item]) -> list[Result]:
     return [work(item) for item in items]
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(MOST, processors()), thread_name_prefix="images")
+    return ThreadPoolExecutor(min(MAX_THREADS, processors()), thread_name_prefix="images")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not come along
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child has no threads

@@ -1,4 +1,4 @@
-"""Builders of plugins: build and check a network, and check that a factory can rebuild a part."""
+"""Build and check networks of plugins' builders, and check that a factory can rebuild a part."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]{0,63}")
 
 
-_FACTS: Mapping[str, tuple[str, Any]] = {
+_ATTRIBUTES: Mapping[str, tuple[str, Any]] = {
     "names": ("a list of model names", tuple[str, ...]),
     "version": ("a text such as '1.2'", str),
     "library": ("a text such as 'timm'", str),
     "like_timm": ("True or False", bool),
 }
-"""Attributes by which a factory says more of itself."""
+"""Optional attributes of a factory: description and type."""
 
 
-def fact_of(offer: Offer, name: str) -> Any:
-    """Return what a factory says of itself; None where it says nothing.
+def attribute_of(offer: Offer, name: str) -> Any:
+    """Return an optional attribute of a factory, None if it is missing.
 
     Args:
         offer: A plugin's builder.
-        name: A key of ``_FACTS``.
+        name: A key of ``_ATTRIBUTES``.
 
     Raises:
-        PluginError: It is of another type.
+        PluginError: It has another type.
     """
-    expected, kind = _FACTS[name]
+    expected, kind = _ATTRIBUTES[name]
     stated = getattr(offer.factory, name, None)
     value = tuple(stated) if isinstance(stated, list) else stated
     if value is None or (fits(value, kind) and (not isinstance(value, str) or _VERSION.fullmatch(value))):
@@ -51,9 +51,9 @@ def library_of(offer: Offer) -> str:
     """Return the library for blueprints: the distribution and its version, or the factory's ``library``, ``version``.
 
     Raises:
-        PluginError: The factory says neither as a plain text.
+        PluginError: One of the attributes is not a plain string.
     """
-    name, version = (fact_of(offer, fact) for fact in ("library", "version"))
+    name, version = (attribute_of(offer, key) for key in ("library", "version"))
     return f"{name or offer.distribution or offer.key} {version or offer.version or 'unknown'}"
 
 
@@ -68,7 +68,7 @@ def build_network(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> nn.Mod
         kwargs: Keyword arguments of the model.
 
     Raises:
-        PluginError: The factory does not take these arguments, fails, or gives no network.
+        PluginError: The factory does not accept these arguments, fails, or returns no network.
     """
     from torch import nn
 
@@ -78,13 +78,13 @@ def build_network(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> nn.Mod
         network = offer.factory(model, **kwargs)
     if not isinstance(network, nn.Module):
         actual = f"the class {network.__name__!r}" if inspect.isclass(network) else type_of(network)
-        raise owner.error(f"{what} with {arguments} gave {actual}, not a network (torch.nn.Module).")
+        raise owner.error(f"{what} with {arguments} returned {actual}, not a torch.nn.Module.")
     _check_configuration(network, model, owner)
     return network
 
 
 def _check_configuration(network: nn.Module, model: str, owner: Owner) -> None:
-    """Check the ``pretrained_cfg`` of a network, which would fail only when used."""
+    """Check the ``pretrained_cfg`` of a network, whose faults would show only when it is used."""
     config = getattr(network, "pretrained_cfg", None) or {}
     if not isinstance(config, Mapping):
         raise owner.error(f"pretrained_cfg of {model!r} is {type_of(config)}, not a mapping.")
@@ -101,7 +101,7 @@ def _check_configuration(network: nn.Module, model: str, owner: Owner) -> None:
     for layer in (layers,) if isinstance(layers, str) else layers:
         if layer not in paths:
             raise owner.error(
-                f"pretrained_cfg['classifier'] of {model!r} names {layer!r}, which is no module of it."
+                f"pretrained_cfg['classifier'] of {model!r} names {layer!r}, which is no module."
             )
 
 
@@ -118,7 +118,7 @@ _CONFIGURATION: Mapping[str, tuple[str, Any]] = {
 
 
 def check_builder(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
-    """Build a model several times to find mistakes that would show only when a component is loaded.
+    """Build a model several times, to detect faults that would show only when a component is loaded.
 
     Args:
         offer: A plugin's builder.
@@ -129,26 +129,26 @@ def check_builder(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
         PluginError: A requirement is violated; the message has the remedy.
     """
     if not takes_one(offer.factory):
-        raise _wrong(offer, "takes no model name. Write it as factory(model, **kwargs).")
-    known = fact_of(offer, "names")
-    for name in _FACTS:
-        fact_of(offer, name)
+        raise _error(offer, "takes no model name. Write it as factory(model, **kwargs).")
+    known = attribute_of(offer, "names")
+    for name in _ATTRIBUTES:
+        attribute_of(offer, name)
     if known is not None and model not in known:
-        raise _wrong(offer, f"does not list {model!r} among its names: {', '.join(known)}.")
+        raise _error(offer, f"does not list {model!r} among its names: {', '.join(known)}.")
     try:
         plain = json.loads(json.dumps(kwargs, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise _wrong(offer, f"is given keyword arguments that no manifest can hold: {error}.") from None
-    network, moved = _built(offer, model, plain, seed=0)
+        raise _error(offer, f"has keyword arguments that a manifest cannot store: {error}.") from None
+    network, state = _built(offer, model, plain, seed=0)
     _check_same(offer, network, _built(offer, model, plain, seed=0)[0])
-    if moved == _built(offer, model, plain, seed=1)[1]:
-        raise _wrong(offer, "seeds torch's random state. Draw from it as it is; the run's seed decides.")
+    if state == _built(offer, model, plain, seed=1)[1]:
+        raise _error(offer, "seeds torch's random state. Draw from it unseeded; the run sets the seed.")
     _check_forward(offer, network, plain)
     if "num_classes" in plain or any(setting.name == "num_classes" for setting in offer.settings):
         _check_classes(offer, model, plain)
 
 
-def _wrong(offer: Offer, what: str) -> PluginError:
+def _error(offer: Offer, what: str) -> PluginError:
     return PluginError(f"The builder's factory {offer.factory!r} {what}", plugin=offer.name)
 
 
@@ -174,14 +174,14 @@ def _check_same(offer: Offer, first: nn.Module, second: nn.Module) -> None:
     import torch
 
     if {id(weight) for weight in first.parameters()} & {id(weight) for weight in second.parameters()}:
-        raise _wrong(offer, "gives the same weights twice. Build a new network in each call.")
+        raise _error(offer, "returns the same weights twice. Build a new network in each call.")
     differing = sorted(dict(_shapes(first).items() ^ _shapes(second).items()))
     if differing:
-        raise _wrong(offer, f"gives another network in the second call: {differing[:3]} differ.")
+        raise _error(offer, f"returns another network in the second call: {differing[:3]} differ.")
     right = second.state_dict()
     values = [name for name, value in first.state_dict().items() if not torch.equal(value, right[name])]
     if values:
-        raise _wrong(
+        raise _error(
             offer, f"draws other weights from the same seed: {values[:3]} differ. Draw them with torch."
         )
 
@@ -195,23 +195,25 @@ def _check_forward(offer: Offer, network: nn.Module, kwargs: Mapping[str, Any]) 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         logits = [_logits(offer, network, images, mode) for mode in ("train", "eval", "eval")]
     if not torch.equal(logits[1], logits[2]):
-        raise _wrong(offer, "gives a network with other logits for the same images in eval mode.")
+        raise _error(offer, "returns a network whose logits vary in eval mode.")
 
 
 def _logits(offer: Offer, network: nn.Module, images: Tensor, mode: str) -> Tensor:
     try:
         logits: Any = network.train(mode == "train")(images)
     except Exception as error:
-        raise _wrong(
+        raise _error(
             offer,
-            f"gives a network that fails on {' x '.join(map(str, images.shape))} images in {mode} mode: "
+            f"returns a network that fails on {' x '.join(map(str, images.shape))} images in {mode} mode: "
             f"{type(error).__name__}: {error}. State other images in pretrained_cfg['input_size'].",
         ) from error
     shape = tuple(getattr(logits, "shape", ()))
     if len(shape) == 2 and shape[0] == len(images):
         return logits
     actual = shape or type(logits).__name__
-    raise _wrong(offer, f"gives a network with {actual} in {mode} mode, where logits (2, classes) are due.")
+    raise _error(
+        offer, f"returns a network with output {actual} in {mode} mode; expected logits (2, classes)."
+    )
 
 
 def _check_classes(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
@@ -221,9 +223,9 @@ def _check_classes(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
     differing = sorted(dict(_shapes(three).items() ^ _shapes(four).items()))
     rest = [name for name in differing if not name.startswith(layers)]
     if not differing:
-        raise _wrong(offer, "takes num_classes, and builds the same network for 3 and 4 classes.")
+        raise _error(offer, "accepts num_classes, but builds the same network for 3 and 4 classes.")
     if rest:
-        raise _wrong(
+        raise _error(
             offer,
-            f"does not state its class layer: {rest} follow num_classes. Name it in pretrained_cfg['classifier'].",
+            f"does not state its class layer: {rest} depend on num_classes. Name it in pretrained_cfg['classifier'].",
         )

@@ -1,4 +1,4 @@
-"""Resolved hooks of plugins, with the checks of what they return; nothing here waits for a device."""
+"""Hooks of a run's plugins, ready to be called, with checks of their results; no check waits for a device."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Bound:
     Attributes:
         instance: Name in logs and messages.
         weight: Factor of the losses.
-        phase: Steps in which the trainer calls it; set-up, pretraining and finish are called in any case.
+        phase: Steps in which the trainer calls it; set-up, pretraining and finish are always called.
         effect: ``pure``, ``device`` or ``host``.
         autocast: Whether its losses are computed in the precision of the forward passes; else in float32.
-        call: Takes the hook's full arguments in their order, or by name; names the plugin in errors, and
-            checks the result.
-        function: The same without naming and checks, for a compiled step.
+        call: Function of the hook's full arguments, in their order or by name; errors name the plugin, and the result
+            is checked.
+        function: The same without attribution and checks, for a compiled step.
     """
 
     instance: str
@@ -59,10 +59,10 @@ def bind(
         instance: Name of the plugin's instance in the run.
         weight: Factor of its losses.
         phase: Steps in which it is active.
-        effect: What the hook declares about its effects, see ``hooks.effect``.
+        effect: Declared side effects, see ``hooks.effect``.
         hook: Name of the hook.
         function: The plugin's implementation.
-        autocast: What the hook declares, see ``hooks.autocast``.
+        autocast: Whether the hook is marked with ``hooks.autocast``.
     """
     if hook == VIEWS:
         call: Call = _views_guard([(instance, function)])
@@ -74,37 +74,37 @@ def bind(
 
 
 def adapt(function: Call, full: tuple[str, ...], taken: tuple[str, ...]) -> Call:
-    """Return ``function`` as one that takes all of ``full``, in that order or by name.
+    """Wrap a function of some of a hook's arguments to take all of them, in their order or by name.
 
     Args:
-        function: Takes the arguments named in ``taken``.
+        function: Function of the arguments ``taken``.
         full: Names of all arguments of the hook.
-        taken: Some of them.
+        taken: Names of the function's arguments.
     """
     if taken == full:
         return function
     if not taken:
         return lambda *arguments, **keywords: function()
-    places = tuple(full.index(name) for name in taken)
+    indices = tuple(full.index(name) for name in taken)
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         if keywords:
             arguments += tuple(keywords[name] for name in full[len(arguments) :])
-        return function(*(arguments[place] for place in places))
+        return function(*(arguments[index] for index in indices))
 
     return call
 
 
 def after_chain(bounds: Sequence[Bound], hook: str) -> tuple[Callable[[Any], None], ...]:
-    """Return one call for several hooks that take the step alone, in their order; nothing where there are none.
+    """Return one call for several hooks whose only argument is the step; an empty tuple for no hooks.
 
-    One guard for all of them: what idle plugins cost a step is mostly guards of their own. An error names the plugin
-    that raised it, as ``Bound.call`` does.
+    A guard per hook would be most of the cost of idle plugins, so all share one. An error names its plugin, as in
+    ``Bound.call``.
 
     Args:
-        bounds: Of this hook, in order.
-        hook: Its name.
+        bounds: Implementations of the hook, in order.
+        hook: Name of the hook.
     """
     if not bounds:
         return ()
@@ -120,9 +120,9 @@ def after_chain(bounds: Sequence[Bound], hook: str) -> tuple[Callable[[Any], Non
 
 
 def _raise_attributed(error: BaseException, instance: str, hook: str) -> NoReturn:
-    """Raise an error of a hook so that it names the plugin; other errors of ours keep their kind."""
-    ours = isinstance(error, CompatkitError) and not isinstance(error, UsageError)
-    if isinstance(error, PluginError) or ours:
+    """Raise an error of a hook with the plugin's name; compatkit's errors keep their class, except UsageError."""
+    keeps_class = isinstance(error, CompatkitError) and not isinstance(error, UsageError)
+    if isinstance(error, PluginError) or keeps_class:
         error.add_note(f"Raised in {hook} of plugin {instance!r}.")
         raise error
     message = f"Plugin {instance!r} failed in {hook}: {described(error)}"
@@ -151,18 +151,18 @@ def _checking_losses(instance: str, function: Call) -> Call:
             raise _wrong(
                 instance,
                 LOSSES,
-                f"wrote into step.{written[0]}, which the task and other plugins use too",
-                "Compute a new tensor, without in-place operations.",
+                f"wrote into step.{written[0]}",
+                "Compute a new tensor, without in-place operations: the task and other plugins use it too.",
             )
         if features is None:
             return check_losses(instance, losses)
-        return check_losses(instance, losses, device=features.device, moving=features.requires_grad)
+        return check_losses(instance, losses, device=features.device, trainable=features.requires_grad)
 
     return call
 
 
 def _writes(step: Any) -> dict[str, int]:
-    """Return by name how often the tensors that losses see were written to in place, as autograd counts it."""
+    """Return autograd's counts of in-place writes to the tensors that losses read, by name."""
     batch = getattr(step, "batch", None)
     tensors = {name: getattr(step, name, None) for name in ("features", "logits")}
     tensors |= {f"batch.{name}": getattr(batch, name, None) for name in ("images", "labels", "index")}
@@ -174,21 +174,20 @@ def _writes(step: Any) -> dict[str, int]:
 
 
 def _checking_views(instance: str, function: Call) -> Call:
-    counts = list[
-        int
-    ]()  # of the first call, by which features are given to the instances that asked for them
+    expected_count: int | None = None  # that of the first call; features are assigned to instances by it
 
     def call(images: Tensor) -> Sequence[Tensor]:
+        nonlocal expected_count
         views = function(images)
         wanted = images.shape, images.dtype, images.device
         if not isinstance(views, Sequence):
             actual = _described(views)
         elif any(_kind(view) != wanted for view in views):
             actual = f"{[_kind(view) for view in views]}"
-        elif counts and len(views) != counts[0]:
-            actual = f"{len(views)} views, where it returned {counts[0]} before,"
+        elif expected_count not in (None, len(views)):
+            actual = f"{len(views)} views, where it returned {expected_count} before,"
         else:
-            counts[:] = [len(views)]
+            expected_count = len(views)
             return views
         raise _wrong(
             instance,
@@ -205,14 +204,15 @@ def _kind(value: Any) -> tuple[Any, ...]:
 
 
 def views_chain(bounds: Sequence[Bound]) -> Call:
-    """Return one call for ``compatkit_views`` of several plugins, each of which sees the batch of the one before."""
+    """Return one call for ``compatkit_views`` of several plugins; each receives the result of the one before."""
     return _views_guard([(bound.instance, bound.function) for bound in bounds])
 
 
 def _views_guard(functions: Sequence[tuple[str, Call]]) -> Callable[[Any, Batch], Batch]:
-    placed: list[bool] = []  # labels on a device are read in the first call only: reading waits for it
+    first_call = True  # reading labels waits for their device, so those on a device are checked only once
 
     def call(step: Any, batch: Batch) -> Batch:
+        nonlocal first_call
         before = _written(batch)
         for instance, function in functions:
             try:
@@ -223,20 +223,20 @@ def _views_guard(functions: Sequence[tuple[str, Call]]) -> Callable[[Any, Batch]
                 remedy = "Return a new one: attrs.evolve(batch, images=...), without in-place operations."
                 raise _wrong(instance, VIEWS, "wrote into the batch that it was given", remedy)
             if after is not batch:
-                classes = None if placed and not _on_host(after) else _classes_of(step)
-                batch = check_batch(instance, after, batch, classes)
+                read_labels = first_call or _on_host(after)
+                batch = check_batch(instance, after, batch, _classes_of(step) if read_labels else None)
                 before = _written(batch)
-        placed.append(True)
+        first_call = False
         return batch
 
     return call
 
 
 def _written(batch: Batch) -> int:
-    """Return how often the batch's tensors were written to in place, as autograd counts it."""
+    """Return autograd's count of in-place writes to the batch's tensors."""
     try:
         return batch.images._version + batch.labels._version + batch.index._version
-    except RuntimeError:  # tensors of inference mode count nothing
+    except RuntimeError:  # tensors of inference mode have no count
         each = (batch.images, batch.labels, batch.index)
         return sum(tensor._version for tensor in each if not tensor.is_inference())
 
@@ -247,23 +247,23 @@ def _on_host(batch: object) -> bool:
 
 
 def _classes_of(step: Any) -> int | None:
-    """Return how many classes the task of a step tells apart; None where its batches have no labels."""
+    """Return the number of classes of a step's task; None if its batches have no labels."""
     task = getattr(step, "task", None)
     return len(task.labels) if task is not None and task.supervised else None
 
 
 def check_batch(instance: str, batch: object, original: Batch, classes: int | None = None) -> Batch:
-    """Return the result of ``compatkit_views``, if the task can train on it as its contract will say.
+    """Check the result of ``compatkit_views``, and return it.
 
     Args:
         instance: Name of the plugin's instance.
-        batch: What it returned.
-        original: The batch that it was given.
-        classes: How many classes the labels are of, which are read then; None reads none.
+        batch: The result.
+        original: The batch passed to the plugin.
+        classes: Number of classes, to check the values of new labels; None does not read them.
 
     Raises:
-        PluginError: It is no batch; images of another size, type or device; labels that are no class indices, or
-            another count of them.
+        PluginError: The result is not a batch, its images have another size, dtype or device, or its labels are not one
+            class index per image.
     """
     if not isinstance(batch, Batch):
         raise _wrong(
@@ -281,21 +281,21 @@ def check_batch(instance: str, batch: object, original: Batch, classes: int | No
         what = f"returned {counts[0]} images with {counts[1]} labels and {counts[2]} indices"
         raise _wrong(instance, VIEWS, what, "Give one label and one index to each image.")
     if classes is not None and batch.labels is not original.labels:
-        least, most = int(batch.labels.min()), int(batch.labels.max())
-        if least < 0 or most >= classes:
-            what = f"returned labels from {least} to {most} for a task of {classes} classes"
+        low, high = int(batch.labels.min()), int(batch.labels.max())
+        if low < 0 or high >= classes:
+            what = f"returned labels from {low} to {high} for a task of {classes} classes"
             raise _wrong(instance, VIEWS, what, "Give class indices, from 0 on.")
     return batch
 
 
 def _check_like(instance: str, name: str, actual: object, expected: Tensor) -> None:
-    """Raise for a tensor of a batch that differs from the given one in more than its values and its length."""
+    """Raise if a tensor of a batch differs from the original in anything but values and length."""
     import torch
 
     remedy = {
-        "images": "Give images of the batch's size, which Task.size sets and the contract names, and of its type.",
-        "labels": "Give one class index for each image; of soft labels, compute a loss in compatkit_losses.",
-        "index": "Give one index for each image.",
+        "images": "Keep the images' size, which Task.size sets and the contract states, and their dtype.",
+        "labels": "Give one class index per image; losses of soft labels belong to compatkit_losses.",
+        "index": "Give one index per image.",
     }[name]
     if not isinstance(actual, torch.Tensor):
         raise _wrong(instance, VIEWS, f"returned {_described(actual)} as {name}", remedy)
@@ -306,18 +306,18 @@ def _check_like(instance: str, name: str, actual: object, expected: Tensor) -> N
 
 
 def check_losses(
-    instance: str, losses: object, *, device: torch.device | None = None, moving: bool = True
+    instance: str, losses: object, *, device: torch.device | None = None, trainable: bool = True
 ) -> Mapping[str, Tensor]:
-    """Return the result of ``compatkit_losses``, if the trainer can add it up.
+    """Check the result of ``compatkit_losses``, and return it.
 
-    Values are not read, so nothing waits for the device; the trainer finds losses that are not finite.
+    Values are not read, so nothing waits for the device; the trainer detects losses that are not finite.
 
     Args:
-        instance: For messages.
-        losses: Should be a mapping from names to floating-point tensors of shape ``()``.
-        device: Where they should be; not checked if None.
-        moving: Whether the features have a gradient. Where the extractor is frozen, a loss of them has none either, and
-            is logged without changing anything.
+        instance: Name of the plugin's instance.
+        losses: Mapping from names to floating-point tensors of shape ``()``.
+        device: Expected device; None does not check it.
+        trainable: Whether the features require a gradient. If the extractor is frozen, losses of its features have none
+            either, and are only logged.
 
     Returns:
         The losses, unchanged.
@@ -350,10 +350,10 @@ def check_losses(
             raise wrong(
                 f"gave {name!r} on {loss.device}, the step is on {device}", "Compute it on the step's device."
             )
-        if moving and torch.is_grad_enabled() and not loss.requires_grad:
+        if trainable and torch.is_grad_enabled() and not loss.requires_grad:
             raise wrong(
                 f"gave {name!r} without a gradient, so it would change nothing",
-                "Do not detach it or compute it under no_grad; leave it out where there is nothing to add.",
+                "Do not detach it or compute it under no_grad; leave it out of steps that it has nothing to add to.",
             )
     return cast("Mapping[str, Tensor]", losses)
 

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 from compatkit.errors import PluginError, UnknownName
 from compatkit.hooks import Training
-from compatkit.plugins.builders import fact_of, library_of
+from compatkit.plugins.builders import attribute_of, library_of
 from compatkit.plugins.implementations import implementations
 from compatkit.plugins.installed import installed, is_own, is_shadowed, package_of, split_name
 from compatkit.plugins.isolation import PluginWarning, suggestion
@@ -33,9 +33,9 @@ Status = Literal["active", "blocked", "failed", "clash"]
 
 
 def names(kind: str) -> list[str]:
-    """Return the installed names of a kind, sorted; only plugin files that the user names are imported.
+    """Return the installed names of a kind, sorted; nothing is imported except plugin files that the user names.
 
-    If several distributions have a name, it is listed with ``package:name`` for each that it does not mean.
+    A name that several distributions have is also listed as ``package:name`` for each, except compatkit's own.
     """
     _check_kind(kind)
     mine = [point for point in installed() if _kind(point) == kind]
@@ -51,10 +51,10 @@ def require(kind: str, name: str) -> str:
 
     Args:
         kind: ``"regularizers"``, ``"metrics"``, ...
-        name: Plain, with the kind and a dot in front, or ``package:name``.
+        name: ``"dcc"``, ``"regularizers.dcc"`` or ``"package:dcc"``.
 
     Raises:
-        UnknownName: There is none; the message lists those installed.
+        UnknownName: It is not installed; the message lists the installed names.
     """
     _check_kind(kind)
     package, name = split_name(name, kind)
@@ -82,13 +82,11 @@ def find(kind: str, name: str) -> Offer:
 
     Args:
         kind: One of KINDS.
-        name: For example ``"dcc"``, or with its kind ``"regularizers.dcc"``; ``"package:dcc"`` where several
-            distributions have one of this name.
+        name: ``"dcc"``, ``"regularizers.dcc"``, or ``"package:dcc"`` if several distributions have the name.
 
     Raises:
         UnknownName: It is not installed.
-        PluginError: Two distributions have it, it is blocked, its import fails, or it violates the hook
-            specifications.
+        PluginError: Two distributions have it, it is blocked, its import fails, or it violates the hook specifications.
     """
     package, name = split_name(require(kind, name), kind)
     claims = _claimed(kind, package, name)
@@ -106,9 +104,9 @@ def find(kind: str, name: str) -> Offer:
 
 
 def providers() -> dict[str, Callable[..., Any]]:
-    """Return the data sets of plugins for ``data.load``, which imports a plugin when its data set is loaded.
+    """Return the data sets of plugins for ``data.load``; a plugin is imported when its data set is loaded.
 
-    compatkit's own come first: of names that differ in spelling alone, ``load`` takes the first.
+    compatkit's own come first, because ``load`` takes the first of names that differ only in spelling.
     """
 
     def make(name: str, **settings: Any) -> Any:
@@ -150,7 +148,7 @@ def _check_kind(kind: str) -> None:
 
 
 def clash(twins: Sequence[EntryPoint]) -> PluginError:
-    """Return the error for a key of several distributions, none of them compatkit."""
+    """Return the error for a key that several distributions other than compatkit offer."""
     owners = [owner_of(point) for point in twins]
     who = " and ".join(f"{owner.distribution} {owner.version}" for owner in owners)
     return PluginError(
@@ -165,8 +163,8 @@ def clash(twins: Sequence[EntryPoint]) -> PluginError:
 def blocked(point: EntryPoint) -> str:
     """Return the setting of an environment variable that blocks a plugin, or "".
 
-    Both variables list keys, names or distributions, and ``package:name`` or ``package:key``. A plain name means what
-    it means in a recipe: compatkit's own where it has one.
+    Both variables list keys, names or distributions, and ``package:name`` or ``package:key``. A plain name that
+    compatkit has itself means compatkit's own, as in a recipe.
     """
     package = package_of(point)
     mine = (
@@ -193,11 +191,11 @@ class Listed:
     Attributes:
         status: ``blocked``: by an environment variable; ``clash``: two distributions have the same key.
         summary: First line of its docstring.
-        order: Position among the plugins of its kind, from 1, unless a run states another.
-        models: For a builder that lists them: the names of its models.
+        order: Default position among the plugins of its kind, from 1.
+        models: Names of the models of a builder that lists them.
         hooks: Hooks implemented; for a regularizer whose factory is a class, training hooks too.
-        message: Why it cannot be used, or empty.
-        traceback: Of the failure, or empty.
+        message: Reason why it cannot be used, or empty.
+        traceback: Traceback of the failure, or empty.
         notes: Warnings.
     """
 
@@ -222,16 +220,16 @@ class Listed:
 
 
 def listing() -> list[Listed]:
-    """Import every installed plugin separately and describe it, or why it cannot be used."""
-    installed_points, counts = installed(), Counter[str]()
+    """Import every installed plugin separately and describe it, or state why it cannot be used."""
+    points, counts = installed(), Counter[str]()
     lines: list[Listed] = []
-    for point in installed_points:
+    for point in points:
         kind, _, name = point.name.partition(".")
         owner = owner_of(point)
         counts[kind] += 1
         shown = qualified(point) if is_shadowed(point) else name
         line = Listed(kind, shown, "active", owner.distribution, owner.version, order=counts[kind])
-        twins = [other for other in installed_points if _rivals(other, point)]
+        twins = [other for other in points if _rivals(other, point)]
         if reason := blocked(point):
             line = attrs.evolve(line, status="blocked", message=f"Blocked by {reason}.")
         elif len(twins) > 1:
@@ -247,7 +245,7 @@ def listing() -> list[Listed]:
 
 
 def _rivals(other: EntryPoint, point: EntryPoint) -> bool:
-    """Return whether a plain name may mean either of two plugins."""
+    """Return whether two plugins share a plain name that may mean either."""
     return other.name == point.name and not (is_shadowed(other) or is_shadowed(point) or blocked(other))
 
 
@@ -258,7 +256,7 @@ def _describe(line: Listed, loaded: Loaded) -> Listed:
     models: tuple[str, ...] = ()
     if line.kind == "builders":
         library_of(loaded.offer)  # raises if it could not be recorded in a blueprint
-        models = fact_of(loaded.offer, "names") or ()
+        models = attribute_of(loaded.offer, "names") or ()
     return attrs.evolve(
         line,
         models=models,

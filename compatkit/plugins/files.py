@@ -35,7 +35,7 @@ DIGITS = 16
 
 _LOCK = threading.RLock()
 _IMPORTED: dict[Path, FileDistribution | None] = {}
-"""By path; None while a file is being imported, which may ask for plugins itself."""
+"""Imported files by path; None during the import of a file, which may look up plugins itself."""
 
 
 class FileDistribution(Distribution):
@@ -52,7 +52,7 @@ class FileDistribution(Distribution):
         return self._texts.get(filename)
 
     def locate_file(self, path: str | os.PathLike[str]) -> Path:
-        """Return a path beside the file."""
+        """Return a path relative to the file's folder."""
         return self.path.parent / path
 
 
@@ -75,25 +75,24 @@ def distributions() -> list[FileDistribution]:
     """
     if not os.environ.get(FILES):
         return []
-    made: list[FileDistribution] = []
+    imported: list[FileDistribution] = []
     with _LOCK:
         for path in _checked(_named()):
             if path not in _IMPORTED:
                 _IMPORTED[path] = None
                 try:
                     _IMPORTED[path] = _import(path)
-                finally:
-                    if _IMPORTED[path] is None:
-                        del _IMPORTED[path]
-            ready = _IMPORTED[path]
-            if ready is not None:
-                made.append(ready)
-    return made
+                except BaseException:
+                    del _IMPORTED[path]
+                    raise
+            if (file := _IMPORTED[path]) is not None:
+                imported.append(file)
+    return imported
 
 
 @contextmanager
 def offered(files: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
-    """Offer the plugins of further files in the body, and in processes that it starts.
+    """Offer the plugins of further files inside the context, and in processes that it starts.
 
     Nothing is imported before a plugin is looked up.
 
@@ -101,7 +100,7 @@ def offered(files: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
         files: Paths of Python files.
 
     Raises:
-        PluginError: A file is missing or no Python file, or two have the same stem.
+        PluginError: A file is missing or not a Python file, or two have the same stem.
     """
     before = os.environ.get(FILES, "")
     _name(files)
@@ -115,7 +114,7 @@ def add_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Import a Python file and offer its plugins in this process and those that it starts.
 
     Args:
-        path: A file with hooks that register, such as ``compatkit_builders``, and with ``compatkit_api = 1``.
+        path: A file with registration hooks, such as ``compatkit_builders``, and ``compatkit_api = 1``.
 
     Returns:
         Keys of its plugins, such as ``("builders.mynet",)``.
@@ -126,20 +125,20 @@ def add_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
     before, path = os.environ.get(FILES, ""), _absolute(path)
     _name([path])
     try:
-        made = next(file for file in distributions() if file.path == path)
+        file = next(file for file in distributions() if file.path == path)
     except BaseException:
         os.environ[FILES] = before
         raise
-    if made.version != FileDistribution(path, path.read_bytes()).version:
-        raise _error(path, "it has changed since this process imported it. Start Python anew.")
-    return tuple(point.name for point in made.entry_points)
+    if file.version != FileDistribution(path, path.read_bytes()).version:
+        raise _error(path, "it has changed since this process imported it. Restart Python.")
+    return tuple(point.name for point in file.entry_points)
 
 
 def _name(files: Sequence[str | os.PathLike[str]]) -> None:
     paths = _checked([*_named(), *(_absolute(file) for file in files)])
     for path in paths:
         if os.pathsep in str(path):
-            raise _error(path, f"{FILES} separates files by {os.pathsep!r}. Move it to a path without one.")
+            raise _error(path, f"{FILES} separates files by {os.pathsep!r}. Rename the path.")
     os.environ[FILES] = os.pathsep.join(map(str, paths))
 
 
@@ -157,17 +156,17 @@ def _checked(files: Sequence[Path]) -> list[Path]:
     stems: dict[str, Path] = {}
     for path in paths:
         if path.suffix != ".py":
-            raise _error(path, "a plugin is a Python file, whose name ends in .py.")
+            raise _error(path, "expected a Python file, named *.py.")
         if not path.is_file():
-            what = "is a folder" if path.is_dir() else "does not exist"
-            raise _error(path, f"it {what}. Name a Python file, with --plugin or in {FILES}.")
+            fault = "is a folder" if path.is_dir() else "does not exist"
+            raise _error(path, f"it {fault}. Name a Python file with --plugin or in {FILES}.")
         if not (path.stem.isascii() and path.stem.isidentifier()):
             raise _error(
-                path, "its stem names its module: only letters, digits and '_', no digit first. Rename it."
+                path, "its stem is no module name (letters, digits, '_'; no digit first). Rename it."
             )
         twin = stems.setdefault(canonicalize_name(path.stem), path)
         if twin != path:
-            raise _error(path, f"{twin} has the same stem, which names a package. Rename one.")
+            raise _error(path, f"{twin} has the same stem. Rename one.")
     return list(paths)
 
 
@@ -177,26 +176,25 @@ def _import(path: Path) -> FileDistribution:
     except OSError as error:
         raise _error(path, f"it cannot be read ({error.strerror or error}).") from error
     _refuse_hiding(path)
-    known = sys.modules.get(path.stem)  # of a program that imported the file by itself
+    known = sys.modules.get(path.stem)  # set if the program imported the file itself
     try:
         module = known or _run(path, content)
-        made = FileDistribution(path, content, _keys(module, path))
-        for point in made.entry_points:
-            load(point)  # raise now what a run would raise
+        file = FileDistribution(path, content, _keys(module, path))
+        for point in file.entry_points:
+            load(point)  # raise now the errors that a run would raise
     except BaseException:
         if known is None:
             sys.modules.pop(path.stem, None)
         raise
-    taken = [point.name for point in made.entry_points if point.name in own_keys()]
-    if taken:
-        name = taken[0].partition(".")[2]
-        warnings.warn(
-            f"{path} registers {', '.join(taken)}, which compatkit has itself: {name!r} means compatkit's own, "
-            f"'{canonicalize_name(path.stem)}:{name}' this one.",
-            PluginWarning,
-            stacklevel=2,
+    shadowed = [point.name for point in file.entry_points if point.name in own_keys()]
+    if shadowed:
+        name = shadowed[0].partition(".")[2]
+        message = (
+            f"{path} registers {', '.join(shadowed)}, which compatkit has itself: {name!r} means compatkit's own, "
+            f"'{canonicalize_name(path.stem)}:{name}' this one."
         )
-    return made
+        warnings.warn(message, PluginWarning, stacklevel=2)
+    return file
 
 
 def _run(path: Path, content: bytes) -> ModuleType:
@@ -212,8 +210,7 @@ def _run(path: Path, content: bytes) -> ModuleType:
         raise
     except BaseException as error:
         raise _error(
-            path,
-            f"importing it failed: {described(error)}. Repair it; files that lie beside it are not imported.",
+            path, f"importing it failed: {described(error)}. Other files of its folder are not importable."
         ) from error
     if changed:
         message = note(changed, Owner(str(path)), "importing it", "It should not do this at import.")
@@ -237,7 +234,7 @@ def _refuse_hiding(path: Path) -> None:
     try:
         spec = importlib.util.find_spec(path.stem)
     except (ImportError, ValueError):  # ValueError: such as __main__, in use and found by no spec
-        raise _error(path, f"{path.stem} is in use as the name of a module. Rename the file.") from None
+        raise _error(path, f"a loaded module is called {path.stem}. Rename the file.") from None
     origin = spec.origin if spec else None
     if origin is not None and not (os.path.exists(origin) and path.samefile(origin)):
         raise _error(path, f"{path.stem} is the name of the module {origin}. Rename the file.")

@@ -83,9 +83,8 @@ def implementations(plugin: object, hookspec: type, owner: Owner) -> tuple[Imple
             if not callable(member) and not isinstance(member, property):
                 continue
             raise owner.error(
-                f"{attribute!r} is {type_of(member)} and has no marker, so it would never be called. Put "
-                f"@compatkit.hookimpl above a function or method, or give it a name that does not start with "
-                f"{PREFIX!r}.",
+                f"{attribute!r} is {type_of(member)} without a marker, so it would never be called. Put "
+                f"@compatkit.hookimpl above a function, or choose a name that does not start with {PREFIX!r}.",
                 attribute,
             )
         hook = cast("str", options.get("specname") or attribute)
@@ -103,8 +102,7 @@ def implementations(plugin: object, hookspec: type, owner: Owner) -> tuple[Imple
         hooks[hook] = Implementation(hook, attribute, argnames, effect)
     if not hooks:
         raise owner.error(
-            f"it implements no hook. Write at least one of {', '.join(known)}, "
-            "and put @compatkit.hookimpl above it."
+            f"it implements no hook. Write one of {', '.join(known)}, marked with @compatkit.hookimpl."
         )
     return tuple(hooks[hook] for hook in known if hook in hooks)
 
@@ -115,7 +113,7 @@ def refuse_class(plugin: object, owner: Owner, *, argument_name: str) -> None:
     Args:
         plugin: The object.
         owner: Plugin that error messages name.
-        argument_name: What the message calls the object.
+        argument_name: Name of the object in the message.
 
     Raises:
         PluginError: ``plugin`` is a class.
@@ -129,31 +127,21 @@ def refuse_class(plugin: object, owner: Owner, *, argument_name: str) -> None:
 def _unknown_hook_message(hook: str, hookspec: type) -> str:
     known = arguments_of(hookspec)
     if hookspec is Training and hook in arguments_of(Registration):
-        return (
-            f"{hook!r} registers plugins and belongs to the module of the entry point, "
-            "not to the object that the factory returns. Move it there."
-        )
+        return f"{hook!r} registers plugins, so it belongs to the module of the entry point. Move it there."
     if hookspec is Registration and hook in arguments_of(Training):
-        return (
-            f"{hook!r} is a training hook and belongs to the object that the factory returns, "
-            "not to the module. Make it a method there."
-        )
+        return f"{hook!r} is a training hook. Make it a method of the object that the factory returns."
     return f"there is no hook {hook!r}.{suggestion(hook, known, PREFIX)} The hooks are {', '.join(known)}."
 
 
 def _refuse_options(options: dict[str, Any], function: Callable[..., Any], hook: str, owner: Owner) -> None:
     if unsupported := [name for name, value in options.items() if value and name != "specname"]:
         raise owner.error(
-            f"{hook!r} is marked with {unsupported[0]}; compatkit does not support this option. Hooks run sorted by "
-            "plugin name; use before= and after= of the run to change that.",
+            f"{hook!r} is marked with {unsupported[0]}, which compatkit does not support. Order plugins by before= and "
+            "after= of the run.",
             hook,
         )
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-        raise owner.error(
-            f"{hook!r} is a generator or a coroutine; calling it would only create a generator or coroutine, not run "
-            "its body. Use return, and plain def.",
-            hook,
-        )
+        raise owner.error(f"{hook!r} is a generator or a coroutine. Use a plain def with return.", hook)
 
 
 def _argnames(
@@ -166,21 +154,20 @@ def _argnames(
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             raise owner.error(
-                f"{hook!r} takes {str(parameter)!r}; *args, **kwargs and keyword-only arguments are not passed to "
-                f"hooks. Name plain arguments of {expected_signature}; leave out those you do not need.",
+                f"{hook!r} takes {str(parameter)!r}; only plain arguments are passed. Take those of "
+                f"{expected_signature} that you need.",
                 hook,
             )
         if parameter.default is not parameter.empty:
             raise owner.error(
-                f"argument {parameter.name!r} of {hook!r} has a default, so it would never be passed. "
-                f"Drop the default; settings belong to the factory. The hook is {expected_signature}.",
+                f"argument {parameter.name!r} of {hook!r} has a default, so it would never be passed. Drop it; "
+                "settings are arguments of the factory.",
                 hook,
             )
         if parameter.name not in spec_argnames:
             raise owner.error(
-                f"{hook!r} takes an argument {parameter.name!r} that the hook does not have."
-                f"{suggestion(parameter.name, spec_argnames)} The hook is {expected_signature}; "
-                "take any of its arguments.",
+                f"{hook!r} has no argument {parameter.name!r}.{suggestion(parameter.name, spec_argnames)} The hook is "
+                f"{expected_signature}.",
                 hook,
             )
     return tuple(parameter.name for parameter in parameters)

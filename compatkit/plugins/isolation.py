@@ -38,7 +38,7 @@ class Owner:
         """Return a PluginError whose message starts with the plugin and its distribution.
 
         Args:
-            message: What is wrong, and what to do.
+            message: The fault and its remedy.
             hook: Name of the hook, if any.
         """
         return PluginError(
@@ -47,12 +47,10 @@ class Owner:
 
 
 def described(error: BaseException) -> str:
-    """Return type and text of an error, with the last line of the plugin's own code in its traceback.
+    """Return type and message of an error, with the last line of the plugin's own code in its traceback.
 
-    A UsageError of a plugin is returned as its text.
-
-    The plugin's package is that of the first frame outside of compatkit, torch and Python's library, whose frames come
-    first if a hook is decorated; frames of other packages that it calls are skipped.
+    For a UsageError, only the message. The plugin's package is that of the first frame outside of compatkit, torch and
+    the standard library; later frames of other packages are skipped.
     """
     if isinstance(error, UsageError):
         return str(error)
@@ -83,7 +81,7 @@ def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 class PluginWarning(UserWarning):
-    """A plugin changed global state while it was imported or made; the state was restored."""
+    """A plugin changed global state during its import or construction; the state was restored."""
 
 
 @contextmanager
@@ -96,7 +94,7 @@ def restored_state(*, drawing: bool = False) -> Iterator[list[str]]:
         drawing: Whether the body may draw from torch's random state, which is then not restored.
 
     Yields:
-        A list that has the names of the changed states after the body.
+        A list, filled with the names of the changed states after the body.
     """
     changed: list[str] = []
     had_torch = "torch" in sys.modules
@@ -122,15 +120,10 @@ _STATES = (
     ("torch's default dtype", "torch", "get_default_dtype", "set_default_dtype"),
     ("torch's gradient mode", "torch", "is_grad_enabled", "set_grad_enabled"),
     ("torch's thread count", "torch", "get_num_threads", "set_num_threads"),
-    (
-        "torch's deterministic mode",
-        "torch",
-        "are_deterministic_algorithms_enabled",
-        "use_deterministic_algorithms",
-    ),
+    ("torch's determinism", "torch", "are_deterministic_algorithms_enabled", "use_deterministic_algorithms"),
     ("torch's precision", "torch", "get_float32_matmul_precision", "set_float32_matmul_precision"),
 )
-"""Pieces of global state: name, module, its reader and its writer."""
+"""Global states: description, module, getter, setter."""
 
 
 def _state(drawing: bool) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:

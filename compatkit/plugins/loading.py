@@ -1,4 +1,4 @@
-"""Import an entry point, check it, and collect what its registration hook offers."""
+"""Import an entry point, check it, and collect the factories that it registers."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _PASSED = {
     "exporters": ("file", "module", "inputs", "description"),
     "rungs": ("inputs",),
 }
-"""Arguments that compatkit itself passes by position; the others are settings."""
+"""Arguments that compatkit passes by position; all others are settings."""
 BUILT_IN_BUILDER = "timm"
-"""The name of a builder that no plugin can take."""
+"""Name of the built-in builder, reserved."""
 
-MADE_IN_SET_UP = "Make modules in compatkit_set_up, and hand them to setup.own."
+BUILD_IN_SET_UP = "Build modules in compatkit_set_up, and pass them to setup.own."
 _NAME = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?")
 
 
@@ -74,7 +74,7 @@ class Offer:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """Keyword arguments of the factory, without what compatkit itself passes first, such as a model's name."""
+        """Keyword arguments of the factory, without those that compatkit passes, such as a model's name."""
         return settings_of(self.factory, self.owner, filled=len(_PASSED.get(self.kind, ())))
 
     def make(self, settings: Mapping[str, Any]) -> Any:
@@ -84,7 +84,7 @@ class Offer:
             PluginError: A setting is unknown or missing, or the factory refuses a value.
         """
         arguments = shown(settings) or "no settings"
-        with self.called(settings, "its factory", f"the factory failed with {arguments}", MADE_IN_SET_UP):
+        with self.called(settings, "its factory", f"the factory failed with {arguments}", BUILD_IN_SET_UP):
             return self.factory(**settings)
 
     @contextmanager
@@ -105,10 +105,9 @@ class Offer:
             with restored_state(drawing=drawing) as changed:
                 yield
         except (Exception, SystemExit) as error:
-            of_data = (
-                self.kind == "data_sets"
-            )  # which raise DataError, a usage error, where files are missing
-            if isinstance(error, CompatkitError) and (of_data or not isinstance(error, UsageError)):
+            # data sets raise DataError, a usage error, if files are missing
+            keeps_class = self.kind == "data_sets" or not isinstance(error, UsageError)
+            if isinstance(error, CompatkitError) and keeps_class:
                 error.add_note(f"Raised by {self.owner}, {what}.")
                 raise
             raise self.owner.error(f"{failed}: {described(error)}") from error
@@ -145,8 +144,8 @@ def load(point: EntryPoint) -> Loaded:
     kind, _, name = point.name.partition(".")
     if kind not in KINDS:
         raise owner.error(
-            f"the entry point starts with {kind!r}, which is no kind of plugin.{suggestion(kind, KINDS)} "
-            f"Name it <kind>.<name>, with a kind of {', '.join(KINDS)}."
+            f"the entry point starts with {kind!r}, which is no kind of plugin.{suggestion(kind, KINDS)} Name it "
+            f"<kind>.<name>; the kinds are {', '.join(KINDS)}."
         )
     try:
         with restored_state() as changed:
@@ -155,8 +154,8 @@ def load(point: EntryPoint) -> Loaded:
         raise
     except BaseException as error:
         raise owner.error(
-            f"importing {point.value!r} failed: {described(error)}. Repair or uninstall "
-            f"{owner.distribution or 'it'}, or block it with {WITHOUT}={point.name}."
+            f"importing {point.value!r} failed: {described(error)}. Repair it, uninstall it, or block it with "
+            f"{WITHOUT}={point.name}."
         ) from error
     refuse_class(plugin, owner, argument_name=f"the entry point {point.value!r}")
     check_api(getattr(plugin, "compatkit_api", HOOK_API), owner)
@@ -172,7 +171,7 @@ def load(point: EntryPoint) -> Loaded:
     source = getattr(sys.modules.get(point.module), "__file__", None)
     offer = Offer(kind, name, factory, owner.distribution, owner.version, source)
     if point.name == f"builders.{BUILT_IN_BUILDER}":
-        raise owner.error(f"{name!r} is built in; a run would never ask for this one. Choose another name.")
+        raise owner.error(f"{name!r} is built in. Choose another name.")
     if kind in _PASSED and not takes_one(factory):
         passed = ", ".join(_PASSED[kind])
         raise owner.error(
@@ -181,9 +180,7 @@ def load(point: EntryPoint) -> Loaded:
     if kind == "regularizers":
         taken = [setting.name for setting in offer.settings if setting.name in RESERVED]
         if taken:
-            raise owner.error(
-                f"its factory has a setting {taken[0]!r}, a word that a run uses itself. Rename it."
-            )
+            raise owner.error(f"its factory has a setting {taken[0]!r}, which is reserved. Rename it.")
     summary = _description(plugin, factory, shared=len(factories) > 1)
     remedy = "Its author should not do this at import."
     notes = (note(changed, owner, f"importing {point.value!r}", remedy),) if changed else ()
@@ -219,8 +216,7 @@ def check_api(stated: object, owner: Owner) -> None:
         ) from None
     if not wanted.contains(str(HOOK_API)):
         raise owner.error(
-            f"it is written for version {stated} of the hooks; this compatkit has version {HOOK_API}. "
-            "Install versions that fit."
+            f"it needs version {stated} of the hooks; this compatkit has version {HOOK_API}. Install versions that fit."
         )
 
 
@@ -231,12 +227,12 @@ def registered(
 
     Args:
         plugin: A module or an instance.
-        hooks: What it implements.
-        owner: For messages.
+        hooks: Hooks that it implements.
+        owner: Plugin that error messages name.
         kind: One of KINDS.
 
     Raises:
-        PluginError: The hook fails, returns a value, or registers something that is no factory.
+        PluginError: The hook fails, returns a value, or registers something other than a factory.
     """
     hook = PREFIX + kind
     factories: dict[str, Callable[..., Any]] = {}
@@ -246,27 +242,25 @@ def registered(
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             fault = f"the name {name!r}; a name is lower-case letters, digits and '_.-'."
         elif not callable(factory):
-            fault = f"{factory!r} as {name!r}, which is no factory. Register the class, or a function that makes one."
+            fault = f"{factory!r} as {name!r}, which is not callable. Register a class or a function."
         elif name in factories:
             fault = f"{name!r} twice. Keep one."
         if fault:
             raise owner.error(f"{hook} registers {fault}", hook)
         factories[name] = factory
 
-    for implementation in hooks:
-        if implementation.hook == hook:
-            arguments = (register,) if implementation.argnames else ()
-            try:
-                returned = getattr(plugin, implementation.attribute)(*arguments)
-            except PluginError:
-                raise
-            except (Exception, SystemExit) as error:
-                raise owner.error(f"{hook} failed: {described(error)}", hook) from error
-            if returned is not None:
-                raise owner.error(
-                    f"{hook} returned {type_of(returned)}; nothing is done with it. Call register(name, factory).",
-                    hook,
-                )
+    for implementation in (each for each in hooks if each.hook == hook):
+        arguments = (register,) if implementation.argnames else ()
+        try:
+            result = getattr(plugin, implementation.attribute)(*arguments)
+        except PluginError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise owner.error(f"{hook} failed: {described(error)}", hook) from error
+        if result is not None:
+            raise owner.error(
+                f"{hook} returned {type_of(result)}, which is ignored. Call register(name, factory).", hook
+            )
     return factories
 
 

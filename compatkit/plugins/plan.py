@@ -1,8 +1,7 @@
-"""The plugins of one run: find, make, check and order them, and resolve their hooks into plain tuples.
+"""The plugins of one run: find, create, check and order them, and resolve their hooks into plain tuples.
 
-Each run has its own pluggy manager, in which its plugins are registered in their order. ``RunPlugins.create`` resolves
-the manager's hooks once, and pluggy is not called in a step: the trainer iterates over tuples, and an event without
-implementations is an empty tuple.
+Each run registers its plugins, in order, with its own pluggy manager. ``RunPlugins.create`` resolves the manager's
+hooks once; steps iterate over the tuples and do not call pluggy.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 import attrs
 import pluggy
 
-from compatkit.errors import FormatError, PluginError
+from compatkit.errors import FormatError, PluginError, type_of
 from compatkit.foundation.codec import unstructure
 from compatkit.foundation.display import aligned
 from compatkit.hooks import PROJECT, Training
@@ -27,19 +26,9 @@ from compatkit.plugins.selection import Use, as_use, ordered, refuse_twins
 from compatkit.plugins.settings import plain
 
 KIND = "regularizers"
-EVENTS = (
-    "task",
-    "set_up",
-    "pretrain",
-    "views",
-    "further_views",
-    "losses",
-    "after_backward",
-    "after_step",
-    "after_epoch",
-    "finish",
-)
-"""Events of a run, in their order; each is a tuple of RunPlugins, and ``compatkit_<event>`` a hook."""
+_STEP_EVENTS = ("views", "further_views", "losses", "after_backward", "after_step")
+EVENTS = ("task", "set_up", "pretrain", *_STEP_EVENTS, "after_epoch", "finish")
+"""Events of a run, in their order; each is a field of RunPlugins, and ``compatkit_<event>`` is its hook."""
 ONCE = ("task", "set_up", "pretrain", "finish")
 HEADER = ("event", "order", "instance", "weight", "steps", "effect", "from")
 
@@ -59,7 +48,7 @@ class Member:
         return Owner(self.use.as_, self.offer.distribution, self.offer.version)
 
     def bound(self, hook: str, method: Callable[..., Any]) -> Bound:
-        """Return a hook that the instance implements by ``method``, ready to be called."""
+        """Return the hook that ``method`` of the instance implements, ready to be called."""
         use, implementation = self.use, next(each for each in self.hooks if each.hook == hook)
         function = adapt(method, arguments_of(Training)[hook], implementation.argnames)
         mixed = hasattr(method, "compatkit_autocast")
@@ -67,7 +56,7 @@ class Member:
 
 
 class _Hooks:
-    """The hooks of one instance, for pluggy, which would refuse a plugin that equals another, as attrs objects may."""
+    """The hooks of one instance, for pluggy, which refuses plugins that compare equal, as attrs objects may."""
 
     def __init__(self, member: Member) -> None:
         for implementation in member.hooks:
@@ -79,9 +68,9 @@ class RunPlugins:
     """The regularizers of one run, in order; create with ``RunPlugins.create``.
 
     Attributes:
-        members: In the order in which they are called.
-        dropped: Instances of weight 0, which are not made.
-        manager: Of this run, with each member's hooks under its instance name; not called in a step.
+        members: Regularizers in the order of their calls.
+        dropped: Names of instances of weight 0, which are not created.
+        manager: The run's plugin manager, with each member's hooks under its instance name; not called in a step.
         task: Called before networks are built; the other tuples are named after their hooks.
     """
 
@@ -106,11 +95,11 @@ class RunPlugins:
         *,
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> RunPlugins:
-        """Find, make, check, order and resolve the regularizers of a run.
+        """Find, create, check, order and resolve the regularizers of a run.
 
         Args:
             uses: Names, ``use(...)`` or tables of a recipe; those of weight 0 are left out.
-            factories: Regularizers that are not installed, by name, for notebooks and tests.
+            factories: Factories of regularizers that are not installed, by name.
 
         Raises:
             UnknownName: A plugin is not installed.
@@ -157,17 +146,17 @@ class RunPlugins:
             PluginError: States and instances differ, or the hook failed.
         """
         bounds = _resolve(self.manager, self.members, "compatkit_load_state")
-        keepers = {bound.instance: bound for bound in bounds}
-        for name in states.keys() - keepers.keys():
+        stateful = {bound.instance: bound for bound in bounds}
+        for name in states.keys() - stateful.keys():
             raise PluginError(
-                f"There is a state of the plugin {name!r}, which this run does not have."
-                f"{suggestion(name, keepers)} Use the plugins that the checkpoint was written with.",
+                f"The checkpoint has a state of the plugin {name!r}, which this run does not have."
+                f"{suggestion(name, stateful)} Use the plugins that it was written with.",
                 plugin=name,
             )
-        for name, bound in keepers.items():
+        owners = {member.use.as_: member.owner for member in self.members}
+        for name, bound in stateful.items():
             if name not in states:
-                owner = next(member.owner for member in self.members if member.use.as_ == name)
-                raise owner.error("the checkpoint holds no state of it. Was it added since?")
+                raise owners[name].error("the checkpoint has no state of it. Was it added since?")
             bound.call(dict(states[name]))
 
     def manifest(self) -> list[dict[str, Any]]:
@@ -206,28 +195,25 @@ def _member(use: Use, local: Mapping[str, Callable[..., Any]]) -> Member:
     offer = Offer(KIND, use.name, local[use.name]) if use.name in local else find(KIND, use.name)
     instance = offer.make(use.settings)
     owner = Owner(use.as_, offer.distribution, offer.version)
-    refuse_class(instance, owner, argument_name="what its factory returns")
+    refuse_class(instance, owner, argument_name="its factory's result")
     hooks = implementations(instance, Training, owner)
     pair = {"compatkit_state", "compatkit_load_state"}
     lacking = pair - {implementation.hook for implementation in hooks}
     if len(lacking) == 1:
         (present,) = pair - lacking
-        raise owner.error(
-            f"it has {present} without {lacking.pop()}, so a run could not resume. Write both.", present
-        )
+        raise owner.error(f"{present} without {lacking.pop()}: a run could not resume. Write both.", present)
     return Member(use, offer, instance, hooks)
 
 
 def _refuse_shared(members: Sequence[Member]) -> None:
     for left, right in combinations(members, 2):
         if left.instance is right.instance:
-            raise right.owner.error(
-                f"its factory returned the same object as for {left.use.as_!r}. Make a new one in each call."
-            )
+            message = f"its factory returned the same object as for {left.use.as_!r}. Return a new one in each call."
+            raise right.owner.error(message)
 
 
 def _resolve(manager: pluggy.PluginManager, members: Sequence[Member], hook: str) -> tuple[Bound, ...]:
-    """Return what the manager would call for a hook, in its order."""
+    """Return the implementations of a hook, in the manager's calling order."""
     by_name = {member.use.as_: member for member in members}
     called = reversed(getattr(manager.hook, hook).get_hookimpls())
     return tuple(by_name[each.plugin_name].bound(hook, each.function) for each in called)
@@ -239,17 +225,13 @@ def _check_state(state: object, owner: Owner) -> None:
 
     hook = "compatkit_state"
     if not isinstance(state, Mapping):
-        raise owner.error(
-            f"{hook} returned a {type(state).__name__}; return a mapping from names to tensors and JSON values.",
-            hook,
-        )
+        message = f"{hook} returned {type_of(state)}; return a mapping from names to tensors and JSON values."
+        raise owner.error(message, hook)
     try:
-        unstructure(
-            {name: None if isinstance(value, torch.Tensor) else value for name, value in state.items()}
-        )
+        unstructure({name: value for name, value in state.items() if not isinstance(value, torch.Tensor)})
     except FormatError as error:
         raise owner.error(
-            f"{hook} holds what a checkpoint cannot: {error} It takes tensors at the top, and JSON values (texts, "
-            "finite numbers, True, False, None, lists, mappings with texts as keys).",
+            f"{hook} returned something that a checkpoint cannot store: {error} Return a mapping from names to tensors "
+            "and JSON values.",
             hook,
         ) from error

@@ -1,4 +1,4 @@
-"""The regularizers of a run as stated by its caller or recipe: weights, steps, settings, order."""
+"""Selection of a run's regularizers by its caller or recipe: weights, steps, settings, order."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ class Use:
     """A regularizer of a run.
 
     Attributes:
-        name: Name of the plugin: ``"dcc"``, with its kind ``"regularizers.dcc"``, or ``"package:dcc"``
-            where several distributions have one of this name.
+        name: ``"dcc"``, ``"regularizers.dcc"``, or ``"package:dcc"`` if several distributions have the name.
         weight: Factor of its losses, >= 0; 0 leaves it out.
         as_: Name of this instance, in logs, checkpoints, ``before`` and ``after``; the plugin's by default.
         phase: Steps of a task in which it is active.
-        before: Instances that come after this one.
-        after: Instances that come before this one.
+        before: Instances that run after this one.
+        after: Instances that run before this one.
         settings: Keyword arguments of its factory.
     """
 
@@ -44,31 +43,29 @@ class Use:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise PluginError(f"A plugin's name is a text such as 'dcc'; got {self.name!r}.")
+            raise PluginError(f"A plugin's name is a string such as 'dcc'; got {self.name!r}.")
         put = object.__setattr__
         package, colon, plain = self.name.rpartition(":")
         put(self, "name", f"{package}{colon}{plain.removeprefix('regularizers.')}")
         put(self, "as_", self.as_ or self.name.rpartition(":")[2])
         if not isinstance(self.as_, str) or not _INSTANCE.fullmatch(self.as_):
-            raise self._wrong(
-                f"An instance name (as) is lower-case letters, digits and '_.-'; got {self.as_!r}."
+            raise self._error(
+                f"An instance name (as) has lower-case letters, digits and '_.-'; got {self.as_!r}."
             )
         number = isinstance(self.weight, int | float) and not isinstance(self.weight, bool)
         if not number or not 0 <= self.weight < math.inf:
-            raise self._wrong(
-                f"A weight is a number, finite and not negative; got {self.weight!r}. Use 0 to leave the plugin out."
-            )
+            raise self._error(f"A weight is a finite number from 0; got {self.weight!r}.")
         put(self, "weight", float(self.weight))
         for word, names in (("before", self.before), ("after", self.after)):
             listed = (names,) if isinstance(names, str) else names
             if not isinstance(listed, Sequence) or not all(isinstance(text, str) for text in listed):
-                raise self._wrong(
-                    f"before and after name other instances: a text or a list of texts; got {names!r}."
+                raise self._error(
+                    f"before and after name other instances, as a string or a list; got {names!r}."
                 )
             put(self, word, tuple(listed))
         put(self, "settings", dict(self.settings))
 
-    def _wrong(self, message: str) -> PluginError:
+    def _error(self, message: str) -> PluginError:
         return PluginError(f"Plugin {self.name!r}: {message}", plugin=self.name)
 
 
@@ -85,20 +82,20 @@ def use(
     after: str | Sequence[str] = (),
     **settings: Any,
 ) -> Use:
-    """Ask for a regularizer, for example ``use("dcc", weight=0.5, start=1000)``.
+    """Select a regularizer, for example ``use("dcc", weight=0.5, start=1000)``.
 
     Args:
-        name: What the plugin is registered as.
+        name: Name of the plugin, as in ``Use``.
         weight: Factor of its losses, finite, >= 0; 0 leaves it out.
-        as_: Name of this instance; needed where a run uses one plugin twice.
+        as_: Name of this instance; needed if a run uses one plugin twice.
         start: First step of a task in which it is active.
-        stop: First step in which it no longer is; None for the end of the run.
-        before: Instances that come after this one.
-        after: Instances that come before this one.
+        stop: First step in which it is no longer active; None for the end of the run.
+        before: Instances that run after this one.
+        after: Instances that run before this one.
         settings: Keyword arguments of the plugin's factory.
 
     Raises:
-        PluginError: A value is not usable.
+        PluginError: A value is invalid.
     """
     try:
         phase = Phase(start, stop)
@@ -111,7 +108,7 @@ def as_use(value: str | Use | Mapping[str, Any]) -> Use:
     """Return a Use from a name, a Use, or a table of a recipe (``name``, ``weight``, ``as``, ... , settings).
 
     Raises:
-        PluginError: It is none of these, or a value is not usable.
+        PluginError: It is none of these, or a value is invalid.
     """
     if isinstance(value, Use):
         return value
@@ -122,15 +119,11 @@ def as_use(value: str | Use | Mapping[str, Any]) -> Use:
     settings = dict(value)
     name = settings.pop("name", None)
     if not isinstance(name, str):
-        raise PluginError(
-            f"A regularizer's table needs a name, for example name = 'dcc'; got {dict(value)!r}."
-        )
+        raise PluginError(f"A regularizer's table needs a name, such as name = 'dcc'; got {dict(value)!r}.")
     if "as" in settings:
         settings["as_"] = settings.pop("as")
     if not all(isinstance(key, str) for key in settings):
-        raise PluginError(
-            f"Plugin {name!r}: settings are named by texts; got {list(settings)!r}.", plugin=name
-        )
+        raise PluginError(f"Plugin {name!r}: keys must be strings; got {list(settings)!r}.", plugin=name)
     return use(name, **settings)
 
 
@@ -143,8 +136,8 @@ def refuse_twins(wanted: Sequence[Use]) -> None:
     for left, right in combinations(wanted, 2):
         if left.as_ == right.as_:
             raise PluginError(
-                f"Two plugins of this run are called {left.as_!r} ({left.name} and {right.name}). Give one another "
-                f"name: use({right.name!r}, as_='{left.as_}_2'), or as = '{left.as_}_2' in a recipe.",
+                f"Two plugins of this run are called {left.as_!r} ({left.name} and {right.name}). Rename one: "
+                f"use({right.name!r}, as_='{left.as_}_2'), or as = '{left.as_}_2' in a recipe.",
                 plugin=right.name,
             )
 
@@ -153,8 +146,8 @@ def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
     """Return the uses in the order of ``before`` and ``after``, then of instance names.
 
     Args:
-        active: Uses with a weight.
-        dropped: Instances of weight 0, which before and after may name.
+        active: Uses with a weight above 0.
+        dropped: Instances of weight 0, which ``before`` and ``after`` may name.
 
     Raises:
         PluginError: before or after names no instance of the run, or the order has a cycle.
@@ -176,11 +169,11 @@ def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
     except graphlib.CycleError as error:
         circle = " before ".join(error.args[1])
         raise PluginError(
-            f"The order of the plugins is a circle: {circle}. Drop one before= or after= of these.",
+            f"The order of the plugins is a circle: {circle}. Drop one of these before= or after=.",
             plugin=error.args[1][0],
         ) from error
-    placed: dict[str, Use] = {}
-    while len(placed) < len(by_name):
-        name = min(name for name in by_name if name not in placed and earlier[name] <= placed.keys())
-        placed[name] = by_name[name]
-    return list(placed.values())
+    result: dict[str, Use] = {}
+    while len(result) < len(by_name):
+        name = min(name for name in by_name if name not in result and earlier[name] <= result.keys())
+        result[name] = by_name[name]
+    return list(result.values())

@@ -16,7 +16,7 @@ from compatkit.plugins.implementations import signature_of
 from compatkit.plugins.isolation import Owner, suggestion
 
 RESERVED = ("name", "weight", "as", "as_", "start", "stop", "before", "after")
-"""Words of a run's table for any regularizer, which cannot be settings."""
+"""Keys of every regularizer's table in a recipe, which cannot be settings."""
 
 
 _PLAIN: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "None": type(None)}
@@ -29,8 +29,8 @@ class Setting:
 
     Attributes:
         required: Whether it lacks a default.
-        default: Plain JSON value (other values as their text); None where required.
-        annotation: As written, or empty.
+        default: JSON value (other values as text); None if required.
+        annotation: Source text of the annotation, or empty.
         many: Whether it is ``**name``, which accepts any setting.
     """
 
@@ -53,7 +53,7 @@ def settings_of(factory: Callable[..., Any], owner: Owner, *, filled: int = 0) -
     Args:
         factory: A function or a class.
         owner: The plugin, for messages.
-        filled: Number of leading arguments that compatkit passes, which are no settings.
+        filled: Number of leading arguments that compatkit passes; they are not settings.
 
     Raises:
         PluginError: Python cannot read the factory's arguments.
@@ -94,12 +94,12 @@ def takes_one(factory: Callable[..., Any]) -> bool:
 def check_settings(values: Mapping[str, Any], known: Sequence[Setting], owner: Owner) -> None:
     """Raise for unknown settings, missing ones, and values of another type.
 
-    Only flags and numbers are compared with their annotation, as Python takes any text for a true flag.
+    Only types of flags and numbers are checked, because any nonempty string counts as a true flag.
 
     Args:
         values: Settings of the user, by name.
         known: Parameters of the factory.
-        owner: For messages.
+        owner: Plugin that error messages name.
 
     Raises:
         PluginError: The message has the known settings and the nearest name.
@@ -109,26 +109,19 @@ def check_settings(values: Mapping[str, Any], known: Sequence[Setting], owner: O
     if not any(setting.many for setting in known):
         for name in values:
             if name not in legal:
-                raise owner.error(
-                    f"there is no setting {name!r}.{suggestion(name, legal)} The settings are: {shown}."
-                )
+                raise owner.error(f"no setting {name!r}.{suggestion(name, legal)} The settings are: {shown}.")
     for setting in known:
         if setting.required and setting.name not in values:
             raise owner.error(f"the setting {setting.name!r} is needed. The settings are: {shown}.")
         if setting.name in values and not _fits(values[setting.name], setting.annotation):
-            raise owner.error(
-                f"the setting {setting.name!r} is {_words(setting.annotation)}; got {values[setting.name]!r}."
-            )
+            expected = " or ".join(_WORDS[part] for part in setting.annotation.split(" | "))
+            raise owner.error(f"the setting {setting.name!r} is {expected}; got {values[setting.name]!r}.")
 
 
 def fits(value: Any, hint: Any) -> bool:
     """Return whether a value has an annotated type: a plain one, a Literal, a union, or a tuple of these.
 
-    ``float`` accepts integers too; True and False are no numbers here.
-
-    Args:
-        value: Of a setting.
-        hint: Its annotation.
+    ``float`` accepts integers too; True and False do not count as numbers.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
@@ -146,17 +139,13 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def _fits(value: Any, annotation: str) -> bool:
-    """Return whether a value is of an annotated plain type; other types are left to the factory."""
+    """Return whether a value has an annotated plain type; other types are left to the factory."""
     kinds = [_PLAIN.get(part) for part in annotation.split(" | ")]
     return None in kinds or any(fits(value, kind) for kind in kinds)
 
 
-def _words(annotation: str) -> str:
-    return " or ".join(_WORDS[part] for part in annotation.split(" | "))
-
-
 def plain(value: Any) -> Any:
-    """Return a value as JSON values; other types and non-finite numbers become texts."""
+    """Convert a value to JSON values; other types and non-finite numbers become strings."""
     value = native(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from compatkit.foundation.threads import AHEAD, MOST, each, processors
+from compatkit.foundation.threads import AHEAD, MAX_THREADS, each, processors
 
 
 @pytest.mark.parametrize("piece", [1, 3, 1000])
@@ -31,7 +31,7 @@ def test_few_items_are_taken_before_results_are() -> None:
 
     results = each(lambda number: number, items(), 2)
     assert next(results) == 0
-    assert len(taken) <= 2 * AHEAD * MOST + 2
+    assert len(taken) <= 2 * AHEAD * MAX_THREADS + 2
     results.close()
     assert len(taken) < 200
 
@@ -52,7 +52,7 @@ def test_the_first_error_of_the_items_is_raised_and_the_pool_works_on() -> None:
 
 def test_there_is_one_pool_of_as_many_threads_as_processors() -> None:
     names = {one for _ in range(3) for one in each(lambda _: threading.current_thread().name, range(200))}
-    assert 1 <= len(names) <= min(MOST, processors())
+    assert 1 <= len(names) <= min(MAX_THREADS, processors())
 
 
 def _squares(results: multiprocessing.SimpleQueue) -> None:

@@ -166,7 +166,7 @@ def test_import_that_moves_global_state_is_put_back(module: Write) -> None:
 @pytest.mark.case("I")
 def test_hooks_of_another_version(module: Write) -> None:
     module("compatkit_api = 2\n" + GOOD)
-    assert "written for version 2 of the hooks; this compatkit has version 1" in refused()
+    assert "needs version 2 of the hooks; this compatkit has version 1" in refused()
 
 
 @pytest.mark.parametrize("stated", ["1", "'>=1,<3'"])
@@ -193,22 +193,22 @@ HOOK = "@hookimpl\ndef compatkit_regularizers(register):\n    "
             "@hookimpl\ndef compatkit_regularisers(register): ...",
             "no hook 'compatkit_regularisers'. Did you mean 'compatkit_regularizers'",
         ),
-        ("def compatkit_regularizers(register): ...", "has no marker, so it would never be called"),
-        ("@hookimpl\ndef compatkit_losses(step): ...", "is a training hook and belongs to the object"),
+        ("def compatkit_regularizers(register): ...", "without a marker, so it would never be called"),
+        ("@hookimpl\ndef compatkit_losses(step): ...", "is a training hook. Make it a method of the object"),
         (
             "@hookimpl\ndef compatkit_regularizers(registry): ...",
-            "argument 'registry' that the hook does not have. Did you mean 'register'",
+            "has no argument 'registry'. Did you mean 'register'",
         ),
         (HOOK + "register('other', dict)", "registers other, not 'mine'"),
         (HOOK + "pass", "registers nothing, not 'mine'"),
-        (HOOK + "return {'mine': dict}", "returned a dict; nothing is done with it"),
-        (HOOK + "register('mine', 3)", "registers 3 as 'mine', which is no factory"),
+        (HOOK + "return {'mine': dict}", "returned a dict, which is ignored"),
+        (HOOK + "register('mine', 3)", "registers 3 as 'mine', which is not callable"),
         (HOOK + "register('Mine!', dict)", "registers the name 'Mine!'"),
         (HOOK + "register('mine', dict); register('mine', dict)", "registers 'mine' twice"),
         (HOOK + "1 / 0", "compatkit_regularizers failed: ZeroDivisionError"),
         (
             HOOK + "register('mine', lambda weight=1: 0)",
-            "has a setting 'weight', a word that a run uses itself",
+            "has a setting 'weight', which is reserved",
         ),
     ],
 )

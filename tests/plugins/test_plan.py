@@ -64,16 +64,16 @@ class TestTraps:
 
     def test_missing_marker(self) -> None:
         text = refused(made(compatkit_losses=lambda self, step: {}))
-        assert "'compatkit_losses' is a method and has no marker" in text
+        assert "'compatkit_losses' is a method without a marker" in text
 
     def test_marker_of_another_project(self) -> None:
         theirs = pluggy.HookimplMarker("pytest")
         text = refused(made(compatkit_losses=theirs(lambda self, step: {})))
-        assert "has no marker, so it would never be called" in text
+        assert "without a marker, so it would never be called" in text
 
     def test_marker_for_declaring_hooks(self) -> None:
         theirs = pluggy.HookspecMarker("compatkit")
-        assert "has no marker" in refused(made(compatkit_losses=theirs(lambda self, step: {})))
+        assert "without a marker" in refused(made(compatkit_losses=theirs(lambda self, step: {})))
 
     def test_class_in_place_of_an_instance(self) -> None:
         assert "is the class 'Counter', not an instance. Give Counter(...)" in refused(lambda: Counter)
@@ -84,16 +84,14 @@ class TestTraps:
 
     def test_argument_that_the_hook_does_not_have(self) -> None:
         text = refused(made(compatkit_views=hookimpl(lambda self, batches: batches)))
-        assert "argument 'batches' that the hook does not have. Did you mean 'batch'?" in text
+        assert "has no argument 'batches'. Did you mean 'batch'?" in text
         assert "compatkit_views(step, batch)" in text
 
     @pytest.mark.parametrize(
         "function", [lambda self, *step: {}, lambda self, **step: {}, lambda self, *, step: {}]
     )
     def test_arguments_that_are_never_passed(self, function: Any) -> None:
-        assert "*args, **kwargs and keyword-only arguments are not passed to hooks" in refused(
-            made(compatkit_losses=hookimpl(function))
-        )
+        assert "only plain arguments are passed" in refused(made(compatkit_losses=hookimpl(function)))
 
     @pytest.mark.parametrize("options", [{"wrapper": True}, {"hookwrapper": True}])
     def test_wrapper(self, options: dict[str, bool]) -> None:
@@ -108,27 +106,23 @@ class TestTraps:
     @pytest.mark.parametrize("option", ["tryfirst", "trylast"])
     def test_order_of_its_own(self, option: str) -> None:
         marked = hookimpl(**{option: True})(lambda self, step: {})
-        assert "Hooks run sorted by plugin name; use before= and after= of the run" in refused(
-            made(compatkit_losses=marked)
-        )
+        assert "Order plugins by before= and after= of the run" in refused(made(compatkit_losses=marked))
 
     def test_generator(self) -> None:
         def losses(self: Any, step: Any) -> Any:
             yield {}
 
-        assert "calling it would only create a generator or coroutine, not run its body" in refused(
+        assert "is a generator or a coroutine. Use a plain def" in refused(
             made(compatkit_losses=hookimpl(losses))
         )
 
     def test_no_hooks(self) -> None:
-        assert "it implements no hook. Write at least one of compatkit_task, compatkit_set_up" in refused(
-            made()
-        )
+        assert "it implements no hook. Write one of compatkit_task, compatkit_set_up" in refused(made())
         assert "it implements no hook" in refused(lambda: None)
 
     def test_property(self) -> None:
         text = refused(made(compatkit_losses=property(lambda self: 1)))
-        assert "'compatkit_losses' is a property and has no marker" in text
+        assert "'compatkit_losses' is a property without a marker" in text
 
     def test_registration_hook_on_the_object(self) -> None:
         text = refused(made(compatkit_metrics=hookimpl(lambda self, register: None)))
@@ -136,7 +130,7 @@ class TestTraps:
 
     def test_state_that_cannot_be_loaded(self) -> None:
         text = refused(made(compatkit_state=hookimpl(lambda self: {})))
-        assert "has compatkit_state without compatkit_load_state" in text
+        assert "compatkit_state without compatkit_load_state" in text
 
     def test_method_of_another_name_for_a_hook(self) -> None:
         renamed = hookimpl(specname="compatkit_losses")(lambda self, step: {})
@@ -227,14 +221,14 @@ class TestStates:
         states = run("counter", use("counter", as_="other")).states()
         with pytest.raises(PluginError, match="a state of the plugin 'other', which this run does not have"):
             run("counter").load_states(states)
-        with pytest.raises(PluginError, match="'counter': the checkpoint holds no state of it"):
+        with pytest.raises(PluginError, match="'counter': the checkpoint has no state of it"):
             run("counter").load_states({})
 
     @pytest.mark.parametrize(
         ("state", "message"),
         [
             (None, "returned a NoneType; return a mapping"),
-            ({"a": object()}, "holds what a checkpoint cannot: .*object"),
+            ({"a": object()}, "returned something that a checkpoint cannot store: .*object"),
             ({"a": {"b": [1, {2}]}}, r"a\.b\[1\]: expected a JSON value, got set"),
             ({"a": [torch.zeros(1)]}, r"a\[0\]: expected a JSON value, got Tensor"),
             ({"a": float("nan")}, "a: JSON has no nan"),

@@ -47,12 +47,12 @@ def test_a_recipe_says_the_same_as_python() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"weight": -1.0}, "finite and not negative; got -1.0"),
-        ({"weight": math.nan}, "finite and not negative; got nan"),
-        ({"weight": math.inf}, "finite and not negative; got inf"),
-        ({"weight": True}, "finite and not negative; got True"),
-        ({"weight": "1"}, "finite and not negative; got '1'"),
-        ({"as": "a/b"}, r"instance name \(as\) is lower-case letters"),
+        ({"weight": -1.0}, "finite number from 0; got -1.0"),
+        ({"weight": math.nan}, "finite number from 0; got nan"),
+        ({"weight": math.inf}, "finite number from 0; got inf"),
+        ({"weight": True}, "finite number from 0; got True"),
+        ({"weight": "1"}, "finite number from 0; got '1'"),
+        ({"as": "a/b"}, r"instance name \(as\) has lower-case letters"),
         ({"start": -1}, "'start' must be a whole number from 0 up; got -1"),
         ({"stop": 1.5}, "'stop' must be a whole number from 0 up"),
         ({"start": 5, "stop": 5}, "stop must be greater than start"),

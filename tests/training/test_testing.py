@@ -292,16 +292,16 @@ def test_good_builder() -> None:
     ("bend", "message"),
     [
         ("seeds", "seeds torch's random state"),
-        ("grows", r"gives another network in the second call: \['more.bias', 'more.weight'\] differ"),
+        ("grows", r"returns another network in the second call: \['more.bias', 'more.weight'\] differ"),
         ("numpy", r"draws other weights from the same seed: \['first.weight'\] differ"),
         ("global", "changed torch's default dtype; it was restored"),
-        ("shares", "gives the same weights twice"),
+        ("shares", "returns the same weights twice"),
         ("other images", "fails on 2 x 1 x 4 x 4 images in train mode: RuntimeError"),
-        ("auxiliary", r"gives a network with tuple in train mode, where logits \(2, classes\) are due"),
-        ("map", r"gives a network with \(2, 3, 4, 4\) in train mode"),
+        ("auxiliary", r"returns a network with output tuple in train mode; expected logits \(2, classes\)"),
+        ("map", r"returns a network with output \(2, 3, 4, 4\) in train mode"),
         ("drops", "other logits for the same images in eval mode"),
         ("ignores classes", "builds the same network for 3 and 4 classes"),
-        ("unnamed", r"does not state its class layer: \['last.bias', 'last.weight'\] follow num_classes"),
+        ("unnamed", r"does not state its class layer: \['last.bias', 'last.weight'\] depend on num_classes"),
         ("two class layers", r"does not state its class layer: \['first.bias', 'first.weight'\]"),
     ],
 )
@@ -318,11 +318,11 @@ def test_what_is_no_builder() -> None:
     listed.names = ("one", "two")  # type: ignore[attr-defined]
     with pytest.raises(PluginError, match="does not list 'three' among its names: one, two"):
         assert_builder(listed, "three")
-    with pytest.raises(PluginError, match="arguments that no manifest can hold"):
+    with pytest.raises(PluginError, match="arguments that a manifest cannot store"):
         assert_builder(Net, "any", width={1})
     with pytest.raises(PluginError, match="takes no model name"):
         assert_builder(lambda: Net("any"), "any")
-    with pytest.raises(PluginError, match="gave a str, not a network"):
+    with pytest.raises(PluginError, match="returned a str, not a torch.nn.Module"):
         assert_builder(lambda model: model, "any")
     with pytest.raises(PluginError, match="there is no setting 'depth'"):
         assert_builder(Net, "any", depth=3)
