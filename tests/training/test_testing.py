@@ -299,7 +299,7 @@ def test_good_builder() -> None:
         ("other images", "fails on 2 x 1 x 4 x 4 images in train mode: RuntimeError"),
         ("auxiliary", r"returns a network with output tuple in train mode; expected logits \(2, classes\)"),
         ("map", r"returns a network with output \(2, 3, 4, 4\) in train mode"),
-        ("drops", "other logits for the same images in eval mode"),
+        ("drops", "logits vary in eval mode"),
         ("ignores classes", "builds the same network for 3 and 4 classes"),
         ("unnamed", r"does not state its class layer: \['last.bias', 'last.weight'\] depend on num_classes"),
         ("two class layers", r"does not state its class layer: \['first.bias', 'first.weight'\]"),
@@ -322,9 +322,9 @@ def test_what_is_no_builder() -> None:
         assert_builder(Net, "any", width={1})
     with pytest.raises(PluginError, match="takes no model name"):
         assert_builder(lambda: Net("any"), "any")
-    with pytest.raises(PluginError, match="returned a str, not a torch.nn.Module"):
+    with pytest.raises(PluginError, match="returned a str, not a"):
         assert_builder(lambda model: model, "any")
-    with pytest.raises(PluginError, match="there is no setting 'depth'"):
+    with pytest.raises(PluginError, match="no setting 'depth'"):
         assert_builder(Net, "any", depth=3)
 
 
