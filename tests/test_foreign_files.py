@@ -26,7 +26,7 @@ from far import export, import_layout
 from hostile import NAME, build, edited, kinds, put_in_place, read_everything, weights
 
 import compatkit as ck
-from compatkit.data.tables import read_list
+from compatkit.data.tables import read_table
 from compatkit.errors import CompatkitError, SignatureError
 from compatkit.experiments.recipes.files import parse
 from compatkit.foundation.codec import digest
@@ -154,7 +154,7 @@ DOORS: Mapping[str, Door] = {
     "exported component": Door(".safetensors", ck.load_exported, written(weights(1))),
     "recipe": Door(".toml", parse, written(b'prefix = "a"\n[trainer]\nsteps = 1\n')),
     "pack": Door(".npz", ck.data.load, pack),
-    "table": Door(".csv", read_list, table),
+    "table": Door(".csv", read_table, table),
     "shards": Door(".tar", ck.data.load, shard),
     "image": Door(".png", lambda place: list(arrays(place)), picture),
     "private key": Door(".pem", SigningKey.load, key),

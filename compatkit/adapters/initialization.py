@@ -14,13 +14,7 @@ from torch.nn import Parameter
 
 from compatkit.adapters.functionmode import FunctionWatch
 
-_DRAWS = {
-    Tensor.normal_,
-    Tensor.uniform_,
-    Tensor.exponential_,
-    Tensor.bernoulli_,
-    Tensor.erfinv_,
-}
+_DRAWS = {Tensor.normal_, Tensor.uniform_, Tensor.exponential_, Tensor.bernoulli_, Tensor.erfinv_}
 
 _CONSTANT = frozenset({"constant_", "zeros_", "ones_", "eye_", "dirac_"})
 """Buffers outside the state dict may be filled with these."""

@@ -17,7 +17,7 @@ from compatkit.reports.writing import write
 
 if TYPE_CHECKING:
     from compatkit.data.split import Split
-    from compatkit.data.summary import Copies, DataSurvey, Range
+    from compatkit.data.summary import Copies, DataSummary, Range
 
 ROWS, COLUMNS, SIDE = 24, 8, 96
 """Contact sheet: most classes, most images of each, and pixels a side."""
@@ -42,11 +42,11 @@ def show(options: DataShowOptions) -> int | None:
 
     NAME is its name, path or address.
     """
-    from compatkit.data.summary import survey
+    from compatkit.data.summary import summarize
 
     with progress("data") as report:
         splits, others = _splits(options, report)
-        result = attrs.evolve(survey(splits, report), others=others)
+        result = attrs.evolve(summarize(splits, report), others=others)
     if options.sheet is not None:
         write(options.sheet, sheet(splits[0], set(result.parts[0].damaged)))
     if options.json:
@@ -85,26 +85,28 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
 def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], dict[str, int]]:
     """Return training and test images, or unlabeled images, and counts of unread files by kind."""
     from compatkit.data import load
-    from compatkit.data.skipped import LeftOutWarning
-    from compatkit.data.unlabeled import is_bare, is_flat, read_unlabeled
+    from compatkit.data.skipped import SkippedFilesWarning
+    from compatkit.data.unlabeled import is_image_folder, is_unlabeled_pack, read_unlabeled
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        if is_flat(options.name) or (options.name.endswith(".npz") and is_bare(options.name)):
+        if is_image_folder(options.name) or (
+            options.name.endswith(".npz") and is_unlabeled_pack(options.name)
+        ):
             splits = [read_unlabeled(options.name)]
         else:
             data = load(options.name, **options.place, progress=report)
             splits = [data.train, data.test]
     others: dict[str, int] = {}
     for warning in caught:
-        if isinstance(warning.message, LeftOutWarning):
+        if isinstance(warning.message, SkippedFilesWarning):
             others |= warning.message.counts
         else:
             warn(str(warning.message))
     return splits, others
 
 
-def _print(survey: DataSurvey) -> None:
+def _print(summary: DataSummary) -> None:
     head = ("split", "images", "classes", "height", "width", "kinds", "damaged", "copies")
     table = [
         (
@@ -117,26 +119,26 @@ def _print(survey: DataSurvey) -> None:
             f"{len(part.damaged):,}",
             f"{part.copies.count:,}",
         )
-        for part in survey.parts
+        for part in summary.parts
     ]
     columns([head, *table], right=(1, 2, 6, 7))
-    classes = survey.parts[0].classes
+    classes = summary.parts[0].classes
     if classes:
         click.echo()
-        rows = [(label, *(f"{part.classes[label]:,}" for part in survey.parts)) for label in classes]
-        names = [part.name for part in survey.parts]
+        rows = [(label, *(f"{part.classes[label]:,}" for part in summary.parts)) for label in classes]
+        names = [part.name for part in summary.parts]
         columns([("class", *names), *rows], right=range(1, len(names) + 1))
-    for part in survey.parts:
+    for part in summary.parts:
         if part.damaged:
             click.echo()
             paragraph(
                 f'{part.name}: damaged are {first(part.damaged, SHOWN)}. In a recipe, damaged = "skip" leaves them out.'
             )
         _print_copies(f"Within {part.name}", part.copies)
-    if survey.shared is not None:
-        _print_copies(f"In {survey.parts[1].name} and in {survey.parts[0].name}", survey.shared)
-    if survey.others:
-        kinds = first([f"{kind} {count:,}" for kind, count in survey.others.items()], SHOWN)
+    if summary.shared is not None:
+        _print_copies(f"In {summary.parts[1].name} and in {summary.parts[0].name}", summary.shared)
+    if summary.others:
+        kinds = first([f"{kind} {count:,}" for kind, count in summary.others.items()], SHOWN)
         click.echo()
         paragraph(f"Not read: {kinds}. Convert photos among these to JPEG or PNG to use them.")
 
@@ -151,4 +153,7 @@ def _print_copies(where: str, copies: Copies) -> None:
 
 
 def _range(sides: Range | None) -> str:
-    return "" if sides is None else f"{sides[0]}" if sides[0] == sides[2] else "{} - {:g} - {}".format(*sides)
+    if sides is None:
+        return ""
+    low, median, high = sides
+    return f"{low}" if low == high else f"{low} to {high}, median {median:g}"

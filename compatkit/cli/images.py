@@ -88,10 +88,10 @@ class NamedDataOptions(DataOptions):
             DataError: There are no such images.
             UnknownName: There is no such data set.
         """
-        from compatkit.data.unlabeled import is_bare, is_flat, read_unlabeled
+        from compatkit.data.unlabeled import is_image_folder, is_unlabeled_pack, read_unlabeled
 
         tests = None if test is None else self.load(test).test
-        if is_flat(name) or (name.endswith(".npz") and is_bare(name)):
+        if is_image_folder(name) or (name.endswith(".npz") and is_unlabeled_pack(name)):
             return read_unlabeled(name, damaged=self.damaged), tests
         folder = Path(name).expanduser()
         data = self.load(str(folder.absolute()) if folder.is_dir() else name)

@@ -96,7 +96,7 @@ def _photos(places: tuple[str, ...]) -> tuple[Split, dict[str, int]]:
     """
     import numpy as np
 
-    from compatkit.data.imagefiles import listed
+    from compatkit.data.imagefiles import image_files
     from compatkit.data.split import NO_CLASSES, Split
 
     files, others = list[str](), Counter[str]()
@@ -106,7 +106,7 @@ def _photos(places: tuple[str, ...]) -> tuple[Split, dict[str, int]]:
             raise DataError(f"There is no file or folder {place}.", subject=place)
         files += _files(path, others) if path.is_dir() else [str(path)]
     root = Path(files[0]).anchor
-    images = listed(Path(root), [file.removeprefix(root) for file in files])
+    images = image_files(Path(root), [file.removeprefix(root) for file in files])
     labels = np.zeros(len(files), dtype=np.int64)
     return Split(images, labels, NO_CLASSES, "photos"), dict(others.most_common())
 
@@ -117,15 +117,15 @@ def _facts(best: Prediction) -> dict[str, Any]:
 
 def _files(folder: Path, others: Counter[str]) -> list[str]:
     """Return the image files of a folder; count what is left out, and warn."""
-    from compatkit.data.skipped import LeftOutWarning
-    from compatkit.data.unlabeled import images_in
+    from compatkit.data.skipped import SkippedFilesWarning
+    from compatkit.data.unlabeled import find_images
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        images = images_in(folder.resolve())
+        images = find_images(folder.resolve())
     for warning in caught:
         warn(str(warning.message))
-        if isinstance(warning.message, LeftOutWarning):
+        if isinstance(warning.message, SkippedFilesWarning):
             others.update(warning.message.counts)
     return [images.reader.name(place) for place in range(len(images))]
 

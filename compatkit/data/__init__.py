@@ -1,4 +1,4 @@
-"""Data sets: images with class names, read from packs, folders and torchvision's files, or from plugins.
+"""Data sets: images with class names, read from packs, folders, tables and shards, or from plugins.
 
 Everything is imported on first use, so that listing and checking components stays light.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compatkit.data.loading import load
     from compatkit.data.specification import load_spec
 
-_HOMES = {
+_MODULES = {
     "DataSet": "compatkit.data.dataset",
     "Split": "compatkit.data.dataset",
     "load": "compatkit.data.loading",
@@ -22,19 +22,13 @@ _HOMES = {
     "read_folder": "compatkit.data.folders",
 }
 
-__all__ = [
-    "DataSet",
-    "Split",
-    "load",
-    "load_spec",
-    "read_folder",
-]
+__all__ = ["DataSet", "Split", "load", "load_spec", "read_folder"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'compatkit.data' has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""Arrays that follow from files, such as digests, remembered in the user's cache folder; never needed, only quicker."""
+"""Arrays computed from files, such as digests, cached in the user's cache folder; they can always be computed again."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from numpy.typing import NDArray
 from compatkit.foundation.cache import above
 
 
-def recalled(name: str) -> dict[str, NDArray[Any]]:
-    """Return what is remembered under a name; nothing where the file is not there, or damaged."""
+def load(key: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays cached under a key; empty if the file is missing or damaged."""
     with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError):
-        with _place(name).open("rb") as file, np.load(file, allow_pickle=False) as columns:
-            return {column: columns[column] for column in columns.files}
+        with _path(key).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
     return {}
 
 
-def remember(name: str, **columns: NDArray[Any]) -> None:
-    """Write arrays, whole or not at all; where that fails, they are made again next time.
+def save(key: str, **arrays: NDArray[Any]) -> None:
+    """Write arrays atomically; errors of the file system are ignored.
 
     Args:
-        name: Of the file, without its ending: a digest of all that the values follow from.
-        columns: Arrays by name, not of objects.
+        key: Digest of everything that the arrays are computed from.
+        arrays: Arrays by name, not of objects.
     """
-    place = _place(name)
+    path = _path(key)
     with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=place.parent, suffix=".tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, allow_pickle=False, **columns)
-            os.replace(draft, place)
+                np.savez(file, allow_pickle=False, **arrays)
+            os.replace(draft, path)
         except BaseException:
             os.unlink(draft)
             raise
 
 
-def _place(name: str) -> Path:
-    return above() / "images" / f"{name}.npz"
+def _path(key: str) -> Path:
+    return above() / "images" / f"{key}.npz"

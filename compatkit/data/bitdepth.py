@@ -1,6 +1,6 @@
-"""The scale of values that are not 8 bits a channel: what the file states, else the full range of its type.
+"""Range of image values that are not 8 bits per channel: the range the file states, else the full range of its type.
 
-Values that contradict their scale are refused, since one cannot tell a dark picture from one of fewer bits. Tags are
+Values that contradict their range are refused, since a dark picture cannot be told from one of fewer bits. Tags are
 those of TIFF 6.0 (Adobe, 1992): BitsPerSample (258), PhotometricInterpretation (262), MinSampleValue (280) and
 MaxSampleValue (281), ColorMap (320), SampleFormat (339), SMinSampleValue (340) and SMaxSampleValue (341).
 """
@@ -20,149 +20,149 @@ if TYPE_CHECKING:
     from compatkit.data.transforms import Images
 
 DARK = 4
-"""Whole numbers that all lie below this part of their scale are refused: 255 of 1,023 levels, 4,095 of 16,383."""
+"""Integers that all lie below this part of their range are refused: 255 of 1,023 levels, 4,095 of 16,383."""
 HALF_LEVEL = 1 / 510
-"""What a floating-point value may lie outside 0 to 1: it is rounded to black or white anyway."""
-SIXTEEN = 65535
+"""Tolerance of floating-point values outside 0 to 1: they round to black or white anyway."""
+MAX_16_BIT = 65535
 WHITE_IS_ZERO, PALETTE = 0, 3
-"""Of PhotometricInterpretation."""
-SIGNED, REAL = 2, 3
-"""Of SampleFormat."""
-FULL = "; write it with 8 bits, or over the full range of 16"
+"""Values of PhotometricInterpretation."""
+SIGNED, FLOAT = 2, 3
+"""Values of SampleFormat."""
+REMEDY = "; save it with 8 bits, or with 16 at full range"
 
 
 @attrs.frozen
 class ValueRange:
-    """What black and white are.
+    """Values of black and white.
 
     Attributes:
         low: Value of black.
         high: Value of white.
         inverted: Whether the low end is white.
-        stated: Whether the file itself says so; else it is the full range of the type, which values may contradict.
-        cut: Whether values have 16 bits of which the decoder gives the upper 8.
+        stated: Whether the file states the range; else it is the full range of the type, which values may contradict.
+        truncated: Whether values have 16 bits of which the decoder returns the upper 8.
     """
 
     low: float
     high: float
     inverted: bool = False
     stated: bool = False
-    cut: bool = False
+    truncated: bool = False
 
 
-def scale_of(image: Image) -> ValueRange | None:
-    """Return the scale of an image that is not yet loaded; None where nothing tells it.
+def value_range(image: Image) -> ValueRange | None:
+    """Return the range of an image that is not yet loaded; None if it is unknown.
 
     Raises:
-        ValueError: The file states a range that cannot be told from the extremes of this picture, or that is of no use.
+        ValueError: The file states a range that may be just the extremes of this picture, or that cannot be used.
     """
     tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
-    bits = _one(tags.get(258, 1))
-    stated, words = _stated(tags, bits), _words(image)
+    bits = _single(tags.get(258, 1))
+    stated, arguments = _stated_range(tags, bits), _decoder_arguments(image)
     if image.mode == "F":
-        scale = ValueRange(*(stated or (0.0, 1.0)), stated=stated is not None)
+        values = ValueRange(*(stated or (0.0, 1.0)), stated=stated is not None)
     elif image.mode.startswith("I;16"):
-        most = 2**bits - 1 if tags else SIXTEEN
-        scale = ValueRange(*(stated or (0, most)), stated=stated is not None or most < SIXTEEN)
+        high = 2**bits - 1 if tags else MAX_16_BIT
+        values = ValueRange(*(stated or (0, high)), stated=stated is not None or high < MAX_16_BIT)
     elif image.mode == "I" and image.format == "PPM":
-        scale = ValueRange(0, SIXTEEN, stated=any(word not in ("L", "I;16B", SIXTEEN) for word in words))
+        full = all(argument in ("L", "I;16B", MAX_16_BIT) for argument in arguments)
+        values = ValueRange(0, MAX_16_BIT, stated=not full)
     elif image.mode == "I":
         return None if stated is None else ValueRange(*stated, stated=True)
     else:
-        _check_colors(tags)
-        if _one(tags.get(339, 1)) == SIGNED:
+        _check_palette(tags)
+        if _single(tags.get(339, 1)) == SIGNED:
             return None
         if stated is not None:
-            raise ValueError(f"it states that its values end at {stated[1]:,} of {2**bits - 1:,}{FULL}")
-        return ValueRange(0, 255, cut=any(word == SIXTEEN or ";16" in str(word) for word in words))
-    return attrs.evolve(scale, inverted=tags.get(262) == WHITE_IS_ZERO)
+            raise ValueError(f"it states that its values end at {stated[1]:,} of {2**bits - 1:,}{REMEDY}")
+        truncated = any(argument == MAX_16_BIT or ";16" in str(argument) for argument in arguments)
+        return ValueRange(0, 255, truncated=truncated)
+    return attrs.evolve(values, inverted=tags.get(262) == WHITE_IS_ZERO)
 
 
-def _words(image: Image) -> list[Any]:
+def _decoder_arguments(image: Image) -> list[Any]:
     """Return the arguments of a file's decoder: the layout of its values, and for a PPM the stated maximum."""
-    words = [tile[3] for tile in getattr(image, "tile", [])]
-    return [word for argument in words for word in (argument if isinstance(argument, tuple) else (argument,))]
+    arguments = [tile[3] for tile in getattr(image, "tile", [])]
+    return [item for entry in arguments for item in (entry if isinstance(entry, tuple) else (entry,))]
 
 
-def _stated(tags: Mapping[int, Any], bits: int) -> tuple[float, float] | None:
-    """Return the range that a TIFF states, where that is less than the full one: of whole bits, or 0 to 1.
+def _stated_range(tags: Mapping[int, Any], bits: int) -> tuple[float, float] | None:
+    """Return the range that a TIFF states if it is less than the full one: a number of bits, or 0 to 1.
 
     Raises:
-        ValueError: It is another, which may be no more than the extremes of this picture, as the format has it.
+        ValueError: The range is another, which the format allows to be just the extremes of this picture.
     """
     low, high = tags.get(340, tags.get(280)), tags.get(341, tags.get(281))
     if low is None and high is None:
         return None
-    real = _one(tags.get(339, 1)) == REAL
-    full = 1.0 if real else 2**bits - 1
-    low, high = 0 if low is None else _one(low), full if high is None else _one(high)
+    is_float = _single(tags.get(339, 1)) == FLOAT
+    full = 1.0 if is_float else 2**bits - 1
+    low, high = 0 if low is None else _single(low), full if high is None else _single(high)
     if (low, high) == (0, full):
-        return (0.0, 1.0) if real else None
+        return (0.0, 1.0) if is_float else None
     if low == 0 and high > 0 and float(high + 1).is_integer() and (int(high) + 1) & int(high) == 0:
         return 0, high
     raise ValueError(
-        f"it states that its values go from {low:g} to {high:g}, its scale or the extremes of this one{FULL}"
+        f"it states values from {low:g} to {high:g}, either its range or the extremes of this picture{REMEDY}"
     )
 
 
-def _one(values: Any) -> Any:
-    """Return the value of a tag, which is the same for each channel.
+def _single(values: Any) -> Any:
+    """Return the value of a tag, which must be the same for each channel.
 
     Raises:
-        ValueError: It is not.
+        ValueError: Channels differ.
     """
-    several = set(values) if isinstance(values, tuple) else {values}
-    if len(several) != 1:
+    distinct = set(values) if isinstance(values, tuple) else {values}
+    if len(distinct) != 1:
         raise ValueError("its channels have different bits or ranges")
-    return several.pop()
+    return distinct.pop()
 
 
-def _check_colors(tags: Mapping[int, Any]) -> None:
+def _check_palette(tags: Mapping[int, Any]) -> None:
     colors = tags.get(320, ()) if tags.get(262) == PALETTE else ()
-    if colors and 0 < max(colors) < SIXTEEN // DARK:
-        raise ValueError(f"its table of colors ends at {max(colors):,} of {SIXTEEN:,}{FULL}")
+    if colors and 0 < max(colors) < MAX_16_BIT // DARK:
+        raise ValueError(f"its color table ends at {max(colors):,} of {MAX_16_BIT:,}{REMEDY}")
 
 
-def gray(values: NDArray[Any], scale: ValueRange) -> Images:
-    """Return values as 8 bits: whole numbers rounded down, as by 257 of 16 bits, floating-point ones to the nearest.
+def to_8_bit(values: NDArray[Any], scale: ValueRange) -> Images:
+    """Return values as 8 bits: integers rounded down (16 bits are divided by 257), floats to the nearest.
 
     Args:
-        values: Of one image, of any shape.
-        scale: Of them.
+        values: Values of one image, any shape.
+        scale: Range of the values.
 
     Raises:
-        ValueError: They are not finite, lie outside the scale, or end far below it.
+        ValueError: Values are not finite, outside the range, or end far below its high end.
     """
-    whole = values.dtype.kind in "iu"
-    if not whole and not np.isfinite(values).all():
-        raise ValueError("some of its values are no finite numbers")
+    integer = values.dtype.kind in "iu"
+    if not integer and not np.isfinite(values).all():
+        raise ValueError("some of its values are not finite")
     low, high = scale.low, scale.high
-    least, most = values.min().item(), values.max().item()
-    spare = 0 if whole else (high - low) * HALF_LEVEL
-    if least < low - spare or most > high + spare:
-        raise ValueError(
-            f"its values go from {least:g} to {most:g}, where {low:g} to {high:g} is expected{FULL}"
-        )
-    if whole and not scale.stated:
-        check_bright(most, high)
-    levels = values.astype(np.int64 if whole else np.float64)
+    smallest, largest = values.min().item(), values.max().item()
+    tolerance = 0 if integer else (high - low) * HALF_LEVEL
+    if smallest < low - tolerance or largest > high + tolerance:
+        raise ValueError(f"its values are {smallest:g} to {largest:g}, expected {low:g} to {high:g}{REMEDY}")
+    if integer and not scale.stated:
+        check_bright(largest, high)
+    levels = values.astype(np.int64 if integer else np.float64)
     levels = high - levels if scale.inverted else levels - low
-    if whole:
+    if integer:
         return (levels * 255 // int(high - low)).astype(np.uint8)
     return np.clip(np.rint(levels * 255 / (high - low)), 0, 255).astype(np.uint8)
 
 
-def check_bright(most: float, high: float) -> None:
-    """Refuse values of 16 bits that end far below the end of their scale; black ones are taken.
+def check_bright(largest: float, high: float) -> None:
+    """Refuse 16-bit values that end far below the end of their range; all-black images pass.
 
     Args:
-        most: The largest value.
-        high: End of the scale.
+        largest: The largest value.
+        high: End of the range.
 
     Raises:
-        ValueError: They do.
+        ValueError: The image is too dark for its range.
     """
-    if 0 < most < (high + 1) // DARK:
+    if 0 < largest < (high + 1) // DARK:
         raise ValueError(
-            f"its values end at {most:,} of {high:,}: it is very dark, or has fewer bits than its file says{FULL}"
+            f"its values end at {largest:,} of {high:,}: too dark, or fewer bits than stated{REMEDY}"
         )

@@ -1,4 +1,4 @@
-"""Leave damaged images out: all are decoded once, and what was found is remembered for these very bytes."""
+"""Skip damaged images: all are decoded once, and the result is cached by the digests of their bytes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.arraycache import recalled, remember
+from compatkit.data.arraycache import load, save
 from compatkit.data.dataset import DataSet
-from compatkit.data.decoding import RULE, decoded
+from compatkit.data.decoding import RULE, decode
 from compatkit.data.lazy import LazyImages
 from compatkit.data.split import Split
 from compatkit.errors import DamagedImage, DataError
@@ -18,64 +18,59 @@ from compatkit.foundation.bars import Progress, bar
 from compatkit.foundation.threads import each
 
 DAMAGED = ("refuse", "skip")
-"""What may be done about damaged images: fail when one is read, or leave it out."""
+"""Ways to handle damaged images: fail when one is read, or leave it out."""
 
 
-def check_damaged(word: object) -> str:
-    """Return what is to be done about damaged images: one of ``DAMAGED``.
+def check_damaged(value: object) -> str:
+    """Return an argument ``damaged``.
 
     Raises:
-        DataError: It is another word.
+        DataError: It is not one of ``DAMAGED``.
     """
-    if not isinstance(word, str) or word not in DAMAGED:
-        raise DataError(f"damaged is {' or '.join(DAMAGED)}, got {word!r}.", subject=word)
-    return word
+    if not isinstance(value, str) or value not in DAMAGED:
+        raise DataError(f"damaged is {' or '.join(DAMAGED)}, got {value!r}.", subject=value)
+    return value
 
 
-def readable(data: DataSet | Split, progress: Progress | None = None) -> DataSet | Split:
-    """Return the images that can be decoded; ``Split.damaged`` counts those left out.
+def skip_damaged(data: DataSet | Split, progress: Progress | None = None) -> DataSet | Split:
+    """Return the images that can be decoded; ``Split.damaged`` counts the others.
 
     Args:
         data: Images.
         progress: Called with images decoded, all images, and a description.
 
     Raises:
-        DataError: A class has no other images, or a file is gone.
+        DataError: A class has no other images, or a file is missing.
         EnvironmentFailure: A file cannot be read.
     """
     if isinstance(data, DataSet):
-        return DataSet(data.name, *(readable_split(split, progress) for split in (data.train, data.test)))
-    return readable_split(data, progress)
-
-
-def readable_split(data: Split, progress: Progress | None = None) -> Split:
-    """Return the images of a split that can be decoded; see ``readable``."""
-    lost = damaged(data, progress)
-    if not lost.any():
-        return data
-    intact = data.take(np.flatnonzero(~lost))
-    empty = [
-        name
-        for name, before, now in zip(data.classes, data.counts, intact.counts, strict=True)
-        if before and not now
-    ]
-    if empty:
-        raise DataError(
-            f"{data.name}: all images of class {empty[0]!r} are damaged. Fetch them again, or remove the class.",
-            subject=empty[0],
+        return DataSet(
+            data.name, *(skip_damaged_in_split(split, progress) for split in (data.train, data.test))
         )
-    return attrs.evolve(intact, sample=data.sample, damaged=int(lost.sum()))
+    return skip_damaged_in_split(data, progress)
 
 
-def damaged(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]:
-    """Return a mask of the images that cannot be decoded, bool ``(n,)``.
+def skip_damaged_in_split(images: Split, progress: Progress | None = None) -> Split:
+    """Return the images of a split that can be decoded; see ``skip_damaged``."""
+    mask = damaged_mask(images, progress)
+    if not mask.any():
+        return images
+    intact = images.take(np.flatnonzero(~mask))
+    for name, before, after in zip(images.classes, images.counts, intact.counts, strict=True):
+        if before and not after:
+            raise DataError(
+                f"{images.name}: all images of class {name!r} are damaged. Fetch them again, or remove the class.",
+                subject=name,
+            )
+    return attrs.evolve(intact, sample=images.sample, damaged=int(mask.sum()))
+
+
+def damaged_mask(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]:
+    """Return which images cannot be decoded, bool ``(n,)``.
 
     Args:
         split: Images; those in memory are never damaged.
-        progress: Called as images are read.
-
-    Returns:
-        True where decoding fails.
+        progress: Called with images decoded, all images, and a description.
     """
     from PIL import __version__
 
@@ -84,22 +79,22 @@ def damaged(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]
     hashed = hashlib.sha256(f"{__version__} {RULE}".encode())
     hashed.update(b"".join(split.digest_images(progress)))
     key = hashed.hexdigest()[:32]
-    known = recalled(key).get("broken")
-    if known is not None and known.dtype == np.bool_ and known.shape == (len(split),):
-        return known
+    cached = load(key).get("broken")
+    if cached is not None and cached.dtype == np.bool_ and cached.shape == (len(split),):
+        return cached
 
-    def fails(place: int) -> bool:
-        data = images.reader.read(place)
+    def fails(position: int) -> bool:
+        data = images.reader.read(position)
         try:
-            decoded(data, images.reader.name(place))
+            decode(data, images.reader.name(position))
         except DamagedImage:
             return True
         return False
 
-    broken = np.zeros(len(split), dtype=np.bool_)
-    with bar(progress) as tell:
-        for place, lost in enumerate(each(fails, map(int, images.positions))):
-            broken[place] = lost
-            tell(place + 1, len(split), "decoding images")
-    remember(key, broken=broken)
-    return broken
+    mask = np.zeros(len(split), dtype=np.bool_)
+    with bar(progress) as report:
+        for position, failed in enumerate(each(fails, map(int, images.positions))):
+            mask[position] = failed
+            report(position + 1, len(split), "decoding images")
+    save(key, broken=mask)
+    return mask

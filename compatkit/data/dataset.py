@@ -1,4 +1,4 @@
-"""A data set: a training and a test split that go together."""
+"""Data sets: a training and a test split with the same classes, channels and size."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Channels", "DataSet", "Source", "Split"]
 
 @attrs.frozen
 class Source:
-    """Where on this machine a data set was loaded from.
+    """Location that a data set was loaded from.
 
     Attributes:
-        spec: What ``load_spec`` takes to load it again, a path absolute.
-        root: Folder in which a name was looked for, absolute; None where none was named.
+        spec: Argument of ``load_spec`` that loads it again; paths are absolute.
+        root: Absolute path of the folder in which a name was looked up; None if there was none.
     """
 
     spec: Mapping[str, Any]
@@ -36,10 +36,10 @@ class DataSet:
 
     Attributes:
         name: For example ``"mnist"``; its splits are ``"mnist/train"`` and ``"mnist/test"``.
-        source: Where it was loaded from; None where it was made, or changed since.
+        source: Location that it was loaded from; None if it was made from arrays or changed since.
 
     Raises:
-        DataError: No contract holds the name, or the two splits differ in classes, channels or size.
+        DataError: The name is unusable in contracts, or the splits differ in classes, channels or size.
     """
 
     name: str
@@ -48,20 +48,18 @@ class DataSet:
     source: Source | None = attrs.field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        """Check the name, and that the two splits go together."""
+        """Check the name, and that the splits agree."""
         expected = name_expected(self.name)
         if expected is not None:
             raise DataError(
-                f"A data set is called {self.name!r:.100}; expected is {expected}, for contracts to hold. Rename its "
-                "folder or file.",
+                f"The name of a data set must be {expected}, got {self.name!r:.100}. Rename its folder or file.",
                 subject=self.name,
             )
-        for what in ("classes", "channels", "size"):
-            mine, theirs = getattr(self.train, what), getattr(self.test, what)
-            if mine != theirs:
+        for name in ("classes", "channels", "size"):
+            train, test = getattr(self.train, name), getattr(self.test, name)
+            if train != test:
                 raise DataError(
-                    f"Data set {self.name!r}: {what} must be equal in both splits, training has {mine}, test "
-                    f"{theirs}."
+                    f"Data set {self.name!r}: {name} of the splits differ: train has {train}, test has {test}."
                 )
 
     @classmethod
@@ -72,12 +70,12 @@ class DataSet:
         test: tuple[NDArray[Any], NDArray[Any]],
         classes: Iterable[str],
     ) -> DataSet:
-        """Make a data set from arrays; see ``Split`` for types and shapes.
+        """Create a data set from arrays; see ``Split`` for types and shapes.
 
         Args:
-            name: Name of the set.
-            train: Images and labels to train on.
-            test: Images and labels to test on.
+            name: Name of the data set.
+            train: Training images and labels.
+            test: Test images and labels.
             classes: Names of the classes, in the order of the labels.
         """
         names = tuple(classes)
@@ -94,46 +92,48 @@ class DataSet:
         Args:
             train: Number of training images.
             test: Number of test images.
-            seed: Of the draw; None takes the first images of each class.
+            seed: Random seed of the selection; None takes the first images of each class.
         """
         pairs = ((self.train, train), (self.test, test))
         return DataSet(self.name, *(s if n is None else s.subset(n, seed) for s, n in pairs))
 
     def of_classes(self, classes: Sequence[str]) -> DataSet:
-        """Return the images of some classes, by name or another name of the alias table, in the given order.
+        """Return the images of some classes, by name or alias, in the given order.
 
         Raises:
             DataError: A class is missing or repeated.
         """
-        return self._both(lambda split: split.of_classes(classes))
+        return self._map(lambda split: split.of_classes(classes))
 
     def halves(self) -> tuple[DataSet, DataSet]:
         """Return two disjoint, class-balanced data sets, named ``<name>-half1`` and ``<name>-half2``."""
         pairs = zip(self.train.halves(), self.test.halves(), strict=True)
-        parts = [DataSet(self.name, *pair).renamed(f"{self.name}-half{i}") for i, pair in enumerate(pairs, 1)]
-        return parts[0], parts[1]
+        first, second = (
+            DataSet(self.name, *pair).renamed(f"{self.name}-half{i}") for i, pair in enumerate(pairs, 1)
+        )
+        return first, second
 
     def shifted(self, hue: float = 0.0, brightness: float = 1.0, blur: float = 0.0) -> DataSet:
-        """Return the data set with both splits shifted in color and blur; see ``Shift``.
+        """Return the data set with both splits shifted in color, brightness and blur; see ``Shift``.
 
         Args:
             hue: Rotation of the colors about the gray axis, in turns.
-            brightness: Factor of all values, above 0 and at most 1.
+            brightness: Factor of all values, in (0, 1].
             blur: Standard deviation of a Gaussian blur in pixels.
         """
-        return self._both(lambda split: split.shifted(hue, brightness, blur))
+        return self._map(lambda split: split.shifted(hue, brightness, blur))
 
     def resized(self, size: tuple[int, int]) -> DataSet:
-        """Return the data set with all images at ``size`` (height, width)."""
-        return self._both(lambda split: split.resized(size))
+        """Return the data set with all images resized to ``size`` (height, width)."""
+        return self._map(lambda split: split.resized(size))
 
     def converted(self, channels: Channels) -> DataSet:
-        """Return the data set with all images as ``"L"`` or ``"RGB"``."""
-        return self._both(lambda split: split.converted(channels))
+        """Return the data set with all images converted to ``"L"`` or ``"RGB"``."""
+        return self._map(lambda split: split.converted(channels))
 
-    def _both(self, change: Callable[[Split], Split]) -> DataSet:
-        return DataSet(self.name, change(self.train), change(self.test))
+    def _map(self, transform: Callable[[Split], Split]) -> DataSet:
+        return DataSet(self.name, transform(self.train), transform(self.test))
 
     def renamed(self, name: str) -> DataSet:
-        """Return the same images under another name, the splits' names included."""
+        """Return the data set under another name; its splits are renamed too."""
         return DataSet(name, self.train.renamed(f"{name}/train"), self.test.renamed(f"{name}/test"))

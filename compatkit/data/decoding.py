@@ -1,8 +1,8 @@
-"""From the bytes of an image file to 8-bit RGB, by one rule for training, prediction and surveys.
+"""Decode image files to 8-bit RGB by one rule for training, prediction and summaries.
 
-The EXIF orientation is applied; values of other than 8 bits are converted by the file's own scale (``scales``);
-everything else goes through Pillow's ``convert``, which drops transparency and takes CMYK and palettes to their colors.
-Color profiles are not applied, as in torchvision and timm. Of several pages or frames the first is read.
+The EXIF orientation is applied; values of other than 8 bits are converted by the file's own range (``bitdepth``);
+everything else goes through Pillow's ``convert``, which drops transparency and converts CMYK and palettes. Color
+profiles are not applied, as in torchvision and timm. Only the first of several pages or frames is read.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compatkit.data.bitdepth import SIXTEEN, ValueRange, check_bright, gray, scale_of
-from compatkit.data.skipped import not_read
+from compatkit.data.bitdepth import MAX_16_BIT, ValueRange, check_bright, to_8_bit, value_range
+from compatkit.data.skipped import unsupported_format
 from compatkit.errors import DamagedImage
 
 if TYPE_CHECKING:
@@ -25,172 +25,136 @@ if TYPE_CHECKING:
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 RULE = 2
-"""Number of this rule; what is remembered of decoded images was made by one of them."""
+"""Version of the decoding rule; a part of the keys of cached results."""
 LARGEST_PIXELS = 2**27
 """Pixels of the largest image that is decoded: 134 megapixels. A small file may claim many more."""
 ANY_FILE = 2**24
-"""Pixels of an image that any file may hold, however small it is."""
+"""Pixels that any file may hold, however small it is."""
 PER_BYTE = 64
-"""Pixels for a byte of the file of a larger image; photos have 1 to 20."""
+"""Pixels per byte of the file of a larger image; photos have 1 to 20."""
 SLOW_PIXELS = 2**22
-"""Pixels of the largest PPM that Pillow reads value by value: some seconds."""
+"""Pixels of the largest PPM that Pillow reads value by value, which takes some seconds."""
 PROFILE = "with a color profile"
 SRGB = (b"sRGB", "sRGB".encode("utf-16-be"))
-"""In the description of a profile, as ASCII or as the format's Unicode (ICC.1:2022)."""
+"""Name of sRGB in the description of a color profile, as ASCII or Unicode (ICC.1:2022)."""
 SCANS = 100
-"""Scans of a JPEG; progressive ones have about 10, and each goes over the whole image."""
+"""Limit on the scans of a JPEG; progressive ones have about 10, and each covers the full image."""
 DAMAGE = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    IndexError,
-    KeyError,
-    TypeError,
-    OverflowError,
-    MemoryError,
-    RecursionError,
-    ZeroDivisionError,
-    struct.error,
+    *(ArithmeticError, EOFError, LookupError, MemoryError, OSError),
+    *(RecursionError, SyntaxError, TypeError, ValueError, struct.error),
 )
-"""What Pillow raises for damaged bytes."""
+"""Errors that Pillow raises for damaged bytes."""
 REMEDY = (
-    "Mend or remove it. To leave out all images that cannot be decoded, write "
-    'data = {name = "...", damaged = "skip"} in a recipe, damaged="skip" in a call of load or predict, or --damaged '
-    "skip with a command that takes a data set by --data or by its name."
+    'Repair or remove it; or skip damaged images with damaged = "skip" in a recipe\'s data, damaged="skip" in load or '
+    "predict, or --damaged skip on the command line."
 )
 
 
-def decoded(data: bytes, name: str) -> Image:
-    """Decode an image to mode ``"RGB"``.
+def decode(data: bytes, name: str) -> Image:
+    """Decode an image file to mode ``"RGB"``.
 
     Args:
-        data: Bytes of a file.
-        name: Of the image, for messages.
+        data: Bytes of the file.
+        name: Name of the image, for messages.
 
     Raises:
-        DamagedImage: It is damaged, too large, or its values have no scale that is known.
+        DamagedImage: The image is damaged, too large, or its range of values is unknown.
     """
-    return decoded_kind(data, name)[0]
+    return decode_with_mode(data, name)[0]
 
 
-def decoded_kind(data: bytes, name: str) -> tuple[Image, str]:
-    """Return the decoded image, and Pillow's mode of the file with its color profile; raises as ``decoded``."""
+def decode_with_mode(data: bytes, name: str) -> tuple[Image, str]:
+    """Return the decoded image, and Pillow's mode of the file with its color profile; raises as ``decode``."""
     from PIL import Image
 
-    with _naming(name):
-        _check_scans(data)
+    with _named_errors(name):
+        if data.startswith(b"\xff\xd8") and (scans := data.count(b"\xff\xda")) > SCANS:
+            raise ValueError(f"it is a JPEG of {scans:,} scans; at most {SCANS} are decoded")
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             _check_pixels(image, len(data))
-            kind = image.mode + (f" {PROFILE}" if _profiled(image) else "")
-            return _rgb(image), kind
+            mode = image.mode + (f" {PROFILE}" if _has_unapplied_profile(image) else "")
+            return _rgb(image), mode
 
 
 def to_rgb(image: Image, name: str) -> Image:
-    """Convert a Pillow image to mode ``"RGB"`` by the same rule; raises as ``decoded``."""
-    with _naming(name):
+    """Convert a Pillow image to mode ``"RGB"`` by the same rule; raises as ``decode``."""
+    with _named_errors(name):
         _check_pixels(image, None)
         return _rgb(image)
 
 
-def _check_pixels(image: Image, size: int | None) -> None:
-    """Check that an image has no more pixels than a file of ``size`` bytes can hold.
+def _check_pixels(image: Image, n_bytes: int | None) -> None:
+    """Check that an image has no more pixels than a file of ``n_bytes`` bytes can hold.
 
     Raises:
         ValueError: It has more.
     """
-    most = LARGEST_PIXELS if size is None else min(LARGEST_PIXELS, max(ANY_FILE, size * PER_BYTE))
+    limit = LARGEST_PIXELS if n_bytes is None else min(LARGEST_PIXELS, max(ANY_FILE, n_bytes * PER_BYTE))
     if any(tile[0].startswith("ppm") for tile in getattr(image, "tile", [])):
-        most = min(most, SLOW_PIXELS)
-    tags = getattr(image, "tag_v2", {})
-    tile = int(tags.get(323, 0)), int(tags.get(322, 0))
-    what, height, width = max(
-        ("", image.height, image.width), (" in a tile", *tile), key=lambda area: area[1] * area[2]
-    )
-    if height * width > most:
-        of = "" if size is None else f" in {size:,} bytes"
-        raise ValueError(
-            f"it claims {width:,} x {height:,} pixels{what}{of}; at most {most:,} are decoded of such a file"
-        )
+        limit = min(limit, SLOW_PIXELS)
+    tags = getattr(image, "tag_v2", {})  # TileLength (323) and TileWidth (322) of a TIFF
+    sizes = [(image.height, image.width), (int(tags.get(323, 0)), int(tags.get(322, 0)))]
+    height, width = max(sizes, key=lambda size: size[0] * size[1])
+    if height * width > limit:
+        file = "" if n_bytes is None else f" in {n_bytes:,} bytes"
+        raise ValueError(f"it claims {width:,} x {height:,} pixels{file}; at most {limit:,} are decoded")
 
 
-def _profiled(image: Image) -> bool:
-    """Return whether a file brings a color profile other than sRGB or gray, which is not applied."""
+def _has_unapplied_profile(image: Image) -> bool:
+    """Return whether a file has a color profile other than sRGB or gray."""
     profile = image.info.get("icc_profile") or b""
     return profile[16:20] in (b"RGB ", b"CMYK", b"Lab ") and not any(name in profile for name in SRGB)
-
-
-def _check_scans(data: bytes) -> None:
-    """Refuse a JPEG of very many scans.
-
-    Raises:
-        ValueError: It is one.
-    """
-    if data.startswith(b"\xff\xd8") and (scans := data.count(b"\xff\xda")) > SCANS:
-        raise ValueError(f"it is a JPEG of {scans:,} scans; at most {SCANS} are decoded")
 
 
 def _rgb(image: Image) -> Image:
     from PIL import ImageOps
 
-    scale = scale_of(image)
+    values = value_range(image)
     image.load()
-    turned = ImageOps.exif_transpose(image)  # a copy
-    turned.info.pop("transparency", None)  # dropped without a warning
-    turned = eight_bit(turned, scale)
-    if turned.mode in ("La", "RGBa"):  # premultiplied by their transparency
-        turned = turned.convert(turned.mode.upper())
-    return turned if turned.mode == "RGB" else turned.convert("RGB")
+    oriented = ImageOps.exif_transpose(image)  # a copy
+    oriented.info.pop("transparency", None)  # otherwise convert warns
+    result = _with_8_bits(oriented, values)
+    if result.mode in ("La", "RGBa"):  # premultiplied alpha
+        result = result.convert(result.mode.upper())
+    return result if result.mode == "RGB" else result.convert("RGB")
 
 
-def eight_bit(image: Image, scale: ValueRange | None) -> Image:
-    """Return an image with 8 bits a value.
-
-    Args:
-        image: Of any mode.
-        scale: Of its values; None where nothing tells it.
+def _with_8_bits(image: Image, values: ValueRange | None) -> Image:
+    """Return an image with 8 bits per value.
 
     Raises:
-        ValueError: Values contradict their scale, or it is not known.
+        ValueError: Values contradict their range, or the range is unknown (None).
     """
     from PIL import Image
 
-    if scale is None:
+    if values is None:
         raise ValueError(
-            "it holds whole numbers of 32 bits, or signed ones, and nothing tells what is white; write it with 8 bits, "
-            "or over the full range of 16"
+            "it has 32-bit or signed integers whose white is unknown; save it with 8 bits, or with 16 at full range"
         )
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(gray(np.asarray(image), scale))
-    if scale.cut:
-        bands = [
-            most
-            for (_, most), band in zip(_extrema(image), image.getbands(), strict=True)
-            if band not in "Aa"
-        ]
-        check_bright(max(bands) * 257, SIXTEEN)
+        return Image.fromarray(to_8_bit(np.asarray(image), values))
+    if values.truncated:
+        extrema = image.getextrema()
+        bands = extrema if isinstance(extrema[0], tuple) else (extrema,)
+        colors = [band for band, name in zip(bands, image.getbands(), strict=True) if name not in "Aa"]
+        check_bright(max(high for _, high in colors) * 257, MAX_16_BIT)  # type: ignore[misc]
     return image
 
 
-def _extrema(image: Image) -> list[tuple[int, int]]:
-    extrema = image.getextrema()
-    return list(extrema) if isinstance(extrema[0], tuple) else [extrema]  # type: ignore[list-item]
-
-
 @contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Name the image in the error for an image that cannot be decoded.
+def _named_errors(name: str) -> Iterator[None]:
+    """Turn errors of decoding into one that names the image.
 
     Raises:
         DamagedImage: In place of Pillow's error.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
         yield
-    except (UnidentifiedImageError, Image.DecompressionBombError, Warning, *DAMAGE) as error:
-        text = re.sub(r": <_io.BytesIO object at \w+>|<_io.BytesIO object at \w+>", "", str(error)).strip()
-        reason = not_read(name) or text.rstrip(".") or type(error).__name__
+    except (Image.DecompressionBombError, Warning, *DAMAGE) as error:
+        text = re.sub(r":? ?<_io.BytesIO object at \w+>", "", str(error)).strip()
+        reason = unsupported_format(name) or text.rstrip(".") or type(error).__name__
         raise DamagedImage(
             f"{name} cannot be read as an image: {reason}. {REMEDY}", subject=name, reason=reason
         ) from error

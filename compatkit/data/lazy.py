@@ -1,6 +1,6 @@
 """Images that stay in their files and are read on demand: files of a folder, members of an archive.
 
-One rule brings every file to 8-bit RGB (``decoding``). Gray is a step after that.
+Every file is decoded to 8-bit RGB by one rule (``decoding``); conversion to gray is a later step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.decoding import decoded
+from compatkit.data.decoding import decode
 from compatkit.data.transforms import (
     CropMode,
     Images,
@@ -33,44 +33,44 @@ if TYPE_CHECKING:
 
 Channels = Literal["L", "RGB"]
 LARGEST_SCALED = 2**24
-"""Pixels that an image may be scaled up to before the middle is cut out: a line of pixels would become billions."""
+"""Pixels that an image may be scaled up to before its center is cropped: a line of pixels would become billions."""
 SAMPLE = 1000
-"""Images whose pixels give mean and standard deviation."""
+"""Number of images from which mean and standard deviation are computed."""
 
 
 class Reader(Protocol):
-    """Where encoded images are."""
+    """Source of encoded images."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of images."""
         ...
 
     def read(self, position: int) -> bytes:
         """Return the bytes of an encoded image.
 
         Raises:
-            DataError: They are not there any more.
-            EnvironmentFailure: The system does not let them be read.
+            DataError: The image is missing.
+            EnvironmentFailure: It cannot be read.
         """
         ...
 
     def name(self, position: int) -> str:
-        """Return what an image is called in messages."""
+        """Return the name of an image for messages."""
         ...
 
     def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         """Return a digest of each image's bytes, 16 bytes long.
 
         Args:
-            positions: Of images, int64.
-            progress: Told of the images that are hashed.
+            positions: Positions of images, int64.
+            progress: Called with images hashed, all images, and a description.
         """
         ...
 
 
 @attrs.frozen
 class ImageResize:
-    """A resize as ``Split.resized`` does it."""
+    """A resize with the arguments of ``Split.resized``."""
 
     size: Size
     interpolation: str
@@ -80,33 +80,33 @@ class ImageResize:
 
 @attrs.frozen
 class Shrink:
-    """A resize to the size from which evaluation cuts, the proportions kept and nothing cut; small images stay."""
+    """A resize to the size that evaluation crops from, aspect ratio kept, nothing cropped; small images stay."""
 
     size: Size
     interpolation: str
     crop_pct: float
 
 
-Change = ImageResize | Shrink | Shift | Channels
-STATED = {ImageResize: "resize", Shrink: "shrink", Shift: "shift"}
-"""What a change is called in the digest of a split, which must outlive the names of classes."""
+Step = ImageResize | Shrink | Shift | Channels
+STEP_NAMES = {ImageResize: "resize", Shrink: "shrink", Shift: "shift"}
+"""Names of steps in the digest of a split; they must not change with the names of classes."""
 
 
 @attrs.frozen(eq=False)
 class LazyImages:
-    """Images of a reader, and what is done to each when it is read.
+    """Images of a reader, and the steps applied to each when it is read.
 
     Attributes:
-        reader: Where they are.
-        positions: Which, int64 ``(n,)``.
-        steps: What is done to the 8-bit RGB images, in order; ``"L"`` and ``"RGB"`` convert.
-        verified: Whether a split's digest is over the bytes of the files; else over their names, sizes and times, which
-            the reader's ``states`` gives.
+        reader: Source of the encoded images.
+        positions: Positions in the reader, int64 ``(n,)``.
+        steps: Steps applied to the 8-bit RGB images, in order; ``"L"`` and ``"RGB"`` convert.
+        verified: Whether a split's digest covers the bytes of the files; else it covers their names, sizes and times,
+            the reader's ``states``.
     """
 
     reader: Reader
     positions: NDArray[np.int64]
-    steps: tuple[Change, ...] = ()
+    steps: tuple[Step, ...] = ()
     verified: bool = True
 
     def __len__(self) -> int:
@@ -114,73 +114,58 @@ class LazyImages:
 
     @property
     def size(self) -> Size | None:
-        """Height and width; None where images have sizes of their own."""
+        """Height and width; None if images differ in size."""
         return next((step.size for step in reversed(self.steps) if isinstance(step, ImageResize)), None)
 
     @property
     def channels(self) -> Channels:
         """``"L"`` for gray images, ``"RGB"`` for colored ones."""
-        converted: list[Channels] = [
-            step for step in self.steps if not isinstance(step, ImageResize | Shrink | Shift)
-        ]
-        return converted[-1] if converted else "RGB"
+        conversions = (step for step in reversed(self.steps) if isinstance(step, str))
+        return cast("Channels", next(conversions, "RGB"))
 
     @property
-    def stated(self) -> list[Any]:
+    def json_steps(self) -> list[Any]:
         """The steps as JSON values."""
         return [
-            step if isinstance(step, str) else [STATED[type(step)], *attrs.astuple(step)]
+            step if isinstance(step, str) else [STEP_NAMES[type(step)], *attrs.astuple(step)]
             for step in self.steps
         ]
 
     def take(self, positions: NDArray[np.int64]) -> LazyImages:
-        """Return some of them."""
+        """Return the images at some positions."""
         return attrs.evolve(self, positions=self.positions[positions])
 
-    def resized(self, step: ImageResize) -> LazyImages:
-        """Return them at a size."""
-        return self._then(step)
-
-    def shrunk(self, step: Shrink) -> LazyImages:
-        """Return them scaled down."""
-        return self._then(step)
-
-    def converted(self, channels: Channels) -> LazyImages:
-        """Return them in other channels."""
-        return self._then(channels)
-
-    def shifted(self, shift: Shift) -> LazyImages:
-        """Return them shifted in color and blur.
+    def apply(self, step: Step) -> LazyImages:
+        """Return the images with one more step.
 
         Raises:
-            DataError: A hue is to be rotated in gray images.
+            DataError: The step rotates the hue of gray images.
         """
-        check_hue(shift, self.channels)
-        return self if shift == Shift() else self._then(shift)
-
-    def _then(self, step: Change) -> LazyImages:
+        if isinstance(step, Shift):
+            check_hue(step, self.channels)
+            if step == Shift():
+                return self
         return attrs.evolve(self, steps=(*self.steps, step))
 
     def name_in(self, split: str, position: int) -> str:
-        """Return the file of an image, or what its reader calls it."""
+        """Return the reader's name of an image."""
         return self.reader.name(int(self.positions[position]))
 
     @property
-    def endings(self) -> dict[str, int]:
-        """How many files have each ending; empty where images are in no files of their own."""
+    def extensions(self) -> dict[str, int]:
+        """Number of files with each extension; empty if images are not files of their own."""
         reader: Any = self.reader
-        return reader.endings(self.positions) if hasattr(reader, "endings") else {}
+        return reader.extensions(self.positions) if hasattr(reader, "extensions") else {}
 
     def image(self, position: int) -> Image:
         """Return an image as a Pillow image.
 
         Raises:
-            DataError: It is gone, damaged or too large.
+            DataError: The image is missing, damaged or too large.
             EnvironmentFailure: It cannot be read.
         """
-        place = int(self.positions[position])
-        name = self.reader.name(place)
-        return changed(decoded(self.reader.read(place), name), self.steps)
+        index = int(self.positions[position])
+        return apply_steps(decode(self.reader.read(index), self.reader.name(index)), self.steps)
 
     def pixels(self, position: int) -> Images:
         """Return an image as uint8 ``(height, width, channels)``; raises as ``image`` does."""
@@ -190,44 +175,45 @@ class LazyImages:
         """Return images of one size, uint8 ``(n, height, width, channels)``, decoded by several threads."""
         if self.size is None:
             raise DataError(
-                "These images have sizes of their own and cannot be one array. Give them a size: "
+                "Images that differ in size cannot be one array. Resize them: "
                 "split.resized((224, 224), crop_mode='center')."
             )
         return np.stack(list(each(self.pixels, map(int, positions))))
 
     def digests(self, progress: Progress | None = None) -> NDArray[np.void]:
-        """Return a digest of the bytes of each image's file, whatever is done to it, ``(n,)``."""
+        """Return a digest of the bytes of each image's file, whatever the steps, ``(n,)``."""
         return self.reader.digests(self.positions, progress)
 
     def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
-        """Return what the digest of a split is over: its kind, JSON values and bytes.
+        """Return the content of a split's digest: its kind, JSON values, and bytes.
 
         Args:
-            digests: Returns ``digests``, which may be cached.
+            digests: Returns ``digests``, possibly cached.
         """
         reader: Any = self.reader
         content = digests() if self.verified else reader.states(self.positions)
         kind = "sha256" if self.verified else "unverified"
-        return kind, {"images": len(self), "steps": self.stated}, content.tobytes()
+        return kind, {"images": len(self), "steps": self.json_steps}, content.tobytes()
 
     def histogram(self) -> NDArray[np.int64]:
         """Return the count of each value in each channel of ``SAMPLE`` images, ``(channels, 256)``."""
-        count = min(SAMPLE, len(self))
+        n = min(SAMPLE, len(self))
         counts = np.zeros((1 if self.channels == "L" else 3, 256), dtype=np.int64)
-        places = (number * len(self) // count for number in range(count))
-        with bar() as tell:
-            for number, values in enumerate(each(lambda place: histogram(self.pixels(place)), places), 1):
-                counts += values
-                tell(number, count, "mean and deviation")
+        positions = (number * len(self) // n for number in range(n))
+        histograms = each(lambda position: histogram(self.pixels(position)), positions)
+        with bar() as report:
+            for done, image_counts in enumerate(histograms, 1):
+                counts += image_counts
+                report(done, n, "mean and deviation")
         return counts
 
 
-def changed(image: Image, steps: Iterable[Change]) -> Image:
-    """Return a Pillow image with some changes made.
+def apply_steps(image: Image, steps: Iterable[Step]) -> Image:
+    """Return a Pillow image with some steps applied.
 
     Args:
-        image: Of mode ``"RGB"``.
-        steps: In order.
+        image: Image of mode ``"RGB"``.
+        steps: Steps, in order.
     """
     for step in steps:
         if isinstance(step, ImageResize):
@@ -242,17 +228,17 @@ def changed(image: Image, steps: Iterable[Change]) -> Image:
 
 
 def resized_image(image: Image, step: ImageResize) -> Image:
-    """Return a Pillow image resized and cut as timm's transform for evaluation does it, by Pillow itself.
+    """Return a Pillow image resized and cropped like timm's transform for evaluation, by Pillow itself.
 
     Args:
-        image: Of mode ``"RGB"``.
+        image: Image of mode ``"RGB"``.
         step: Size, interpolation and crop.
     """
     from PIL import Image
 
     height, width = scaled_size((image.height, image.width), step.size, step.crop_pct, step.crop_mode)
     if step.crop_mode == "center" and height * width > max(LARGEST_SCALED, image.height * image.width):
-        image = _middle(image, (height, width), step.size)
+        image = _crop_source(image, (height, width), step.size)
         height, width = scaled_size((image.height, image.width), step.size, step.crop_pct, step.crop_mode)
     if (height, width) != (image.height, image.width):
         image = image.resize((width, height), Image.Resampling[step.interpolation.upper()])
@@ -262,13 +248,13 @@ def resized_image(image: Image, step: ImageResize) -> Image:
     return image.crop((left, top, left + step.size[1], top + step.size[0]))  # black beyond the border
 
 
-def _middle(image: Image, scaled: Size, size: Size) -> Image:
-    """Cut a very long image down to what its middle at a size is made of, and some pixels around that.
+def _crop_source(image: Image, scaled: Size, size: Size) -> Image:
+    """Crop a very long image to the pixels that its resized center depends on, with a margin.
 
     Args:
-        image: Of mode ``"RGB"``.
+        image: Image of mode ``"RGB"``.
         scaled: Height and width that it would be resized to.
-        size: That is cut out of it then.
+        size: Height and width that would then be cropped.
     """
     box = []
     for have, wide, want in zip((image.height, image.width), scaled, size, strict=True):
@@ -279,11 +265,11 @@ def _middle(image: Image, scaled: Size, size: Size) -> Image:
 
 
 def shrunk_image(image: Image, step: Shrink) -> Image:
-    """Return a Pillow image scaled down to what evaluation cuts from; itself where it is no larger.
+    """Return a Pillow image scaled down to the size that evaluation crops from; unchanged if it is no larger.
 
     Args:
-        image: Of mode ``"RGB"``.
-        step: Size that evaluation cuts out, interpolation and crop.
+        image: Image of mode ``"RGB"``.
+        step: Size that evaluation crops, interpolation and crop.
     """
     from PIL import Image
 

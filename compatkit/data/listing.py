@@ -1,8 +1,8 @@
-"""Which image files the class folders of a folder hold, listed once and remembered with the times of the folders.
+"""Lists of the image files in class folders, cached by the times of the folders.
 
-A folder's time changes with what is in it, so that one look at each folder tells whether a list still holds. Lists are
-remembered where the file system keeps such times, and only of folders that have been left alone for a while: a change
-in the same tick of a coarse clock, or while they are listed, could not be told.
+The times of a folder change with its content, so one status call per folder shows whether a cached list is still
+valid. A list is cached only if the file system maintains such times, and if no folder was changed shortly before: a
+change within the same tick of a coarse clock, or while the folders are listed, would not be noticed.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.arraycache import recalled, remember
-from compatkit.data.imagefiles import ENDINGS, HIDDEN, ImageFiles, image_folders
+from compatkit.data.arraycache import load, save
+from compatkit.data.imagefiles import EXTENSIONS, HIDDEN, ImageFiles, image_folders
 from compatkit.data.lazy import LazyImages
-from compatkit.data.skipped import LeftOut
+from compatkit.data.skipped import SkippedFiles
 from compatkit.foundation.bars import Progress, bar
 from compatkit.foundation.mounts import times_folders
 
 SETTLED_NS = 2 * 10**9
-"""Time in ns that a folder must have been left alone."""
-RULE = repr((5, ENDINGS, HIDDEN))
-"""What counts as an image file; lists made by another rule are not used."""
+"""Age in ns that the last change of a folder must have for its list to be cached."""
+RULE = repr((5, EXTENSIONS, HIDDEN))
+"""Rule of what counts as an image file; a part of the cache key."""
 
 
 @attrs.frozen(eq=False)
 class FolderListing:
-    """The image files of some folders.
+    """Image files of some folders.
 
     Attributes:
-        root: The folder that holds all.
-        names: Paths below it, by folder and then by path, ``(n,)``.
-        counts: Files of each folder asked for, int64 ``(folders,)``.
-        numbers: That the file system gives the files (inodes), uint64 ``(n,)``: equal where two paths lead to one.
-        folders: All folders that were listed, those asked for and those in them.
-        left_out: What is not read.
+        root: Common parent folder.
+        names: Paths below it, sorted by folder and then by path, ``(n,)``.
+        counts: Number of files of each requested folder, int64 ``(folders,)``.
+        inodes: Inode numbers of the files, uint64 ``(n,)``: equal if two paths lead to one file.
+        folders: All folders that were listed: those requested, and those inside them.
+        skipped: Files that are not read.
     """
 
     root: Path
     names: NDArray[np.bytes_]
     counts: NDArray[np.int64]
-    numbers: NDArray[np.uint64]
+    inodes: NDArray[np.uint64]
     folders: list[str]
-    left_out: LeftOut
+    skipped: SkippedFiles
 
     @property
     def images(self) -> LazyImages:
@@ -57,55 +57,55 @@ class FolderListing:
         return LazyImages(ImageFiles(self.root, self.names), np.arange(len(self.names)))
 
 
-def listing(root: Path, folders: Sequence[str], progress: Progress | None = None) -> FolderListing:
-    """Return the image files of some folders and of the folders in them.
+def list_images(root: Path, folders: Sequence[str], progress: Progress | None = None) -> FolderListing:
+    """Return the image files of some folders and of the folders inside them.
 
     Args:
-        root: Resolved.
-        folders: Below it; ``[""]`` is all of it.
+        root: Resolved parent folder.
+        folders: Folders below it; ``[""]`` is all of it.
         progress: Called with folders listed, all folders, and the folder; None shows a bar.
 
     Raises:
-        DataError: A folder is gone, or a link is broken.
+        DataError: A folder is missing, or a link is broken.
         EnvironmentFailure: A folder cannot be read.
     """
     key = hashlib.sha256(os.fsencode("\0".join([RULE, str(root), *folders]))).hexdigest()[:32]
-    known = recalled(key)
-    if "times" in known:
-        entered = [os.fsdecode(name) for name in known["folders"]]
-        if np.array_equal(_times(root, entered), known["times"]):
-            left_out = LeftOut(
-                {kind: (count, first) for kind, count, first in json.loads(known["left_out"].item())}
+    cached = load(key)
+    if "times" in cached:
+        listed = [os.fsdecode(name) for name in cached["folders"]]
+        if np.array_equal(_times(root, listed), cached["times"]):
+            kinds = {kind: (count, first) for kind, count, first in json.loads(cached["left_out"].item())}
+            return FolderListing(
+                root, cached["names"], cached["counts"], cached["numbers"], listed, SkippedFiles(kinds)
             )
-            return FolderListing(root, known["names"], known["counts"], known["numbers"], entered, left_out)
-    began, left_out, entered = time.time_ns(), LeftOut(), list[str]()
-    names, numbers, counts = [np.zeros(0, np.bytes_)], [np.zeros(0, np.uint64)], list[int]()
-    with bar(progress) as tell:
+    start, skipped, listed = time.time_ns(), SkippedFiles(), list[str]()
+    names, inodes, counts = [np.zeros(0, np.bytes_)], [np.zeros(0, np.uint64)], list[int]()
+    with bar(progress) as report:
         for number, folder in enumerate(folders, 1):
             real = dict[str, str]()
-            files = sorted(file for some in image_folders(root, folder, left_out, real) for file in some)
+            files = sorted(file for some in image_folders(root, folder, skipped, real) for file in some)
             names.append(np.array([os.fsencode(path) for path, _ in files], dtype=np.bytes_))
-            numbers.append(np.array([inode % 2**64 for _, inode in files], dtype=np.uint64))
+            inodes.append(np.array([inode % 2**64 for _, inode in files], dtype=np.uint64))
             counts.append(len(files))
-            entered += real.values()
-            tell(number, len(folders), folder)
+            listed += real.values()
+            report(number, len(folders), folder)
     result = FolderListing(
-        root, np.concatenate(names), np.array(counts), np.concatenate(numbers), entered, left_out
+        root, np.concatenate(names), np.array(counts), np.concatenate(inodes), listed, skipped
     )
-    times = _times(root, entered)
-    if times.all() and times.max() < began - SETTLED_NS:
-        kinds = json.dumps([(kind, *of) for kind, of in left_out.kinds.items()])
-        columns = {"names": result.names, "counts": result.counts, "numbers": result.numbers, "times": times}
-        folder_names = np.array([os.fsencode(folder) for folder in entered])
-        remember(key, **columns, folders=folder_names, left_out=np.array(kinds))
+    times = _times(root, listed)
+    if times.all() and times.max() < start - SETTLED_NS:
+        kinds = json.dumps([(kind, *counted) for kind, counted in skipped.kinds.items()])
+        columns = {"names": result.names, "counts": result.counts, "numbers": result.inodes, "times": times}
+        folder_names = np.array([os.fsencode(folder) for folder in listed])
+        save(key, **columns, folders=folder_names, left_out=np.array(kinds))
     return result
 
 
 def _times(root: Path, folders: Sequence[str]) -> NDArray[np.int64]:
-    """Return when each folder was written, and when it last changed, which nothing sets; 0 where that says nothing."""
+    """Return mtime and ctime of each folder, 0 where the file system does not maintain them."""
     times = np.zeros((len(folders), 2), np.int64)
     for row, folder in enumerate(folders):
-        if os.path.isdir(place := root / folder):
-            of = os.stat(place)
-            times[row] = (of.st_mtime_ns, of.st_ctime_ns) if times_folders(of.st_dev) else 0
+        if os.path.isdir(path := root / folder):
+            status = os.stat(path)
+            times[row] = (status.st_mtime_ns, status.st_ctime_ns) if times_folders(status.st_dev) else 0
     return times

@@ -1,4 +1,4 @@
-"""Load data sets by name or path: packs, folders, tables, shards, data sets of plugins."""
+"""Load data sets by name, path or address: packs, folders, tables, shards, the Hub, and data sets of plugins."""
 
 from __future__ import annotations
 
@@ -9,25 +9,21 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.data.damaged import check_damaged, readable
+from compatkit.data.damaged import check_damaged, skip_damaged
 from compatkit.data.dataset import DataSet, Source
 from compatkit.data.folders import read_folder
-from compatkit.data.formats import kind_of
+from compatkit.data.formats import folder_format
 from compatkit.data.huggingface import PREFIX, read_hub, read_hub_folder
-from compatkit.data.imagefiles import ENDINGS, ImageFiles
+from compatkit.data.imagefiles import EXTENSIONS, ImageFiles
 from compatkit.data.lazy import LazyImages
 from compatkit.data.npz import read_pack, stem
-from compatkit.data.shards import ENDING, is_shards, read_shards
+from compatkit.data.shards import EXTENSION as SHARD
+from compatkit.data.shards import is_shards, read_shards
 from compatkit.data.split import Split
-from compatkit.data.tables import LISTS, read_list
-from compatkit.data.traintest import SHARE, divided
-from compatkit.errors import (
-    DataError,
-    EnvironmentFailure,
-    UnknownName,
-    UsageError,
-    suggest,
-)
+from compatkit.data.tables import EXTENSIONS as TABLES
+from compatkit.data.tables import read_table
+from compatkit.data.traintest import SHARE, hold_out
+from compatkit.errors import DataError, EnvironmentFailure, UnknownName, UsageError, suggest
 from compatkit.foundation.addresses import is_url, local, normalized
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.bars import Progress
@@ -35,7 +31,7 @@ from compatkit.foundation.limits import Number
 from compatkit.plugins.discovery import providers
 
 DIGESTS = ("bytes", "unverified")
-"""What the digest of images in files may be over."""
+"""Content that the digest of images in files may cover."""
 SPLITS = ("train", "test")
 """Splits of a data set; a split is called ``mnist/test``."""
 
@@ -55,89 +51,97 @@ def load(
     """Load a data set.
 
     A name is looked up in this order: packs ``<name>.npz`` and ``<name>.webp.npz`` in ``root``, or else in the folder
-    ``COMPATKIT_DATA``; data sets of plugins (``digits``, ``peaks``, ``mnist``, ...), which get that folder. Case,
-    hyphens and underscores make no difference. ``hf:NAME`` is a data set of the Hugging Face Hub.
+    ``COMPATKIT_DATA``; then data sets of plugins (``digits``, ``peaks``, ``mnist``, ...), which receive that folder.
+    Case, hyphens and underscores make no difference. ``hf:NAME`` is a data set of the Hugging Face Hub.
 
     Args:
         name_or_path: A name; or the path of a folder of class folders (see ``read_folder``), of shards
             (``read_shards``, also a pattern or URL) or of a data set of Hugging Face, of a table of images
-            (``read_list``), or of an ``.npz`` pack.
-        root: Folder to look in, in place of ``COMPATKIT_DATA``.
-        download: Let a plugin or the Hub's library fetch missing files, a plugin into that folder.
-        hold_out: Share of each class that becomes test images, where a source does not divide its images: a tenth
-            by default.
-        seed: Draws that share; 0 by default.
+            (``read_table``), or of an ``.npz`` pack.
+        root: Folder to search instead of ``COMPATKIT_DATA``.
+        download: Whether a plugin or the Hub's library may download missing files; a plugin stores them in that
+            folder.
+        hold_out: Share of each class that becomes test images if the source does not divide its images; default: 0.1.
+        seed: Random seed of that share; default: 0.
         damaged: ``"refuse"`` fails when a damaged image is read; ``"skip"`` decodes all images first, once, and leaves
-            these out.
-        digest: What the digest of images in files covers: ``"bytes"`` reads each file once; ``"unverified"`` takes
-            names, sizes and times, which do not depend on the content and which a copy may not keep.
+            damaged ones out.
+        digest: Content that the digest of images in files covers: ``"bytes"`` reads each file once; ``"unverified"``
+            uses names, sizes and times, which do not depend on the content and may differ for a copy.
         progress: Called with the number done, the total, and a description, while files are listed or read; None shows
             a bar in a terminal.
 
     Raises:
         UnknownName: No data set has this name.
-        DataError: The argument is neither a path nor an address; a file is damaged or no data set; a known data set is
-            in none of the folders; or a share is to be held out of images that are divided already.
+        DataError: The path does not exist; a file is damaged or not a data set; a known data set is in none of the
+            folders; or ``hold_out`` is given for images that are divided already.
         EnvironmentFailure: A folder or file cannot be read, or the download failed.
-        MissingDependency: A library that reads this kind of data set is not installed.
+        MissingDependency: A library for this kind of data set is not installed.
     """
     check_damaged(damaged)
     if hold_out is not None:
         Number(above=0, below=1).check(f"{name_or_path}", DataError, hold_out=hold_out)
-    folders = _folders(root)
     if digest not in DIGESTS:
         raise DataError(f"digest is {' or '.join(DIGESTS)}, got {digest!r}.", subject=digest)
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise DataError(
+            f"A data set is a name or path, got {type(name_or_path).__name__}.", subject=name_or_path
+        )
+    folders = _search_folders(root)
     options = {
         "hold_out": hold_out,
         "seed": seed,
         "damaged": None if damaged == "refuse" else damaged,
         "digest": None if digest == "bytes" else digest,
     }
-    stated = {key: value for key, value in options.items() if value is not None}
-    if not isinstance(name_or_path, str | os.PathLike):
+    given = {key: value for key, value in options.items() if value is not None}
+    if f"{name_or_path}".lower().endswith(EXTENSIONS) and Path(name_or_path).is_file():
         raise DataError(
-            f"A data set is a name or path, got {type(name_or_path).__name__}.",
-            subject=name_or_path,
+            f"{name_or_path} is an image file; give the folder of class folders.", subject=name_or_path
         )
-    _check_no_image(name_or_path)
     if is_path(name_or_path):
-        data, spec = _at(name_or_path, folders, download, progress)
-        source = Source({"name": spec, **stated})
+        data, address = _load_path(name_or_path, folders, download, progress)
+        source = Source({"name": address, **given})
     else:
         name = str(name_or_path)
-        data = _by_name(name, folders, root, download)
-        source = Source({"name": name, **stated}, str(folders[0].absolute()) if folders else None)
-    if hold_out is not None and isinstance(data, DataSet):
+        data = _load_name(name, folders, root, download)
+        source = Source({"name": name, **given}, str(folders[0].absolute()) if folders else None)
+    if digest == "unverified":
+        data = (
+            _unverified(data)
+            if isinstance(data, Split)
+            else DataSet(data.name, _unverified(data.train), _unverified(data.test))
+        )
+    return attrs.evolve(_divided(data, hold_out, seed, damaged, progress), source=source)
+
+
+def _divided(
+    data: DataSet | Split, share: float | None, seed: int | None, damaged: str, progress: Progress | None
+) -> DataSet:
+    if share is not None and isinstance(data, DataSet):
         raise DataError(
-            f"{data.name} has test images of its own; nothing is to be held out. Leave hold_out out. For more test "
-            "images, move some of those for training to them, or put all into class folders without parts.",
+            f"{data.name} has test images of its own, so hold_out does not apply. Leave it out; for more test images, "
+            "move some training images to them.",
             subject=data.name,
         )
-    if digest == "unverified":
-        whole = isinstance(data, DataSet)
-        data = DataSet(data.name, *map(_unread, (data.train, data.test))) if whole else _unread(data)
     if damaged == "skip":
-        data = readable(data, progress)
-    if isinstance(data, Split):
-        data = divided(data, SHARE if hold_out is None else hold_out, seed or 0)
-    return attrs.evolve(data, source=source)
+        data = skip_damaged(data, progress)
+    return hold_out(data, SHARE if share is None else share, seed or 0) if isinstance(data, Split) else data
 
 
-def _unread(split: Split) -> Split:
+def _unverified(split: Split) -> Split:
     """Return the images with a digest over names, sizes and times of their files."""
     if not isinstance(split.images, LazyImages) or not isinstance(split.images.reader, ImageFiles):
         raise DataError(
-            f"{split.name}: digest='unverified' is for images in files of their own; the bytes of these are read "
-            "anyway. Leave it out.",
+            f"{split.name}: digest='unverified' applies only to images in files of their own. Leave it out.",
             subject=split.name,
         )
     return attrs.evolve(split, images=attrs.evolve(split.images, verified=False))
 
 
-def _at(
+def _load_path(
     address: str | os.PathLike[str], folders: list[Path], download: bool, progress: Progress | None
 ) -> tuple[DataSet | Split, str]:
-    """Load what a path or address names, and return it with the absolute path."""
+    """Load a path or address; return the data, and the absolute path or address."""
     if hub := hub_name(address):
         return read_hub(hub, download=download), hub
     try:
@@ -146,37 +150,25 @@ def _at(
         raise DataError(str(error), subject=error.subject) from None
     if is_url(text):
         return read_shards(text, progress=progress), text
-    path = _found(Path(text).expanduser(), folders)
-    if not is_there(path):
-        _check_no_split(text, folders)
-    place = str(path.absolute())
+    path = _find(Path(text).expanduser(), folders)
+    if not exists(path):
+        _check_not_split(text, folders)
+    absolute = str(path.absolute())
     if path.is_dir():
-        kind = kind_of(path)
+        kind = folder_format(path)
         if kind == "hub":
-            return read_hub_folder(path), place
+            return read_hub_folder(path), absolute
         if kind == "shards":
-            return read_shards(place, progress=progress), place
-        return read_folder(path, progress=progress), place
-    if path.suffix in LISTS:
-        return read_list(path), place
+            return read_shards(absolute, progress=progress), absolute
+        return read_folder(path, progress=progress), absolute
+    if path.suffix in TABLES:
+        return read_table(path), absolute
     if is_shards(text):
-        return read_shards(place, progress=progress), place
-    return read_pack(path, name=_name(path)), place
+        return read_shards(absolute, progress=progress), absolute
+    return read_pack(path, name=_pack_name(path)), absolute
 
 
-def _check_no_image(address: str | os.PathLike[str]) -> None:
-    """Raise if a single image is given as data.
-
-    Raises:
-        DataError: The file ends as an image does.
-    """
-    if f"{address}".lower().endswith(ENDINGS) and Path(address).is_file():
-        raise DataError(
-            f"{address}: this is an image file; give the folder of class folders.", subject=address
-        )
-
-
-def _check_no_split(text: str, folders: list[Path]) -> None:
+def _check_not_split(text: str, folders: list[Path]) -> None:
     """Raise if a split is named instead of a data set.
 
     Raises:
@@ -184,31 +176,28 @@ def _check_no_split(text: str, folders: list[Path]) -> None:
     """
     name, slash, split = text.rpartition("/")
     known = {*_packs(folders), *map(_key, providers())}
-    if not slash or not split or _key(name) not in known:
-        return
-    hint = f" Load {name!r} and take its .{split}." if split in SPLITS else suggest(split, SPLITS)
-    raise UnknownName(
-        f"{text!r} is no data set; {name!r} is one, with the splits {' and '.join(SPLITS)}.{hint}",
-        subject=text,
-    )
+    if slash and split and _key(name) in known:
+        hint = f" Load {name!r} and use its .{split}." if split in SPLITS else suggest(split, SPLITS)
+        raise UnknownName(
+            f"{text!r} is not a data set; {name!r} is one, with the splits {' and '.join(SPLITS)}.{hint}",
+            subject=text,
+        )
 
 
-def _by_name(name: str, folders: list[Path], root: str | os.PathLike[str] | None, download: bool) -> DataSet:
+def _load_name(
+    name: str, folders: list[Path], root: str | os.PathLike[str] | None, download: bool
+) -> DataSet:
     key, packs, plugins = _key(name), _packs(folders), providers()
     if key in packs:
-        return read_pack(packs[key], name=_name(packs[key]))
+        return read_pack(packs[key], name=_pack_name(packs[key]))
     if (plugin := _match(key, plugins)) is not None:
-        return _provided(plugins[plugin], plugin, root, download)
-    known = sorted({*(plugin for plugin in plugins if ":" not in plugin), *map(_name, packs.values())})
+        return _load_from_plugin(plugins[plugin], plugin, root, download)
+    known = sorted({*(plugin for plugin in plugins if ":" not in plugin), *map(_pack_name, packs.values())})
     is_folder = bool(name) and Path(name).is_dir()
-    hint = (
-        f" To load the folder {name} that is here, write {name}/."
-        if is_folder
-        else suggest(name.lower(), known)
-    )
-    looked = f" Looked in {folders[0]}." if folders else ""
+    hint = f" To load the folder {name}, write {name}/." if is_folder else suggest(name.lower(), known)
+    searched = f" Searched {folders[0]}." if folders else ""
     raise UnknownName(
-        f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and paths.{looked}",
+        f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and paths.{searched}",
         subject=name,
     )
 
@@ -216,57 +205,53 @@ def _by_name(name: str, folders: list[Path], root: str | os.PathLike[str] | None
 def is_path(name_or_path: str | os.PathLike[str]) -> bool:
     """Return whether this is a path or an address, not the name of a data set."""
     text = os.fspath(name_or_path)
-    ends = (".npz", ENDING, *LISTS)
     return (
         not isinstance(name_or_path, str)
         or "/" in text
         or os.sep in text
         or text in (os.curdir, os.pardir)
-        or text.endswith(ends)
+        or text.endswith((".npz", SHARD, *TABLES))
         or hub_name(text) is not None
     )
 
 
 def hub_name(text: str | os.PathLike[str]) -> str | None:
-    """Return a name at the Hub, ``hf:NAME``, with its beginning in lower case; None for anything else."""
+    """Return the address of a data set of the Hub, ``hf:NAME``, with its prefix in lower case; None for others."""
     name = str(text)[len(PREFIX) :]
     hub = isinstance(text, str) and text[: len(PREFIX)].lower() == PREFIX and not name.startswith("/")
     return f"{PREFIX}{name}" if hub else None
 
 
-def is_there(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """Return whether a file or folder exists; for a pattern, whether any file matches."""
-    if path.exists() or not is_shards(str(path)):
-        return path.exists()
-    return bool(glob(str(path)))
+    return path.exists() or (is_shards(str(path)) and bool(glob(str(path))))
 
 
-def _found(path: Path, folders: list[Path]) -> Path:
-    """Return the file at a path: in the current folder first, then in the folders of data sets."""
-    places = [path] if path.is_absolute() else [path, *(folder / path for folder in folders)]
-    return next((place for place in places if is_there(place)), path)
+def _find(path: Path, folders: list[Path]) -> Path:
+    """Return a path that exists: relative to the current folder, or else to the folders of data sets."""
+    candidates = [path] if path.is_absolute() else [path, *(folder / path for folder in folders)]
+    return next((candidate for candidate in candidates if exists(candidate)), path)
 
 
-def _provided(
+def _load_from_plugin(
     factory: Callable[..., DataSet], name: str, root: str | os.PathLike[str] | None, download: bool
 ) -> DataSet:
     data = factory(root=root, download=download)
     if not isinstance(data, DataSet):
         raise DataError(
-            f"The plugin's data set {name!r} must be a compatkit.data.DataSet, its factory returned "
-            f"{type(data).__name__}.",
+            f"The plugin of the data set {name!r} must return a compatkit.data.DataSet, got {type(data).__name__}.",
             subject=name,
         )
     return data
 
 
-def _folders(root: str | os.PathLike[str] | None) -> list[Path]:
+def _search_folders(root: str | os.PathLike[str] | None) -> list[Path]:
     folder = root if root is not None else os.environ.get("COMPATKIT_DATA")
     return [Path(local(folder, "a folder of data sets")).expanduser()] if folder else []
 
 
 def _packs(folders: list[Path]) -> dict[str, Path]:
-    """Return the packs of the folder of data sets by key; of two with the same key the first by name."""
+    """Return the packs in the folder of data sets by key; of two with the same key the first by name."""
     packs: dict[str, Path] = {}
     for folder in folders:
         try:
@@ -279,15 +264,16 @@ def _packs(folders: list[Path]) -> dict[str, Path]:
             ) from error
         except OSError as error:
             raise EnvironmentFailure(
-                f"The folder {folder} cannot be read: {error.strerror}. Check its rights.", subject=folder
+                f"The folder {folder} cannot be read: {error.strerror}. Check its permissions.",
+                subject=folder,
             ) from error
         for file in files:
             packs.setdefault(_key(stem(file)), file)
     return packs
 
 
-def _name(file: Path) -> str:
-    """Return the name of the data set in this pack: that of a plugin's data set, if only the spelling differs."""
+def _pack_name(file: Path) -> str:
+    """Return the name of a pack; that of a plugin's data set if they differ only in spelling."""
     return _match(_key(stem(file)), providers()) or stem(file)
 
 

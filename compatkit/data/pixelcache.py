@@ -1,7 +1,7 @@
-"""Decoded images of a split in one file of the user's cache folder, which is mapped and not read.
+"""Decoded images of a split in one memory-mapped file of the user's cache folder.
 
-``pixels`` holds the images one after the other, ``sizes.npy`` their heights, widths and channels. The latter is written
-last: where it is missing, or the two do not fit, both are written again.
+``pixels`` contains the concatenated images, ``sizes.npy`` their heights, widths and channels. ``sizes.npy`` is written
+last: if it is missing or does not match, both are written again.
 """
 
 from __future__ import annotations
@@ -28,112 +28,108 @@ from compatkit.foundation.threads import each
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-KEPT = 8
-"""Number of splits whose images stay in the cache folder; the least recently used are removed."""
+MAX_SPLITS = 8
+"""Number of splits in the cache folder; the least recently used are removed."""
 
 
 @attrs.frozen(eq=False)
 class Pixels:
-    """Images of a mapped file; another process that is sent them maps the file itself.
+    """Images of a memory-mapped file; pickled as the path of the file.
 
     Attributes:
-        place: Folder of the file.
-        values: All of them, uint8.
-        sizes: Height, width and channels of each, int64 ``(n, 3)``.
-        ends: Where each ends, int64 ``(n,)``.
+        path: Folder of the file.
+        values: Concatenated pixels, uint8.
+        sizes: Height, width and channels of each image, int64 ``(n, 3)``.
+        ends: End of each image in ``values``, int64 ``(n,)``.
     """
 
-    place: Path
+    path: Path
     values: NDArray[np.uint8]
     sizes: NDArray[np.int64]
     ends: NDArray[np.int64]
 
     def image(self, position: int) -> Image:
-        """Return a Pillow image, in memory of its own."""
+        """Return a copy of an image as a Pillow image."""
         size, end = self.sizes[position], int(self.ends[position])
         return as_image(self.values[end - int(size.prod()) : end].reshape(size))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be sent as the name of the file, and not as its bytes."""
-        return _mapped, (self.place, len(self.sizes))
+        """Pickle the path instead of the pixels."""
+        return _open, (self.path, len(self.sizes))
 
 
 def folder() -> Path:
-    """Return where decoded images are kept."""
+    """Return the folder of decoded images."""
     return above() / "pixels"
 
 
 def fits(split: Split) -> bool:
-    """Return whether images of one size take at most half of what is free in the cache folder's file system."""
+    """Return whether images of one size take at most half of the free space of the cache folder's file system."""
     existing = next(path for path in (folder(), *folder().parents) if path.exists())
-    size = split.size or (0, 0)
-    return (
-        len(split) * size[0] * size[1] * (1 if split.channels == "L" else 3)
-        <= shutil.disk_usage(existing).free // 2
-    )
+    height, width = split.size or (0, 0)
+    n_bytes = len(split) * height * width * (1 if split.channels == "L" else 3)
+    return n_bytes <= shutil.disk_usage(existing).free // 2
 
 
 def decoded_once(split: Split) -> Pixels | None:
-    """Return the images of a split from the cache folder, into which they are written first if they are not there.
+    """Return the images of a split from the cache folder; they are decoded and written on first use.
 
-    Of several processes one writes and the others wait. Where they cannot be written, that is one warning, and None.
+    Of several processes one writes and the others wait. If writing fails, warns and returns None.
 
     Raises:
-        DataError: An image is damaged or gone.
-        EnvironmentFailure: One cannot be read.
+        DataError: An image is damaged or missing.
+        EnvironmentFailure: An image cannot be read.
     """
-    place = folder() / hashlib.sha256(f"{split.digest} {RULE}".encode()).hexdigest()[:32]
+    path = folder() / hashlib.sha256(f"{split.digest} {RULE}".encode()).hexdigest()[:32]
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{place}.lock"):
-            pixels = _mapped(place, len(split))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):
+            pixels = _open(path, len(split))
             if pixels is None:
-                _write(place, split)
-                pixels = _mapped(place, len(split))
+                _write(path, split)
+                pixels = _open(path, len(split))
             else:
-                os.utime(place)
+                os.utime(path)
         return pixels
     except OSError as error:
         warnings.warn(
-            f"The decoded images of {split.name} cannot be kept in {place.parent} ({error.strerror or error}), and are "
-            "decoded in every epoch. Free some space there, set COMPATKIT_CACHE to a folder of another disk, or "
+            f"The decoded images of {split.name} cannot be cached in {path.parent} ({error.strerror or error}); they "
+            "are decoded in every epoch. Free some space, set COMPATKIT_CACHE to another disk, or use "
             "Trainer(cache='off').",
             stacklevel=2,
         )
         return None
 
 
-def _mapped(place: Path, count: int) -> Pixels | None:
-    """Return what is there; None where it is not there, or not whole."""
+def _open(path: Path, count: int) -> Pixels | None:
+    """Map the images in a folder; return None if they are missing or incomplete."""
     try:
-        sizes = np.load(place / "sizes.npy", allow_pickle=False)
-        values = np.memmap(place / "pixels", dtype=np.uint8, mode="r")
+        sizes = np.load(path / "sizes.npy", allow_pickle=False)
+        values = np.memmap(path / "pixels", dtype=np.uint8, mode="r")
     except (FileNotFoundError, ValueError, EOFError):
         return None
     if sizes.shape != (count, 3) or sizes.dtype != np.int64 or len(values) != sizes.prod(axis=1).sum():
         return None
-    return Pixels(place, values, sizes, np.cumsum(sizes.prod(axis=1)))
+    return Pixels(path, values, sizes, np.cumsum(sizes.prod(axis=1)))
 
 
-def _write(place: Path, split: Split) -> None:
-    """Write the images of a split; remove those of splits that were used least recently."""
-    others = sorted(
-        (folder for folder in place.parent.iterdir() if folder.is_dir() and folder != place),
-        key=lambda folder: folder.stat().st_mtime,
-    )
-    for folder in (place, *others[: max(0, len(others) + 1 - KEPT)]):
-        shutil.rmtree(folder, ignore_errors=True)
-    place.mkdir()
+def _write(path: Path, split: Split) -> None:
+    """Write the images of a split; remove the least recently used splits."""
+    others = [other for other in path.parent.iterdir() if other.is_dir() and other != path]
+    others.sort(key=lambda other: other.stat().st_mtime)
+    for old in (path, *others[: max(0, len(others) + 1 - MAX_SPLITS)]):
+        shutil.rmtree(old, ignore_errors=True)
+    path.mkdir()
     try:
         sizes: list[tuple[int, ...]] = []
-        with (place / "pixels").open("wb") as file, bar() as tell:
+        with (path / "pixels").open("wb") as file, bar() as report:
             for pixels in each(lambda number: pixels_of(split.image(number)), range(len(split))):
                 file.write(np.ascontiguousarray(pixels).data)
                 sizes.append(pixels.shape)
-                tell(len(sizes), len(split), f"decoding {split.name} once")
+                report(len(sizes), len(split), f"decoding {split.name} once")
             file.flush()
             os.fsync(file.fileno())
-        np.save(place / "sizes.npy", np.array(sizes, dtype=np.int64))
+        np.save(path / "sizes.npy", np.array(sizes, dtype=np.int64))
     except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
         raise

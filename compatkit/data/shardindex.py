@@ -1,4 +1,4 @@
-"""The index of a shard: place, size, digest and class of each image in it, made in one reading."""
+"""Index of a shard: offset, size, digest and class of each image, built in one pass and cached."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.arraycache import recalled, remember
-from compatkit.data.classnames import lines_of
-from compatkit.data.filesystem import Address
-from compatkit.data.imagefiles import ENDINGS
+from compatkit.data.arraycache import load, save
+from compatkit.data.classnames import text_lines
+from compatkit.data.filesystem import FileSystem
+from compatkit.data.imagefiles import EXTENSIONS
 from compatkit.data.shardsets import COMPRESSED
-from compatkit.data.skipped import LeftOut
+from compatkit.data.skipped import SkippedFiles
 from compatkit.errors import DataError
 
 CLASS = ".cls"
-LONGEST_CLASS = 1024
-"""Bytes of a class's name."""
+MAX_CLASS_BYTES = 1024
+"""Bytes of the longest class name."""
 BLOCK = 2**20
 """Bytes that are read at a time."""
 FIELDS = ("offset", "size", "digest", "label", "name")
-
-
-_PACKED = tuple(kind + more for kind in (CLASS, *ENDINGS) for more in COMPRESSED)
+_COMPRESSED = tuple(extension + suffix for extension in (CLASS, *EXTENSIONS) for suffix in COMPRESSED)
 RULE = 2
-"""Of what is refused; indexes made by an older one are made again."""
+"""Version of the rule of what is refused; a part of the cache key."""
 
 
 @attrs.define
@@ -42,134 +40,126 @@ class _Sample:
     label_name: str | None = None
 
 
-def index(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[np.void]:
-    """Return the images of a shard, in its order.
+def shard_index(files: FileSystem, path: str, report: Callable[[int], Any]) -> NDArray[np.void]:
+    """Return the index of a shard, one record per image in the order of the shard, with the fields in ``FIELDS``.
 
     Args:
-        place: Where it is.
-        path: Of the shard.
-        arrived: Called with the bytes read so far.
-
-    Returns:
-        One record an image, with the fields in ``FIELDS``.
+        files: File system of the shard.
+        path: Path of the shard.
+        report: Called with the number of bytes read so far.
 
     Raises:
-        DataError: It is damaged or compressed, or an image has no class.
+        DataError: The shard is damaged or compressed, or an image has no class.
         EnvironmentFailure: It cannot be read.
     """
-    state = place.state(path)
+    state = files.state(path)
     key = None if state is None else f"{state}-{RULE}"
-    known = None if key is None else recalled(key).get("members")
-    if known is None or known.dtype.names != FIELDS:
-        known = _table(place, path, arrived)
+    index = None if key is None else load(key).get("members")
+    if index is None or index.dtype.names != FIELDS:
+        index = _build(files, path, report)
         if key is not None:
-            remember(key, members=known)
-    return known
+            save(key, members=index)
+    return index
 
 
-def _table(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[np.void]:
+def _build(files: FileSystem, path: str, report: Callable[[int], Any]) -> NDArray[np.void]:
     samples: dict[str, _Sample] = {}
-    left_out = LeftOut()
-    with place.opened(path) as file, _whole(path):
+    skipped = SkippedFiles()
+    with files.open(path) as file, _named_errors(path):
         for member, data in _members(file, path):
             folder, base = posixpath.split(posixpath.normpath(member.name))
-            stem, _, ending = base.partition(".")
-            ending = f".{ending.lower()}"
+            stem, _, extension = base.partition(".")
+            extension = f".{extension.lower()}"
             if not stem:
                 continue
-            if ending.endswith(_PACKED):
+            if extension.endswith(_COMPRESSED):
                 raise DataError(
-                    f"{path}: {member.name} is compressed, so that it would be left out. Unpack it, and write the "
-                    "shard again.",
+                    f"{path}: {member.name} is compressed. Write the shard with uncompressed members.",
                     subject=path,
                 )
-            if ending == CLASS:
+            if extension == CLASS:
                 sample = samples.setdefault(f"{folder}/{stem}", _Sample())
-                _check_first(sample.label_name, member, path, "classes")
-                sample.label, sample.label_name = _label(member, data, path), member.name
-            elif ending.endswith(ENDINGS):
+                _check_single(sample.label_name, member, path, "classes")
+                sample.label, sample.label_name = _read_label(member, data, path), member.name
+            elif extension.endswith(EXTENSIONS):
                 sample = samples.setdefault(f"{folder}/{stem}", _Sample())
-                _check_first(sample.image and sample.image[3], member, path, "images")
+                _check_single(sample.image and sample.image[3], member, path, "images")
                 sample.image = member.offset_data, member.size, _digest(member, data, path), member.name
-                arrived(member.offset_data + member.size)
+                report(member.offset_data + member.size)
             else:
-                left_out.add_file(base, member.name)
-    return _packed(list(samples.values()), path, left_out)
+                skipped.add_file(base, member.name)
+    return _records(list(samples.values()), path, skipped)
 
 
-def _check_first(other: str | None, member: tarfile.TarInfo, path: str, what: str) -> None:
-    """Refuse a second image or class of a sample.
-
-    Raises:
-        DataError: There is another.
-    """
+def _check_single(other: str | None, member: tarfile.TarInfo, path: str, kind: str) -> None:
+    """Refuse a second image or class of a sample."""
     if other is not None:
         raise DataError(
-            f"{path}: a sample has two {what}, {other} and {member.name}; expected one. The name of a sample ends at "
-            "its first dot.",
+            f"{path}: {other} and {member.name} are two {kind} of one sample; expected one. The name of a sample ends "
+            "at its first dot.",
             subject=path,
         )
 
 
-def _label(member: tarfile.TarInfo, data: Iterator[bytes], path: str) -> str:
-    if member.size > LONGEST_CLASS:
-        raise DataError(f"{path}: {member.name} holds {member.size:,} bytes and no class.", subject=path)
-    return "\n".join(lines_of(b"".join(data), f"{path}:{member.name}"))
+def _read_label(member: tarfile.TarInfo, data: Iterator[bytes], path: str) -> str:
+    if member.size > MAX_CLASS_BYTES:
+        raise DataError(
+            f"{path}: {member.name} has {member.size:,} bytes; a class has at most {MAX_CLASS_BYTES:,}.",
+            subject=path,
+        )
+    return "\n".join(text_lines(b"".join(data), f"{path}:{member.name}"))
 
 
 def _digest(member: tarfile.TarInfo, data: Iterator[bytes], path: str) -> bytes:
-    hashed, count = hashlib.blake2b(digest_size=16), 0
-    for piece in data:
-        hashed.update(piece)
-        count += len(piece)
-    if count != member.size:
-        raise DataError(f"{path} is cut short within {member.name}. Fetch it again.", subject=path)
+    hashed, size = hashlib.blake2b(digest_size=16), 0
+    for block in data:
+        hashed.update(block)
+        size += len(block)
+    if size != member.size:
+        raise DataError(f"{path} is truncated within {member.name}. Download it again.", subject=path)
     return hashed.digest()
 
 
-def _packed(samples: list[_Sample], path: str, left_out: LeftOut) -> NDArray[np.void]:
-    """Return samples as records with the fields in ``FIELDS``; ``left_out`` are members of other endings.
-
-    Raises:
-        DataError: There is none, or one has no class or no image.
-    """
+def _records(samples: list[_Sample], path: str, skipped: SkippedFiles) -> NDArray[np.void]:
+    """Return samples as records with the fields in ``FIELDS``."""
     lone = next((sample.label_name for sample in samples if sample.image is None), None)
     if lone is not None:
         raise DataError(
-            f"{path}: {lone} is the class of a sample without an image ({', '.join(ENDINGS)}). "
-            f"{left_out.advice('Add its image, or leave the sample out.')}",
+            f"{path}: {lone} is the class of a sample without an image ({', '.join(EXTENSIONS)}). "
+            f"{skipped.advice('Add its image, or remove the sample.')}",
             subject=path,
         )
     rows = [(*sample.image, sample.label or "") for sample in samples if sample.image is not None]
-    bare = next((name for *_, name, label in rows if not label), None)
-    if bare is not None or not rows:
+    if not rows:
         raise DataError(
-            f"{path} holds no images ({', '.join(ENDINGS)}). {left_out.advice('Write some into it.')}"
-            if bare is None
-            else f"{path}: {bare} has no class. Expected {bare.rpartition('.')[0]}{CLASS}, with a number or name.",
+            f"{path} holds no images ({', '.join(EXTENSIONS)}). {skipped.advice('Write some into it.')}",
             subject=path,
         )
+    unlabeled = next((name for *_, name, label in rows if not label), None)
+    if unlabeled is not None:
+        expected = f"{unlabeled.rpartition('.')[0]}{CLASS}"
+        raise DataError(
+            f"{path}: {unlabeled} has no class. Expected {expected}, with a number or name.", subject=path
+        )
     offsets, sizes, digests, names, labels = zip(*rows, strict=True)
-    columns = (
-        np.array(offsets, "<i8"),
-        np.array(sizes, "<i8"),
-        np.frombuffer(b"".join(digests), "V16"),
-        np.array([label.encode() for label in labels]),
-        np.array([name.encode("utf-8", "surrogateescape") for name in names]),
-    )
-    packed = np.zeros(
-        len(rows), [(field, column.dtype) for field, column in zip(FIELDS, columns, strict=True)]
-    )
-    for field, column in zip(FIELDS, columns, strict=True):
-        packed[field] = column
-    return packed
+    columns = {
+        "offset": np.array(offsets, "<i8"),
+        "size": np.array(sizes, "<i8"),
+        "digest": np.frombuffer(b"".join(digests), "V16"),
+        "label": np.array([label.encode() for label in labels]),
+        "name": np.array([name.encode("utf-8", "surrogateescape") for name in names]),
+    }
+    records = np.zeros(len(rows), [(field, columns[field].dtype) for field in FIELDS])
+    for field in FIELDS:
+        records[field] = columns[field]
+    return records
 
 
 def _members(file: IO[bytes], path: str) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
-    """Yield the files of an archive, each with its bytes in pieces.
+    """Yield the files of an archive, each with its bytes in blocks.
 
     Raises:
-        DataError: What is behind the last one is no end of an archive, or something is behind the end.
+        DataError: The archive does not end after the last member, or continues after its end.
     """
     with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
         for member in archive:
@@ -180,38 +170,33 @@ def _members(file: IO[bytes], path: str) -> Iterator[tuple[tarfile.TarInfo, Iter
 
 
 def _check_end(file: IO[bytes], offset: int, path: str) -> None:
-    """Refuse an archive that does not end in a block of zeros, or that goes on behind it.
-
-    Raises:
-        DataError: It is one.
-    """
+    """Refuse an archive that does not end in a block of zeros, or that continues after it."""
     file.seek(offset)
     end = file.read(tarfile.BLOCKSIZE)
     if end.strip(b"\0"):
-        raise DataError(f"{path} is damaged at byte {offset:,}. Fetch it again.", subject=path)
+        raise DataError(f"{path} is damaged at byte {offset:,}. Download it again.", subject=path)
     if len(end) < tarfile.BLOCKSIZE:
         raise DataError(
-            f"{path} has no end: it stops behind a member, at byte {offset:,}, so that others may be missing. Fetch it "
-            "again, or close the writer that made it.",
+            f"{path} has no end marker at byte {offset:,}, so members may be missing. Download it again, or close the "
+            "writer that made it.",
             subject=path,
         )
-    while piece := file.read(BLOCK):
-        if piece.strip(b"\0"):
+    while block := file.read(BLOCK):
+        if block.strip(b"\0"):
             raise DataError(
-                f"{path} goes on behind its end, at byte {offset:,}: archives were joined by their bytes. Keep them "
-                "apart, or join them by tar --concatenate.",
+                f"{path} continues after its end at byte {offset:,}: archives were concatenated. Use separate shards, "
+                "or tar --concatenate.",
                 subject=path,
             )
 
 
 @contextmanager
-def _whole(path: str) -> Iterator[None]:
-    """Name the archive in errors of what cannot be read as one."""
+def _named_errors(path: str) -> Iterator[None]:
+    """Name the archive in errors of ``tarfile``."""
     try:
         yield
     except (tarfile.TarError, EOFError) as error:
         raise DataError(
-            f"{path} is no plain .tar archive, or damaged: {error}. Unpack one that is compressed: places in it cannot "
-            "be read alone.",
+            f"{path} is not an uncompressed .tar archive, or damaged: {error}. Unpack it if it is compressed.",
             subject=path,
         ) from error

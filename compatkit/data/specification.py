@@ -1,4 +1,4 @@
-"""Data sets as a recipe writes them down: a name or path, or a strict table of what to take and change."""
+"""Data sets as a recipe describes them: a name or path, or a strict table of options."""
 
 from __future__ import annotations
 
@@ -10,24 +10,14 @@ from typing import Any
 import attrs
 
 from compatkit.data.dataset import DataSet
-from compatkit.data.loading import is_path, is_there, load
+from compatkit.data.loading import exists, is_path, load
 from compatkit.data.transforms import Shift
 from compatkit.errors import DataError, suggest
 from compatkit.foundation.limits import Number
 
 KEYS = (
-    "name",
-    "as",
-    "classes",
-    "half",
-    "train",
-    "test",
-    "seed",
-    "channels",
-    "shift",
-    "hold_out",
-    "damaged",
-    "digest",
+    *("name", "as", "classes", "half", "train", "test", "seed", "channels", "shift"),
+    *("hold_out", "damaged", "digest"),
 )
 
 
@@ -42,10 +32,10 @@ def load_spec(
 
     The keys, all but ``name`` optional, in the order in which they are applied: ``name`` (a name, path or address, see
     ``load``); ``digest`` (``"bytes"`` or ``"unverified"``), ``damaged`` (``"refuse"`` or ``"skip"``) and ``hold_out``
-    (a share, drawn by ``seed``), as in ``load``; ``classes`` (names of some of them); ``half`` (1 or 2); ``train`` and
-    ``test`` (numbers of images, class-balanced) with ``seed`` (without it, the first ones); ``channels`` (``"L"`` or
-    ``"RGB"``); ``shift`` (a table of ``hue``, ``brightness``, ``blur``); ``as`` (another name, where one source serves
-    as two domains). Example::
+    (a share, drawn by ``seed``), as in ``load``; ``classes`` (names of some classes); ``half`` (1 or 2); ``train`` and
+    ``test`` (numbers of images, class-balanced) with ``seed`` (without it, the first images); ``channels`` (``"L"`` or
+    ``"RGB"``); ``shift`` (a table of ``hue``, ``brightness``, ``blur``); ``as`` (another name, if one source serves as
+    two domains). Example::
 
         load_spec({"name": "cifar10", "half": 2, "train": 8000, "shift": {"hue": 0.3, "blur": 1.0}})
 
@@ -56,23 +46,22 @@ def load_spec(
         relative_to: Folder that relative paths are tried against first (the recipe's).
 
     Raises:
-        DataError: A key is unknown, a value cannot be used, or the data set cannot be read.
+        DataError: A key is unknown, a value is invalid, or the data set cannot be read.
         UnknownName: No data set has this name.
     """
     table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str | os.PathLike) else spec
     if not isinstance(table, Mapping):
         raise DataError(f"A recipe's data is a name, a path or a table, got {type(spec).__name__}.")
-    _only(table, KEYS, "data")
+    _check_keys(table, KEYS, "data")
     name = table.get("name")
     if not isinstance(name, str | os.PathLike) or not os.fspath(name):
-        raise DataError(
-            f"A recipe's data needs 'name', a known data set, a path or an address; got {name!r}."
-        )
-    if relative_to is not None and is_path(name) and is_there(Path(relative_to) / name):
+        raise DataError(f"A recipe's data needs 'name', a data set, a path or an address; got {name!r}.")
+    if relative_to is not None and is_path(name) and exists(Path(relative_to) / name):
         name = Path(relative_to) / name
-    chosen = {key: table[key] for key in ("hold_out", "damaged", "digest") if key in table}
-    seed = _seed(table.get("seed"))
-    data = load(name, root=root, download=download, seed=seed, **chosen)
+    options = {key: table[key] for key in ("hold_out", "damaged", "digest") if key in table}
+    seed = table.get("seed")
+    Number(least=0, whole=True, optional=True).check("data", DataError, seed=seed)
+    data = load(name, root=root, download=download, seed=seed, **options)
     source = data.source and attrs.evolve(data.source, spec={**table, **data.source.spec})
     if "classes" in table:
         data = data.of_classes(_names(table["classes"]))
@@ -83,7 +72,9 @@ def load_spec(
         data = data.converted(table["channels"])
     if "shift" in table:
         data = _shifted(data, table["shift"])
-    return attrs.evolve(data.renamed(_text(table["as"])) if "as" in table else data, source=source)
+    if "as" in table:
+        data = _renamed(data, table["as"])
+    return attrs.evolve(data, source=source)
 
 
 def _names(classes: Any) -> list[str]:
@@ -102,24 +93,18 @@ def _shifted(data: DataSet, shift: Any) -> DataSet:
     known = [field.name for field in attrs.fields(Shift)]
     if not isinstance(shift, Mapping):
         raise DataError(f"data: shift must be a table of {', '.join(known)}, got {shift!r}.")
-    _only(shift, known, "data.shift")
+    _check_keys(shift, known, "data.shift")
     return data.shifted(**shift)
 
 
-def _seed(seed: Any) -> int | None:
-    Number(least=0, whole=True, optional=True).check("data", DataError, seed=seed)
-    return seed
-
-
-def _text(name: Any) -> str:
+def _renamed(data: DataSet, name: Any) -> DataSet:
     if not isinstance(name, str) or not name.strip():
         raise DataError(f"data: 'as' must be a name, got {name!r}.")
-    return name
+    return data.renamed(name)
 
 
-def _only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    names = list(known)
+def _check_keys(table: Mapping[str, Any], known: Iterable[str], path: str) -> None:
     for key in table:
-        if key not in names:
-            hint = suggest(key, names)
-            raise DataError(f"{where} has the unknown key {key!r}.{hint} Known are {', '.join(names)}.")
+        if key not in known:
+            hint = suggest(key, known)
+            raise DataError(f"{path} has the unknown key {key!r}.{hint} Known are {', '.join(known)}.")

@@ -1,4 +1,4 @@
-"""Images of one purpose with their class names: subsets, halves, sizes, statistics, digest."""
+"""Splits: images with labels and class names; subsets, resizing, statistics, digest."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.contracts.labels import common
-from compatkit.data.lazy import SAMPLE, Channels, ImageResize, LazyImages, Shrink
-from compatkit.data.storage import Held, ResidentImages, stored
+from compatkit.data.lazy import SAMPLE, Channels, ImageResize, LazyImages, Shrink, Step
+from compatkit.data.storage import ResidentImages
 from compatkit.data.transforms import KERNELS, CropMode, Images, Shift
 from compatkit.data.validation import check_images, check_labels, check_names, check_size
 from compatkit.errors import DataError
@@ -30,33 +30,32 @@ NO_CLASSES = ("unlabelled",)
 
 @attrs.frozen(eq=False, repr=False)
 class Split:
-    """Images of one purpose (training or test) with their classes. Never change the arrays in place.
+    """Training or test images with their labels. Never change the arrays in place.
 
     Attributes:
-        images: uint8 ``(n, h, w, c)``, ``c`` 1 (gray) or 3 (RGB), n at least 1; or ``LazyImages``, which are read when
-            they are asked for.
-        labels: int64 ``(n,)``, positions in ``classes``; other integer types are converted.
-        classes: Names of the classes, each once.
+        images: uint8 ``(n, h, w, c)``, ``c`` 1 (gray) or 3 (RGB), n at least 1; or ``LazyImages``, which are read on
+            demand.
+        labels: int64 ``(n,)``, indices into ``classes``; other integer types are converted.
+        classes: Distinct names of the classes.
         name: For example ``"mnist/train"``.
-        sample: Whether these are some of the images of that name, chosen by ``subset``, ``take`` or ``halves``: figures
-            on a sample say nothing about those on all, or on another sample.
-        damaged: Images of its source that were left out, since they could not be decoded.
+        sample: Whether these are some of the images of that name, chosen by ``subset``, ``take`` or ``halves``:
+            results on a sample do not hold for all images or for another sample.
+        damaged: Number of images that were left out because they cannot be decoded.
 
     Raises:
-        DataError: An array has another type or shape, a label is out of range, or a class name is empty
-            or comes twice.
+        DataError: An array has another type or shape, a label is out of range, or a class name is empty or repeated.
     """
 
-    images: Held
+    images: Images | LazyImages
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     name: str
     sample: bool = False
     damaged: int = 0
-    _known: dict[str, Any] = attrs.field(factory=dict, init=False)
+    _cache: dict[str, Any] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Check the four fields, and convert labels and class names to their final types."""
+        """Check the fields; convert labels and class names to their final types."""
         if not isinstance(self.images, LazyImages):
             check_images(self.images, self.name)
         classes = check_names(self.classes, self.name)
@@ -72,9 +71,9 @@ class Split:
         size = "of their own sizes" if self.size is None else "{}x{}".format(*self.size)
         images = f"{len(self)} images {size} {self.channels}"
         images += f" ({self.damaged} damaged ones left out)" if self.damaged else ""
-        endings = self.images.endings if isinstance(self.images, LazyImages) else {}
-        if len(endings) > 1:
-            images += f" ({', '.join(f'{ending} {count:,}' for ending, count in endings.items())})"
+        extensions = self.images.extensions if isinstance(self.images, LazyImages) else {}
+        if len(extensions) > 1:
+            images += f" ({', '.join(f'{extension} {count:,}' for extension, count in extensions.items())})"
         return f"Split({self.name!r}, {images}, {len(self.classes)} classes)"
 
     @property
@@ -84,7 +83,7 @@ class Split:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Height and width in pixels; None where images have sizes of their own."""
+        """Height and width in pixels; None if images differ in size."""
         return self._storage.size
 
     @property
@@ -96,43 +95,43 @@ class Split:
         """Return an image as a Pillow image of its own size.
 
         Raises:
-            DataError: It is damaged or gone.
+            DataError: The image is damaged or missing.
             EnvironmentFailure: It cannot be read.
         """
         return self._storage.image(position)
 
     def name_of(self, position: int) -> str:
-        """Return an image's name in messages: its file, or its number."""
+        """Return the name of an image for messages: its file, or its number."""
         return self._storage.name_in(self.name, position)
 
     def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
         """Return images at ``positions``, in that order, uint8 ``(n, height, width, channels)``.
 
         Raises:
-            DataError: One is damaged or gone; or they have sizes of their own, and no size was given.
-            EnvironmentFailure: One cannot be read.
+            DataError: An image is damaged or missing; or images differ in size.
+            EnvironmentFailure: An image cannot be read.
         """
         return self._storage.read(positions)
 
     @property
     def digest(self) -> str:
-        """``"data:sha256:..."`` over images, labels and classes; the name does not count.
+        """``"data:sha256:..."`` over images, labels and classes, without the name.
 
-        Of images in files: over the bytes of the files, and what is done to them. ``"data:unverified:..."`` is over
-        names, sizes and times of the files, after ``load(digest="unverified")``.
+        For images in files it covers the bytes of the files, and the steps applied to them. ``"data:unverified:..."``
+        covers names, sizes and times of the files, after ``load(digest="unverified")``.
         """
-        if "digest" not in self._known:
+        if "digest" not in self._cache:
             kind, settings, content = self._storage.hashed(self._digests)
             head = {"classes": list(self.classes), **settings}
             hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
             hashed.update(content)
             hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
-            self._known["digest"] = f"data:{kind}:{hashed.hexdigest()}"
-        return self._known["digest"]
+            self._cache["digest"] = f"data:{kind}:{hashed.hexdigest()}"
+        return self._cache["digest"]
 
     @property
     def image_digests(self) -> list[bytes]:
-        """A digest of the bytes of each image, or of its file, made once: equal images have equal ones."""
+        """Digest of the bytes of each image or its file; equal images have equal digests."""
         return self.digest_images()
 
     def digest_images(self, progress: Progress | None = None) -> list[bytes]:
@@ -140,17 +139,17 @@ class Split:
         return [digest.tobytes() for digest in self._digests(progress)]
 
     def _digests(self, progress: Progress | None = None) -> NDArray[np.void]:
-        if "images" not in self._known:
-            self._known["images"] = self._storage.digests(progress)
-        return self._known["images"]
+        if "images" not in self._cache:
+            self._cache["images"] = self._storage.digests(progress)
+        return self._cache["images"]
 
     @property
     def _storage(self) -> ResidentImages | LazyImages:
-        return stored(self.images)
+        return self.images if isinstance(self.images, LazyImages) else ResidentImages(self.images)
 
     @property
     def labeled(self) -> bool:
-        """Whether the labels say anything: False of what ``unlabeled`` returns."""
+        """Whether labels are known; False for the result of ``unlabeled``."""
         return self.classes != NO_CLASSES
 
     @property
@@ -161,14 +160,14 @@ class Split:
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return mean and standard deviation of each channel on the scale 0 to 1, over all pixels.
 
-        Of images in files: over those of ``SAMPLE`` images, evenly spaced over the split.
+        For images in files they are computed from ``SAMPLE`` images, evenly spaced over the split.
 
         Raises:
-            DataError: A channel holds one value only, so that nothing can be normalized by its deviation.
+            DataError: A channel has a single value, so it cannot be normalized.
         """
-        if "statistics" not in self._known:
-            self._known["statistics"] = self._statistics()
-        return self._known["statistics"]
+        if "statistics" not in self._cache:
+            self._cache["statistics"] = self._statistics()
+        return self._cache["statistics"]
 
     def resized(
         self,
@@ -178,159 +177,157 @@ class Split:
         crop_pct: float = 1.0,
         crop_mode: CropMode = "squash",
     ) -> Split:
-        """Return the images at ``size`` (height, width), antialiased; itself where nothing is to do.
+        """Return the images at ``size`` (height, width), antialiased; the split itself if nothing changes.
 
         Args:
-            size: Of the results.
+            size: Height and width of the results.
             interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``.
-            crop_pct: Share that is kept of an image resized to ``size / crop_pct``, in the middle.
+            crop_pct: Images are resized to ``size / crop_pct``, and ``size`` is cropped from the center.
             crop_mode: ``"squash"`` resizes to exactly that; ``"center"`` keeps the aspect ratio and covers it.
 
         Raises:
-            DataError: The size is none, the interpolation is not known, or the share is not above 0.
+            DataError: The size or interpolation is invalid, or the share is not positive.
         """
         wanted = check_size(size, self.name)
         if interpolation not in KERNELS or not crop_pct > 0:
             raise DataError(
-                f"{self.name}: images are resized by {', '.join(KERNELS)} interpolation, keeping a share above 0; "
-                f"asked for are {interpolation!r} and {crop_pct}. Resize the images before, or state another contract."
+                f"{self.name}: expected an interpolation of {', '.join(KERNELS)} and a crop_pct above 0, got "
+                f"{interpolation!r} and {crop_pct}."
             )
         if wanted == self.size and crop_pct == 1.0:
             return self
-        step = ImageResize(wanted, interpolation, float(crop_pct), crop_mode)
-        return self._with(images=self._storage.resized(step))
+        return self._apply(ImageResize(wanted, interpolation, float(crop_pct), crop_mode))
 
     def shrunk(
         self, size: tuple[int, int], *, interpolation: str = "bilinear", crop_pct: float = 1.0
     ) -> Split:
-        """Return images in files scaled down to the size from which evaluation cuts ``size``: see ``Shrink``.
+        """Return images in files scaled down to the size that evaluation crops ``size`` from; see ``Shrink``.
 
         Args:
             size: Height and width.
             interpolation: Name of the filter.
-            crop_pct: Share of a side that evaluation keeps.
+            crop_pct: Share of a side that evaluation crops.
         """
-        return self._with(images=self._storage.shrunk(Shrink(size, interpolation, crop_pct)))
+        return self._apply(Shrink(size, interpolation, crop_pct))
 
     def converted(self, channels: Channels) -> Split:
         """Return the images as ``"L"`` or ``"RGB"``: gray repeated, or the luma of the colors."""
         if channels not in ("L", "RGB"):
             raise DataError(f"{self.name}: images can be converted to 'L' or 'RGB', not {channels!r}.")
-        return self if channels == self.channels else self._with(images=self._storage.converted(channels))
+        return self if channels == self.channels else self._apply(channels)
 
     def shifted(self, hue: float = 0.0, brightness: float = 1.0, blur: float = 0.0) -> Split:
-        """Return the images shifted in color and blur; see ``Shift``.
+        """Return the images shifted in color, brightness and blur; see ``Shift``.
 
         Args:
             hue: Rotation of the colors about the gray axis, in turns.
-            brightness: Factor of all values, above 0 and at most 1.
+            brightness: Factor of all values, in (0, 1].
             blur: Standard deviation of a Gaussian blur in pixels.
         """
-        return self._with(images=self._storage.shifted(Shift(hue, brightness, blur)))
+        return self._apply(Shift(hue, brightness, blur))
 
     def subset(self, n: int, seed: int | None = None) -> Split:
-        """Return ``n`` images, as many of each class as there are, in the order they have here.
+        """Return ``n`` images with equal numbers of each class, in their original order.
 
         Args:
-            n: Number of images, 1 to all. A class with fewer than its share is taken whole, and the others
+            n: Number of images, 1 to all. A class with fewer images than its share is taken entirely, and the others
                 make up for it; a remainder goes to the first classes.
-            seed: Draws the images of each class at random; None takes the first ones.
+            seed: Random seed of the selection; None takes the first images of each class.
 
         Raises:
-            DataError: ``n`` is no integer, below 1, or more than there are.
+            DataError: ``n`` is not an integer from 1 to the number of images.
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n <= len(self):
-            raise DataError(
-                f"{self.name} has {len(self)} images; a subset takes 1 to all of them, not {n!r}."
-            )
-        draw = None if seed is None else np.random.default_rng(seed)
+            raise DataError(f"{self.name} has {len(self)} images; a subset has 1 to all of them, not {n!r}.")
+        generator = None if seed is None else np.random.default_rng(seed)
         positions: list[NDArray[np.int64]] = []
         for of_class, share in zip(self.positions_by_class(), _shares(self.counts, int(n)), strict=True):
-            positions.append((of_class if draw is None else draw.permutation(of_class))[:share])
+            positions.append((of_class if generator is None else generator.permutation(of_class))[:share])
         return self.take(np.concatenate(positions))
 
     def take(self, positions: Iterable[int] | NDArray[np.int64]) -> Split:
         """Return the images at ``positions``, in ascending order."""
         chosen = np.sort(np.asarray(positions, dtype=np.int64))
-        some = self.sample or len(chosen) < len(self)
-        return self._with(images=self._storage.take(chosen), labels=self.labels[chosen], sample=some)
+        sample = self.sample or len(chosen) < len(self)
+        return attrs.evolve(
+            self, images=self._storage.take(chosen), labels=self.labels[chosen], sample=sample
+        )
 
     def of_classes(self, classes: Sequence[str]) -> Split:
-        """Return the images of some classes, labeled by their places among them.
+        """Return the images of some classes, with labels in the given order.
 
         Args:
-            classes: Names, or other names of the alias table; the result has the names of this split.
+            classes: Names or aliases; the result has the names of this split.
 
         Raises:
             DataError: A class is missing or repeated, or the list is empty.
         """
         wanted = tuple(classes)
         pairs = common(wanted, self.classes, owners=("the classes asked for", self.name))
-        missing = [name for place, name in enumerate(wanted) if place not in {mine for mine, _ in pairs}]
+        known = {index for index, _ in pairs}
+        missing = [name for index, name in enumerate(wanted) if index not in known]
         if missing or not wanted or isinstance(classes, str):
-            lacks = f", of which {', '.join(missing)} is not there" if missing else ""
+            unknown = f"; {', '.join(missing)} is unknown" if missing else ""
             raise DataError(
-                f"{self.name} has the classes {', '.join(self.classes)}; got {classes!r:.200}{lacks}. Name "
-                "some of them, as a list."
+                f"{self.name}: expected a list of some of its classes ({', '.join(self.classes)}), got "
+                f"{classes!r:.200}{unknown}."
             )
-        places = np.array([theirs for _, theirs in sorted(pairs)], dtype=np.int64)
+        indices = np.array([theirs for _, theirs in sorted(pairs)], dtype=np.int64)
         new_labels = np.full(len(self.classes), -1, dtype=np.int64)
-        new_labels[places] = np.arange(len(places))
+        new_labels[indices] = np.arange(len(indices))
         some = self.take(np.flatnonzero(new_labels[self.labels] >= 0))
-        return some._with(
-            labels=new_labels[some.labels], classes=tuple(self.classes[place] for place in places)
-        )
+        names = tuple(self.classes[index] for index in indices)
+        return attrs.evolve(some, labels=new_labels[some.labels], classes=names)
 
     def halves(self) -> tuple[Split, Split]:
-        """Return two disjoint splits: of each class the images at even, and those at odd places.
+        """Return two disjoint splits: the images of each class at even, and those at odd positions.
 
         Raises:
-            DataError: There are fewer than two images of every class.
+            DataError: Every class has fewer than two images.
         """
-        places = self.positions_by_class()
-        if all(len(of_class) < 2 for of_class in places):
+        by_class = self.positions_by_class()
+        if all(len(of_class) < 2 for of_class in by_class):
             raise DataError(f"{self.name} has fewer than two images of each class; it cannot be halved.")
-        return tuple(self.take(np.concatenate([p[start::2] for p in places])) for start in (0, 1))  # type: ignore[return-value]
+        even, odd = (self.take(np.concatenate([p[start::2] for p in by_class])) for start in (0, 1))
+        return even, odd
 
     def divide(self, *counts: int, seed: int = 0) -> tuple[Split, ...]:
-        """Return disjoint splits of so many images each, drawn at random whatever their classes.
+        """Return disjoint splits with the given numbers of images, drawn at random whatever their classes.
 
         Args:
-            counts: Images of each split, in all at most those of this one.
-            seed: Draws them; the first split does not depend on the counts of the others.
+            counts: Number of images of each split; their sum is at most that of this split.
+            seed: Random seed; the first split does not depend on the other counts.
 
         Raises:
-            DataError: A count is below 1, or there are not so many images.
+            DataError: A count is below 1, or the sum is too large.
         """
-        wrong = [
-            count for count in counts if isinstance(count, bool) or not isinstance(count, int) or count < 1
-        ]
-        if wrong or not counts or sum(counts) > len(self):
+        invalid = any(isinstance(count, bool) or not isinstance(count, int) or count < 1 for count in counts)
+        if invalid or not counts or sum(counts) > len(self):
             raise DataError(
-                f"{self.name} has {len(self)} images; disjoint splits of it have at least one each and no more in all, "
-                f"not {', '.join(map(repr, counts)) or 'none'}."
+                f"{self.name} has {len(self)} images; disjoint splits need at least one each and at most these in all, "
+                f"got {', '.join(map(repr, counts)) or 'none'}."
             )
         order = np.random.default_rng(seed).permutation(len(self))
         return tuple(self.take(positions) for positions in np.split(order, np.cumsum(counts))[:-1])
 
     def renamed(self, name: str) -> Split:
         """Return the same images under another name."""
-        return self._with(name=name)
+        return attrs.evolve(self, name=name)
 
     def unlabeled(self) -> Split:
-        """Return the same images, of which no label is known: all of one class, whatever they were.
+        """Return the same images without labels: all in the single class of ``NO_CLASSES``.
 
-        Its digest is one of the images alone.
+        The digest of the result depends on the images alone.
         """
-        return self._with(labels=np.zeros(len(self), dtype=np.int64), classes=NO_CLASSES)
+        return attrs.evolve(self, labels=np.zeros(len(self), dtype=np.int64), classes=NO_CLASSES)
 
     def positions_by_class(self) -> list[NDArray[np.int64]]:
         """Return the positions of the images of each class, ascending, in the order of ``classes``."""
         order = np.argsort(self.labels, kind="stable")
         return np.split(order, np.cumsum(self.counts)[:-1])
 
-    def _with(self, **changes: Any) -> Split:
-        return attrs.evolve(self, **changes)
+    def _apply(self, step: Step) -> Split:
+        return attrs.evolve(self, images=self._storage.apply(step))
 
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         # A histogram per channel: exact in integers, whatever the number of pixels.
@@ -341,18 +338,18 @@ class Split:
         for channel, row in enumerate(histogram):
             if np.count_nonzero(row) < 2:
                 raise DataError(
-                    f"{self.name}: every pixel of channel {channel} has the value {int(row.argmax())}; such "
-                    "images cannot be normalized, and hold nothing to learn from."
+                    f"{self.name}: all pixels of channel {channel} have the value {int(row.argmax())}; such images "
+                    "cannot be normalized."
                 )
         return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
 
 
 def _shares(available: tuple[int, ...], n: int) -> list[int]:
-    """Return how many to take of each class: as even as the classes allow, ``n`` in all."""
+    """Return how many images to take of each class: as even as the classes allow, ``n`` in all."""
     shares = [0] * len(available)
     while left := n - sum(shares):
         room = [index for index, count in enumerate(available) if shares[index] < count]
-        # All by the same amount while that lasts; then one more for the first, who all have the same by now.
+        # All grow by the same amount while possible; then the first ones, all equal by now, grow by one.
         each = left // len(room)
         for index in room if each else room[:left]:
             shares[index] = min(available[index], shares[index] + max(each, 1))

@@ -1,4 +1,4 @@
-"""Which folders of a folder are its parts, and which are classes."""
+"""Distinguish folders of splits from class folders."""
 
 from __future__ import annotations
 
@@ -6,110 +6,114 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compatkit.data.splitnames import EXPECTED, PartName, is_holder, misspelt, part_name
+from compatkit.data.classnames import CLASSES_FILE
+from compatkit.data.splitnames import (
+    EXPECTED,
+    SplitName,
+    divided,
+    is_container,
+    parse_split_name,
+    similar_split_word,
+    split_kind,
+)
 from compatkit.errors import DataError
 
+_IMAGES = {"train": "training images", "val": "validation images", "test": "test images"}
 
-def parts_among(names: Sequence[str], root: Path) -> dict[str, str]:
-    """Return the folders that are parts, by kind; none where the folder is not divided.
+
+def find_splits(names: Sequence[str], root: Path) -> dict[str, str]:
+    """Return the folders of splits by kind; empty if the parent folder is not divided.
 
     Args:
-        names: Of the folders that may be parts.
-        root: The folder that holds them.
+        names: Names of the folders.
+        root: Their parent folder.
 
     Raises:
-        DataError: A part stands alone, two are of one kind, or another folder looks like a part and is none.
+        DataError: Training or test images are missing, two folders are of one kind, or another folder looks like a
+            split.
     """
-    meant = {name: part for name in names if (part := part_name(name)) is not None}
-    chosen = {name: part.kind for name, part in meant.items() if part.plain} or _of_one_rest(meant)
+    parsed = _parsed(names)
+    chosen = {name: kind for name in parsed if (kind := split_kind(name))} or _with_common_rest(parsed)
     if not chosen:
         return {}
-    parts: dict[str, str] = {}
+    splits: dict[str, str] = {}
     for name, kind in chosen.items():
-        other = parts.setdefault(kind, name)
+        other = splits.setdefault(kind, name)
         if other != name:
             raise DataError(
-                f"{root} holds {other}/ and {name}/, which both name {_what(kind)}. Join them, or load one of several "
-                f"data sets.{_way_out(name, root)}",
+                f"{root} holds {other}/ and {name}/, which both name {_IMAGES[kind]}. Join them, or load one of "
+                f"several data sets.{_class_hint(name, root)}",
                 subject=root / name,
             )
-    if "train" not in parts or len(parts) == 1:
+    if "train" not in splits or len(splits) == 1:
+        first = next(iter(splits.values()))
         raise DataError(
-            f"{root} holds {' and '.join(f'{part}/' for part in parts.values())} and no "
-            f"{'test' if 'train' in parts else 'training'} images beside it. Give both ({EXPECTED}), one level of "
-            f"class folders, or {root / next(iter(parts.values()))} alone, of which a share is held "
-            f"out.{_way_out(next(iter(parts.values())), root)}",
+            f"{root} holds {' and '.join(f'{split}/' for split in splits.values())} but no "
+            f"{'test' if 'train' in splits else 'training'} images. Expected both ({EXPECTED}), or class folders; "
+            f"{root / first} alone can be loaded, and is then divided.{_class_hint(first, root)}",
             subject=root,
         )
-    unknown = next((name for name in meant if name not in chosen), None)
+    unknown = next((name for name in parsed if name not in chosen), None)
     if unknown is not None:
-        raise _unknown(unknown, root)
-    return parts
+        raise _unknown_split(unknown, root)
+    return splits
 
 
-def _of_one_rest(meant: Mapping[str, PartName]) -> dict[str, str]:
-    """Return the parts of names like ``birds_train`` and ``birds_test``: of several kinds, alike in all other words."""
-    kinds = {part.kind for part in meant.values()}
-    if (
-        "train" not in kinds
-        or len(kinds) < 2
-        or "" in kinds
-        or len({part.rest for part in meant.values()}) > 1
-    ):
+def _parsed(names: Sequence[str]) -> dict[str, SplitName]:
+    return {name: split for name in names if (split := parse_split_name(name)) is not None}
+
+
+def _with_common_rest(parsed: Mapping[str, SplitName]) -> dict[str, str]:
+    """Return the kinds of names like ``birds_train`` and ``birds_test``: several kinds, equal in all other words."""
+    kinds = {split.kind for split in parsed.values()}
+    if not divided(kinds) or "" in kinds or len({split.rest for split in parsed.values()}) > 1:
         return {}
-    return {name: part.kind for name, part in meant.items()}
+    return {name: split.kind for name, split in parsed.items()}
 
 
-def check_classes(names: Sequence[str], inside: Mapping[str, set[str]], root: Path) -> None:
-    """Refuse a class folder that looks like a part of a data set, or like a data set.
+def check_class_folders(names: Sequence[str], subfolders: Mapping[str, set[str]], root: Path) -> None:
+    """Refuse class folders that look like a split or like a data set.
 
     Args:
-        names: Of the folders that are to be classes, and of which no file says that they are.
-        inside: Folders in each of them.
-        root: The folder that holds them.
+        names: Class folders that ``classes.txt`` does not name.
+        subfolders: Names of the folders in each class folder.
+        root: Parent folder of the class folders.
 
     Raises:
-        DataError: There is one.
+        DataError: A folder looks like a split or a data set.
     """
     for name in names:
-        kinds = {part.kind for below in inside[name] if (part := part_name(below)) is not None and part.plain}
-        if "train" in kinds and len(kinds) > 1:
+        if divided({split_kind(below) for below in subfolders[name]}):
             raise DataError(
-                f"{root / name} holds training and test images of its own, so that it is no class folder. Load "
-                f"{root / name} if it is a data set. If it is a class, {root.name}/train/{name}/ and "
-                f"{root.name}/val/{name}/ are expected.",
+                f"{root / name} holds training and test images of its own. Load it if it is a data set; for a class, "
+                f"use {root.name}/train/{name}/ and {root.name}/val/{name}/.",
                 subject=root / name,
             )
-    meant = {name: part for name in names if (part := part_name(name)) is not None}
-    kinds = {part.kind for part in meant.values()}
-    of_both = "" in kinds or ("train" in kinds and len(kinds) > 1)
-    for name in meant:
-        if of_both or inside[name]:
-            raise _unknown(name, root)
-    counts = Counter(below for name in names for below in inside[name])
+    parsed = _parsed(names)
+    kinds = {split.kind for split in parsed.values()}
+    for name in parsed:
+        if "" in kinds or divided(kinds) or subfolders[name]:
+            raise _unknown_split(name, root)
+    counts = Counter(below for name in names for below in subfolders[name])
     for name in names:
-        shared = any(counts[below] > 1 for below in inside[name])
-        if shared and (word := misspelt(name)) is not None:
-            raise _unknown(name, root, f" Is {word} meant?")
-        if (shared or (len(names) == 1 and inside[name])) and is_holder(name):
+        shared = any(counts[below] > 1 for below in subfolders[name])
+        if shared and (word := similar_split_word(name)) is not None:
+            raise _unknown_split(name, root, f" Did you mean {word}?")
+        if (shared or (len(names) == 1 and subfolders[name])) and is_container(name):
             raise DataError(
-                f"{root / name} looks like a folder of class folders and like no class. Load {root / name}, or rename "
-                f"it.{_way_out(name, root)}",
+                f"{root / name} looks like a folder of class folders, not like a class. Load {root / name}, or rename "
+                f"it.{_class_hint(name, root)}",
                 subject=root / name,
             )
 
 
-def _unknown(name: str, root: Path, hint: str = "") -> DataError:
+def _unknown_split(name: str, root: Path, hint: str = "") -> DataError:
     return DataError(
-        f"{root / name} looks like a part of a data set, and its name is that of none: expected are {EXPECTED}.{hint} "
-        f"Rename or move it.{_way_out(name, root)}",
+        f"{root / name} looks like a split, but its name is none of {EXPECTED}.{hint} Rename or move "
+        f"it.{_class_hint(name, root)}",
         subject=root / name,
     )
 
 
-def _way_out(name: str, root: Path) -> str:
-    return f" If {name} is a class, write the line {name!r} into {root / 'classes.txt'}."
-
-
-def _what(kind: str) -> str:
-    return {"train": "training images", "val": "validation images", "test": "test images"}[kind]
+def _class_hint(name: str, root: Path) -> str:
+    return f" If {name} is a class, write the line {name!r} into {root / CLASSES_FILE}."

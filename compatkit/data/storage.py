@@ -1,4 +1,4 @@
-"""How a split holds its images: in an array (``ResidentImages``), or where they are (``LazyImages``)."""
+"""Storage of a split's images: an array in memory (``ResidentImages``), or files (``LazyImages``)."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.lazy import Channels, ImageResize, LazyImages, Shrink, as_image, changed, pixels_of
+from compatkit.data.lazy import (
+    Channels,
+    ImageResize,
+    Shrink,
+    Step,
+    apply_steps,
+    as_image,
+    pixels_of,
+)
 from compatkit.data.transforms import Floats, Images, Shift, Size, chunks, histogram, mapped, resized, shifted
 from compatkit.foundation.bars import Progress
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Held = Images | LazyImages
-"""What ``Split.images`` is."""
-LONGEST = 2**14
-"""Pixels of a side up to which images in memory are resized by matrices."""
+MAX_SIDE = 2**14
+"""Pixels of the longest side up to which images in memory are resized by matrices."""
 LUMA = np.array([[0.299], [0.587], [0.114]], dtype=np.float32)
-"""Shares of red, green and blue in gray (ITU-R BT.601, as in Pillow)."""
-
-
-def stored(images: Held) -> ResidentImages | LazyImages:
-    """Return images with what can be done to all of them; errors are those of the methods of ``Split``."""
-    return images if isinstance(images, LazyImages) else ResidentImages(images)
+"""Weights of red, green and blue in gray (ITU-R BT.601, as in Pillow)."""
 
 
 @attrs.frozen(eq=False)
 class ResidentImages:
-    """Images in an array; its methods are those of ``LazyImages``.
+    """Images in an array; the methods are those of ``LazyImages``.
 
     Attributes:
         array: uint8 ``(n, h, w, c)``.
@@ -55,7 +56,7 @@ class ResidentImages:
         return as_image(self.array[position])
 
     def name_in(self, split: str, position: int) -> str:
-        """Return its number."""
+        """Return a name with the image's number."""
         return f"image {position} of {split}"
 
     def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
@@ -63,41 +64,35 @@ class ResidentImages:
         return self.array[np.asarray(positions, dtype=np.int64)]
 
     def digests(self, progress: Progress | None = None) -> NDArray[np.void]:
-        """See ``LazyImages``; fast; reports no progress."""
+        """See ``LazyImages``; reports no progress, as it is fast."""
         digests = (hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in self.array)
         return np.frombuffer(b"".join(digests), dtype="V16")
 
     def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
-        """See ``LazyImages``: over the pixels."""
+        """See ``LazyImages``; covers the pixels."""
         return "sha256", {"shape": list(self.array.shape)}, np.ascontiguousarray(self.array).data
 
     def histogram(self) -> NDArray[np.int64]:
-        """See ``LazyImages``; of all pixels."""
-        return np.sum([histogram(self.array[part]) for part in chunks(self.array)], axis=0)
+        """See ``LazyImages``; covers all pixels."""
+        return np.sum([histogram(self.array[chunk]) for chunk in chunks(self.array)], axis=0)
 
     def take(self, positions: NDArray[np.int64]) -> Images:
         """See ``LazyImages``."""
         return self.array[positions]
 
-    def resized(self, step: ImageResize) -> Images:
-        """See ``LazyImages``; antialiased. Very long images are resized by Pillow: their weights would be many."""
-        if max(self.size) > LONGEST:
-            return np.stack([pixels_of(changed(as_image(image), [step])) for image in self.array])
-        return resized(self.array, step.size, step.interpolation, step.crop_pct, step.crop_mode)
-
-    def shrunk(self, step: Shrink) -> Images:
-        """Return them as they are."""
-        return self.array
-
-    def converted(self, channels: Channels) -> Images:
-        """See ``LazyImages``: gray repeated, or the luma of the colors."""
-        if channels == "RGB":
+    def apply(self, step: Step) -> Images:
+        """See ``LazyImages``; ``Shrink`` changes nothing. Very long images are resized by Pillow, to save memory."""
+        if isinstance(step, ImageResize):
+            if max(self.size) > MAX_SIDE:
+                return np.stack([pixels_of(apply_steps(as_image(image), [step])) for image in self.array])
+            return resized(self.array, step.size, step.interpolation, step.crop_pct, step.crop_mode)
+        if isinstance(step, Shift):
+            return shifted(self.array, step)
+        if isinstance(step, Shrink):
+            return self.array
+        if step == "RGB":
             return np.repeat(self.array, 3, axis=3)
         return mapped(self.array, (*self.size, 1), _gray)
-
-    def shifted(self, shift: Shift) -> Images:
-        """See ``LazyImages``."""
-        return shifted(self.array, shift)
 
 
 def _gray(values: Floats) -> Floats:

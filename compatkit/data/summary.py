@@ -1,15 +1,14 @@
-"""What a data set holds, each image decoded once: classes, sizes, kinds of files, damaged ones, copies."""
+"""Summary of a data set, each image decoded once: classes, sizes, modes, damaged images, copies."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from statistics import median
 
 import attrs
 
-from compatkit.data.decoding import decoded_kind
+from compatkit.data.decoding import decode_with_mode
 from compatkit.data.lazy import LazyImages
 from compatkit.data.split import Split
 from compatkit.errors import DamagedImage
@@ -17,17 +16,19 @@ from compatkit.foundation.bars import Progress, bar
 from compatkit.foundation.threads import each
 
 Range = tuple[int, float, int]
-"""Least, median and most."""
+"""Minimum, median and maximum."""
+FIRST = 5
+"""Number of pairs of copies that are listed."""
 
 
 @attrs.frozen
 class Copies:
-    """Images whose bytes are those of an image before them.
+    """Images whose bytes equal those of an earlier image.
 
     Attributes:
-        count: How many there are.
-        relabeled: How many of them are of another class than the image before.
-        first: Some of them: the image before, and the copy.
+        count: Number of copies.
+        relabeled: Number of copies with another class than the earlier image.
+        first: The first few pairs: the earlier image, and its copy.
     """
 
     count: int
@@ -36,19 +37,19 @@ class Copies:
 
 
 @attrs.frozen
-class SplitSurvey:
-    """What a split holds.
+class SplitSummary:
+    """Summary of a split.
 
     Attributes:
-        name: Of the split.
-        digest: Of the split.
-        images: How many there are.
-        classes: Images by class; empty where no class is known.
-        heights: In pixels, of the images that can be decoded; None where none can.
-        widths: In pixels.
-        kinds: Images by the mode of their files, in Pillow's words.
+        name: Name of the split.
+        digest: Digest of the split.
+        images: Number of images.
+        classes: Number of images by class; empty if no class is known.
+        heights: Heights in pixels of the images that can be decoded; None if there are none.
+        widths: Widths in pixels.
+        kinds: Number of images by Pillow's mode of their files.
         damaged: Names of the images that cannot be decoded.
-        copies: Within the split.
+        copies: Copies within the split.
     """
 
     name: str
@@ -63,83 +64,78 @@ class SplitSurvey:
 
 
 @attrs.frozen
-class DataSurvey:
-    """What a data set holds.
+class DataSummary:
+    """Summary of a data set.
 
     Attributes:
-        parts: Of each split.
-        shared: Images of the second split whose bytes are those of one of the first; None of a single split.
-        others: Files beside the images that are not read, by ending; see ``LeftOut``.
+        parts: Summary of each split.
+        shared: Images of the second split whose bytes equal those of an image of the first; None for a single split.
+        others: Number of skipped files by kind; see ``SkippedFiles``.
     """
 
-    parts: tuple[SplitSurvey, ...]
+    parts: tuple[SplitSummary, ...]
     shared: Copies | None
     others: dict[str, int] = attrs.field(factory=dict)
 
 
-FIRST = 5
-"""Pairs of copies that are named."""
-
-
-def survey(splits: Sequence[Split], progress: Progress | None = None) -> DataSurvey:
-    """Survey every image of one or two splits.
+def summarize(splits: Sequence[Split], progress: Progress | None = None) -> DataSummary:
+    """Summarize one or two splits; every image is decoded.
 
     Args:
-        splits: Training images and test images, or images of one purpose.
+        splits: Training and test images, or a single split.
         progress: Called with the number done, the total, and a description.
 
     Raises:
-        DataError: A file is gone.
+        DataError: A file is missing.
         EnvironmentFailure: A file cannot be read.
     """
-    parts = tuple(_part(split, progress) for split in splits)
-    return DataSurvey(parts, _copies(splits[1], splits[0]) if len(splits) > 1 else None)
+    parts = tuple(_summarize_split(split, progress) for split in splits)
+    return DataSummary(parts, _copies(splits[1], splits[0]) if len(splits) > 1 else None)
 
 
-def _part(split: Split, progress: Progress | None) -> SplitSurvey:
+def _summarize_split(split: Split, progress: Progress | None) -> SplitSummary:
     split.digest_images(progress)
-    seen: Counter[tuple[int, int, str]] = Counter()
+    sizes: Counter[tuple[int, int]] = Counter()
+    modes: Counter[str] = Counter()
     damaged: list[str] = []
-    with bar(progress) as tell:
-        for place, size in enumerate(each(_looker(split), range(len(split)))):
-            seen.update([size] if size is not None else [])
-            damaged += [split.name_of(place)] if size is None else []
-            tell(place + 1, len(split), f"decoding {split.name}")
-    every = list(seen.elements())
-    heights, widths = _range([size[0] for size in every]), _range([size[1] for size in every])
-    kinds: Counter[str] = Counter()
-    for (_, _, mode), count in seen.items():
-        kinds[mode] += count
-    classes = dict(zip(split.classes, split.counts, strict=True)) if split.labeled else {}
-    return SplitSurvey(
+
+    def decoded(position: int) -> tuple[int, int, str] | None:
+        return _size_and_mode(split, position)
+
+    with bar(progress) as report:
+        for position, image in enumerate(each(decoded, range(len(split)))):
+            if image is None:
+                damaged.append(split.name_of(position))
+            else:
+                sizes[image[:2]] += 1
+                modes[image[2]] += 1
+            report(position + 1, len(split), f"decoding {split.name}")
+    all_sizes = list(sizes.elements())
+    return SplitSummary(
         split.name,
         split.digest,
         len(split),
-        classes,
-        heights,
-        widths,
-        dict(kinds.most_common()),
+        dict(zip(split.classes, split.counts, strict=True)) if split.labeled else {},
+        _range([height for height, _ in all_sizes]),
+        _range([width for _, width in all_sizes]),
+        dict(modes.most_common()),
         tuple(damaged),
         _copies(split),
     )
 
 
-def _looker(split: Split) -> Callable[[int], tuple[int, int, str] | None]:
-    """Return what gives height, width and mode of an image, None of a damaged one."""
-    if isinstance(split.images, LazyImages):
-        return partial(_look, split.images)
-    height, width = split.images.shape[1:3]
-    return lambda place: (height, width, split.channels)
-
-
-def _look(images: LazyImages, position: int) -> tuple[int, int, str] | None:
-    place = int(images.positions[position])
-    data = images.reader.read(place)
+def _size_and_mode(split: Split, position: int) -> tuple[int, int, str] | None:
+    """Return height, width and mode of an image; None if it is damaged."""
+    images = split.images
+    if not isinstance(images, LazyImages):
+        return *images.shape[1:3], split.channels
+    index = int(images.positions[position])
+    data = images.reader.read(index)
     try:
-        image, kind = decoded_kind(data, images.reader.name(place))
+        image, mode = decode_with_mode(data, images.reader.name(index))
     except DamagedImage:
         return None
-    return image.height, image.width, kind
+    return image.height, image.width, mode
 
 
 def _range(values: list[int]) -> Range | None:
@@ -147,16 +143,17 @@ def _range(values: list[int]) -> Range | None:
 
 
 def _copies(split: Split, others: Split | None = None) -> Copies:
-    """Return the images of a split that are copies: of earlier ones, or of those of another split."""
-    before: dict[bytes, tuple[Split, int]] = {}
+    """Return the images of a split that are copies of earlier ones, or of images of another split."""
+    first: dict[bytes, tuple[Split, int]] = {}
     if others is not None:
-        for place, digest in enumerate(others.image_digests):
-            before.setdefault(digest, (others, place))
+        for position, digest in enumerate(others.image_digests):
+            first.setdefault(digest, (others, position))
     copies = []
-    for place, digest in enumerate(split.image_digests):
-        other = before.get(digest) if others is not None else before.setdefault(digest, (split, place))
-        if other is not None and other != (split, place):
-            copies.append((*other, place))
-    relabeled = sum(owner.labels[original] != split.labels[here] for owner, original, here in copies)
-    first = tuple((owner.name_of(original), split.name_of(here)) for owner, original, here in copies[:FIRST])
-    return Copies(len(copies), int(relabeled), first)
+    for position, digest in enumerate(split.image_digests):
+        image = (split, position)
+        original = first.get(digest, image) if others is not None else first.setdefault(digest, image)
+        if original != image:
+            copies.append((*original, position))
+    relabeled = sum(owner.labels[original] != split.labels[copy] for owner, original, copy in copies)
+    pairs = tuple((owner.name_of(original), split.name_of(copy)) for owner, original, copy in copies[:FIRST])
+    return Copies(len(copies), int(relabeled), pairs)

@@ -1,4 +1,4 @@
-"""Divide images into training and test images where their source does not."""
+"""Divide images into training and test images if their source does not."""
 
 from __future__ import annotations
 
@@ -11,82 +11,81 @@ from numpy.typing import NDArray
 
 from compatkit.data.dataset import DataSet
 from compatkit.data.split import Split
-from compatkit.data.splitnames import EXPECTED, held_out, part_name, tell_unused
+from compatkit.data.splitnames import EXPECTED, heldout_kind, split_kind, warn_unused
 from compatkit.errors import DataError
 
 SHARE = 0.1
-"""Of each class, what becomes test images by default."""
+"""Default share of each class that becomes test images."""
 
 
-def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
-    """Divide images into training and test images: the same share of each class, drawn by seed and class name.
+def hold_out(images: Split, share: float = SHARE, seed: int = 0) -> DataSet:
+    """Hold out test images: the same share of each class, drawn by seed and class name.
 
     Args:
-        whole: All images, named ``NAME/train``.
-        share: Of each class that becomes test images, above 0 and below 1; at least one image and not all.
-        seed: Of the draw.
+        images: All images, named ``NAME/train``.
+        share: Share of each class, in (0, 1); at least one image and not all of them.
+        seed: Random seed.
 
     Raises:
-        DataError: A class has one image.
+        DataError: A class has fewer than two images.
     """
-    name = whole.name.removesuffix("/train")
+    name = images.name.removesuffix("/train")
     test: list[NDArray[np.int64]] = []
-    for label, (count, of_class) in enumerate(zip(whole.counts, whole.positions_by_class(), strict=True)):
+    for label, (count, of_class) in enumerate(zip(images.counts, images.positions_by_class(), strict=True)):
         if count < 2:
             raise DataError(
-                f"{name}: class {whole.classes[label]!r} has {count} image, of which none can be held out to test. Add "
-                "images, or remove the class.",
-                subject=whole.classes[label],
+                f"{name}: class {images.classes[label]!r} has {count} image; at least 2 are needed to hold one out. "
+                "Add images, or remove the class.",
+                subject=images.classes[label],
             )
-        word = f"{seed} {whole.classes[label]}".encode("utf-8", "surrogateescape")
-        draw = np.random.default_rng(int.from_bytes(hashlib.sha256(word).digest()[:8], "big"))
-        places = draw.permutation(of_class)
-        test.append(places[: min(max(1, round(share * count)), count - 1)])
+        text = f"{seed} {images.classes[label]}".encode("utf-8", "surrogateescape")
+        generator = np.random.default_rng(int.from_bytes(hashlib.sha256(text).digest()[:8], "big"))
+        test.append(generator.permutation(of_class)[: min(max(1, round(share * count)), count - 1)])
     test_positions = np.concatenate(test)
-    rest = np.setdiff1d(np.arange(len(whole)), test_positions)
-    train, held_out = (
-        attrs.evolve(whole.take(positions), sample=False) for positions in (rest, test_positions)
-    )
-    return DataSet(name, train, held_out.renamed(f"{name}/test"))
+    train_positions = np.setdiff1d(np.arange(len(images)), test_positions)
+    return _data_set(images, name, train_positions, test_positions)
 
 
-def parted(whole: Split, written: Sequence[str], name: str, where: object) -> DataSet:
-    """Return training and test images by what each image's part is called; see ``part_name``.
+def divide_by_name(images: Split, names: Sequence[str], name: str, source: object) -> DataSet:
+    """Return training and test images by the name of each image's split; see ``splitnames``.
 
     Args:
-        whole: All images.
-        written: Name of each image's part.
-        name: Of the data set.
-        where: Of the list, for messages.
+        images: All images.
+        names: Name of the split of each image.
+        name: Name of the data set.
+        source: File that holds the names, for messages.
 
     Raises:
-        DataError: A part is called otherwise, one of the two is missing, or a class has no training image.
+        DataError: A name is unknown, training or test images are missing, or a class has no training image.
     """
-    parts = {word: part_name(word) for word in dict.fromkeys(written)}
-    kinds = {word: part.kind for word, part in parts.items() if part is not None and part.plain}
-    unknown = next((word for word in parts if word not in kinds), None)
-    of_tests = held_out(kinds.values())
-    if unknown is not None or of_tests is None or "train" not in kinds.values():
-        reason = (
-            f"there is {unknown!r:.40}"
-            if unknown is not None
-            else f"there is {', '.join(sorted(kinds))} alone"
-        )
+    kinds = {text: split_kind(text) for text in dict.fromkeys(names)}
+    unknown = next((text for text, kind in kinds.items() if kind is None), None)
+    known = {kind: text for text, kind in kinds.items() if kind is not None}
+    test_kind = heldout_kind(known)
+    if unknown is not None or test_kind is None or "train" not in known:
+        reason = f"got {unknown!r:.40}" if unknown is not None else f"got only {', '.join(sorted(kinds))}"
         raise DataError(
-            f"{where}: the parts of its images are {EXPECTED}; {reason}. Leave the parts out to hold out a share.",
+            f"{source}: expected the splits {EXPECTED}; {reason}. Without splits, a share is held out.",
             subject=unknown,
         )
-    tell_unused({kind: word for word, kind in kinds.items()}, where)
-    of_image = np.array([kinds[word] for word in written])
-    data = DataSet(
-        name,
-        whole.take(np.flatnonzero(of_image == "train")).renamed(f"{name}/train"),
-        whole.take(np.flatnonzero(of_image == of_tests)).renamed(f"{name}/test"),
-    )
-    bare = [label for label, count in zip(data.classes, data.train.counts, strict=True) if not count]
-    if bare:
+    warn_unused(known, source)
+    image_kinds = np.array([kinds[text] for text in names])
+    data = _data_set(images, name, *(np.flatnonzero(image_kinds == kind) for kind in ("train", test_kind)))
+    empty = [label for label, count in zip(data.classes, data.train.counts, strict=True) if not count]
+    if empty:
         raise DataError(
-            f"{where}: {len(bare)} classes have no training image, such as {bare[0]!r}. Remove them, or give some.",
-            subject=bare[0],
+            f"{source}: {len(empty)} classes have no training image, such as {empty[0]!r}. Add some, or remove the "
+            "classes.",
+            subject=empty[0],
         )
-    return DataSet(name, *(attrs.evolve(split, sample=False) for split in (data.train, data.test)))
+    return data
+
+
+def _data_set(
+    images: Split, name: str, train_positions: NDArray[np.int64], test_positions: NDArray[np.int64]
+) -> DataSet:
+    train, test = (
+        attrs.evolve(images.take(positions).renamed(f"{name}/{split}"), sample=False)
+        for split, positions in (("train", train_positions), ("test", test_positions))
+    )
+    return DataSet(name, train, test)

@@ -1,6 +1,6 @@
-"""Transforms of images: resizing as Pillow and timm do it, Gaussian blur, and a shift in color. Nothing is random.
+"""Deterministic image transforms: resizing like Pillow and timm, Gaussian blur, and a shift in color.
 
-Resizing and blur are linear maps along rows and columns, as two small matrices; kernels are antialiased.
+Resizing and blur are linear maps along rows and columns, given by two small matrices; kernels are antialiased.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ Images = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 CHUNK = 4 << 20
-"""Values worked on at a time: the float copies of a chunk stay around 16 MB each."""
+"""Values processed at a time: float copies of a chunk take about 16 MB each."""
 
 
 def gaussian(size: int, sigma: float) -> Floats:
-    """Return the weights of a Gaussian blur, float32 ``(size, size)``; rows sum to 1.
+    """Return the weights of a Gaussian blur, float32 ``(size, size)``; rows sum to 1, border pixels are repeated.
 
     Args:
         size: Pixels along the axis.
-        sigma: Standard deviation in pixels; the kernel ends at three of them.
-
-    The border pixel is repeated outwards.
+        sigma: Standard deviation in pixels; the kernel ends at three standard deviations.
     """
     radius = math.ceil(3 * sigma)
     offsets = np.arange(-radius, radius + 1)
@@ -91,9 +89,8 @@ def chunks(images: Images) -> Iterator[slice]:
 
 def histogram(images: Images) -> NDArray[np.int64]:
     """Return the count of each value in each channel of ``(..., c)``, int64 ``(c, 256)``."""
-    return np.stack(
-        [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])]
-    ).astype(np.int64)
+    channels = (images[..., channel].ravel() for channel in range(images.shape[-1]))
+    return np.stack([np.bincount(channel, minlength=256) for channel in channels]).astype(np.int64)
 
 
 def mapped(images: Images, shape: tuple[int, int, int], function: Callable[[Floats], Floats]) -> Images:
@@ -102,11 +99,11 @@ def mapped(images: Images, shape: tuple[int, int, int], function: Callable[[Floa
     Args:
         images: uint8 ``(n, h, w, c)``.
         shape: Height, width and channels of the results.
-        function: From float32 ``(m, h, w, c)`` on the scale 0 to 255 to float32 ``(m, *shape)``.
+        function: Maps float32 ``(m, h, w, c)`` on the scale 0 to 255 to float32 ``(m, *shape)``.
     """
     result = np.empty((len(images), *shape), dtype=np.uint8)
-    for part in chunks(images):
-        result[part] = quantized(function(images[part].astype(np.float32)))
+    for chunk in chunks(images):
+        result[chunk] = quantized(function(images[chunk].astype(np.float32)))
     return result
 
 
@@ -136,24 +133,24 @@ KERNELS: Mapping[str, Kernel | None] = {
     "lanczos": _lanczos,
     "nearest": None,
 }
-"""By the name that timm's configurations use."""
+"""Kernels by the names in timm's configurations."""
 
 OVERSHOOTS = ("bicubic", "lanczos")
-"""Kernels with negative lobes: what lies outside 0..255 after the first direction is clipped, as in Pillow."""
+"""Kernels with negative lobes; as in Pillow, values are clipped to 0..255 after the first direction."""
 
 
 def weights(source: int, target: int, interpolation: str, rows: slice = slice(None)) -> Floats:
     """Return the weights of a resize along one axis, float32 ``(target, source)``; rows sum to 1.
 
     Pixel centers lie at ``i + 0.5``. When shrinking, the kernel is widened by the factor, so that every source pixel
-    counts (as in Pillow, and in torch's ``interpolate(..., antialias=True)``); ``"nearest"`` takes the pixel that
-    holds the center.
+    counts (as in Pillow, and in torch's ``interpolate(..., antialias=True)``); ``"nearest"`` takes the pixel at the
+    center.
 
     Args:
-        source: Pixels of the side.
-        target: Pixels that are wanted.
+        source: Pixels of the side before.
+        target: Pixels of the side after.
         interpolation: A key of ``KERNELS``.
-        rows: Which of them are made.
+        rows: Rows of the matrix to return.
     """
     factor = source / target
     centers = (np.arange(*rows.indices(target)) + 0.5) * factor
@@ -165,15 +162,15 @@ def weights(source: int, target: int, interpolation: str, rows: slice = slice(No
 
 
 def scaled_size(source: Size, size: Size, crop_pct: float, crop_mode: CropMode) -> Size:
-    """Return the height and width that an image is resized to before ``size`` is cut out of its middle.
+    """Return the height and width that an image is resized to before ``size`` is cropped from its center.
 
-    As in timm's transform for evaluation: ``floor(size / crop_pct)``, which ``"squash"`` takes as it is and
-    ``"center"`` covers with the aspect ratio kept.
+    As in timm's transform for evaluation the target is ``floor(size / crop_pct)``: ``"squash"`` resizes to it,
+    ``"center"`` covers it with the aspect ratio kept.
 
     Args:
         source: Height and width of the image.
-        size: Height and width to cut out.
-        crop_pct: Share of a side that the cut keeps.
+        size: Height and width of the crop.
+        crop_pct: Share of a side that is cropped.
         crop_mode: ``"center"`` or ``"squash"``.
     """
     wanted = (math.floor(size[0] / crop_pct), math.floor(size[1] / crop_pct))
@@ -195,13 +192,13 @@ def resized(
 ) -> Images:
     """Return uint8 images ``(n, h, w, c)`` at ``size`` (height, width), antialiased.
 
-    Values are rounded once, where Pillow rounds after each direction: results differ from Pillow's by 1 at most. Only
-    where height and width change by different factors, Pillow may take the rows first, and overshoots are clipped in
-    another order. Where less than ``size`` is left (``crop_pct`` above 1) the border is black.
+    Values are rounded once, whereas Pillow rounds after each direction: results differ from Pillow's by at most 1. If
+    height and width change by different factors, Pillow may resize rows first, and so clip overshoots in another
+    order. Where the resized image is smaller than ``size`` (``crop_pct`` above 1) the border is black.
 
     Args:
         images: uint8 ``(n, h, w, c)``.
-        size: Of the results.
+        size: Height and width of the results.
         interpolation: A key of ``KERNELS``.
         crop_pct: See ``scaled_size``.
         crop_mode: See ``scaled_size``.
@@ -209,7 +206,7 @@ def resized(
     source = (images.shape[1], images.shape[2])
     scaled = scaled_size(source, size, crop_pct, crop_mode)
     rows, columns = (
-        _middle(have, want, visible, interpolation)
+        _center_weights(have, want, visible, interpolation)
         for have, want, visible in zip(source, scaled, size, strict=True)
     )
 
@@ -221,8 +218,8 @@ def resized(
     return mapped(images, (*size, images.shape[3]), both)
 
 
-def _middle(source: int, target: int, count: int, interpolation: str) -> Floats:
-    """Return the weights of ``count`` pixels of the middle, with rows of zeros around them where there are fewer."""
+def _center_weights(source: int, target: int, count: int, interpolation: str) -> Floats:
+    """Return the weights of the ``count`` center pixels, padded with rows of zeros if there are fewer."""
     spare = target - count
     if spare >= 0:
         start = round(spare / 2)
@@ -233,11 +230,11 @@ def _middle(source: int, target: int, count: int, interpolation: str) -> Floats:
 
 @attrs.frozen
 class Shift:
-    """A shift in color and blur, applied in the order of the attributes; the defaults change nothing.
+    """A shift in color, brightness and blur, applied in the order of the attributes; the defaults change nothing.
 
     Attributes:
         hue: Rotation of the colors about the gray axis, in turns: 1/3 moves red to green, green to blue.
-        brightness: Factor of all values, above 0 and at most 1; 0.6 dims to 60 %.
+        brightness: Factor of all values, in (0, 1]; 0.6 dims to 60 %.
         blur: Standard deviation of a Gaussian blur in pixels.
     """
 
@@ -249,7 +246,7 @@ class Shift:
         """Check the values.
 
         Raises:
-            DataError: A value is no finite number, or outside its range.
+            DataError: A value is not finite, or outside its range.
         """
         Number().check("Shift", DataError, hue=self.hue)
         Number(above=0, most=1).check("Shift", DataError, brightness=self.brightness)
@@ -257,18 +254,18 @@ class Shift:
 
 
 def check_hue(shift: Shift, channels: str) -> None:
-    """Check that a shift can be applied to images of ``channels``.
+    """Refuse to rotate the hue of gray images.
 
     Args:
-        shift: Shift in color and blur.
+        shift: Shift in color, brightness and blur.
         channels: ``"RGB"`` or ``"L"``.
 
     Raises:
-        DataError: A hue is to be rotated in gray images.
+        DataError: The hue of gray images would be rotated.
     """
     if shift.hue and channels != "RGB":
         raise DataError(
-            "Shift: gray images have no hue to rotate; leave hue out, or convert the data set to RGB first."
+            "Shift: gray images have no hue. Leave hue out, or convert the data set to RGB first."
         )
 
 
@@ -289,10 +286,10 @@ def shifted(images: Images, shift: Shift) -> Images:
 
     Args:
         images: ``c`` is 1 or 3.
-        shift: Shift in color and blur.
+        shift: Shift in color, brightness and blur.
 
     Raises:
-        DataError: A hue is to be rotated in gray images.
+        DataError: The hue of gray images would be rotated.
     """
     if shift == Shift():
         return images

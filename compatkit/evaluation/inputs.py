@@ -12,12 +12,12 @@ import numpy as np
 from PIL.Image import Image
 from torch import Tensor
 
-from compatkit.data.bitdepth import SIXTEEN, ValueRange, gray
-from compatkit.data.decoding import decoded, to_rgb
+from compatkit.data.bitdepth import MAX_16_BIT, ValueRange, to_8_bit
+from compatkit.data.decoding import decode, to_rgb
 from compatkit.data.imagefiles import read_file
 from compatkit.data.lazy import LazyImages, pixels_of
 from compatkit.data.split import Split
-from compatkit.data.unlabeled import images_in
+from compatkit.data.unlabeled import find_images
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ EXPECTED = (
     "these"
 )
 CHANNELS = (1, 3)
-SCALES = {"f": ValueRange(0.0, 1.0), "u": ValueRange(0, SIXTEEN)}
+SCALES = {"f": ValueRange(0.0, 1.0), "u": ValueRange(0, MAX_16_BIT)}
 """Of arrays of floats, and of whole numbers of 16 bits: as of files."""
 Unread = tuple[str, "Callable[[], Image | Images]"]
 """The file of an image, empty where it has none, and what reads it: an RGB image, or ``(n, height, width, 1 or 3)``."""
@@ -85,9 +85,9 @@ def _each(source: Any) -> Iterator[Unread]:
         if not place.exists():
             raise DataError(f"There is no file or folder {place}.", subject=place)
         if place.is_dir():
-            yield from _files(images_in(place.resolve()))
+            yield from _files(find_images(place.resolve()))
         else:
-            yield str(place), lambda: decoded(read_file(place), str(place))
+            yield str(place), lambda: decode(read_file(place), str(place))
     elif isinstance(source, Tensor | np.ndarray):
         yield "", lambda: _array(source)
     elif isinstance(source, Image):
@@ -126,11 +126,11 @@ def _array(array: Any) -> Images:
     try:
         if scale is None:
             raise ValueError(f"values of type {values.dtype} tell no scale")
-        return np.stack([gray(image, scale) for image in values])
+        return np.stack([to_8_bit(image, scale) for image in values])
     except ValueError as error:
         raise DataError(
-            f"Images hold 0 to 255 as uint8, 0 to {SIXTEEN:,} as uint16, or 0 to 1 as floats; got {values.dtype} from "
-            f"{values.min()} to {values.max()}: {error}. What is normalized already goes into the model itself: "
+            f"Images hold 0 to 255 as uint8, 0 to {MAX_16_BIT:,} as uint16, or 0 to 1 as floats; got {values.dtype} "
+            f"from {values.min()} to {values.max()}: {error}. What is normalized already goes into the model itself: "
             "model(images).",
             subject=shape,
         ) from error

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from compatkit.contracts.contract import Data
 from compatkit.contracts.ports import by
-from compatkit.data.lazy import ImageResize, LazyImages, changed, pixels_of
+from compatkit.data.lazy import ImageResize, LazyImages, apply_steps, pixels_of
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.errors import DataError, TooCostly
 
@@ -137,7 +137,7 @@ def fitted(image: Image | Images, data: Data) -> Tensor:
     if isinstance(image, np.ndarray):
         return prepare(Split(image, np.zeros(len(image), dtype=np.int64), NO_CLASSES, "images"), data).images
     resize = ImageResize(data.size, data.interpolation, data.crop_pct, data.crop_mode)
-    return _planes(pixels_of(changed(image, (data.channels, resize)))[None])
+    return _planes(pixels_of(apply_steps(image, (data.channels, resize)))[None])
 
 
 def _planes(images: Images) -> Tensor:

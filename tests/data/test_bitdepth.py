@@ -9,7 +9,7 @@ import pytest
 from photos import encoded, raw_tiff
 from PIL import Image
 
-from compatkit.data.decoding import decoded, to_rgb
+from compatkit.data.decoding import decode, to_rgb
 from compatkit.errors import DamagedImage, DataError
 from compatkit.evaluation.inputs import arrays_of
 
@@ -18,7 +18,7 @@ PICTURE[0, :2] = 0, 255
 
 
 def read(data: bytes) -> np.ndarray:
-    pixels = np.asarray(decoded(data, "it"))
+    pixels = np.asarray(decode(data, "it"))
     assert pixels.shape == (12, 16, 3)
     return pixels.astype(int)
 
@@ -109,10 +109,10 @@ def test_what_contradicts_its_scale_is_refused(what: str) -> None:
         with Image.open(io.BytesIO(whole)) as opened:
             table = opened.tag_v2[320]
         wide = np.array(table, dtype="<u2").tobytes()
-        assert wide in whole and decoded(whole, "it")
+        assert wide in whole and decode(whole, "it")
         data = whole.replace(wide, (np.array(table, dtype="<u2") // 257).tobytes())
     with pytest.raises(DamagedImage) as caught:
-        decoded(data, "it.tif")
+        decode(data, "it.tif")
     assert (caught.value.code, caught.value.subject) == ("damaged-image", "it.tif") and caught.value.reason
 
 

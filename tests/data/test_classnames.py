@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from compatkit.data.classnames import lines_of, names_of, numbered
+from compatkit.data.classnames import encode_labels, parse_class_names, text_lines
 from compatkit.errors import DataError
 
 
 def labels(*written: str, names: list[str] | None = None) -> tuple[tuple[str, ...], list[int]]:
-    classes, found = numbered(written, "list.csv", names)
+    classes, found = encode_labels(written, "list.csv", names)
     return classes, found.tolist()
 
 
@@ -36,15 +36,15 @@ def test_labels_that_are_none(written: str, names: list[str] | None, subject: st
 
 
 def test_lines() -> None:
-    assert lines_of("\ufeffa b \r\n\n\tc\n".encode(), "x") == ["a b", "c"]
+    assert text_lines("\ufeffa b \r\n\n\tc\n".encode(), "x") == ["a b", "c"]
     with pytest.raises(DataError) as caught:
-        lines_of(b"\xff", "x")
+        text_lines(b"\xff", "x")
     assert caught.value.subject == "x"
 
 
 def test_names_in_the_order_of_their_numbers() -> None:
-    assert names_of(b"cat\ndog\n\n\n", "x") == ["cat", "dog"]
+    assert parse_class_names(b"cat\ndog\n\n\n", "x") == ["cat", "dog"]
     for data in (b"cat\n\ndog\n", b"\ncat\n", b"cat\r\n \t\r\ndog", b"\xff"):
         with pytest.raises(DataError) as caught:
-            names_of(data, "x")
+            parse_class_names(data, "x")
         assert caught.value.subject == "x"

@@ -49,7 +49,7 @@ def test_a_whole_data_set_says_nothing(photos: Path) -> None:
 
 def test_images_are_decoded_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = ck.data.load(photos, damaged="skip")
-    monkeypatch.setattr(module, "decoded", lambda *_: pytest.fail("decoded again"))
+    monkeypatch.setattr(module, "decode", lambda *_: pytest.fail("decoded again"))
     told: list[str] = []
     again = ck.data.load(photos, damaged="skip", progress=lambda done, total, what: told.append(what))
     assert again.train.digest == before.train.digest and "decoding images" not in told

@@ -17,9 +17,9 @@ from test_foreign_files import spent
 
 import compatkit as ck
 from compatkit.contracts.contract import Data
-from compatkit.data.decoding import ANY_FILE, PER_BYTE, decoded
-from compatkit.data.lazy import ImageResize, changed, resized_image
-from compatkit.data.summary import survey
+from compatkit.data.decoding import ANY_FILE, PER_BYTE, decode
+from compatkit.data.lazy import ImageResize, apply_steps, resized_image
+from compatkit.data.summary import summarize
 from compatkit.errors import DamagedImage
 from compatkit.evaluation.inputs import unread
 from compatkit.evaluation.preprocessing import fitted
@@ -107,9 +107,9 @@ def prepared(place: Path) -> None:
 
 
 def trained_on(place: Path) -> None:
-    from compatkit.data.imagefiles import listed
+    from compatkit.data.imagefiles import image_files
 
-    images = listed(place.parent, [place.name]).resized(ImageResize((32, 32), "bilinear", 0.875, "center"))
+    images = image_files(place.parent, [place.name]).apply(ImageResize((32, 32), "bilinear", 0.875, "center"))
     images.read([0])
 
 
@@ -149,12 +149,12 @@ def test_a_line_of_pixels_in_memory(tmp_path: Path) -> None:
 def test_a_large_image_needs_bytes_of_its_own() -> None:
     side = int(ANY_FILE**0.5)
     flat = png(side, side, 8, 0)
-    assert len(flat) * PER_BYTE < side**2 and decoded(flat, "it").size == (side, side)
+    assert len(flat) * PER_BYTE < side**2 and decode(flat, "it").size == (side, side)
     above = png(side + 1, side, 8, 0)
     with pytest.raises(DamagedImage):
-        decoded(above, "it")
+        decode(above, "it")
     explained = above[:-12] + chunk(b"prVt", os.urandom(side**2 // PER_BYTE)) + above[-12:]
-    assert decoded(explained, "it").size == (side + 1, side)
+    assert decode(explained, "it").size == (side + 1, side)
 
 
 @pytest.mark.parametrize("shape", [(3, 900), (900, 3), (1, 5000), (40, 4001), (4001, 41)])
@@ -167,7 +167,7 @@ def test_the_middle_of_a_long_image_is_that_of_the_whole(
         whole = np.asarray(resized_image(image, step)).astype(int)
         with monkeypatch.context() as patch:
             patch.setattr("compatkit.data.lazy.LARGEST_SCALED", 0)
-            part = np.asarray(changed(image, [step])).astype(int)
+            part = np.asarray(apply_steps(image, [step])).astype(int)
         assert part.shape == (24, 24, 3) and np.abs(whole - part).max() <= 2, kernel
 
 
@@ -178,6 +178,6 @@ def test_a_survey_and_a_load_that_skips_name_them(tmp_path: Path) -> None:
     for number, what in enumerate(bombs):
         (root / "ant" / f"bomb{number}.png").write_bytes(BOMBS[what]())
     data = ck.data.load(f"{root}/")
-    names = {Path(name).name for part in survey([data.train, data.test]).parts for name in part.damaged}
+    names = {Path(name).name for part in summarize([data.train, data.test]).parts for name in part.damaged}
     assert names == {f"bomb{number}.png" for number in range(len(bombs))}
     assert ck.data.load(f"{root}/", damaged="skip").train.damaged == len(bombs)

@@ -15,7 +15,7 @@ import pytest
 from photos import class_folder, encoded, photo
 
 import compatkit as ck
-from compatkit.data.filenames import name_in_system, text_of
+from compatkit.data.filenames import decode_name, encode_name
 from compatkit.errors import DataError
 
 CAFE = "caf\u00e9"
@@ -23,14 +23,14 @@ PLAIN_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def test_names_are_composed() -> None:
-    assert text_of(unicodedata.normalize("NFD", CAFE)) == CAFE == text_of(CAFE)
-    assert text_of("cat") == name_in_system("cat") == "cat" and name_in_system(CAFE) == CAFE
+    assert decode_name(unicodedata.normalize("NFD", CAFE)) == CAFE == decode_name(CAFE)
+    assert decode_name("cat") == encode_name("cat") == "cat" and encode_name(CAFE) == CAFE
 
 
 def test_names_that_are_not_utf8() -> None:
     for name in (os.fsdecode(b"caf\xe9"), os.fsdecode(b"\xff")):
         with pytest.raises(DataError) as caught:
-            text_of(name, "photos")
+            decode_name(name, "photos")
         assert caught.value.code == "data" and caught.value.subject == name and "photos" in str(caught.value)
 
 

@@ -17,8 +17,8 @@ from photos import class_folder, encoded, photo
 
 import compatkit as ck
 from compatkit.data.folders import read_folder
-from compatkit.data.imagefiles import listed
-from compatkit.data.skipped import LeftOutWarning
+from compatkit.data.imagefiles import image_files
+from compatkit.data.skipped import SkippedFilesWarning
 from compatkit.data.split import Split
 from compatkit.data.validation import DataWarning
 from compatkit.errors import DataError, EnvironmentFailure, UnknownName
@@ -42,7 +42,7 @@ def test_one_folder_a_class_in_the_order_of_their_names(tmp_path: Path) -> None:
     (root / "__MACOSX").mkdir()
     (root / ".git").mkdir()
     (root / "readme.md").write_text("photos")
-    with pytest.warns(LeftOutWarning):
+    with pytest.warns(SkippedFilesWarning):
         found = undivided(root)
     assert found.classes == ("ant", "bee") and found.counts == (4, 3) and found.name == "photos/train"
     inside = [str(Path(one).relative_to(root)) for one in names(found)]
@@ -291,7 +291,7 @@ def test_one_part_alone(tmp_path: Path, part: str) -> None:
     root = tmp_path / "photos"
     class_folder(root / part, {"ant": 2})
     error = refused(root)
-    assert error.subject == root and "Give both" in str(error)
+    assert error.subject == root and "Expected both" in str(error)
 
 
 @pytest.mark.parametrize("test", ["val", "test"])
@@ -363,13 +363,13 @@ def test_links(tmp_path: Path) -> None:
     (root / "bee").symlink_to(tmp_path / "store" / "bee")
     (root / "ant" / "again.png").symlink_to(class_folder(tmp_path / "more", {"": 1}, seed=7) / "000.png")
     (root / "ant" / "round").symlink_to(root / "ant")
-    with pytest.warns(LeftOutWarning):
+    with pytest.warns(SkippedFilesWarning):
         assert undivided(root).counts == (3, 2)  # a linked class folder, a linked file, and no folder twice
     (root / "self").symlink_to(root)
     assert refused(root).subject == root / "self"
     (root / "self").unlink()
     (root / "loop").symlink_to(root / "loop")
-    with pytest.warns(LeftOutWarning):
+    with pytest.warns(SkippedFilesWarning):
         assert undivided(root).counts == (3, 2)
     (root / "ant" / "lost.jpg").symlink_to(tmp_path / "nowhere.jpg")
     assert refused(root).subject == root / "ant" / "lost.jpg"
@@ -445,7 +445,7 @@ def test_names_that_macos_decomposed(tmp_path: Path) -> None:
     for part, name in (("train", composed), ("val", decomposed)):
         class_folder(tmp_path / "photos" / part, {name: 2, "dog": 2, "caff": 1})
     if not (tmp_path / "photos" / "val" / composed).is_dir():
-        with pytest.warns(DataWarning, match="Unicode composition"):
+        with pytest.warns(DataWarning, match="Unicode normalization"):
             data = ck.data.load(tmp_path / "photos")
         assert data.classes == ("caff", composed, "dog")
         class_folder(tmp_path / "photos" / "val", {composed: 2})
@@ -514,7 +514,7 @@ def test_what_is_no_file_is_left_out_and_never_waited_for(tmp_path: Path) -> Non
     root = class_folder(tmp_path / "photos", {"ant": 2})
     os.mkfifo(root / "ant" / "pipe.jpg")
     (root / "ant" / "folder.jpg").mkdir()
-    with pytest.warns(LeftOutWarning):
+    with pytest.warns(SkippedFilesWarning):
         found = undivided(root)
     assert found.counts == (2,)
     (root / "ant" / "001.png").unlink()
@@ -559,6 +559,6 @@ def test_listing_tells_how_far_it_is(tmp_path: Path) -> None:
 
 def test_paths_of_many_files_are_one_piece_of_bytes(tmp_path: Path) -> None:
     paths = [f"{'x' * (place % 7)}/{place}.png" for place in range(50)]
-    images = listed(tmp_path, paths)
+    images = image_files(tmp_path, paths)
     assert [images.reader.name(place) for place in range(50)] == [str(tmp_path / one) for one in paths]
     assert np.array_equal(images.take(np.array([4, 2])).positions, [4, 2])

@@ -8,11 +8,11 @@ import pytest
 from photos import class_folder
 
 import compatkit as ck
-from compatkit.data.formats import Kind, kind_of
-from compatkit.data.skipped import LeftOutWarning
+from compatkit.data.formats import FolderFormat, folder_format
+from compatkit.data.skipped import SkippedFilesWarning
 from compatkit.errors import DataError
 
-CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
+CASES: dict[str, tuple[FolderFormat, tuple[str, ...]]] = {
     "nothing": ("flat", ()),
     "other files": ("flat", ("readme.txt", ".hidden.png")),
     "images": ("flat", ("a.JPG", "readme.txt")),
@@ -40,7 +40,7 @@ def test_kinds(tmp_path: Path, case: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir() if name.endswith("/") else path.write_bytes(b"")
     (tmp_path / "it").mkdir(exist_ok=True)
-    assert kind_of(tmp_path / "it") == kind
+    assert folder_format(tmp_path / "it") == kind
 
 
 def test_what_lies_beside_class_folders_changes_nothing(tmp_path: Path) -> None:
@@ -50,11 +50,11 @@ def test_what_lies_beside_class_folders_changes_nothing(tmp_path: Path) -> None:
         (root / name).write_bytes(b"")
         assert ck.data.load(root).train.digest == digest
     (root / "preview.png").write_bytes(b"")
-    with pytest.warns(LeftOutWarning):
+    with pytest.warns(SkippedFilesWarning):
         assert ck.data.load(root).train.digest == digest
 
 
 def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        kind_of(tmp_path / "none")
+        folder_format(tmp_path / "none")
     assert caught.value.subject == tmp_path / "none"

@@ -14,7 +14,7 @@ import pytest
 from photos import encoded, photo
 
 import compatkit as ck
-from compatkit.data.huggingface import ArrowImages, _both
+from compatkit.data.huggingface import ArrowImages, _data_set
 from compatkit.data.lazy import LazyImages
 from compatkit.data.validation import DataWarning
 from compatkit.errors import DataError, EnvironmentFailure, MissingDependency
@@ -126,11 +126,11 @@ def test_paths_of_files_are_followed(tmp_path: Path) -> None:
     cells = [{"bytes": None, "path": str(one)} for one in files]
     arrow = table(4, photo=(cells, datasets.Image(decode=False)))
     arrow = arrow.cast_column("photo", datasets.Image())
-    split = _both(arrow, "pets", None, "pets")
+    split = _data_set(arrow, "pets", None, "pets")
     assert np.array_equal(np.asarray(split.image(2)), np.asarray(photo(8, 8, seed=2)))
     digests = split.image_digests
     files[2].write_bytes(encoded(photo(8, 8, seed=9)))
-    again = _both(arrow, "pets", None, "pets").image_digests
+    again = _data_set(arrow, "pets", None, "pets").image_digests
     assert [one != two for one, two in zip(digests, again, strict=True)] == [False, False, True, False]
     files[1].unlink()
     with pytest.raises(DataError) as caught:

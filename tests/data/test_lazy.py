@@ -12,20 +12,20 @@ import pytest
 from photos import class_folder, encoded, photo, raw_tiff
 from PIL import Image
 
-from compatkit.data.damaged import damaged
-from compatkit.data.decoding import LARGEST_PIXELS, decoded
+from compatkit.data.damaged import damaged_mask
+from compatkit.data.decoding import LARGEST_PIXELS, decode
 from compatkit.data.folders import read_folder
-from compatkit.data.imagefiles import listed
+from compatkit.data.imagefiles import image_files
 from compatkit.data.lazy import ImageResize, LazyImages, pixels_of
 from compatkit.data.split import Split
-from compatkit.data.summary import survey
+from compatkit.data.summary import summarize
 from compatkit.errors import DamagedImage, DataError
 
 RAMP = (np.arange(35).reshape(5, 7) * 1872).astype(np.uint16)
 
 
 def rgb(data: bytes) -> np.ndarray:
-    image = decoded(data, "it")
+    image = decode(data, "it")
     assert image.mode == "RGB"
     return np.asarray(image)
 
@@ -88,7 +88,7 @@ def test_center_crops_are_those_of_timm(tmp_path: Path, size: tuple[int, int], c
     images = [photo(*shape, seed=seed) for seed, shape in enumerate(SIZES)]
     for number, image in enumerate(images):
         (tmp_path / "p" / f"{number}.png").write_bytes(encoded(image))
-    lazy = listed(tmp_path, [f"p/{number}.png" for number in range(len(images))])
+    lazy = image_files(tmp_path, [f"p/{number}.png" for number in range(len(images))])
     split = Split(lazy, np.zeros(len(images), dtype=np.int64), ("a",), "p/train")
     found = split.resized(size, interpolation="bicubic", crop_pct=crop_pct, crop_mode="center")
     wanted = create_transform(
@@ -194,7 +194,7 @@ def test_the_digest_tells_what_is_done_to_images(both: tuple[Split, Split]) -> N
 
 def test_what_the_digest_says_of_steps_names_no_class(both: tuple[Split, Split]) -> None:
     split = both[0].converted("L").resized((9, 8), crop_mode="center").shifted(blur=1.0).shrunk((4, 4))
-    assert split.images.stated == [
+    assert split.images.json_steps == [
         "L",
         ["resize", (9, 8), "bilinear", 1.0, "center"],
         ["shift", 0.0, 1.0, 1.0],
@@ -284,8 +284,8 @@ MODES = {
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_is_decoded_at_every_door(mode: str) -> None:
     split = Split(LazyImages(Held(PNG, MODES[mode]), np.arange(2)), np.array([0, 0]), ("a",), "x")
-    assert split.image(1).mode == "RGB" and not damaged(split).any()
-    part = survey([split]).parts[0]
+    assert split.image(1).mode == "RGB" and not damaged_mask(split).any()
+    part = summarize([split]).parts[0]
     assert part.damaged == () and sum(part.kinds.values()) == 2
 
 
@@ -298,7 +298,9 @@ def test_what_cannot_be_converted_is_a_damaged_image_at_every_door(monkeypatch: 
     with pytest.raises(DamagedImage) as caught:
         split.image(1)
     assert caught.value.subject == "file 1" and "CMYK" in caught.value.reason
-    assert damaged(split).tolist() == [False, True] and survey([split]).parts[0].damaged == ("file 1",)
+    assert damaged_mask(split).tolist() == [False, True] and summarize([split]).parts[0].damaged == (
+        "file 1",
+    )
 
 
 def test_what_is_premultiplied_is_divided_by_its_transparency() -> None:
@@ -320,7 +322,7 @@ def bomb(width: int, height: int) -> bytes:
 def test_a_small_file_of_many_pixels_is_not_decoded(side: int) -> None:
     assert side**2 > LARGEST_PIXELS
     with pytest.raises(DataError) as caught:
-        decoded(bomb(side, side), "bomb.png")
+        decode(bomb(side, side), "bomb.png")
     assert caught.value.subject == "bomb.png"
 
 

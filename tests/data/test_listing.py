@@ -14,7 +14,7 @@ from photos import class_folder, encoded, photo
 import compatkit as ck
 from compatkit.data import listing as lists
 from compatkit.data.imagefiles import image_folders
-from compatkit.data.listing import FolderListing, listing
+from compatkit.data.listing import FolderListing, list_images
 from compatkit.data.unlabeled import read_unlabeled
 from compatkit.errors import DataError
 
@@ -55,24 +55,24 @@ def kept(tmp_path: Path) -> Path:
 
 
 def test_paths_are_sorted_in_each_folder(root: Path) -> None:
-    found = listing(root, FOLDERS)
+    found = list_images(root, FOLDERS)
     assert paths(found) == PATHS and found.counts.tolist() == [3, 3]
-    turned = listing(root, FOLDERS[::-1])
+    turned = list_images(root, FOLDERS[::-1])
     assert paths(turned) == [*PATHS[3:], *PATHS[:3]]
-    assert paths(listing(root, [""])) == PATHS and listing(root, [""]).counts.tolist() == [6]
+    assert paths(list_images(root, [""])) == PATHS and list_images(root, [""]).counts.tolist() == [6]
 
 
 def test_a_folder_is_listed_once(root: Path, read: list[str]) -> None:
-    first = listing(root, FOLDERS)
+    first = list_images(root, FOLDERS)
     assert read == FOLDERS
-    again = listing(root, FOLDERS)
+    again = list_images(root, FOLDERS)
     assert read == FOLDERS and paths(again) == PATHS and again.counts.tolist() == first.counts.tolist()
     assert ck.data.load(root).train.digest == ck.data.load(root).train.digest and read == FOLDERS
 
 
 @pytest.mark.parametrize("change", ["new", "gone", "renamed", "deep", "other class"])
 def test_a_folder_that_changed_is_listed_again(root: Path, read: list[str], change: str) -> None:
-    listing(root, FOLDERS)
+    list_images(root, FOLDERS)
     time.sleep(0.02)
     folders = FOLDERS
     if change == "new":
@@ -86,7 +86,7 @@ def test_a_folder_that_changed_is_listed_again(root: Path, read: list[str], chan
     else:
         (root / "bee").rename(root / "cat")
         folders = ["ant", "cat"]
-    found = listing(root, folders)
+    found = list_images(root, folders)
     assert read == [*FOLDERS, *folders]
     expected = sorted(str(one.relative_to(root)) for one in root.rglob("*.png"))
     assert paths(found) == expected and int(found.counts.sum()) == len(expected)
@@ -94,29 +94,29 @@ def test_a_folder_that_changed_is_listed_again(root: Path, read: list[str], chan
 
 def test_a_time_that_is_set_back_hides_nothing(root: Path, read: list[str]) -> None:
     """Unpacking an archive sets the times of folders; those of the last change cannot be set."""
-    listing(root, FOLDERS)
+    list_images(root, FOLDERS)
     before = os.stat(root / "bee")
     (root / "bee" / "9.png").write_bytes(encoded(photo(5, 5)))
     os.utime(root / "bee", ns=(before.st_atime_ns, before.st_mtime_ns))
     assert os.stat(root / "bee").st_mtime_ns == before.st_mtime_ns
-    assert len(listing(root, FOLDERS).names) == 7
+    assert len(list_images(root, FOLDERS).names) == 7
 
 
 def test_what_was_changed_just_now_is_not_remembered(
     root: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lists, "SETTLED_NS", 10**12)
-    listing(root, FOLDERS)
-    listing(root, FOLDERS)
+    list_images(root, FOLDERS)
+    list_images(root, FOLDERS)
     assert read == FOLDERS * 2
 
 
 def test_file_systems_that_make_times_up_are_not_believed(
     root: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listing(root, FOLDERS)
+    list_images(root, FOLDERS)
     monkeypatch.setattr(lists, "times_folders", lambda device: False)
-    listing(root, FOLDERS)
+    list_images(root, FOLDERS)
     assert read == FOLDERS * 2
 
 
@@ -124,7 +124,7 @@ def test_file_systems_that_make_times_up_are_not_believed(
 def test_a_damaged_memory_is_made_anew(
     root: Path, read: list[str], tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listing(root, FOLDERS)
+    list_images(root, FOLDERS)
     place = kept(tmp_path)
     if damage == "cut":
         place.write_bytes(place.read_bytes()[:-30])
@@ -140,9 +140,9 @@ def test_a_damaged_memory_is_made_anew(
         place.mkdir()
     else:
         monkeypatch.setattr(lists, "RULE", "another rule")
-    assert paths(listing(root, FOLDERS)) == PATHS and read == FOLDERS * 2
+    assert paths(list_images(root, FOLDERS)) == PATHS and read == FOLDERS * 2
     if damage != "folder":
-        assert paths(listing(root, FOLDERS)) == PATHS and read == FOLDERS * 2
+        assert paths(list_images(root, FOLDERS)) == PATHS and read == FOLDERS * 2
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
@@ -150,7 +150,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     (tmp_path / "blocked").write_text("a file")
     monkeypatch.setenv("COMPATKIT_CACHE", str(tmp_path / "blocked"))
-    assert paths(listing(root, FOLDERS)) == PATHS
+    assert paths(list_images(root, FOLDERS)) == PATHS
 
 
 def test_names_that_are_no_text_stay_what_they_are(root: Path) -> None:
@@ -164,7 +164,7 @@ def test_names_that_are_no_text_stay_what_they_are(root: Path) -> None:
         found = ck.data.load(root, hold_out=0.4)
         every = [*found.train.image_digests, *found.test.image_digests]
         assert len(every) == 7
-    assert os.fsdecode(b"ant/k\xc3\xa4fer\xff.png") in paths(listing(root, FOLDERS))
+    assert os.fsdecode(b"ant/k\xc3\xa4fer\xff.png") in paths(list_images(root, FOLDERS))
 
 
 def test_images_without_classes_are_listed_once_too(root: Path, read: list[str]) -> None:

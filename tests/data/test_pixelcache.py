@@ -18,7 +18,7 @@ from PIL import Image
 from small import data_set
 
 from compatkit.data import pixelcache
-from compatkit.data.pixelcache import KEPT, decoded_once, fits, folder
+from compatkit.data.pixelcache import MAX_SPLITS, decoded_once, fits, folder
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 
@@ -130,15 +130,15 @@ pixelcache.decoded_once(photos(Path({str(tmp_path / "pets")!r})).train)
     (place,) = (path for path in folder().iterdir() if path.is_dir())
     assert not (place / "sizes.npy").exists()
     kept = decoded_once(split)
-    assert kept is not None and len(kept.sizes) == len(split) and kept.place == place
+    assert kept is not None and len(kept.sizes) == len(split) and kept.path == place
 
 
 def test_the_splits_used_last_stay(split: Split) -> None:
-    for number in range(KEPT + 3):
+    for number in range(MAX_SPLITS + 3):
         decoded_once(split.take(range(number + 1)))
         os.utime(_place(split.take(range(number + 1))), (number, number))
         decoded_once(split.take([0]))  # used all the time
-    assert len([one for one in folder().iterdir() if one.is_dir()]) == KEPT
+    assert len([one for one in folder().iterdir() if one.is_dir()]) == MAX_SPLITS
     assert _place(split.take([0])).exists() and not _place(split.take(range(2))).exists()
 
 

@@ -21,7 +21,7 @@ from photos import encoded, photo
 
 import compatkit as ck
 from compatkit.data import shardindex
-from compatkit.data.filesystem import Address
+from compatkit.data.filesystem import FileSystem
 from compatkit.data.validation import DataWarning
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, MissingDependency
 
@@ -158,13 +158,13 @@ def test_a_shard_is_indexed_once_and_again_when_it_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    plain = shardindex._table
+    plain = shardindex._build
 
-    def spy(place: Address, path: str, arrived: Any) -> Any:
+    def spy(place: FileSystem, path: str, arrived: Any) -> Any:
         seen.append(Path(path).name)
         return plain(place, path, arrived)
 
-    monkeypatch.setattr(shardindex, "_table", spy)
+    monkeypatch.setattr(shardindex, "_build", spy)
     before = ck.data.load(folder)
     assert len(seen) == 3
     seen.clear()
@@ -241,9 +241,9 @@ def test_an_index_that_an_older_rule_made_is_made_again(
 ) -> None:
     path = shard(tmp_path / "a.tar", samples())
     ck.data.load(path)
-    path_state = Address(str(path)).state(str(path))
+    path_state = FileSystem(str(path)).state(str(path))
     monkeypatch.setattr(shardindex, "RULE", shardindex.RULE + 1)
-    monkeypatch.setattr(shardindex, "_table", lambda *_: pytest.fail("indexed again"))
+    monkeypatch.setattr(shardindex, "_build", lambda *_: pytest.fail("indexed again"))
     with pytest.raises(pytest.fail.Exception):
         ck.data.load(path)
     assert path_state is not None
@@ -460,7 +460,7 @@ def test_shards_at_a_url(folder: Path, remote: tuple[str, Any], monkeypatch: pyt
     assert np.array_equal(np.asarray(far.train.image(9)), np.asarray(near.train.image(9)))
     assert asked == [(asked[0][0], asked[0][0] + len(near.train.images.reader.read(9)))]
     assert ck.data.load(f"{address}/*train*.tar", hold_out=0.5).train.counts == (2, 2, 2)
-    monkeypatch.setattr(shardindex, "_table", lambda *_: pytest.fail("indexed again"))
+    monkeypatch.setattr(shardindex, "_build", lambda *_: pytest.fail("indexed again"))
     assert ck.data.load(address).train.digest == near.train.digest
 
 
@@ -484,9 +484,9 @@ def test_what_may_change_unseen_is_not_remembered(
     told = {"name": "x", "size": 1, "type": "file"}
     with monkeypatch.context() as patched:
         patched.setattr(type(system), "info", lambda self, path, **_: told)
-        assert Address(address).state("/bucket/birds/birds-train-000.tar") is None
+        assert FileSystem(address).state("/bucket/birds/birds-train-000.tar") is None
         told["ETag"] = "a"
-        assert Address(address).state("/bucket/birds/birds-train-000.tar") is not None
+        assert FileSystem(address).state("/bucket/birds/birds-train-000.tar") is not None
 
 
 def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

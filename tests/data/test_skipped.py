@@ -14,7 +14,7 @@ import pytest
 from photos import class_folder, encoded, photo
 
 import compatkit as ck
-from compatkit.data.skipped import LeftOutWarning
+from compatkit.data.skipped import SkippedFilesWarning
 from compatkit.data.unlabeled import read_unlabeled
 from compatkit.errors import DamagedImage, DataError
 from compatkit.evaluation.inputs import arrays_of
@@ -80,7 +80,7 @@ def test_every_ending_of_a_format_that_is_read_is_read(root: Path, door: str) ->
 def test_what_is_not_read_is_told_once(root: Path, door: str, name: str) -> None:
     put(root / "ant", name)
     put(root / "ant", "notes.txt", b"of a shelf")
-    with pytest.warns(LeftOutWarning) as caught:
+    with pytest.warns(SkippedFilesWarning) as caught:
         assert DOORS[door](root) == 8
     (warning,) = caught
     assert warning.filename == __file__
@@ -92,7 +92,7 @@ def test_hidden_class_folders_and_images_beside_classes_are_told(root: Path) -> 
     put(root, "@home/1.jpg")
     put(root, "stray.jpg")
     put(root, "LIST.heic")
-    with pytest.warns(LeftOutWarning) as caught:
+    with pytest.warns(SkippedFilesWarning) as caught:
         assert loaded(root) == 8
     counts = caught[0].message.counts  # type: ignore[union-attr]
     assert counts == {"hidden folders": 1, "images beside the class folders": 1, ".heic": 1}
@@ -103,7 +103,7 @@ def test_of_two_parts_it_is_told_once_too(tmp_path: Path) -> None:
         class_folder(tmp_path / "photos" / part, {"ant": 2, "bee": 2})
         put(tmp_path / "photos" / part / "bee", "one.heic")
     put(tmp_path / "photos" / "val", ".ghost/1.jpg")
-    with pytest.warns(LeftOutWarning) as caught:
+    with pytest.warns(SkippedFilesWarning) as caught:
         assert loaded(tmp_path / "photos") == 8
     assert len(caught) == 1 and "train/bee/one.heic" in str(caught[0].message)
     assert caught[0].message.counts == {".heic": 2, "hidden folders": 1}  # type: ignore[union-attr]
@@ -115,7 +115,7 @@ def test_a_list_that_is_remembered_tells_it_again(root: Path) -> None:
         os.utime(folder, (time.time() - 100,) * 2)
     told = []
     for _ in range(2):
-        with pytest.warns(LeftOutWarning) as caught:
+        with pytest.warns(SkippedFilesWarning) as caught:
             read_unlabeled(root)
         told.append(str(caught[0].message))
     assert told[0] == told[1]
@@ -156,7 +156,7 @@ def test_a_folder_that_links_bring_twice_is_read_once(root: Path, tmp_path: Path
     for name in ("a", "b"):
         (root / "ant" / name).symlink_to(more / "x")
     (root / "ant" / "again").symlink_to(root / "ant")
-    with pytest.warns(LeftOutWarning) as caught:
+    with pytest.warns(SkippedFilesWarning) as caught:
         assert DOORS[door](root) == 12
     assert caught[0].message.counts == {"links to folders that are read anyway": 3}  # type: ignore[union-attr]
 
@@ -172,14 +172,14 @@ def test_many_links_across_cost_no_more_than_their_folders(root: Path, tmp_path:
             (here / name).symlink_to(following)
     (root / "ant" / "chain").symlink_to(chain[0])
     for door in DOORS.values():
-        with pytest.warns(LeftOutWarning):
+        with pytest.warns(SkippedFilesWarning):
             assert door(root) == 8 + 21
 
 
 def test_a_link_that_leads_nowhere(root: Path) -> None:
     (root / "ant" / "gone").symlink_to(root / "nowhere")
     (root / "ant" / "round").symlink_to(root / "ant" / "round")
-    with pytest.warns(LeftOutWarning) as caught:
+    with pytest.warns(SkippedFilesWarning) as caught:
         assert loaded(root) == 8
     assert caught[0].message.counts == {"links that lead nowhere": 2}  # type: ignore[union-attr]
     (root / "bee" / "gone.jfif").symlink_to(root / "nowhere")
@@ -202,7 +202,7 @@ def test_endings_are_counted_where_there_are_several(root: Path) -> None:
     for number in range(20):
         put(root / "ant", f"{number}.jFiF")
     data = ck.data.load(f"{root}/", hold_out=0.25)
-    assert data.train.images.endings == {".jfif": 14, ".png": 7}  # type: ignore[union-attr]
+    assert data.train.images.extensions == {".jfif": 14, ".png": 7}  # type: ignore[union-attr]
     assert "(.jfif 14, .png 7)" in repr(data.train)
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from compatkit.data.splitnames import divides, held_out, misspelt, part_name, parts_of_files
+from compatkit.data.splitnames import (
+    heldout_kind,
+    is_split_column,
+    parse_split_name,
+    similar_split_word,
+    split_kind,
+    split_kinds_of_files,
+)
 from compatkit.errors import DataError
 
 TRAIN = "train Train TRAIN training trn seg_train train_images train2017 dataset_train x_train Training-Set trainset"
@@ -15,8 +22,8 @@ TEST = "test Testing seg_test imgs-test holdout Hold-Out_Set held_out heldout te
 @pytest.mark.parametrize(("kind", "names"), [("train", TRAIN), ("val", VAL), ("test", TEST)])
 def test_names_of_parts_alone(kind: str, names: str) -> None:
     for name in names.split():
-        part = part_name(name)
-        assert part is not None and part.plain and part.kind == kind, name
+        part = parse_split_name(name)
+        assert part is not None and not part.rest and part.kind == kind == split_kind(name), name
 
 
 @pytest.mark.parametrize(
@@ -33,34 +40,34 @@ def test_names_of_parts_alone(kind: str, names: str) -> None:
     ],
 )
 def test_names_with_other_words(name: str, kind: str, rest: str) -> None:
-    part = part_name(name)
-    assert part is not None and (part.kind, part.rest) == (kind, rest) and not part.plain
+    part = parse_split_name(name)
+    assert part is not None and (part.kind, part.rest) == (kind, rest) and split_kind(name) is None
 
 
 @pytest.mark.parametrize(
     "name", "valley trainers oval contest strain cat none images dataset 1 été attest data_2".split()
 )
 def test_names_of_no_part(name: str) -> None:
-    assert part_name(name) is None
+    assert parse_split_name(name) is None
 
 
 def test_names_that_are_similar() -> None:
-    assert misspelt("trainning") == "training" and misspelt("Validaton") == "validation"
-    assert misspelt("beaker") is None
+    assert similar_split_word("trainning") == "training" and similar_split_word("Validaton") == "validation"
+    assert similar_split_word("beaker") is None
 
 
 def test_validation_images_count_before_test_images() -> None:
-    assert held_out(["test", "train", "val"]) == "val" and held_out(["train", "test"]) == "test"
-    assert held_out(["train"]) is None
+    assert heldout_kind(["test", "train", "val"]) == "val" and heldout_kind(["train", "test"]) == "test"
+    assert heldout_kind(["train"]) is None
 
 
 def test_files_by_their_names_and_folders() -> None:
-    assert parts_of_files(["birds-train-0", "training/birds-val-1", "test/2"], "x") == [
+    assert split_kinds_of_files(["birds-train-0", "training/birds-val-1", "test/2"], "x") == [
         "train",
         "val",
         "test",
     ]
-    assert parts_of_files(["0", "valley-1"], "x") is None
+    assert split_kinds_of_files(["0", "valley-1"], "x") is None
     for paths, subject in (
         (["train-0", "more"], "more"),
         (["trainval-0"], "trainval-0"),
@@ -70,7 +77,7 @@ def test_files_by_their_names_and_folders() -> None:
         (["trains", "0", "valdation-1"], "x"),
     ):
         with pytest.raises(DataError) as caught:
-            parts_of_files(paths, "x")
+            split_kinds_of_files(paths, "x")
         assert caught.value.code == "data" and caught.value.subject == subject
 
 
@@ -90,4 +97,4 @@ def test_files_by_their_names_and_folders() -> None:
     ],
 )
 def test_columns_that_divide(column: str, values: list[object], does: bool) -> None:
-    assert divides(column, values) == does
+    assert is_split_column(column, values) == does

@@ -11,7 +11,7 @@ from photos import class_folder, encoded, photo
 
 import compatkit as ck
 from compatkit.data.split import Split
-from compatkit.data.summary import FIRST, survey
+from compatkit.data.summary import FIRST, summarize
 from compatkit.data.unlabeled import read_unlabeled
 
 
@@ -25,7 +25,7 @@ def test_copies_are_those_of_a_plain_list(seed: int) -> None:
     kinds = draw.integers(0, 256, (6, 3, 4, 1)).astype(np.uint8)
     picks, labels = draw.integers(0, 6, 9).tolist(), draw.integers(0, 2, 9).tolist()
     others, theirs = draw.integers(0, 6, 7).tolist(), draw.integers(0, 2, 7).tolist()
-    found = survey([array(kinds[picks], labels, "x/train"), array(kinds[others], theirs, "x/test")])
+    found = summarize([array(kinds[picks], labels, "x/train"), array(kinds[others], theirs, "x/test")])
     inside = [(picks.index(one), place) for place, one in enumerate(picks) if picks.index(one) != place]
     between = [(picks.index(one), place) for place, one in enumerate(others) if one in picks]
     copies, shared = found.parts[0].copies, found.shared
@@ -46,7 +46,7 @@ def test_files_are_measured_as_they_are_turned(tmp_path: Path) -> None:
     (root / "bee" / "none.gif").write_bytes(b"GIF89a")
     data = ck.data.load(root, hold_out=0.2)
     told: list[str] = []
-    found = survey([data.train, data.test], lambda done, total, what: told.append(what))
+    found = summarize([data.train, data.test], lambda done, total, what: told.append(what))
     assert {"decoding photos/train", "decoding photos/test"} <= set(told)
     assert sum(part.images for part in found.parts) == 12
     assert [Path(one).name for part in found.parts for one in part.damaged] == ["none.gif"]
@@ -67,7 +67,7 @@ def test_files_are_measured_as_they_are_turned(tmp_path: Path) -> None:
 def test_nothing_that_can_be_decoded(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 1})
     (root / "ant" / "000.png").write_bytes(b"")
-    found = survey([read_unlabeled(root / "ant")])
+    found = summarize([read_unlabeled(root / "ant")])
     assert found.parts[0].heights is None and found.parts[0].kinds == {} and found.shared is None
     assert found.parts[0].classes == {} and len(found.parts[0].damaged) == 1
 
@@ -84,5 +84,5 @@ def test_files_with_a_color_profile_are_counted(tmp_path: Path) -> None:
             (root / "ant" / f"{name}.{ending}").write_bytes(
                 encoded(photo(12, 12), format, icc_profile=profile)
             )
-    found = survey([read_unlabeled(root / "ant")])
+    found = summarize([read_unlabeled(root / "ant")])
     assert found.parts[0].kinds == {"RGB": 8, "RGB with a color profile": 4}

@@ -15,7 +15,7 @@ import pytest
 from photos import class_folder
 
 import compatkit as ck
-from compatkit.data.duplicates import file_states_of, repeated
+from compatkit.data.duplicates import file_ids, repeated_files
 from compatkit.data.validation import DataWarning
 from compatkit.errors import DataError, MissingDependency
 
@@ -243,9 +243,9 @@ def test_files_to_which_a_file_system_gives_one_number(photos: Path, monkeypatch
     write(photos / "list.csv", rows(photos))
     monkeypatch.setattr("compatkit.data.duplicates.os.stat", one_number)
     paths = [one["path"] for one in rows(photos)]
-    assert list(repeated(photos, paths, file_states_of(photos, paths))) == []
+    assert list(repeated_files(photos, paths, file_ids(photos, paths))) == []
     paths += [f"./{paths[3]}"]
-    assert list(repeated(photos, paths, file_states_of(photos, paths))) == [(3, 10)]
+    assert list(repeated_files(photos, paths, file_ids(photos, paths))) == [(3, 10)]
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

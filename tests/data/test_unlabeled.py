@@ -10,7 +10,7 @@ from PIL import Image
 from small import data_set
 
 from compatkit.data.split import NO_CLASSES
-from compatkit.data.unlabeled import is_bare, is_flat, read_unlabeled
+from compatkit.data.unlabeled import is_image_folder, is_unlabeled_pack, read_unlabeled
 from compatkit.errors import DataError
 
 
@@ -42,27 +42,27 @@ def test_images_of_any_size_and_kind(tmp_path: Path) -> None:
 
 def test_a_folder_is_flat_unless_class_folders_divide_it(tmp_path: Path) -> None:
     image = data_set("a", count=1).train.images
-    assert not is_flat(tmp_path / "nowhere") and not is_flat("digits")
+    assert not is_image_folder(tmp_path / "nowhere") and not is_image_folder("digits")
     (tmp_path / "empty").mkdir()
-    assert is_flat(tmp_path / "empty")
+    assert is_image_folder(tmp_path / "empty")
     write(tmp_path / "flat", image)
-    assert is_flat(tmp_path / "flat")
+    assert is_image_folder(tmp_path / "flat")
     write(tmp_path / "classes" / "ant", image)
-    assert not is_flat(tmp_path / "classes")
+    assert not is_image_folder(tmp_path / "classes")
     write(tmp_path / "classes", image)
-    assert is_flat(tmp_path / "classes")
+    assert is_image_folder(tmp_path / "classes")
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "a.tar").write_bytes(b"")
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "state.json").write_text("{}")
-    assert not is_flat(tmp_path / "shards") and not is_flat(tmp_path / "saved")
+    assert not is_image_folder(tmp_path / "shards") and not is_image_folder(tmp_path / "saved")
 
 
 def test_a_pack_of_images_alone(tmp_path: Path) -> None:
     data = data_set("a")
     np.savez(tmp_path / "bare.npz", x_train=data.train.images)
     found = read_unlabeled(tmp_path / "bare.npz")
-    assert is_bare(tmp_path / "bare.npz")
+    assert is_unlabeled_pack(tmp_path / "bare.npz")
     assert found.name == "bare/train"
     assert found.digest == data.train.unlabeled().digest != data.train.digest
 
@@ -70,9 +70,9 @@ def test_a_pack_of_images_alone(tmp_path: Path) -> None:
 def test_a_pack_with_images_of_other_parts_is_not_bare(tmp_path: Path) -> None:
     images = data_set("a").train.images
     np.savez(tmp_path / "a.npz", x_train=images, x_val=images)
-    assert not is_bare(tmp_path / "a.npz")
+    assert not is_unlabeled_pack(tmp_path / "a.npz")
     np.savez(tmp_path / "b.npz", x_train=images, x_test=images)
-    assert is_bare(tmp_path / "b.npz")
+    assert is_unlabeled_pack(tmp_path / "b.npz")
 
 
 def test_a_whole_pack_is_not_bare_and_its_labels_are_not_looked_at(tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ def test_a_whole_pack_is_not_bare_and_its_labels_are_not_looked_at(tmp_path: Pat
     }
     np.savez(tmp_path / "whole.npz", y_train=data.train.labels, **arrays)
     np.savez(tmp_path / "wrong.npz", y_train=np.array(["?"]), **arrays)
-    assert not is_bare(tmp_path / "whole.npz")
+    assert not is_unlabeled_pack(tmp_path / "whole.npz")
     digests = {read_unlabeled(tmp_path / name).digest for name in ("whole.npz", "wrong.npz")}
     assert digests == {data.train.unlabeled().digest}
-    assert not is_bare(tmp_path / "nothing.npz")
+    assert not is_unlabeled_pack(tmp_path / "nothing.npz")
 
 
 def test_labels_do_not_count_for_what_is_unlabeled() -> None:
@@ -116,7 +116,7 @@ def test_bad_folders(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="There is no data set"):
         read_unlabeled(tmp_path / "nowhere")
     (tmp_path / "text.npz").write_text("no pack")
-    with pytest.raises(DataError, match=r"is no \.npz file"):
+    with pytest.raises(DataError, match=r"is not an \.npz file"):
         read_unlabeled(tmp_path / "text.npz")
     np.savez(tmp_path / "floats.npz", x_train=np.zeros((4, 5, 5)))
     with pytest.raises(DataError, match="images must be uint8"):

@@ -14,7 +14,7 @@ from pictured import photos, task
 from small import quick
 
 import compatkit as ck
-from compatkit.data.summary import survey
+from compatkit.data.summary import summarize
 from compatkit.data.unlabeled import read_unlabeled
 from compatkit.foundation import bars
 from compatkit.foundation.bars import bar, silent
@@ -46,7 +46,7 @@ WORK: dict[str, tuple[str, Callable[[Path], object]]] = {
     "states": ("looking at files", lambda root: ck.data.load(root, digest="unverified").train.digest),
     "damaged": ("decoding images", lambda root: ck.data.load(root, damaged="skip")),
     "statistics": ("mean and deviation", lambda root: ck.data.load(root).train.statistics()),
-    "survey": ("decoding", lambda root: survey([ck.data.load(root).train])),
+    "survey": ("decoding", lambda root: summarize([ck.data.load(root).train])),
 }
 
 

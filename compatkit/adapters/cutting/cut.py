@@ -162,10 +162,7 @@ def _sides(whole: nn.Module, cut: str, traces: list[Traced], crossings: list[Cro
     train, evaluate = (
         graphs_of(whole, trace, crossing) for trace, crossing in zip(traces, crossings, strict=True)
     )
-    graphs: dict[Part, Graphs] = {
-        "extractor": (train[0], evaluate[0]),
-        "head": (train[1], evaluate[1]),
-    }
+    graphs: dict[Part, Graphs] = {"extractor": (train[0], evaluate[0]), "head": (train[1], evaluate[1])}
     owned = owners(whole, {side: used_by(whole, pair) for side, pair in graphs.items()}, cut)
     return {
         side: TracedSide.of(whole, pair, side, owned, crossings[1].names) for side, pair in graphs.items()

@@ -87,10 +87,7 @@ def canonical_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> dict[
         right, _ = _uses(whole, "forward_head", features)
     sides = owners(whole, {"extractor": left, "head": right}, None)
     seam = Seam.of(features, type(whole).__name__, cut)
-    return {
-        "extractor": CanonicalSide("extractor", sides, seam),
-        "head": CanonicalSide("head", sides, seam),
-    }
+    return {"extractor": CanonicalSide("extractor", sides, seam), "head": CanonicalSide("head", sides, seam)}
 
 
 @attrs.frozen(eq=False)
