@@ -235,7 +235,7 @@ def test_class_names_may_be_given(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'tench' comes twice"):
         read_folder(root)
     (root / "classes.txt").write_bytes(b"n01 \xff\xfe\n")
-    with pytest.raises(DataError, match="no UTF-8"):
+    with pytest.raises(DataError, match="not UTF-8"):
         read_folder(root)
 
 

@@ -34,7 +34,7 @@ def test_a_name_is_found_in_root_and_in_the_environments_folder(write, arrays, t
     ("name", "hint"),
     [
         ("insects/tset", "Did you mean 'test'?"),
-        ("insects/test", "Load 'insects' and take its .test."),
+        ("insects/test", "Load 'insects' and use its .test."),
         ("digits/validation", "with the splits train and test"),
         ("mnist/trian", "Did you mean 'train'?"),
     ],

@@ -143,5 +143,5 @@ def test_an_interpolation_or_a_crop_that_is_none_is_refused():
     split = Split(noise(4, 6), np.array([0, 0, 0]), ("a",), "s/train")
     with pytest.raises(DataError, match=r"s/train: expected an interpolation of bilinear, .*'hamming'"):
         split.resized((2, 2), interpolation="hamming")
-    with pytest.raises(DataError, match=r"a share above 0; asked for are 'bilinear' and 0\.0"):
+    with pytest.raises(DataError, match=r"a crop_pct above 0, got 'bilinear' and 0\.0"):
         split.resized((2, 2), crop_pct=0.0)

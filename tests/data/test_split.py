@@ -198,8 +198,8 @@ def test_a_data_set_needs_two_splits_that_go_together(make_split):
     train = make_split([0, 1, 2])
     for test, what in (
         (make_split([0], channels=3), "channels of the splits differ: train has L, test has RGB"),
-        (make_split([0], size=(5, 4)), "size must be equal"),
-        (Split(train.images, train.labels, ("a", "b", "c"), "t/test"), "classes must be equal"),
+        (make_split([0], size=(5, 4)), "size of the splits differ"),
+        (Split(train.images, train.labels, ("a", "b", "c"), "t/test"), "classes of the splits differ"),
     ):
         with pytest.raises(DataError, match=what):
             DataSet("t", train, test)
