@@ -24,7 +24,7 @@ RELATIVE_TOLERANCE = 1e-3
 
 @attrs.frozen(eq=False)
 class ProbeRun:
-    """One forward pass on the fixed inputs: its outputs, one for each port, and the probe made of them.
+    """Forward pass on the fixed inputs: the outputs, one per port, and the probe computed from them.
 
     Attributes:
         draws: Whether the pass drew from torch's random state.
@@ -36,20 +36,20 @@ class ProbeRun:
 
 
 def probe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = ()) -> Probe:
-    """Run the fixed inputs of these shapes, one for each port, through the module in eval mode and project its output.
+    """Run fixed inputs, one per port, through the module in eval mode and project its outputs.
 
     Input i is ``port_signal(shape, i)``; several are given as one tuple. The sketch holds 16 numbers,
     ``sum_i output_i signal(k + 1)_i / sqrt(n)`` in float64 over the n elements of the float32 outputs, in row-major
-    order, one output after the other. The digest is of the outputs' bytes; it only informs, as it differs between
-    machines. The module's mode and buffers are as before. What it draws in eval mode is drawn from seed 0.
+    order, one output after the other. The digest of the outputs' bytes is only informative, as it differs between
+    machines. The module's mode and buffers are restored. Random numbers that it draws in eval mode are seeded with 0.
 
     Args:
-        module: Takes the inputs.
-        shapes: Of the inputs.
-        dtypes: Of the inputs; float32 where left out.
+        module: Module to run.
+        shapes: Shapes of the inputs.
+        dtypes: Names of the inputs' dtypes; default: float32.
 
     Raises:
-        CutError: Something else than tensors comes out, or values that are not finite.
+        CutError: The outputs are not tensors, or not finite.
     """
     return observe(module, *shapes, dtypes=dtypes, bounded=False).probe
 
@@ -57,14 +57,14 @@ def probe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = ())
 def observe(
     module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = (), seed: int = 0, bounded: bool = True
 ) -> ProbeRun:
-    """Return the probe as ``probe`` does, with the outputs that it was made of.
+    """Return the probe with the outputs that it was computed from; see ``probe``.
 
     Args:
         module: As for ``probe``.
         shapes: As for ``probe``.
         dtypes: As for ``probe``.
-        seed: Of what the module draws although it is in eval mode; the global random state is as before.
-        bounded: Whether to refuse a run that takes too much; False for a module of the caller's own.
+        seed: Seed of random numbers that the module draws in eval mode; the global random state is restored.
+        bounded: Whether to limit memory and compute; False for a trusted module.
     """
     kinds = tuple(dtypes) or ("float32",) * len(shapes)
     taken = sum(math.prod(shape) for shape in shapes)
@@ -84,8 +84,7 @@ def observe(
     values = torch.cat([output.detach().to("cpu", torch.float32).contiguous().flatten() for output in parts])
     if not bool(torch.isfinite(values).all()):
         raise CutError(
-            f"The output for the probe input of shape {shapes} is not finite; look at the weights for "
-            "infinite or not-a-number values."
+            f"The output for the probe input of shape {shapes} is not finite; check the weights for inf and NaN."
         )
     scale = math.sqrt(max(1, values.numel()))
     sketch = tuple(
@@ -97,11 +96,11 @@ def observe(
 
 
 def same_probe(a: Probe, b: Probe) -> bool:
-    """Whether two probes show the same function: ``|a - b| <= tolerance * max(|a|, |b|)`` over the sketches.
+    """Return whether two probes agree: ``|a - b| <= tolerance * max(|a|, |b|)`` over the sketches.
 
     Args:
-        a: A probe of one module.
-        b: Of the other; probes of other inputs or shapes never agree.
+        a: Probe of one module.
+        b: Probe of another module; probes of different inputs or shapes never agree.
     """
     if (a.input, a.shapes, len(a.sketch)) != (b.input, b.shapes, len(b.sketch)):
         return False

@@ -1,4 +1,4 @@
-"""Watch, or replace, the torch functions that foreign code calls."""
+"""Intercept the torch functions that foreign code calls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch.overrides import TorchFunctionMode
 
 
 class FunctionWatch(TorchFunctionMode):
-    """A mode in which every call of a torch function goes through ``called``; it ends with its ``with`` block."""
+    """Context in which every call of a torch function goes through ``called``."""
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return what the call gives; ``func(*args, **kwargs)`` where it is only watched.
+        """Return the result of the call: ``func(*args, **kwargs)``, or a replacement.
 
         Args:
             func: The torch function.

@@ -1,4 +1,4 @@
-"""Build networks without the cost of random weights that are overwritten at once."""
+"""Build networks without random initialization, for weights that are loaded right after."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _skipping = threading.local()
 
 
 class NoDraws(FunctionWatch):
-    """Leaves tensors as they are where random numbers would be drawn into them."""
+    """Skips functions that would fill tensors with random numbers."""
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of the call, or the tensor unchanged."""
@@ -36,13 +36,13 @@ class NoDraws(FunctionWatch):
 
 @contextmanager
 def without_draws(*, constants: bool = True, mode: NoDraws | None = None) -> Iterator[None]:
-    """Skip random initialization inside; every parameter must be loaded afterwards.
+    """Skip random initialization in this context; every parameter must be loaded afterwards.
 
     Everything else is computed on the real device, so that buffers outside the state dict are right.
 
     Args:
-        constants: Whether parameters that begin as zeros or ones do so here too.
-        mode: Function mode that also watches the calls; None only skips draws.
+        constants: Whether to still fill parameters with constants such as zeros and ones.
+        mode: Function mode that also intercepts the calls; None only skips draws.
     """
     _install()
     before = getattr(_skipping, "skipped", ())
@@ -57,8 +57,8 @@ def without_draws(*, constants: bool = True, mode: NoDraws | None = None) -> Ite
 def _install() -> None:
     """Wrap torch's functions that draw a truncated normal or fill a constant, so that this thread can skip them.
 
-    A truncated normal is drawn again until every value lies between the bounds, which with whatever is in memory may
-    never come true. The wrappers stay in place, so that threads that build at the same time cannot undo each other's.
+    A truncated normal is drawn again until every value is within the bounds, which may never happen with uninitialized
+    memory. The wrappers stay in place, so that threads that build at the same time cannot undo each other's.
     """
     for name in _FILLS:
         original = getattr(torch.nn.init, name, None)
@@ -78,7 +78,7 @@ def _skipping_wrapper(name: str, original: Callable[..., Tensor]) -> Callable[..
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Seed the CPU generator inside and restore its state on exit; None changes nothing."""
+    """Seed the CPU generator in this context and restore its state on exit; None changes nothing."""
     if seed is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Images of a batch mixed in pairs, and their labels: mixup and CutMix, by timm."""
+"""Mixup and CutMix of a batch, by timm."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 @attrs.frozen
 class Mixing:
-    """What is drawn for a batch: one share, and mixup or CutMix by an even chance where both are asked for.
+    """Mixing of a batch with one random share; mixup or CutMix with equal probability if both are on.
 
     Attributes:
-        mixup: Parameter of the beta distribution of the share; 0 does not mix so.
+        mixup: Parameter of the beta distribution of the share; 0 turns mixup off.
         cutmix: The same for the area of a rectangle.
-        smoothing: Of the labels.
-        classes: Count of them.
+        smoothing: Label smoothing.
+        classes: Number of classes.
     """
 
     mixup: float
@@ -24,12 +24,12 @@ class Mixing:
     classes: int
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each image mixed with the one as far from the end of the batch, and the shares of its classes.
+        """Return each image mixed with its counterpart in the reversed batch, and the soft labels.
 
         Draws from numpy's global generator, as timm does.
 
         Args:
-            images: ``(batch, channels, height, width)``, an even count; they are not changed.
+            images: ``(batch, channels, height, width)`` with an even batch; not changed.
             labels: ``(batch,)``.
 
         Returns:

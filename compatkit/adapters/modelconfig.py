@@ -1,4 +1,4 @@
-"""Read a model's own configuration: the images that it takes, and its class layer."""
+"""Read the configuration of a model: its input images, and its class layer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from torch import nn
 
 @attrs.frozen
 class InputSpec:
-    """The images that a model was made for.
+    """Input images of a model.
 
     Attributes:
         size: Height and width in pixels.
-        channels: 1 (gray), 3 (RGB), or whatever ``in_chans`` says.
+        channels: 1 (gray), 3 (RGB), or the value of ``in_chans``.
         mean: Per channel, on the scale 0 to 1.
         std: Per channel, on the scale 0 to 1.
-        interpolation: How images are resized.
-        crop_pct: Share of the resized image that is kept by a center crop.
-        crop_mode: How it is resized before, by timm's name: ``"center"``, ``"squash"`` (to exactly that; where nothing
-            is stated) or ``"border"``.
+        interpolation: Interpolation of the resize.
+        crop_pct: Share of a side of the resized image that is cropped from its center.
+        crop_mode: timm's name of the resize: ``"center"``, ``"squash"`` (default) or ``"border"``.
     """
 
     size: tuple[int, int]
@@ -34,19 +33,19 @@ class InputSpec:
 
 
 def config_of(whole: nn.Module) -> Mapping[str, Any]:
-    """Return the network's ``pretrained_cfg``; empty where it has none."""
+    """Return the network's ``pretrained_cfg``; empty if it has none."""
     return getattr(whole, "pretrained_cfg", None) or {}
 
 
 def input_of(whole: nn.Module, kwargs: Mapping[str, Any], size: tuple[int, int] | None) -> InputSpec:
-    """Read the configuration; a stated image size or channel count overrides it.
+    """Read the configuration; an explicit image size or number of channels overrides it.
 
-    A configuration for three channels is averaged where the network was built for another count.
+    Mean and std for three channels are averaged if the network was built for another number.
 
     Args:
-        whole: The network, which carries its configuration.
+        whole: The network, with its configuration.
         kwargs: Keyword arguments that it was built with.
-        size: Height and width of the images, or None for those of the arguments or the configuration.
+        size: Height and width of the images; None uses the arguments or the configuration.
     """
     config = config_of(whole)
     default = config.get("input_size") or (3, 224, 224)
@@ -66,7 +65,7 @@ def input_of(whole: nn.Module, kwargs: Mapping[str, Any], size: tuple[int, int] 
 
 
 def class_layer(whole: nn.Module) -> tuple[str, ...]:
-    """Return the prefixes of the class layer's tensors, such as ``("fc.",)``; empty where it holds none."""
+    """Return the prefixes of the class layer's tensors, such as ``("fc.",)``; empty if there is none."""
     named = config_of(whole).get("classifier") or ()
     layers = (named,) if isinstance(named, str) else tuple(named)
     keys = list(whole.state_dict())

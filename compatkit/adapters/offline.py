@@ -1,6 +1,6 @@
-"""Decide whether timm fetches pretrained weights: not when offline was asked for, nor when the hub does not answer.
+"""Decide whether timm downloads pretrained weights: not in offline mode, nor if the Hub is unreachable.
 
-They come through huggingface_hub, which tries an unreachable network for most of a minute.
+huggingface_hub retries an unreachable network for most of a minute.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 OFFLINE = "HF_HUB_OFFLINE"
-"""Variable of the environment; the hub's library reads it when it is imported, and its constant after that."""
-WAIT = 3.0
-"""Seconds in which the hub has to answer."""
+"""Environment variable; huggingface_hub reads it on import, and its own constant after that."""
+TIMEOUT = 3.0
+"""Seconds within which the Hub must respond."""
 
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Keep the hub's library off the network inside; it still finds what is in its cache."""
+    """Keep huggingface_hub off the network in this context; it still uses its cache."""
     before, constants = os.environ.get(OFFLINE), sys.modules.get("huggingface_hub.constants")
     known = getattr(constants, OFFLINE, None)
     os.environ[OFFLINE] = "1"
@@ -39,16 +39,16 @@ def offline() -> Iterator[None]:
 
 
 def hub() -> str:
-    """Return the address of the hub."""
+    """Return the URL of the Hub."""
     return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
 def reachable() -> bool:
-    """Return whether the hub accepts connections; True behind a proxy, where only a request would show."""
+    """Return whether the Hub accepts connections; True behind a proxy, where only a request could tell."""
     if {"https", "all"} & getproxies().keys():
         return True
-    place = urlsplit(hub())
-    port = place.port or (80 if place.scheme == "http" else 443)
-    with suppress(OSError), socket.create_connection((place.hostname or "", port), WAIT):
+    url = urlsplit(hub())
+    port = url.port or (80 if url.scheme == "http" else 443)
+    with suppress(OSError), socket.create_connection((url.hostname or "", port), TIMEOUT):
         return True
     return False

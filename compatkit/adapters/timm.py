@@ -1,4 +1,4 @@
-"""timm's networks: build them and fetch their weights."""
+"""Build timm's networks and download their weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BARRED = frozenset(
         *("device", "dtype"),
     }
 )
-"""Keyword arguments of timm that read files, choose other code, or place tensors: none describes a network."""
+"""Keyword arguments of timm that read files, select other code, or place tensors: none describes a network."""
 
 
 def names() -> list[str]:
@@ -41,7 +41,7 @@ def names() -> list[str]:
 
 
 def knows(model: str) -> bool:
-    """Return whether timm has such a model, whatever its tag; takes microseconds, where ``names`` sorts a list."""
+    """Return whether timm has a model, whatever its tag; much faster than ``names``."""
     return is_model(model.partition(".")[0])
 
 
@@ -51,15 +51,15 @@ def library() -> str:
 
 
 def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Build a model with random weights, or with timm's own where asked.
+    """Build a model with random or pretrained weights.
 
     Args:
-        model: timm's name, perhaps with a tag of weights behind a dot.
+        model: timm's name, optionally with a tag of weights after a dot.
         pretrained: Whether to load timm's weights.
         kwargs: Keyword arguments of ``timm.create_model``.
 
     Raises:
-        UnknownName: timm knows no such model or no such tag of it, or has it under another name now.
+        UnknownName: timm has no such model or tag, or has renamed the model.
         UsageError: The model has no pretrained weights.
         EnvironmentFailure: Pretrained weights could not be fetched or read.
     """
@@ -71,24 +71,23 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
         with offline() if lost else nullcontext():
             return create_model(model, pretrained=pretrained, **kwargs)
     except OSError as error:
-        why = f"they are not in the cache, and {hub()} does not answer" if lost else f"{error}".rstrip(".")
+        why = f"they are not in the cache, and {hub()} does not respond" if lost else f"{error}".rstrip(".")
         raise EnvironmentFailure(
-            f"The pretrained weights of {model!r} could not be fetched or read: {why}. Connect to the network, or "
-            "put them into timm's cache first.",
+            f"The pretrained weights of {model!r} could not be fetched or read: {why}. Connect to the network.",
             subject=model,
         ) from error
 
 
 def fetch(repository: str, files: Sequence[str]) -> Path:
-    """Return the folder of the hub's cache that holds files of a repository, fetched where they are not there.
+    """Return the folder of files of a Hub repository; they are downloaded if they are not cached.
 
     Args:
-        repository: ``owner/name``, with ``@revision`` where it is not the latest.
-        files: Names in it.
+        repository: ``owner/name``, optionally with ``@revision``.
+        files: Names of files in it.
 
     Raises:
-        UsageError: There is no such repository, or it lacks one of the files.
-        EnvironmentFailure: They are not in the cache, and could not be fetched.
+        UsageError: The repository does not exist, or lacks one of the files.
+        EnvironmentFailure: The files are not cached and could not be downloaded.
     """
     lost = not os.environ.get(OFFLINE) and not reachable()
     wanted = " and ".join(files)
@@ -98,13 +97,13 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
     except Exception as error:
         if type(error).__name__ in _REFUSALS:
             raise UsageError(
-                f"The hub has no repository {repository!r} with {wanted} that you may read. Write hf-hub:OWNER/NAME, "
-                f"with @REVISION behind it where it is not the latest: {type(error).__name__}.",
+                f"The Hub has no repository {repository!r} with {wanted} that you may read ({type(error).__name__}). "
+                "Expected hf-hub:OWNER/NAME, optionally with @REVISION.",
                 subject=repository,
             ) from error
         if not isinstance(error, OSError):
             raise
-        why = f"and {hub()} does not answer" if lost else f"and could not be fetched: {error}".rstrip(".")
+        why = f"and {hub()} does not respond" if lost else f"and could not be fetched: {error}".rstrip(".")
         raise EnvironmentFailure(
             f"The weights of {repository!r} are not in the cache, {why}. Connect to the network, or name a folder that "
             f"holds {wanted}.",
@@ -116,7 +115,7 @@ _REFUSALS = (
     *("HFValidationError", "RepositoryNotFoundError", "RevisionNotFoundError"),
     *("RemoteEntryNotFoundError", "AssertionError"),
 )
-"""Errors of the hub's library, which is not imported here: told apart by their names."""
+"""Names of errors of huggingface_hub, which is not imported here."""
 
 
 @functools.lru_cache(1024)
@@ -137,10 +136,10 @@ def _check_name(model: str) -> None:
 
 
 def module_of(name: str) -> str:
-    """Return the module that registers a network with timm; empty where none has.
+    """Return the module that registers a network with timm; empty if there is none.
 
     Args:
-        name: With or without a tag of weights.
+        name: Name of the network, with or without a tag of weights.
     """
     known = name.partition(".")[0]
     return str(model_entrypoint(known).__module__) if is_model(known) else ""

@@ -1,4 +1,4 @@
-"""Load given weights into a part or a whole network, strictly."""
+"""Load weights into a part or a full network, strictly."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _FROM_WHOLE = "Give weights of this architecture, for images of the same size an
 
 @attrs.frozen
 class Located:
-    """A file of weights, and what its folder says of them.
+    """A file of weights, with the metadata of its folder.
 
     Attributes:
-        path: Of the safetensors file.
-        architecture: timm's name without a tag; None where none is stated.
+        path: Path of the safetensors file.
+        architecture: timm's name without a tag, if known.
         kwargs: Arguments that the network was built with.
-        images: That it was trained on, or None.
+        images: Images that it was trained on, if known.
     """
 
     path: Path
@@ -47,9 +47,9 @@ def locate(weights: str | Path) -> Located:
     """Return the file of named weights: a file, a folder, ``local-dir:FOLDER``, or ``hf-hub:OWNER/NAME``.
 
     Raises:
-        UsageError: The folder holds no safetensors file, or the hub has no such repository.
+        UsageError: The folder has no safetensors file, or the Hub has no such repository.
         FormatError: Its ``config.json`` is damaged.
-        EnvironmentFailure: It cannot be read, or is neither in the hub's cache nor to be fetched.
+        EnvironmentFailure: It cannot be read or downloaded.
     """
     if str(weights).startswith("hf-hub:"):
         from compatkit.adapters.timm import fetch
@@ -64,8 +64,8 @@ def locate(weights: str | Path) -> Located:
     if not path.is_file():
         content = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5])
         raise UsageError(
-            f"The weights {folder} need a file {TENSORS}, and there is {content or 'nothing'}; other files of weights "
-            "may be pickles, which are never loaded. timm's save_for_hf writes one with safe_serialization=True.",
+            f"{folder} has no {TENSORS} (it holds {content or 'nothing'}); pickles are never loaded. timm's "
+            "save_for_hf writes it with safe_serialization=True.",
             subject=folder,
         )
     if not (folder / CONFIG).is_file():
@@ -81,53 +81,53 @@ def locate(weights: str | Path) -> Located:
         return Located(path, str(stated["architecture"]).partition(".")[0], kwargs, images)
     except (FormatError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(
-            f"{folder / CONFIG} does not say what the weights are, as timm writes it: {error}", subject=folder
+            f"{folder / CONFIG} is not a configuration as timm writes it: {error}", subject=folder
         ) from error
 
 
 def load_part(
     part: nn.Module, state: Mapping[str, Tensor], owner: str, *, share: bool = False, advice: str = _FROM_ONE
 ) -> None:
-    """Load all tensors of a part and no others.
+    """Load all tensors of a part; names must match exactly.
 
     Args:
-        part: What is loaded into.
+        part: Part to load into.
         state: Tensors by name.
-        owner: What the part is called in messages.
-        share: Whether the part may take the tensors themselves, where they are of its dtypes and none of its own
-            stands under two names; else they are copied.
-        advice: Ends the message.
+        owner: Name of the part, for messages.
+        share: Whether the part may use the tensors themselves if the dtypes match and none of its own tensors are
+            shared; else they are copied.
+        advice: End of the message.
 
     Raises:
-        CutError: Names, shapes or kinds of numbers differ.
+        CutError: Names, shapes or dtypes differ.
     """
     own = part.state_dict()
     if mismatch := compare(state, own):
         raise CutError(
-            f"The weights are not those of {owner}: {'; '.join(mismatch.sentences())}. {advice}",
+            f"The weights do not fit {owner}: {'; '.join(mismatch.sentences())}. {advice}",
             subject=owner,
         )
     part.load_state_dict(dict(state), strict=True, assign=share and _takes(own, state))
 
 
 def _takes(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> bool:
-    """Return whether the tensors of a part can be replaced one by one: none are shared, and types stay."""
-    places = [tensor.untyped_storage().data_ptr() for tensor in own.values() if tensor.numel()]
-    return len(set(places)) == len(places) and all(own[name].dtype == state[name].dtype for name in own)
+    """Return whether the tensors of a part can be replaced one by one: none are shared, and dtypes match."""
+    pointers = [tensor.untyped_storage().data_ptr() for tensor in own.values() if tensor.numel()]
+    return len(set(pointers)) == len(pointers) and all(own[name].dtype == state[name].dtype for name in own)
 
 
 def load_whole(whole: nn.Module, weights: str | Path | Mapping[str, Tensor], model: str) -> None:
-    """Load a whole network; a class layer that is missing or of another shape stays as it is.
+    """Load a full network; a class layer that is missing or of another shape keeps its values.
 
     Args:
-        whole: What is loaded into.
+        whole: Network to load into.
         weights: A state dict, or the path of a safetensors file.
-        model: Its name, for messages.
+        model: Name of the network, for messages.
 
     Raises:
-        CutError: Other names, shapes or kinds of numbers differ.
-        IntegrityError: Values that no network can use, see ``check_values``.
-        FormatError: The file is no safetensors file.
+        CutError: Other names, shapes or dtypes differ.
+        IntegrityError: Values are unusable, see ``check_values``.
+        FormatError: The file is not a safetensors file.
         EnvironmentFailure: The file cannot be read.
     """
     state = dict(weights) if isinstance(weights, Mapping) else _read(weights)

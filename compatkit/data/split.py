@@ -52,7 +52,7 @@ class Split:
     name: str
     sample: bool = False
     damaged: int = 0
-    _cache: dict[str, Any] = attrs.field(factory=dict, init=False)
+    _known: dict[str, Any] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Check the fields; convert labels and class names to their final types."""
@@ -120,14 +120,14 @@ class Split:
         For images in files it covers the bytes of the files, and the steps applied to them. ``"data:unverified:..."``
         covers names, sizes and times of the files, after ``load(digest="unverified")``.
         """
-        if "digest" not in self._cache:
+        if "digest" not in self._known:
             kind, settings, content = self._storage.hashed(self._digests)
             head = {"classes": list(self.classes), **settings}
             hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
             hashed.update(content)
             hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
-            self._cache["digest"] = f"data:{kind}:{hashed.hexdigest()}"
-        return self._cache["digest"]
+            self._known["digest"] = f"data:{kind}:{hashed.hexdigest()}"
+        return self._known["digest"]
 
     @property
     def image_digests(self) -> list[bytes]:
@@ -139,9 +139,9 @@ class Split:
         return [digest.tobytes() for digest in self._digests(progress)]
 
     def _digests(self, progress: Progress | None = None) -> NDArray[np.void]:
-        if "images" not in self._cache:
-            self._cache["images"] = self._storage.digests(progress)
-        return self._cache["images"]
+        if "images" not in self._known:
+            self._known["images"] = self._storage.digests(progress)
+        return self._known["images"]
 
     @property
     def _storage(self) -> ResidentImages | LazyImages:
@@ -165,9 +165,9 @@ class Split:
         Raises:
             DataError: A channel has a single value, so it cannot be normalized.
         """
-        if "statistics" not in self._cache:
-            self._cache["statistics"] = self._statistics()
-        return self._cache["statistics"]
+        if "statistics" not in self._known:
+            self._known["statistics"] = self._statistics()
+        return self._known["statistics"]
 
     def resized(
         self,

@@ -38,7 +38,7 @@ def test_a_run_that_starts_from_weights_that_nobody_gives_fails_in_seconds(tmp_p
     script = SCRIPT.format(tests=str(Path(__file__).parents[1]))
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert said.returncode == 0, said.stderr
-    assert "they are not in the cache, and http://127.0.0.1:9 does not answer. Connect to" in said.stdout
+    assert "they are not in the cache, and http://127.0.0.1:9 does not respond. Connect to" in said.stdout
     assert "Retrying" not in said.stderr
 
 

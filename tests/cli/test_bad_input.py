@@ -211,7 +211,7 @@ def test_a_layout_that_may_only_be_read(run: Any, parts: Path, recipe: Any, unto
         ("cifar10", 2, "is in none of these folders"),
         ("nowhere/left.npz", 2, "no data set"),
         (".", 2, "folder|There is no data set"),
-        ("parts/compatkit.json", 2, "is no .npz file"),
+        ("parts/compatkit.json", 2, "is not an .npz file"),
     ],
 )
 def test_test_images_that_are_none(

@@ -258,7 +258,7 @@ def test_data_that_can_be_done_without_is_found_by_data(run: Run, toy: Any, tmp_
     assert said["data"][0].keys() == {"left/train", "left/test"} and "--data DIR" in said["command"]
     (tmp_path / "packs" / "left.npz").write_bytes(b"damaged")
     damaged = run("study", "run", "9.1", "--seeds", "1", "--arms", "std", "--data", "packs", "--out", "out")
-    assert damaged.code == 2 and "left.npz is no .npz file" in damaged.err
+    assert damaged.code == 2 and "left.npz is not an .npz file" in damaged.err
 
 
 @pytest.mark.parametrize("line", ['{"arm": "rr"}', "nonsense", "[]"])

@@ -204,7 +204,7 @@ def test_a_name_that_is_no_repository_is_refused() -> None:
 
 def test_a_folder_without_safetensors_is_refused_and_no_pickle_is_opened(tmp_path: Path) -> None:
     save_for_hf(create_model(NAME, num_classes=7), str(tmp_path), safe_serialization=False)
-    expected = r"need a file model.safetensors, and there is config.json, pytorch_model.bin; .* never loaded"
+    expected = r"has no model.safetensors .it holds config.json, pytorch_model.bin.; .* never loaded"
     with pytest.raises(UsageError, match=expected) as caught:
         prepare_task(task(tmp_path), 0, CPU)
     assert caught.value.subject == tmp_path
