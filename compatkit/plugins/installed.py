@@ -21,7 +21,7 @@ from compatkit.hooks import PROJECT
 from compatkit.plugins.files import FileDistribution
 from compatkit.plugins.files import distributions as files
 from compatkit.plugins.isolation import PluginWarning
-from compatkit.plugins.loading import own_keys, owner_of
+from compatkit.plugins.loading import name_and_version, own_keys, owner_of
 
 RENAMED = {
     "metrics.mutual_neighbours": "metrics.mutual_neighbors",
@@ -50,10 +50,9 @@ def installed(**chosen: Any) -> list[EntryPoint]:
     """
     points = [point for point in _points(_import_path()).select(**chosen) if not _is_leftover(point)]
     points += [point for file in files() for point in file.entry_points.select(group=PROJECT, **chosen)]
-    # one lookup per distribution, whose metadata take a millisecond to read
-    owners = {id(point.dist): point for point in points}
-    named = {key: str(attrs.evolve(owner_of(point), plugin="")) for key, point in owners.items()}
-    by_key = {(point.name, named[id(point.dist)], point.value): point for point in points}
+    by_key = {
+        (point.name, str(attrs.evolve(owner_of(point), plugin="")), point.value): point for point in points
+    }
     return [by_key[key] for key in sorted(by_key)]
 
 
@@ -88,7 +87,7 @@ def package_of(point: EntryPoint) -> str:
     try:
         if isinstance(point.dist, FileDistribution):
             return canonicalize_name(point.dist.path.stem)
-        return canonicalize_name(point.dist.name) if point.dist else ""
+        return canonicalize_name(name_and_version(point.dist)[0]) if point.dist else ""
     except Exception:  # broken metadata
         return ""
 

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
 from typing import Any
 
 import attrs
@@ -197,10 +197,16 @@ def own_keys() -> frozenset[str]:
     return frozenset(point.name for point in points if point.group == PROJECT)
 
 
+@functools.lru_cache(maxsize=256)
+def name_and_version(distribution: Distribution) -> tuple[str, str]:
+    """Return what a distribution's metadata state; they take a millisecond to read."""
+    return distribution.name, distribution.version
+
+
 def owner_of(point: EntryPoint) -> Owner:
     """Return the owner of an entry point."""
     try:
-        distribution, version = (point.dist.name, point.dist.version) if point.dist else (None, None)
+        distribution, version = name_and_version(point.dist) if point.dist else (None, None)
     except Exception:  # broken metadata may lack a name; the plugin may still work
         distribution, version = None, None
     return Owner(point.name, distribution, version)
