@@ -47,7 +47,7 @@ from compatkit.reports.verdicts import Verdicts, check_all
 
 CHANNELS = 512
 Row = tuple[str, int, float, float]
-"""What was done, pairs, seconds, seconds of the processor."""
+"""Operation, pairs, wall seconds, processor seconds."""
 
 
 def digest(text: str) -> str:

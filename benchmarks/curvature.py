@@ -1,4 +1,4 @@
-"""What curvature costs: the ends of a Hessian's spectrum, and landscapes, against the usual ways.
+"""Measure the cost of curvature: the ends of a Hessian's spectrum, and landscapes, against the usual ways.
 
 Run ``python benchmarks/curvature.py --data-root DIR [--size 32 --examples 256]``. Data: MNIST, a ResNet-20 trained for
 ``--steps`` steps. Seconds are processor time of one thread.

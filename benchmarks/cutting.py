@@ -162,7 +162,7 @@ def _deep(whole: nn.Module, name: str) -> bool:
 
 
 class Reference:
-    """What the whole network gives, computed once for all cuts."""
+    """Outputs of the uncut network, computed once for all cuts."""
 
     def __init__(self, whole: nn.Module, size: tuple[int, int]) -> None:
         self.state = {name: value.clone() for name, value in whole.state_dict().items()}

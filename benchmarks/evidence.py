@@ -1,4 +1,4 @@
-"""What does a matrix of measured pairs cost, as a question to the registry?
+"""Measure the cost of reading a matrix of measured pairs from the registry.
 
 Run ``python benchmarks/evidence.py [--side 60] [--rounds 5] [--seed 0] [--folder DIR] [--out FILE]``. Nothing is
 trained: SIDE extractors, SIDE heads and a result of every pair are made by hand, results file by file as the store

@@ -1,4 +1,4 @@
-"""What a tree of very many image files costs before the first step: listing, digest, memory of parent and workers.
+"""Measure the cost of very many image files before the first step: listing, digest, memory of parent and workers.
 
 Run ``python benchmarks/listing.py [--files N] [--classes N] [--folder DIR] [--workers N]``. It makes a tree of
 ``--files`` training images in ``--classes`` class folders below ``DIR``, and removes it. Names are those of files of

@@ -1,4 +1,4 @@
-"""What does the matrix of E extractors and H heads gain by running each extractor once?
+"""Measure the gain of running each extractor once for a matrix of E extractors and H heads.
 
 Run ``python benchmarks/matrix.py [--side 20] [--images 1000] [--rounds 2] [--seed 0] [--out FILE]``. SIDE small nets
 are trained for a few steps on noise and cut early and late. Contestants take turns in one process, on one thread, in

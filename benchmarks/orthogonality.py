@@ -1,4 +1,4 @@
-"""What the spectral term costs a step, without the Gram matrix and with it.
+"""Measure the cost of the spectral term per step, without the Gram matrix and with it.
 
 Run ``python benchmarks/orthogonality.py [--repeats 20]``. For weights of common shapes: milliseconds of the term and
 its gradient, medians of interleaved repeats; ``dense`` makes W'W - I as the authors' code does, ``matrix-free`` is what

@@ -1,4 +1,4 @@
-"""What does a registry cost? Every operation as a ratio to bare code that does the least it can mean, beside rivals.
+"""Measure the cost of a registry: every operation as a ratio to minimal bare code, next to rivals.
 
 Run ``python benchmarks/registry.py [--only publish,load] [--versions 100000] [--rounds 7] [--out FILE]``. All
 contestants of an operation take turns in one run, in another order each round, so that a busy moment of the machine

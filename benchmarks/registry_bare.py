@@ -99,8 +99,8 @@ def build(path: Path, model: str, kwargs: Mapping[str, Any], *, initialized: boo
     """Build a network without numbers, and hang the mapped ones in.
 
     Args:
-        path: Of the weights.
-        model: Of timm.
+        path: Path of the weights.
+        model: Model of timm.
         kwargs: For timm.
         initialized: Whether the functions of ``torch.nn.init`` run, which compute nothing on the meta device but take
             several times as long as all the rest.

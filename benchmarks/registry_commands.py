@@ -30,9 +30,9 @@ ASK_MLFLOW = (
     " print(mlflow.MlflowClient().get_model_version({name!r}, '1').name)"
 )
 VERSIONS = 100
-"""Of the small registry."""
+"""Versions in the small registry."""
 ON_LARGE = ("show", "search")
-"""What is also asked of the large registry, of which ``ls`` would measure printing."""
+"""Commands that also run on the large registry, where ``ls`` would measure printing."""
 
 
 def commands(given: Given) -> list[str]:

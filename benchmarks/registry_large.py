@@ -35,8 +35,8 @@ class Large:
 
     Attributes:
         names: All, sorted.
-        versions: Of all names.
-        long: Of the one name that has many.
+        versions: Versions of all names.
+        long: Long of the one name that has many.
         dead: Number of blobs that nothing refers to.
     """
 

@@ -15,7 +15,7 @@ from compatkit.reports.verdicts import check_all
 
 SIDE = 300
 FEWER = 100
-"""Of each side, where all texts are written, which takes long."""
+"""Parts per side if all pages are written, which takes long."""
 FEW = 40
 FIELDS = ("dtype", "layout", "range", "pooled", "prefix_tokens")
 WHAT = (*FIELDS, "channels", "size of the maps", "bn_policy")

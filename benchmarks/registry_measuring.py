@@ -34,11 +34,11 @@ class Taken(NamedTuple):
 
 @attrs.frozen
 class Contestant:
-    """What is timed.
+    """A timed operation.
 
     Attributes:
         work: Is timed; gives what ``check`` looks at.
-        prepare: What comes before each time, not timed: forgetting, fresh names.
+        prepare: Untimed preparation before each call: forgetting, fresh names.
         check: Looks at what came out, not timed; raises ``Different``.
         calls: How often ``work`` is called a turn; the time is divided by it.
     """
@@ -65,12 +65,12 @@ class Contestant:
 
 @attrs.frozen
 class Gate:
-    """What is promised.
+    """A promised ratio.
 
     Attributes:
         ratio: At most so many times the floor.
         extra: Or: at most so many seconds above it.
-        text: What the table says, where it is not plain.
+        text: Text in the table, if it is not the plain ratio.
     """
 
     ratio: float | None = None
@@ -92,10 +92,10 @@ class Row:
     """One line of the table: ``ours`` beside ``floor``, and rivals.
 
     Attributes:
-        operation: What is done.
+        operation: Name of the operation.
         floor: Label of the contestant that is the yardstick.
         ours: Label of the one that is judged.
-        gate: What is promised of it, None for information.
+        gate: Promised ratio; None for information only.
         rivals: Labels of others.
     """
 

@@ -34,7 +34,7 @@ class Filled:
 
         Args:
             folder: Is made.
-            versions: Of all names together.
+            versions: Versions of all names together.
             each: Versions of a name.
             colors: Values of the tag that is searched for.
         """

@@ -22,7 +22,7 @@ from compatkit.registry.store import Store
 PAGE = 200
 """Rows of a search that are asked for."""
 CALLS = 200
-"""Of what takes microseconds, a turn."""
+"""Calls per turn of operations that take microseconds."""
 FIVE = Gate(5)
 SELECT = "prepared SELECT (sqlite3)"
 Check = Callable[[Any], object]

@@ -1,4 +1,4 @@
-"""What the command line of the registry's benchmark says."""
+"""Settings of the registry's benchmark, from its command line."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import attrs
 
 @attrs.frozen
 class Given:
-    """What is measured, and where.
+    """Settings of a measurement.
 
     Attributes:
         folder: Temporary; is removed at the end.
         rounds: How often each contestant has its turn.
-        seed: Of the order of turns.
+        seed: Seed of the order of turns.
         versions: In the large registry.
         network: A classifier of timm.
-        cut: Where it is cut; nothing but the class layer comes after.
+        cut: Cut before the class layer.
     """
 
     folder: Path

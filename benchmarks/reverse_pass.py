@@ -1,4 +1,4 @@
-"""What the reverse pass adds to a step of training, against a hand-written one, with estimates that cost less.
+"""Measure the cost of the reverse pass per training step, against a hand-written one, with estimates that cost less.
 
 Run ``python benchmarks/reverse_pass.py [--rounds 7] [--networks simple_cnn ...] [--out docs/results/reverse_pass.md]``.
 One thread; whatever is compared takes turns in random order. The hand-written loop is the shortest that does the same

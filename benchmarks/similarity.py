@@ -1,4 +1,4 @@
-"""What similarity of layers costs, against the algorithms of public code, rebuilt as they are.
+"""Measure the cost of layer similarity, against the algorithms of public code, rebuilt as they are.
 
 Run ``python benchmarks/similarity.py [--rounds 3] [--out docs/results/similarity.md]``. One thread; whatever is
 compared takes turns in random order in one process. Times are those of the processor; ratios are medians over rounds of
@@ -31,7 +31,7 @@ from compatkit_plugins.metrics import _rows
 from compatkit_plugins.metrics._rows import Rows, gram_products
 
 WIDTHS = (4096, 4096, 4096, 1024, 1024, 1024, 1024, 256, 256, 256, 64, 64, 32, 16, 10)
-"""Of the 15 layers of a network: 17,338 in all."""
+"""Widths of the 15 layers of a network: 17,338 in all."""
 NARROW = 64
 MIB = 2**20
 

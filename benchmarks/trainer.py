@@ -1,4 +1,4 @@
-"""What the trainer costs, against hand-written loops and against others, in one run.
+"""Measure the cost of the trainer, against hand-written loops and against others, in one run.
 
 Run ``python benchmarks/trainer.py [--rounds 9] [--only overhead steps ...] [--out docs/results/trainer.md]``. One
 thread; whatever is compared takes turns in random order, and equal programs run twice, so that the tables show how far

@@ -37,7 +37,7 @@ def pictures() -> Split:
 
 
 class Transformed(Dataset[Any]):
-    """What torchvision's data sets do: an array to PIL, transforms, a tensor."""
+    """Pipeline of torchvision's data sets: an array to PIL, transforms, a tensor."""
 
     def __init__(self, images: Split) -> None:
         """Hold the images; everything else happens when one is asked for."""

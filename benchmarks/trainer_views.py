@@ -36,7 +36,7 @@ def data_set() -> DataSet:
 
 @attrs.frozen
 class Setting:
-    """What is trained, and where; ``steps`` a turn."""
+    """Network, data and device of a benchmark; ``steps`` a turn."""
 
     device: str
     network: str

@@ -40,9 +40,9 @@ class Story:
     """How large the story is.
 
     Attributes:
-        first: What 1.0.0 and all heads are trained on.
-        second: What its successors are trained on: other images of the same classes.
-        steps: Of each network; heads of others take as many.
+        first: Training data of 1.0.0 and of all heads.
+        second: Training data of its successors: other images of the same classes.
+        steps: Steps of each network; heads of others take as many.
         size: Height and width of the images, pixels.
     """
 

@@ -24,7 +24,7 @@ NETWORK = {"model": "resnet8_cifar", "cut": "layer3", "size": 16}
 POINTS, STEP = 15, 0.05
 STEPS = (60, 120, 240)
 DRAWN = (("pretrained", 60), ("from scratch", 120))
-"""Of which the landscapes are drawn: networks of about the same training loss."""
+"""Networks whose landscapes are drawn, of about the same training loss."""
 
 
 def upside_down(data: ck.DataSet) -> ck.DataSet:

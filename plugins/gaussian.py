@@ -66,7 +66,7 @@ def gaussian_normalization(eigenvalues: ArrayLike) -> dict[str, Any]:
     """Return the ``Task.normalize`` that gives a network the vectors of ``gaussian`` in their own units.
 
     Raises:
-        DataError: As ``gaussian``.
+        DataError: See ``gaussian``.
     """
     return {"mean": 0.5, "std": 0.5 / _reach(_variances(eigenvalues))}
 

@@ -110,7 +110,7 @@ class PatchMoments:
         count: Number of rows.
         mean: ``(d,)``.
         products: Sum of (x - mean)(x - mean)', ``(d, d)``.
-        digests: Of different rows, int64; no more than d + 1 are kept, which is all that ``lacking`` asks for.
+        digests: Digests of different rows, int64; no more than d + 1 are kept, which is all that ``lacking`` asks for.
     """
 
     count: int

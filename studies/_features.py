@@ -56,7 +56,7 @@ def rows(pictures: Mapping[str, Sequence[Picture]], titles: Sequence[str]) -> by
     """Return a PNG with rows of pictures; zero is gray.
 
     Args:
-        pictures: By the name of their row; shorter rows are filled with gray.
+        pictures: Pictures by the name of their row; shorter rows are filled with gray.
         titles: One per column.
     """
     most = max(len(row) for row in pictures.values())

@@ -68,7 +68,7 @@ IMAGENET: dict[str, Any] = {
     "source_steps": 90 * 1_281_167 // 32,
     "few": 100_000,
 }
-"""What differs from ``PAPER`` at the paper's own size: folders of photos, one a class, as torchvision's ImageFolder
+"""Differences from ``PAPER`` at the paper's own size: folders of photos, one a class, as torchvision's ImageFolder
 takes them, with all of a target's training images."""
 OWN_SOURCE = (
     "trains its own ResNet-50, 90 epochs of ImageNet in steps of 32; the paper takes a published one."
@@ -92,7 +92,7 @@ def trainer(run: Run, settings: Mapping[str, Any], steps: int, **more: Any) -> c
 
 @attrs.frozen
 class _Pretraining:
-    """What pretrained weights depend on; arms of one seed share them."""
+    """Key of pretrained weights; arms of one seed share them."""
 
     digest: str
     settings: str
@@ -129,8 +129,8 @@ def tune(
     """Train on a target from some weights, with a new class layer.
 
     Args:
-        run: Of the study.
-        settings: Of the run.
+        run: Run of the study.
+        settings: Settings of the run.
         data: Few images of the target.
         weights: To start from; None for random ones.
         uses: Plugins.

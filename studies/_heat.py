@@ -14,8 +14,8 @@ def heat_maps(results: Results, key: str = "matrix") -> bytes:
     Rows are layers of the arm's network, columns those of the one that it is compared with.
 
     Args:
-        results: Of runs that kept ``layers``, and a matrix of layers by layers; -1 stands for an undefined cell.
-        key: Of the matrix.
+        results: Results with ``layers`` and a matrix of layers by layers; -1 stands for an undefined cell.
+        key: Key of the matrix.
     """
     from matplotlib.figure import Figure
 

@@ -109,10 +109,10 @@ def trainer(run: Run, settings: Mapping[str, Any], images: int, epochs: float, *
 
 @attrs.frozen(eq=False)
 class Upstream:
-    """What pretraining on random labels left.
+    """Results of pretraining on random labels.
 
     Attributes:
-        weights: Of the whole network.
+        weights: Weights of the whole network.
         norms: Norm of each layer's weight at initialization.
         accuracy: On the random labels at the end.
         fit: The run.
@@ -162,8 +162,8 @@ def finetune(
     """Train on the downstream images, from transferred layers or from scratch.
 
     Args:
-        run: Of the study.
-        settings: Of the run; may differ from ``run.settings``.
+        run: Run of the study.
+        settings: Settings of the run; may differ from ``run.settings``.
         down: Images with real labels.
         labels: ``"real"`` or ``"random"``.
         before: Pretrained network; None starts from initial weights of the same scheme and scale.
@@ -222,9 +222,9 @@ def compare(
     """Pretrain once, then train downstream from scratch, from the pretrained network and from the permuted one.
 
     Args:
-        run: Of the study.
-        settings: Of the run; may differ from ``run.settings``.
-        kinds: Of labels downstream.
+        run: Run of the study.
+        settings: Settings of the run; may differ from ``run.settings``.
+        kinds: Kinds of labels downstream.
 
     Returns:
         Measures, see ``measures``, and curves by labels and start.

@@ -39,7 +39,7 @@ def generator(run: Run, arm: str, steps: int | None = None) -> ck.Fit:
     """Train a generator of task A, or take it from the folder of trained ones.
 
     Args:
-        run: Of a study with the settings of ``GENERATOR``.
+        run: Run of a study with the settings of ``GENERATOR``.
         arm: ``std``, ``rr``: adversarial, without and with the full reverse pass of all layers; ``pre``: layer-wise
             autoencoders, then reconstruction alone, as layer-wise training does not go with a discriminator.
         steps: In place of the run's; 0 for an untrained network.
@@ -175,7 +175,7 @@ def as_encoder(weights: Mapping[str, Tensor], channels: int = 1) -> dict[str, Te
 
     Args:
         weights: State dict of a ``super_resolution``.
-        channels: Of the images.
+        channels: Channels of the images.
     """
     encoder: dict[str, Tensor] = {}
     generator = stacked(weights, channels)

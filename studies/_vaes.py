@@ -126,9 +126,9 @@ def train(
     """Train a network on a data set, or take it from the folder of trained ones.
 
     Args:
-        run: Of the study.
-        name: Of the data set.
-        objective: Of a VAE; None for a plain one.
+        run: Run of the study.
+        name: Name of the data set.
+        objective: Objective of a VAE; None for a plain one.
         uses: Further plugins.
         seed: In place of the run's.
         factories: Plugins of the study.
@@ -223,7 +223,7 @@ def rows(fit: ck.Fit, images: ck.Split) -> Arrays:
     those of any two networks alike.
 
     Args:
-        fit: Of a VAE or a classifier.
+        fit: Fit of a VAE or a classifier.
         images: In the order of the rows.
     """
     state = fit.tasks[TASK]
@@ -257,8 +257,8 @@ def similar(
     """Return the similarity of all layers, and means of layers with themselves over encoder and decoder.
 
     Args:
-        left: Of one network.
-        right: Of another one, on the same images.
+        left: Layers of one network.
+        right: Layers of another one, on the same images.
         metric: A table of ``cka`` or ``procrustes``.
 
     Returns:
@@ -279,7 +279,7 @@ def reconstructed(fit: ck.Fit, images: ck.Split) -> tuple[float, NDArray[np.floa
     """Return the cross-entropy in nats an image, from the means of latent variables, and the rebuilt images.
 
     Args:
-        fit: Of a VAE.
+        fit: Fit of a VAE.
         images: Any of its size.
 
     Returns:

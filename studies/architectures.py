@@ -109,7 +109,7 @@ def bounds(run: Run, data: ck.DataSet, registry: ck.Registry) -> dict[str, str]:
     Args:
         run: Settings, arm and seed.
         data: Images of all classes.
-        registry: Where the parts are published.
+        registry: Registry for the parts.
     """
     changed, heads = run.arm == "bound-changed", {}
     uses = ["dcc", rotation(run)] if changed else [rotation(run)]
@@ -128,7 +128,7 @@ def first(run: Run, data: ck.DataSet, registry: ck.Registry) -> str:
     Args:
         run: Settings, arm and seed.
         data: Images of all classes.
-        registry: Where the parts are published.
+        registry: Registry for the parts.
     """
     uses = ["dcc", *([rotation(run)] if run.arm in WITH_ROTATION else [])]
     old_tasks = tasks(run, data.of_classes(data.classes[:OLD]))
@@ -147,7 +147,7 @@ def update(run: Run, data: ck.DataSet, registry: ck.Registry, head: str) -> dict
     Args:
         run: Settings, arm and seed.
         data: Images of all classes.
-        registry: Where the parts are published.
+        registry: Registry for the parts.
         head: Reference of the head of the old classes.
     """
     registry.extend(head, data.classes[OLD:], "extended/ten.head", seed=run.seed)
@@ -175,7 +175,7 @@ def accuracy(run: Run, registry: ck.Registry, extractor: str, head: str, test: c
 
     Args:
         run: Settings.
-        registry: Where the parts are published.
+        registry: Registry for the parts.
         extractor: Its reference.
         head: Its reference.
         test: Images of all classes.

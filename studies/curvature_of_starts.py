@@ -66,7 +66,7 @@ class Levels:
         data: Training images.
         every: Steps between looks at the loss.
         measure: Called with the network and the level.
-        found: By level: step, loss and what ``measure`` returned.
+        found: Results by level: step, loss and what ``measure`` returned.
     """
 
     data: ck.Split

@@ -34,7 +34,7 @@ def chosen(data: ck.DataSet, count: int, seed: int) -> ck.DataSet:
     Args:
         data: Images of all digits.
         count: Training images, at most one a digit.
-        seed: Of the draw.
+        seed: Seed of the draw.
     """
     draw = np.random.default_rng((seed, count))
     digits = draw.permutation(len(data.classes))[:count]

@@ -64,8 +64,8 @@ def permuted(split: ck.Split, share: float, seed: int) -> ck.Split:
 
     Args:
         split: Stacked fields.
-        share: Of the rows that are the future.
-        seed: Of the permutation.
+        share: Share of the rows that are the future.
+        seed: Seed of the permutation.
     """
     images = split.read(range(len(split))).copy()
     first = images.shape[1] - round(share * images.shape[1])

@@ -58,7 +58,7 @@ class Every:
 
     Attributes:
         every: Steps between two calls.
-        call: What is called.
+        call: Function to call.
     """
 
     every: int

@@ -42,7 +42,7 @@ NORMS = {"layer-norm": "layer", "instance-norm": "instance"}
 ARMS = ("none", "iiw+dcc", *NORMS, *UNIT, "unit-loss")
 """All but the first are trained with IIW and DCC."""
 PRIORS = {"mix-quarter": 0.25, "mix-equal": 1.0, "mix-four": 4.0}
-"""What stored statistics count as, in multiples of the first task's test images."""
+"""Weights of stored statistics, in multiples of the first task's test images."""
 SHOWN = {
     "recombined": "batch",
     "reestimated": "re-estimated",

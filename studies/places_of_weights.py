@@ -45,7 +45,7 @@ LARGE: dict[str, Any] = {
     "targets": ["cifar10", "stl10", "fashion_mnist"],
 }
 LAYERS = {"lenet": ["conv1", "conv2", "dense1", "dense2"]}
-"""Whose weights are compared, where not all but the class layer's are named ``conv``."""
+"""Layers to compare, for networks with layers of other names than ``conv``."""
 
 
 def tuned(run: Run) -> dict[tuple[int, str], ck.Fit]:

@@ -29,7 +29,7 @@ from ._curves import panels
 from ._fine_tuning import LENET, PAPER, REFERENCE, TASK, few, network, source, trainer
 
 STAGES = 5
-"""Of pretraining that are kept."""
+"""Number of pretrained weights to keep."""
 NAME = f"zoo/{TASK}"
 SMALL: dict[str, Any] = {**LENET, "source_train": 1500, "target": "usps", "few": 100, "steps": 150}
 SMALL |= {"epochs": [1, 3, 10, 30, 60]}

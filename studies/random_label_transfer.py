@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "positive": {"init_scale": 0.526, "lr": 0.01, "classes_up": 5},
     "negative": {"init_scale": 0.612, "lr": 0.009, "classes_up": 50},
 }
-"""Of the paper's experiments 1 and 2, and 3 and 4."""
+"""Settings of the paper's experiments 1 and 2, and 3 and 4."""
 AUTHORS = {
     "positive": {**SETTINGS["positive"], "epochs_up": 120},
     "negative": {**SETTINGS["negative"], "epochs_up": 80},

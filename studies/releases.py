@@ -100,7 +100,7 @@ def train(run: Run, registry: ck.Registry) -> list[ck.DataSet]:
 
     Args:
         run: Settings, arm and seed.
-        registry: Where the parts are published.
+        registry: Registry for the parts.
     """
     words, sets = run.arm.split("+"), releases(run)
     tasks = [_task(run, f"r{number}", data) for number, data in enumerate(sets, 1)]

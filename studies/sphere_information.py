@@ -33,7 +33,7 @@ def plane(fit: ck.Fit, split: ck.Split) -> Plane:
     """Return the plane of the only network of a fit on all patterns.
 
     Args:
-        fit: Of one task.
+        fit: Fit of one task.
         split: All 4,096 patterns, each once.
 
     Raises:

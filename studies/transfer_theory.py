@@ -73,10 +73,10 @@ def trained(settings: Mapping[str, Any], seed: int, source: Pair | None, target:
     """Return how far a network moves for the target, by gradient descent on half the squared error.
 
     Args:
-        settings: Of the run.
-        seed: Of the weights.
-        source: What it learns first; None for nothing.
-        target: What it is to learn.
+        settings: Settings of the run.
+        seed: Seed of the weights.
+        source: Task that it learns first; None for nothing.
+        target: Task that it then learns.
     """
     draw, width = np.random.default_rng(seed), settings["width"]
     inner = (settings["kappa"] * draw.normal(size=(width, target[0].shape[1]))).astype(np.float32)

@@ -74,7 +74,7 @@ DAMAGE = (
     *(DataError, OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error),
 )
-"""What is raised for a damaged file, or for arrays that make no data set."""
+"""Errors of reading a damaged file, or arrays that do not form a data set."""
 
 
 def _drawn(split: Split) -> NDArray[Any]:

@@ -95,14 +95,14 @@ def read_torchvision(name: str, root: Root = None, download: bool = False) -> Da
     """
     source, folder = SOURCES[name], folder_of(root)
     roots = [default_root()] if folder is None else [folder, default_root()]
-    place = next((place for place in roots if (place / source.marker).exists()), None)
-    if place is None and not download:
+    existing = next((path for path in roots if (path / source.marker).exists()), None)
+    if existing is None and not download:
         raise DataError(
             f"Data set {name!r} is in none of these folders: {', '.join(map(str, roots))}. Give the path of a pack, "
             "set COMPATKIT_DATA or root to a folder that holds it, or allow the download.",
             subject=name,
         )
-    return _read(source, name, place or roots[0], download=download)
+    return _read(source, name, existing or roots[0], download=download)
 
 
 def _read(source: TorchvisionSet, name: str, root: Path, *, download: bool) -> DataSet:

@@ -46,7 +46,7 @@ class Processes:
 
         Args:
             work: Function of an importable module.
-            jobs: What to call it with.
+            jobs: Items to call it with.
             workers: Processes at a time; None for as many as there are processors.
 
         Raises:

@@ -60,7 +60,7 @@ class Cluster:
 
         Args:
             work: Function of an importable module.
-            jobs: What to call it with.
+            jobs: Items to call it with.
             workers: Tasks at a time; None for as many as fit the cluster.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What the alignment metrics share: patches of layers in one pass, and the filters of one or several networks."""
+"""Common parts of the alignment metrics: patches of layers in one pass, and the filters of one or several networks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SeenPatches:
 
     Attributes:
         examples: Number of images.
-        layers: By name; a layer that is called several times has one entry a call.
+        layers: Layers by name; a layer that is called several times has one entry a call.
         sampled: Names of the layers of which not every position was taken.
     """
 

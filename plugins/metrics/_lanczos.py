@@ -57,8 +57,8 @@ def block_lanczos(
         block: Columns of a product. An eigenvalue of higher multiplicity may be found ``block`` times only.
         least: Smallest basis.
         most: Largest basis.
-        tolerance: Of a residual, relative to the largest absolute Ritz value.
-        draw: Of the first block, on the CPU.
+        tolerance: Tolerance of a residual, relative to the largest absolute Ritz value.
+        draw: Generator of the first block, on the CPU.
         like: A tensor of the type and on the device to work with.
 
     Raises:
@@ -150,8 +150,8 @@ def quadrature(
         product: The matrix.
         size: Its side.
         probes: Random unit vectors; their products share passes.
-        steps: Of Lanczos, with full re-orthogonalisation.
-        draw: Of the probes, on the CPU.
+        steps: Steps of Lanczos, with full re-orthogonalisation.
+        draw: Generator of the probes, on the CPU.
         like: A tensor of the type and on the device to work with.
     """
     steps = min(steps, size)

@@ -59,7 +59,7 @@ class LossSurface:
 
     Attributes:
         network: In eval mode, so that the loss of an example does not depend on its batch.
-        parameters: By path; what ``gradient`` and ``products`` differentiate by.
+        parameters: Parameters by path, for ``gradient`` and ``products``.
         fixed: Other parameters and buffers, by path.
         images: ``(n, ...)``.
         labels: ``(n,)``.
@@ -182,7 +182,7 @@ class LossSurface:
 
 @attrs.define(eq=False, kw_only=True)
 class LossMetric:
-    """What metrics of a loss share: a fixed sample of examples, precision and controls.
+    """Common inputs of metrics of a loss: a fixed sample of examples, precision and controls.
 
     Attributes:
         examples: Most examples; a sample that depends on positions in the data set and ``seed`` alone.
@@ -190,7 +190,7 @@ class LossMetric:
         precision: ``"float32"`` or ``"float64"``.
         controls: Whether to measure the controls too: labels permuted among the examples, and Gaussian weights of
             the same norm in each filter.
-        seed: Of the sample, the controls, and what else a metric draws.
+        seed: Seed of the sample, the controls and other draws of a metric.
     """
 
     examples: int = attrs.field(default=256, validator=COUNT)
@@ -237,7 +237,7 @@ class LossMetric:
         Args:
             state: The examples.
             network: In eval mode.
-            layers: Whose parameters vary; none for all.
+            layers: Layers whose parameters vary; none for all.
 
         Raises:
             DataError: Labels lie outside the classes that the network tells apart, or the loss is not finite.

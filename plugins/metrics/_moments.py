@@ -38,7 +38,7 @@ def digests_of(rows: Tensor, most: int) -> Tensor:
 
     Args:
         rows: float64, ``(n, d)``.
-        most: How many are enough.
+        most: Largest number of digests.
     """
     odd = 2 * drawn_keys(torch.arange(rows.shape[1], device=rows.device), 1) + 1
 
@@ -69,7 +69,7 @@ class Pair:
         products: Sums of products of deviations, ``(a, b)``.
         samples: Features of the images with the smallest keys, ``(n, positions, a)`` and ``(n, positions, b)``.
         keys: Keys of the kept images, ascending, ``(n,)``.
-        digests: Of different rows of both, at most three.
+        digests: Digests of different rows of both, at most three.
     """
 
     images: int

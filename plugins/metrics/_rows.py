@@ -79,7 +79,7 @@ class Rows:
 
     @property
     def rounding(self) -> float:
-        """What a mark may move by where its image passes in another batch, relative to ``scale``."""
+        """Tolerance of a mark if its image passes in another batch, relative to ``scale``."""
         raw = (self.norms.mean() + self.mean[0].double().square().sum()).sqrt()
         return 64 * torch.finfo(self.values.dtype).eps * float(raw) / self.scale
 
@@ -238,7 +238,7 @@ def unbiased(products: Products, left: Tensor, right: Tensor, rounding: float) -
     ``U_ij = <K_i, K_j> - n / (n - 2) r_i.r_j + t_i t_j / ((n - 1) (n - 2))``, r_i the diagonal of K_i, t_i its sum.
 
     Args:
-        products: Of the whole Grams.
+        products: Products of the whole Grams.
         left: r of each layer of one side, float64 ``(a, n)``, n at least 4.
         right: The same of the other, ``(b, n)``.
         rounding: An own product is never below 0; one below this share of the biased one is rounding, and made 0.

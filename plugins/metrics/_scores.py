@@ -1,4 +1,4 @@
-"""What scores before training share: features or predictions of labeled examples, and the control of their labels."""
+"""Common parts of scores before training: features or predictions of labeled examples, and the label control."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Score:
 
     Attributes:
         permuted: Draws of permuted labels, whose mean is the control.
-        seed: Of these draws.
+        seed: Seed of these draws.
     """
 
     permuted: int = attrs.field(default=3, validator=COUNT)
@@ -127,7 +127,7 @@ class FeatureScore(Score):
             state: State so far.
             positions: Indices in the data set, ``(batch,)``.
             labels: Class indices, ``(batch,)``.
-            outputs: Of each layer: vectors ``(batch, d)``, maps ``(batch, d, height, width)`` or tokens
+            outputs: Outputs of each layer: vectors ``(batch, d)``, maps ``(batch, d, height, width)`` or tokens
                 ``(batch, tokens, d)``.
         """
         new = {LABELED: (_keyed(positions, labels),)}
@@ -150,7 +150,7 @@ class PredictionScore(Score):
             state: State so far.
             positions: Indices in the data set, ``(batch,)``.
             labels: Class indices of the target, ``(batch,)``.
-            logits: Of the source's classes, ``(batch, classes)``.
+            logits: Logits of the source's classes, ``(batch, classes)``.
         """
         return self.merge(state, {LABELED: (_keyed(positions, labels),), "logits": (logits.detach(),)})
 
@@ -185,7 +185,7 @@ def joint(shares: Floats, labels: Labels) -> Floats:
     """Return the empirical joint distribution ``(target classes, source classes)``.
 
     Args:
-        shares: Of each source class for each example, rows summing to 1, ``(n, source classes)``.
+        shares: Shares of each source class for each example, rows summing to 1, ``(n, source classes)``.
         labels: Target classes, ``(n,)``.
     """
     indicators = np.eye(int(labels.max()) + 1)[labels]

@@ -1,4 +1,4 @@
-"""What the similarity metrics share: how rows are kept, and tables of layers of this network by those of the other."""
+"""Common parts of the similarity metrics: storage of rows, and tables of the layers of two networks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def not_above_0(names: Sequence[str], own: Tensor) -> list[str]:
     """Return why layers have no similarity: empty where the own product is above 0.
 
     Args:
-        names: Of the layers.
+        names: Names of the layers.
         own: ``(l,)``.
     """
     reasons = []
@@ -110,7 +110,7 @@ def equally_far(spreads: tuple[float, float], samples: int) -> str:
     brings it near any other: of Gaussian values this is so of far fewer samples than values.
 
     Args:
-        spreads: Of the two layers.
+        spreads: Spreads of the two layers.
         samples: How many samples differ, n.
     """
     if samples < 2 or max(spreads) <= ALIKE * (samples - 1):
@@ -197,7 +197,7 @@ Pieces = Mapping[str, tuple[Tensor, ...]]
 
 @attrs.frozen(eq=False)
 class SeenRows:
-    """What the layers of two networks gave, batch by batch; ``examples`` counts the images."""
+    """Outputs of the layers of two networks, batch by batch; ``examples`` counts the images."""
 
     examples: int = 0
     this: Pieces = attrs.field(factory=dict)

@@ -87,7 +87,7 @@ def match_pictures(matched: MatchedDirections, shape: Sequence[int]) -> tuple[ND
     """Return each w as an image beside the combination of the v that it matches, and titles.
 
     Args:
-        matched: Of a layer.
+        matched: Matches of a layer.
         shape: Channels, height and width of a filter.
 
     Returns:

@@ -53,9 +53,9 @@ class HessianSpectrum(LossMetric):
         ends: Among ``largest``, ``smallest`` (the most negative first) and ``magnitude``, with their signs.
         block: Vectors of a product.
         most: Largest basis.
-        tolerance: Of a residual, relative to the largest absolute eigenvalue.
+        tolerance: Tolerance of a residual, relative to the largest absolute eigenvalue.
         probes: Random vectors of the density; 0 leaves it out.
-        steps: Of Lanczos for each of them.
+        steps: Steps of Lanczos for each of them.
         points: At which the density is given.
         width: Deviation of the Gaussian that smooths it, as a share of the range of eigenvalues.
     """

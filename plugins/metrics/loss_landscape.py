@@ -72,8 +72,8 @@ class LossLandscape(LossMetric):
     """Tables ``loss_landscape`` (the grid) and ``loss_landscape/shape``; named layers are the only ones that move.
 
     Attributes:
-        points: Of each axis; an odd number is symmetric around the center.
-        step: Of a point, in norms of the filters.
+        points: Points of each axis; an odd number is symmetric around the center.
+        step: Distance of two points, in norms of the filters.
         dimensions: 1 or 2.
         along: Directions to go along, one for each dimension, in place of drawn ones: tensors by the path of the
             weight, such as the difference of two networks' weights. They are taken as they are, so that ``step`` is a
@@ -273,7 +273,7 @@ def unmoved(surface: LossSurface, paths: Sequence[str], images: Tensor) -> Itera
 
     Args:
         surface: The loss.
-        paths: Of the weights that move.
+        paths: Paths of the weights that move.
         images: Those that will pass in the block.
     """
     network = surface.network

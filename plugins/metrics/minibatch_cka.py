@@ -50,7 +50,7 @@ class Batches:
         axes: Layers of this network and of the other.
         products: Weighted HSIC_1; None before the first batch.
         varying: Names of this network's layers, and of the other's, that vary in some batch.
-        digests: Of different rows of all layers together, by batch.
+        digests: Digests of different rows of all layers together, by batch.
     """
 
     examples: int = 0

@@ -89,7 +89,7 @@ class Misalignment(PatchMetric):
 
     Attributes:
         draws: Random bases; ``random`` is their mean, ``random-least`` the least of them.
-        seed: Of the random bases.
+        seed: Seed of the random bases.
         tolerance: Eigenvalues of the data closer than this share of the largest count as equal.
         shrinkage: Share of a multiple of the identity that is mixed into the covariance of the filters, between 0 and
             1; None refuses layers with too few filters.

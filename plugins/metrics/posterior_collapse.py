@@ -39,13 +39,13 @@ def compatkit_metrics(register: Register) -> None:
 
 @attrs.frozen(eq=False)
 class Moments:
-    """What ``count`` images gave, float64.
+    """Sums over ``count`` images, float64.
 
     Attributes:
         count: Number of images.
         mean: Mean of the means, ``(variables,)``.
         squares: Sum of their squared deviations, ``(variables,)``.
-        sums: Of variances, divergences, and 1[s^2 > .9], ``(3, variables)``.
+        sums: Sums of variances, divergences, and 1[s^2 > .9], ``(3, variables)``.
     """
 
     count: int = 0
@@ -66,7 +66,7 @@ class PosteriorCollapse:
 
         Args:
             state: State so far.
-            outputs: Of one layer, means and log-variances ``(batch, 2 * variables)``.
+            outputs: Outputs of one layer, means and log-variances ``(batch, 2 * variables)``.
 
         Raises:
             DataError: There are several layers, or the output is no such vector.
@@ -105,7 +105,7 @@ class PosteriorCollapse:
         """Return counts of units, and the table.
 
         Args:
-            state: Of all images.
+            state: State of all images.
         """
         facts: dict[str, Any] = {
             "direction": "none",

@@ -39,7 +39,7 @@ def compatkit_metrics(register: Register) -> None:
 
 @attrs.frozen(eq=False)
 class Unit:
-    """What the similarity needs of a layer: its rows, a factor of Frobenius norm 1, and the spread of its Gram."""
+    """Summary of a layer: its rows, a factor of Frobenius norm 1, and the spread of its Gram."""
 
     rows: Rows
     factor: Tensor

@@ -130,7 +130,7 @@ class Seen:
 
     Attributes:
         labels: ``(batch,)``.
-        features: By layer, for both networks, ``(batch, d)``.
+        features: Features by layer, for both networks, ``(batch, d)``.
     """
 
     labels: tuple[Tensor, ...] = ()

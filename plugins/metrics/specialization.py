@@ -41,7 +41,7 @@ def compatkit_metrics(register: Register) -> None:
 
 @attrs.frozen(eq=False)
 class Activity:
-    """What a layer did so far.
+    """Activity of a layer so far.
 
     Attributes:
         units: Inputs that activated each unit, int64 ``(units,)``.
@@ -57,7 +57,7 @@ class Specialization:
     """Activity of the units of layers; choose layers of activations, such as ``layers=["blocks.*.act", "act"]``.
 
     Attributes:
-        bins: Of the two histograms, from 0 to 1.
+        bins: Number of bins of the two histograms, from 0 to 1.
         threshold: A unit is active where it gives more than this; 0 for ReLU.
     """
 
@@ -72,7 +72,7 @@ class Specialization:
         """Return the state with one more batch.
 
         Args:
-            state: By layer.
+            state: State by layer.
             outputs: Output of each layer, ``(batch, ...)``.
 
         Raises:

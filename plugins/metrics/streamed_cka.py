@@ -74,7 +74,7 @@ class Sums:
 
         Args:
             parts: ``(n, p)`` of each layer.
-            shift: What is taken off first, ``(P,)``.
+            shift: Offset to subtract first, ``(P,)``.
         """
         widths = tuple(part.shape[1] for part in parts)
         z = torch.cat([part.double() for part in parts], dim=1) - shift
@@ -117,7 +117,7 @@ class Streamed:
 
     Attributes:
         axes: Names of the layers.
-        digests: Of different rows of all layers together, by batch.
+        digests: Digests of different rows of all layers together, by batch.
         broken: Places, in order of both axes, of layers with values that are not finite; their sums mean nothing.
     """
 

@@ -43,7 +43,7 @@ class WeightDeviation:
 
     Attributes:
         examples: Target training examples, n; 1 gives plain norms.
-        seed: Of the control.
+        seed: Seed of the control.
     """
 
     examples: int = attrs.field(validator=COUNT)

@@ -48,8 +48,8 @@ class WeightMap:
 
     Attributes:
         networks: State dicts of further networks by name, such as ``fit.weights["digits"]``.
-        perplexity: Of t-SNE, below the number of networks; None for a third of it, at most 30.
-        seed: Of t-SNE.
+        perplexity: Perplexity of t-SNE, below the number of networks; None for a third of it, at most 30.
+        seed: Seed of t-SNE.
     """
 
     networks: Mapping[str, Mapping[str, Tensor]]

@@ -115,12 +115,12 @@ class ConvChain(Classifier):
         channels: Filters of each convolution.
         reduce: How each convolution but the first comes to half the size: ``"average"`` or ``"max"`` pooling of 2x2
             before it, ``"stride"`` 2 of its own, or not at all (``"none"``).
-        top: What enters the class layer: the ``"mean"`` over pixels, or all of them (``"flatten"``).
+        top: Input of the class layer: the ``"mean"`` over pixels, or all of them (``"flatten"``).
         norm: ``"none"`` or ``"batch"``, after each convolution.
-        activation: As for ``FullyConnected``.
+        activation: See ``FullyConnected``.
         initial: ``"he"`` or ``"glorot"``.
         kernel: Side of the filters, an odd number.
-        strides: Of each convolution, in place of ``reduce``, which must then be ``"none"``; empty for 1.
+        strides: Strides of each convolution, in place of ``reduce``, which must then be ``"none"``; empty for 1.
         padding: Whether maps are padded with zeros, so that stride 1 keeps their size.
         img_size: Height and width, or one number for both.
 

@@ -1,4 +1,4 @@
-"""What all small networks share: timm's model interface, without timm, and the initial weights of the papers."""
+"""Common base of all small networks: timm's model interface, without timm, and the initial weights of the papers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Classifier(nn.Module):
         """Draw all initial weights and add the class layer for ``hidden`` (default: ``channels``) inputs.
 
         Args:
-            channels: Of the last feature map.
+            channels: Channels of the last feature map.
             hidden: Length of the vector that enters the class layer, where that is not the pooled map.
         """
         self.num_features = channels
@@ -227,7 +227,7 @@ def stage(module: str, channels: int, reduction: int) -> dict[str, Any]:
 
     Args:
         module: Dotted path of the module that ends the stage.
-        channels: Of its output.
+        channels: Channels of its output.
         reduction: Pixels of the image per position of the output, along a side.
     """
     return {"num_chs": channels, "reduction": reduction, "module": module}

@@ -70,11 +70,11 @@ class ImageNetwork(WithoutClassLayer):
         self.feature_info = [stage(self.names[0], width, reduction)]
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Images (N, in_chans, H, W), from 0 to 1, to what the first part gives."""
+        """Map images (N, in_chans, H, W), from 0 to 1, to the output of the first part."""
         return self.get_submodule(self.names[0])(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """What the first part gives to pixels (N, channels * H * W), or to itself."""
+        """Map the output of the first part to pixels (N, channels * H * W); return it unchanged if ``pre_logits``."""
         return x if pre_logits else self.pixels(self.get_submodule(self.names[1])(x))
 
 
@@ -87,7 +87,7 @@ class Downscaler(nn.Sequential):
     last.
 
     Args:
-        upscaler: Whose shape it mirrors, with ``enlarge="transpose"``; its weights are not used.
+        upscaler: Network whose shape it mirrors, with ``enlarge="transpose"``; its weights are not used.
         activated: Activation of all layers but the last.
 
     Raises:
@@ -161,7 +161,7 @@ def image_autoencoder(
     Between them are ``code`` maps at a quarter of the image's sides.
 
     Raises:
-        UsageError: As for ``super_resolution``.
+        UsageError: See ``super_resolution``.
     """
     size = divided("image_autoencoder", img_size, 4)
     decoder = Upscaler(in_chans=code, channels=channels, out_chans=in_chans, activation=activation)

@@ -79,10 +79,10 @@ class Upscaler(nn.Module):
         channels: Maps of each layer but the last.
         out_chans: Channels of the large image.
         doublings: How many of the layers double the size, evenly spread; 2 makes 64x64 of 16x16.
-        enlarge: As for ``Generator``.
-        norm: As for ``Generator``.
-        activation: As for ``Generator``.
-        output: As for ``Generator``.
+        enlarge: See ``Generator``.
+        norm: See ``Generator``.
+        activation: See ``Generator``.
+        output: See ``Generator``.
 
     Raises:
         UsageError: Counts below 1, more doublings than layers, or a word that is not known.
@@ -188,7 +188,7 @@ class VAEEncoder(VAETrunk):
     """Images to mean and log-variance of their latent variables.
 
     Raises:
-        UsageError: As for ``VAETrunk``.
+        UsageError: See ``VAETrunk``.
     """
 
     def __init__(self, *, in_chans: int = 1, latent: int = 10, img_size: int | tuple[int, int] = 64) -> None:

@@ -43,10 +43,10 @@ class Layer(nn.Module):
 
 @attrs.frozen
 class LayerStyle:
-    """What follows every linear map of a chain.
+    """Modules after every linear map of a chain.
 
     Attributes:
-        owner: Whose setting it is, for messages.
+        owner: Name of the object that has the setting, for messages.
         norm: A member of ``NORMS``.
         activation: A key of ``ACTIVATIONS``.
         norm_eps: Added to the variance by batch normalization.
@@ -96,7 +96,7 @@ def planned(path: str, layer: nn.Module, pool: str | None = None) -> dict[str, s
     """Return a stage of a reverse plan: the paths of a layer's parts, None for what is an identity.
 
     Args:
-        path: Of the layer in the whole network.
+        path: Path of the layer in the whole network.
         layer: A ``Layer``, or a linear map alone.
         pool: Path of what changes the size between the activation before it and this layer.
     """
@@ -120,7 +120,7 @@ MAPS: Mapping[str, Callable[[int], nn.Module]] = {
 }
 """Normalization of maps ``(N, C, H, W)`` by name; only ``batch`` keeps statistics, or mixes images."""
 OVER: Mapping[str, tuple[int, ...]] = {"position": (1,), "image": (1, 2, 3)}
-"""What has unit length: the vector of channels at each position, or all features of an image."""
+"""Choices of vectors of unit length: the vector of channels at each position, or all features of an image."""
 SMALLEST = 1e-12
 """Length that shorter features are divided by."""
 
@@ -131,7 +131,7 @@ def norm_layer(owner: str, name: str, channels: int) -> nn.Module:
     Args:
         owner: Name of the network, for the message.
         name: A key of ``MAPS``.
-        channels: Of the map.
+        channels: Channels of the map.
 
     Raises:
         UsageError: There is none of that name.
@@ -147,7 +147,7 @@ class UnitLength(nn.Module):
     features to become unit length".
 
     Args:
-        owner: Whose setting it is, for messages.
+        owner: Name of the object that has the setting, for messages.
         over: ``"position"``: the vector of channels at each position (as in ParseNet, Liu et al. 2015); ``"image"``:
             all features of an image as one vector.
 

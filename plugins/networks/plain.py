@@ -175,7 +175,7 @@ class TwoLayerHead(Classifier):
     another head go into them.
 
     Args:
-        channels: Of the features that it takes.
+        channels: Channels of the features that it takes.
         units: Width between the layers.
 
     Raises:

@@ -64,7 +64,7 @@ class ResidualCifar(Classifier):
         norm: ``"batch"``, or ``"layer"``, ``"instance"`` or ``"group"``, which know no statistics of other images.
         unit_length: Stage (``"layer1"``, ``"layer2"``, ``"layer3"``) whose features are divided by their length as its
             last step, so that an extractor that is cut there gives features of unit length; empty for none.
-        unit_over: What has that length: the channels at each ``"position"``, or all features of an ``"image"``.
+        unit_over: Vectors of unit length: the channels at each ``"position"``, or all features of an ``"image"``.
 
     Raises:
         UsageError: A depth that is not ``6 n + 2``, counts below 1, or a name that is not known.

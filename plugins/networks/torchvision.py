@@ -172,7 +172,7 @@ def pretrained(model: str, network: nn.Module) -> dict[str, Tensor]:
 
     Args:
         model: Name of the classifier.
-        network: As built, for the counts of batches that older files lack.
+        network: The network as built, for the counts of batches that older files lack.
 
     Raises:
         EnvironmentFailure: They could not be fetched or read.

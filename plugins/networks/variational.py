@@ -193,10 +193,10 @@ class EncoderClassifier(Classifier):
 
     Args:
         num_classes: Outputs.
-        in_chans: As for ``VAE``; so are ``img_size``, ``layers`` and ``widths``.
+        in_chans: See ``VAE``; so are ``img_size``, ``layers`` and ``widths``.
 
     Raises:
-        UsageError: As for ``VAE``.
+        UsageError: See ``VAE``.
     """
 
     fixed_input_size: ClassVar[bool] = True

@@ -48,7 +48,7 @@ class Adversarial(ImageObjective):
     Attributes:
         condition: Factor of the average that the discriminator sees beside each image; 0 for none.
         features: Weight of the loss in feature space.
-        channels: Of the discriminator's convolutions.
+        channels: Channels of the discriminator's convolutions.
         noise: Deviation of the Gaussian noise on all images that the discriminator sees (Sonderby et al. 2017), so that
             it does not tell them apart at once; 0 for none.
         reverse: Weight of the local reverse pass of the discriminator's convolutions, for real and generated images.

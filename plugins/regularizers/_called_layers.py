@@ -107,7 +107,7 @@ def chosen_layers(
         plugin: For messages.
         state: The task.
         wanted: Names or globs; None for all convolutions.
-        device: Of the network.
+        device: Device of the network.
 
     Raises:
         UnknownName: A name or glob is no convolution or linear layer that the network calls.

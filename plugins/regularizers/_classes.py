@@ -17,7 +17,7 @@ def common_class_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy over the examples of common classes, divided by the batch size.
 
     Args:
-        logits: Of the other head, ``(batch, classes)``.
+        logits: Logits of the other head, ``(batch, classes)``.
         labels: Its output for the example's class, or ``-1`` for an example of no common class, ``(batch,)``.
 
     Returns:

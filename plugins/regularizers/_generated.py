@@ -1,4 +1,4 @@
-"""What objectives of networks that give images share: the task without a class layer, its images as targets."""
+"""Common parts of objectives of networks that output images: the task without a class layer, its images as targets."""
 
 from __future__ import annotations
 

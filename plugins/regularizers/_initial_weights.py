@@ -17,7 +17,7 @@ from ._called_layers import Called, called_layers
 
 SCHEMES = ("he", "glorot", "orthogonal")
 STREAM = "initial_weights"
-"""Of the random numbers, by task and layer: two plugins that draw the same layer give it the same values."""
+"""Stream of random numbers, by task and layer: two plugins that draw the same layer give it the same values."""
 
 
 def layers_of(state: TaskState, setup: SetUp) -> tuple[Called, ...]:

@@ -61,7 +61,7 @@ class Lookup:
     """Which bin a chroma is in, by one gather.
 
     Attributes:
-        side: Of a bin.
+        side: Side of a bin.
         lowest: The least a and b of the table, in bins.
         table: Number of the nearest bin, int64 ``(bins of a, bins of b)``.
     """

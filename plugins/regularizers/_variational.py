@@ -1,4 +1,4 @@
-"""What all objectives of variational autoencoders share: task, recorded layers, reconstruction and divergence."""
+"""Common parts of objectives of variational autoencoders: task, recorded layers, reconstruction and divergence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bernoulli(logits: Tensor, images: Tensor) -> Tensor:
 
     Args:
         logits: ``(batch, channels, height, width)``.
-        images: Of the same shape, from 0 to 1.
+        images: Images of the same shape, from 0 to 1.
 
     Returns:
         Scalar; the entropy of gray pixels is part of it, so that it does not reach 0 for them.
@@ -37,7 +37,7 @@ def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 @attrs.frozen(eq=False)
 class Passed:
-    """What a VAE made of a batch, in float32 or wider.
+    """Outputs of a VAE for a batch, in float32 or wider.
 
     Attributes:
         mean: ``(batch, variables)``; so are ``log_variance`` and ``drawn``.

@@ -26,7 +26,7 @@ def compatkit_regularizers(register: Register) -> None:
 
 @attrs.define(eq=False)
 class InTurns(Adversarial):
-    """As ``Adversarial``, with one side that moves in each step, the discriminator first; with the same settings."""
+    """``Adversarial`` with one side trained per step, the discriminator first; the settings are the same."""
 
     @hookimpl
     def compatkit_after_backward(self, step: Step) -> None:

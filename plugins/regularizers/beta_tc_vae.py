@@ -59,7 +59,7 @@ def total_correlation(mean: Tensor, log_variance: Tensor, drawn: Tensor, weights
     """Return the estimate of KL(q(z) || prod_l q(z_l)), in nats; it may be below 0.
 
     Args:
-        mean: Of q(z | x_i), ``(batch, variables)``; so is ``log_variance``.
+        mean: Mean of q(z | x_i), ``(batch, variables)``; so is ``log_variance``.
         log_variance: The same.
         drawn: z_j, of the same shape.
         weights: Result of ``log_weights``.

@@ -64,7 +64,7 @@ def chroma_loss(logits: Tensor, numbers: Tensor, cells: int) -> Tensor:
     """Return the mean over all pixels of the cross-entropy of their bin, in nats.
 
     Args:
-        logits: Of every cell, ``(batch * cells * cells, bins)``, in the order of ``windows``.
+        logits: Logits of every cell, ``(batch * cells * cells, bins)``, in the order of ``windows``.
         numbers: Bin of every pixel, ``(batch, height, width)``. A pixel is in the cell that its middle lies in.
         cells: A side.
 

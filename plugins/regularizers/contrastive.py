@@ -51,7 +51,7 @@ def nt_xent(first: Tensor, other: Tensor, temperature: float) -> Tensor:
 
     Args:
         first: Projections of the first views, ``(batch, dimensions)``; computed in float32 at least.
-        other: Of the second views, in the same order.
+        other: Features of the second views, in the same order.
         temperature: Divisor of cosines.
 
     Returns:
@@ -73,7 +73,7 @@ def cropped(images: Tensor, least_area: float, flip: bool) -> Tensor:
 
     Args:
         images: ``(batch, channels, height, width)``.
-        least_area: Of a crop, as a share of the image's; areas are uniform from there to 1.
+        least_area: Smallest area of a crop, as a share of the image; areas are uniform from there to 1.
         flip: Whether half of the images are mirrored.
 
     Returns:
@@ -99,7 +99,7 @@ def colored(images: Tensor, strength: float) -> Tensor:
 
     Args:
         images: On the scale 0 to 1, ``(batch, 1 or 3, height, width)``.
-        strength: Of the changes; 1 is the paper's for large images, .5 for small ones.
+        strength: Strength of the changes; 1 is the paper's for large images, .5 for small ones.
 
     Returns:
         In the shape of ``images``.
@@ -142,10 +142,10 @@ class Contrastive:
 
     Attributes:
         temperature: Divisor of cosines, above 0.
-        dimensions: Of the projection, at least 2.
-        least_area: Of a crop, as a share of the image's, above 0 and at most 1. The paper's .08 is small for digits.
+        dimensions: Dimensions of the projection, at least 2.
+        least_area: Smallest area of a crop, as a share, above 0 and at most 1. The paper's .08 is small for digits.
         flip: Whether half of the views are mirrored; False for digits.
-        strength: Of changes of brightness, contrast, saturation and hue, 0 to 1; 0 does not change colors.
+        strength: Strength of changes of brightness, contrast, saturation and hue, 0 to 1; 0 does not change colors.
 
     Raises:
         UsageError: A setting outside its range.

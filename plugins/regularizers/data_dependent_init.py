@@ -48,7 +48,7 @@ class DataDependentInit:
 
     Attributes:
         layers: Names or globs; None for all convolutions and linear layers but the class layer.
-        mean: Of every channel, where the layer has biases; the paper's is not stated for every layer, ours is 0.
+        mean: Mean of every channel, where the layer has biases; the paper's is not stated for every layer, ours is 0.
         directions: ``"drawn"``: the filters as they were drawn; ``"pca"``: principal directions, whitened. Layers with
             groups, or with more filters than directions, keep their own, and the report says so.
         images: Training images looked at for each layer, at most all.

@@ -65,7 +65,7 @@ class Delta:
         fit_steps: Steps for the class layer that the attention is measured with.
         fit_lr: Their rate.
         batch_size: Images in each, and of the batch on which channels are set to zero; all if there are fewer.
-        temperature: Of the softmax.
+        temperature: Temperature of the softmax.
     """
 
     layers: Sequence[str]

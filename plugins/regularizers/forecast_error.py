@@ -44,7 +44,7 @@ def wanted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
 
     Args:
         images: From 0 to 1, ``(batch, 1, rows, width)``.
-        shape: Of the forecast: fields, height, width.
+        shape: Shape of the forecast: fields, height, width.
 
     Returns:
         ``(batch, *shape)``.

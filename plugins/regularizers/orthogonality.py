@@ -67,7 +67,7 @@ def orthogonality(
             classifier included, as the authors do. Shared heads' layers are ``shared.<name>.<path>``.
         schedule: Pairs of a step of the task and the factor from there on, the first of step 0; None is constant. The
             authors multiply by 1, 1e-3, 1e-4, 1e-6, 0 from epochs 0, 21, 51, 71, 121.
-        side: Whose Gram matrix: ``"input"`` W'W, ``"smaller"`` the one of full rank; None takes the kind's own.
+        side: Gram matrix: ``"input"`` W'W, ``"smaller"`` the one of full rank; None takes the kind's own.
         iterations: Turns of power iteration a step, for srip; the authors take 1.
         shared: Whether the heads that tasks share are regularized too, in the steps of every task.
 
@@ -113,7 +113,7 @@ def spectral_excess(weight: Tensor, start: Tensor, side: Side = "input", iterati
     Args:
         weight: ``(groups, out, in)``, the diagonal blocks of one matrix.
         start: Any numbers, ``(groups, n)``, n the columns of the Gram matrix.
-        side: Whose Gram matrix.
+        side: Gram matrix, ``"input"`` or ``"smaller"``.
         iterations: Turns of power iteration, from 1 on.
 
     Returns:
@@ -187,7 +187,7 @@ class Orthogonality:
 
         Args:
             layers: Not empty.
-            step: Whose random numbers srip draws.
+            step: Step whose random numbers srip draws.
 
         Returns:
             A float32 scalar.

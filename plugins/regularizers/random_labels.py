@@ -34,7 +34,7 @@ def randomly_labeled(split: Split, classes: int, seed: int) -> Split:
     Args:
         split: Images in memory or in files.
         classes: K, at least 2; need not be the count of the split's own classes.
-        seed: Of the labels. Other seeds give independent ones.
+        seed: Seed of the labels. Other seeds give independent ones.
 
     Returns:
         A split of the same images and name, with the classes ``random-0``, ``random-1``, ...
@@ -57,7 +57,7 @@ class RandomLabels:
 
     Attributes:
         classes: K; need not be the number of real classes.
-        seed: Of the labels, whatever the seed of the run.
+        seed: Seed of the labels, whatever the seed of the run.
     """
 
     classes: int = attrs.field(default=10, validator=Number(least=2, whole=True))

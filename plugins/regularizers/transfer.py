@@ -32,7 +32,7 @@ from ._initial_weights import STREAM, check_scheme, draw, layers_of, norm_of
 compatkit_api = 1
 BIASES = ("cumulative", "same", "none")
 TOLERANCE = 1e-4
-"""Of the output of a chain whose layers are doubled, against the doubled output: exact but for sums in other orders."""
+"""Tolerance of the test that doubled layers double the output of a chain; sums in other orders differ slightly."""
 
 
 @hookimpl
@@ -83,8 +83,8 @@ class Transfer:
         zero_biases: Whether the biases of kept layers become zero.
         norms: Norms to which the weights of kept layers are re-scaled, by layer; None changes none. Layers whose output
             is normalized are skipped: their scale has no effect.
-        scale_bias: What happens to biases then, see ``rescale``.
-        scheme: Of layers drawn anew, as for ``scaled_init``; so are ``scale`` and ``layers``.
+        scale_bias: Treatment of biases then, see ``rescale``.
+        scheme: Initialization of the other layers, as for ``scaled_init``; so are ``scale`` and ``layers``.
     """
 
     first: int | None = attrs.field(default=None, validator=Number(least=0, whole=True, optional=True))

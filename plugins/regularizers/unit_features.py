@@ -52,7 +52,7 @@ class UnitFeatures:
     """Pulls features to unit length; there is no shared head, so it alone makes no promise of compatibility.
 
     Attributes:
-        over: Whose length: that of the channels at each ``"position"``, or of all features of an ``"image"``.
+        over: Vectors of unit length: the channels at each ``"position"``, or all features of an ``"image"``.
     """
 
     over: str = attrs.field(default="position", validator=OneOf(OVER))

@@ -11,10 +11,10 @@ def mapped(inputs: RungInputs, fitted: Affine, *, kernel: int = 1, **facts: Any)
     """Return the unchanged head after a fitted map.
 
     Args:
-        inputs: What the rung is given.
+        inputs: Inputs of the rung.
         fitted: From patches of ``kernel`` times ``kernel`` positions.
         kernel: Side of the convolution that the map becomes.
-        facts: For the manifest.
+        facts: Further values for the manifest.
     """
     facts |= {"samples": fitted.samples, "residual": fitted.residual}
     return RungFit(inputs.project(fitted, kernel), facts=facts)

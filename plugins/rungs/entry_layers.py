@@ -127,7 +127,7 @@ def entries(head: nn.Module, features: Tensor) -> list[EntryLayer]:
 
     Args:
         head: Run once, in eval mode.
-        features: Of some images, as the head takes them, ``(n, c, h, w)`` or ``(n, c)``.
+        features: Features of some images, as the head takes them, ``(n, c, h, w)`` or ``(n, c)``.
 
     Raises:
         IncompatibleError: Something else takes them, too.

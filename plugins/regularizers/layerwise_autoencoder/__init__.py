@@ -49,7 +49,7 @@ class LayerwiseAutoencoder:
 
     Attributes:
         tied: Whether the decoder is the layer's transpose.
-        steps: Of each layer.
+        steps: Steps of each layer.
         lr: Learning rate of Adam.
         batch_size: Images in a step.
         noise: Deviation of the Gaussian noise that is added to a layer's input, 0 for none; what it should reconstruct

@@ -56,7 +56,7 @@ class Single:
 
         Args:
             parts: The network.
-            stage: Whose layer learns.
+            stage: Stage whose layer learns.
             before: The stage before it; None for the first.
             output_activation: See ``full.Walk``.
             draws: Generator for the weights of a separate decoder; None for a tied one.

@@ -65,7 +65,7 @@ class Activated:
         """Find the neighbors of each layer.
 
         Args:
-            task: Whose network is run once in eval mode on random images.
+            task: Task whose network is run once in eval mode on random images.
             names: The layers to reverse.
             walk: Settings of the reverse pass.
 
@@ -149,33 +149,33 @@ class _Unresolved(Exception):
 
 
 def _around(name: str, calls: Sequence[Call]) -> Around:
-    own = [place for place, call in enumerate(calls) if call.path == name]
+    own = [index for index, call in enumerate(calls) if call.path == name]
     if len(own) != 1:
         raise _Unresolved(f"is called {len(own)} times")
     before, stage = _before(name, calls, own[0])
     return Around(stage, _after(calls, own[0]), before)
 
 
-def _after(calls: Sequence[Call], place: int) -> str:
+def _after(calls: Sequence[Call], index: int) -> str:
     """Return the module that produced the output of a layer's activation, its norm, or the layer itself."""
-    last = str(calls[place].path)
-    norm = _next(calls, place, NORM)
+    last = str(calls[index].path)
+    norm = _next(calls, index, NORM)
     if norm is not None:
-        place, last = norm, str(calls[norm].path)
+        index, last = norm, str(calls[norm].path)
         fused = getattr(calls[norm].module, "act", None)
         if fused is not None and not isinstance(fused, nn.Identity):
             return f"{last}.act"
-    act = _next(calls, place, ACT)
+    act = _next(calls, index, ACT)
     if act is not None:
         last = str(calls[act].path)
     else:
-        _refuse_shared(calls, place)
+        _refuse_shared(calls, index)
     return last
 
 
-def _refuse_shared(calls: Sequence[Call], place: int) -> None:
+def _refuse_shared(calls: Sequence[Call], index: int) -> None:
     """Raise if a layer's activation is applied to a sum, or is not a module."""
-    for user in _users(calls, place):
+    for user in _users(calls, index):
         name = calls[user].name
         if name in ACT_FUNCTIONS:
             raise _Unresolved(f"is activated by {name}(), which is not a module")
@@ -186,10 +186,10 @@ def _refuse_shared(calls: Sequence[Call], place: int) -> None:
             raise _Unresolved(f"is activated together with others, after {name}()")
 
 
-def _users(calls: Sequence[Call], place: int) -> Iterator[int]:
+def _users(calls: Sequence[Call], index: int) -> Iterator[int]:
     """Yield the calls that use the output of a call, in order, looking through calls that pass it on unchanged."""
-    output = calls[place].output
-    for later in range(place + 1, len(calls)):
+    output = calls[index].output
+    for later in range(index + 1, len(calls)):
         if any(value is output for value in calls[later].inputs):
             if isinstance(calls[later].module, nn.Identity | nn.Dropout):
                 yield from _users(calls, later)
@@ -199,14 +199,14 @@ def _users(calls: Sequence[Call], place: int) -> Iterator[int]:
             return  # overwritten in place
 
 
-def _next(calls: Sequence[Call], place: int, kinds: tuple[type[nn.Module], ...]) -> int | None:
-    return next((user for user in _users(calls, place) if isinstance(calls[user].module, kinds)), None)
+def _next(calls: Sequence[Call], index: int, kinds: tuple[type[nn.Module], ...]) -> int | None:
+    return next((user for user in _users(calls, index) if isinstance(calls[user].module, kinds)), None)
 
 
-def _before(name: str, calls: Sequence[Call], place: int) -> tuple[Stage | None, Stage]:
+def _before(name: str, calls: Sequence[Call], index: int) -> tuple[Stage | None, Stage]:
     """Return norm and activation that produced a layer's input, and the layer with the pooling before it."""
     pools: list[Call] = []
-    at = _maker(calls, place)
+    at = _maker(calls, index)
     while at and _passes(calls[at], pools):
         at = _maker(calls, at)
     stage = Stage(name)
@@ -239,16 +239,16 @@ def _passes(call: Call, pools: list[Call]) -> bool:
     return isinstance(call.module, SAME) or call.function in SAME_FUNCTIONS
 
 
-def _maker(calls: Sequence[Call], place: int) -> int:
+def _maker(calls: Sequence[Call], index: int) -> int:
     """Return the index of the call that computed the input of a call.
 
     Raises:
         _Unresolved: It has several input tensors, or one of unknown origin.
     """
-    call = calls[place]
+    call = calls[index]
     if len(call.inputs) != 1:
         raise _Unresolved(f"takes what {call.what} makes of {len(call.inputs)} tensors")
-    for at in range(place - 1, -1, -1):
+    for at in range(index - 1, -1, -1):
         if calls[at].output is call.inputs[0]:
             return at
     raise _Unresolved("takes what no layer gave")

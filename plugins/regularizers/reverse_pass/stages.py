@@ -23,7 +23,7 @@ class Stage:
         linear: Linear or convolutional layer.
         norm: Its normalization.
         act: Its activation.
-        pool: What changes the size between the preceding activation and ``linear``: the last of several modules, or
+        pool: Module that changes the size between the preceding activation and ``linear`` (the last of several), or
             the name of a torch function.
         taken: Input shape of the pool, without the batch; None without a pool.
         pooled: Its output shape.
@@ -72,7 +72,7 @@ def not_a_chain(where: str, why: str) -> UsageError:
 
     Args:
         where: The place in the network.
-        why: What is wrong there: a verb and what follows it.
+        why: Predicate of the message, such as ``"has no weights"``.
     """
     return UsageError(
         f"A full reverse pass needs a chain, in which each layer takes only the output of the one before; {where} "
