@@ -24,13 +24,12 @@ import click
 
 from compatkit.cli.command_line import (
     CommandLine,
-    command_line,
     json_option,
     plugin_option,
     quiet_option,
     registry_option,
 )
-from compatkit.cli.output import clean, emit, only_json, report_text, speaks, warn
+from compatkit.cli.output import clean, emit, is_main_process, only_json, report_text, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
 
 COMMANDS = {
@@ -139,9 +138,8 @@ class LazyGroup(click.Group):
     expose_value=False,
     help="Also show the Python traceback of an error; allowed anywhere.",
 )
-def program(json: bool) -> None:
-    """Train compatible network parts, publish them, recombine them, report what fits."""
-    command_line().json = json
+def program() -> None:
+    """Train networks whose parts fit each other; publish, recombine and measure the parts."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -170,12 +168,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 @attrs.frozen
 class Failure:
-    """What is told of an error.
+    """An error as the command line reports it.
 
     Attributes:
         message: For people and programs.
         code: Stable code.
-        exit_code: Of the process.
+        exit_code: Exit code of the process.
         details: A report as JSON values, or None.
         show: Prints the report for people, or None.
     """
@@ -201,9 +199,7 @@ def _run(words: list[str], machine: bool) -> int:
     except SystemExit as end:
         if end.code != TERMINATED:
             raise
-        failure = Failure(
-            "Ended by SIGTERM. No half-written file was left behind.", "interrupted", TERMINATED
-        )
+        failure = Failure("Ended by SIGTERM; no half-written file is left.", "interrupted", TERMINATED)
     except Exception as error:
         failure = _failure(error, machine)
         wants_traceback = TRACEBACK in words and not isinstance(error, click.ClickException | click.Abort)
@@ -215,75 +211,55 @@ def _run(words: list[str], machine: bool) -> int:
 
 
 def _failure(error: Exception, machine: bool) -> Failure:
-    """Return what is told of an error; for people, that of a usage points to the help of the command."""
+    """Return an error as it is reported; for people, a usage error points to the command's help."""
     match error:
         case click.Abort():
-            text = "Interrupted. No half-written file was left behind."
-            return Failure(text, "interrupted", INTERRUPTED)
+            return Failure("Interrupted; no half-written file is left.", "interrupted", INTERRUPTED)
         case click.ClickException():
-            text = _ended(error.format_message())
+            text = error.format_message().strip()
+            text = text if text.endswith(("?", "!", "?)", ".)", ".")) else f"{text}."
             context = error.ctx if isinstance(error, click.UsageError) and not machine else None
-            if context is not None:
-                text += f" See `{context.command_path} --help`."
+            text += "" if context is None else f" See `{context.command_path} --help`."
             return Failure(text, "usage", error.exit_code)
-        case IncompatibleError():
-            return _refusal(error)
-        case PolicyBroken():
-            from compatkit.components.outcomes import PolicyOutcome
-
-            if not isinstance(outcome := error.subject, PolicyOutcome):
-                return Failure(str(error), error.code, error.exit_code)
-            details = outcome.to_json() if machine else None
-            return Failure(
-                str(error), error.code, error.exit_code, details, lambda: click.echo(clean(str(outcome)))
-            )
         case CompatkitError():
-            return Failure(str(error), error.code, error.exit_code)
+            return _carrying(error, error.subject)
         case MemoryError():
             text = "The memory is used up. Use a smaller batch or data set."
-            return Failure(text, EnvironmentFailure.code, EnvironmentFailure.exit_code)
         case OSError():
             name = errno.errorcode.get(error.errno or 0, type(error).__name__)
             where = f"{error.filename}: " if error.filename else ""
-            text = (
-                f"{where}{error.strerror or error} ({name}). Check the path, its rights and the space left."
-            )
-            return Failure(text, EnvironmentFailure.code, EnvironmentFailure.exit_code)
-    text = (
-        f"{type(error).__name__}: {error}. This is a defect of compatkit or of a plugin, not of what you asked for; "
-        "please report it with the lines above."
-    )
-    return Failure(text, "defect", DEFECT)
+            text = f"{where}{error.strerror or error} ({name}). Check the path, its permissions and the free space."
+        case _:
+            text = f"{type(error).__name__}: {error}. This is a bug of compatkit or of a plugin; please report it."
+            return Failure(text, "defect", DEFECT)
+    return Failure(text, EnvironmentFailure.code, EnvironmentFailure.exit_code)
 
 
-def _ended(text: str) -> str:
-    """Return a message with the mark at its end that click may leave out; that of a hint counts."""
-    text = text.strip()
-    return text if text.endswith(("?", "!", "?)", ".)")) else f"{text.rstrip('.')}."
+def _carrying(error: CompatkitError, subject: Any) -> Failure:
+    """Return an error with the report that it carries, if any."""
+    text, details, show = str(error), None, None
+    if isinstance(error, IncompatibleError):
+        from compatkit.contracts.report import Report
+        from compatkit.reports.wording import in_brief
 
+        if isinstance(subject, Report):
+            decisive = [
+                finding for finding in subject.findings if finding.severity in ("refuses", "adaptable")
+            ]
+            advice = text.replace(str(subject), "").strip()  # what the error states besides the report
+            text = f"{subject.head} does not fit {subject.extractor}: {'; '.join(map(in_brief, decisive))}. {advice}"
+            details, show = subject.to_json(), lambda: click.echo(report_text(subject), err=True)
+    elif isinstance(error, PolicyBroken):
+        from compatkit.components.outcomes import PolicyOutcome
 
-def _refusal(error: IncompatibleError) -> Failure:
-    """Return what is told of two parts that cannot be wired, and their report."""
-    from compatkit.contracts.report import Report
-
-    report = error.subject
-    if not isinstance(report, Report):
-        return Failure(str(error), error.code, error.exit_code)
-    problems = "; ".join(
-        f"it expects {finding.expected}, got {finding.actual} ({finding.level} level)"
-        for finding in report.findings
-        if finding.severity in ("refuses", "adaptable")
-    )
-    advice = str(error).replace(str(report), "").strip()  # what the error says beside the report
-    text = f"{report.head} does not fit {report.extractor} as it is: {problems}. {advice}".strip()
-    return Failure(
-        text, error.code, error.exit_code, report.to_json(), lambda: click.echo(report_text(report), err=True)
-    )
+        if isinstance(subject, PolicyOutcome):
+            details, show = subject.to_json(), lambda: click.echo(clean(str(subject)))
+    return Failure(text.strip(), error.code, error.exit_code, details, show)
 
 
 def _report(failure: Failure, machine: bool) -> int:
     """Print a failure, and return its exit code."""
-    if not speaks():
+    if not is_main_process():
         time.sleep(HEAD_START)
     plain = f"[{failure.code}] {clean(failure.message)}"
     if machine:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TrainerOptions(Options):
-    """Settings of the trainer; the paper's by default."""
+    """Settings of the trainer; defaults are the paper's."""
 
     steps: int | None = option("Steps; 1000.", min=1)
     lr: float | None = option("Learning rate, constant over all steps; 1e-5.", min=0, min_open=True)
@@ -26,8 +26,8 @@ class TrainerOptions(Options):
     optimizer: str | None = option("sgd, with momentum .9.", choices=("sgd", "adam"))
     batch_size: int | None = option("Images per step; 64.", min=2)
     seed: int | None = option("Seed of the order of the images; 0.", min=0)
-    device: str | None = option("Where to train: auto (the default), cpu, cuda, ...")
-    checkpoint: Path | None = option("Keep the state in this file.")
+    device: str | None = option("Device: auto (the default), cpu, cuda, ...")
+    checkpoint: Path | None = option("Save the state of the run to this file.")
 
 
 class AdaptOptions(TrainerOptions, AboutOptions, SigningOptions, SignatureOptions, NamedDataOptions):
@@ -35,15 +35,11 @@ class AdaptOptions(TrainerOptions, AboutOptions, SigningOptions, SignatureOption
 
     extractor: str = argument()
     head: str = argument()
-    aux: str = option("The self-supervised shared head, a component.")
-    name: str = option(
-        "Images of the target domain: a folder of image files, or a data set by name, path or address; labels are "
-        "ignored.",
-        "--data",
-    )
-    test: str | None = option("Measure on this labeled test set; else on that of --data.")
-    method: str | None = option("The regularizer of the head, if its manifest does not name it.")
-    augment: tuple[str, ...] = option("May be given twice.", choices=("crop", "flip"))
+    aux: str = option("Reference of the self-supervised shared head.")
+    name: str = option("Unlabeled images of the target domain: a folder of files, or a data set.", "--data")
+    test: str | None = option("Labeled test set to measure on; default: that of --data.")
+    method: str | None = option("Regularizer of the shared head, if its manifest does not name it.")
+    augment: tuple[str, ...] = option("Augmentation; may be given twice.", choices=("crop", "flip"))
     frozen_statistics: str = option(
         "Batch-norm statistics inside the shared head; the paper uses those of the batch.",
         choices=("stored", "batch"),
@@ -55,10 +51,9 @@ class AdaptOptions(TrainerOptions, AboutOptions, SigningOptions, SignatureOption
 
 @command("adapt", AdaptOptions)
 def adapt_command(options: AdaptOptions) -> int | None:
-    """Adapt EXTRACTOR to unlabeled images with the loss of the frozen shared head that it was trained with.
+    """Train EXTRACTOR further on unlabeled images of another domain, so that its own HEAD works there unchanged.
 
-    HEAD, the source's own, is combined with it unchanged. Training defaults are those of the paper, except for
-    --frozen-statistics.
+    The loss is that of the frozen self-supervised shared head (--aux) that both were trained with.
     """
     from compatkit.components.domains import paper
 
@@ -92,7 +87,7 @@ def adapt_command(options: AdaptOptions) -> int | None:
             )
         signed = sign_published(registry, [reference], key)
     if options.json:
-        facts = {
+        result = {
             "source": adapted.source.reference,
             "head": adapted.head.reference,
             "data": dict(adapted.fit.run["tasks"][0]["data"]),
@@ -100,7 +95,7 @@ def adapt_command(options: AdaptOptions) -> int | None:
             "accuracy": adapted.accuracy,
             "plan": adapted.fit.plan,
         }
-        return emit({**facts, "steps": trainer.steps, "published": reference, **signed})
+        return emit({**result, "steps": trainer.steps, "published": reference, **signed})
     _print(adapted, reference)
 
 
@@ -115,7 +110,7 @@ def _print(adapted: Adapted, reference: str | None) -> None:
     if adapted.cells:
         columns(table, right=(2,))
     else:
-        click.echo("not measured: no labeled images are known; --test NAME names some")
+        click.echo("not measured: no labeled test images; --test NAME names some")
     if reference is None:
         click.echo("nothing was published; --publish NAME keeps the extractor")
         return

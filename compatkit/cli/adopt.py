@@ -15,7 +15,7 @@ from compatkit.cli.split import CutOptions, print_parts
 from compatkit.registry.names import check_name
 
 IMAGES = ("mean", "std", "interpolation", "crop_pct")
-"""Options about the preprocessing of images."""
+"""Options of the preprocessing of images."""
 
 
 def numbers(value: str) -> tuple[float, ...]:
@@ -23,9 +23,7 @@ def numbers(value: str) -> tuple[float, ...]:
     try:
         return tuple(float(number) for number in value.split(","))
     except ValueError as error:
-        raise click.BadParameter(
-            f"expected a number, or one per channel separated by commas, got {value!r:.100}."
-        ) from error
+        raise click.BadParameter(f"expected numbers separated by commas, got {value!r:.100}.") from error
 
 
 def renames(values: tuple[str, ...]) -> dict[str, str]:
@@ -39,17 +37,11 @@ class AdoptOptions(CutOptions, AboutOptions, NamedDataOptions):
     """Arguments and options of ``adopt``."""
 
     file: Path = argument()
-    model: str | None = option(
-        "The network that the weights were saved from; default: what config.json beside them says.",
-        metavar="MODEL",
-    )
+    model: str | None = option("Network of the weights; default: that of config.json.", metavar="MODEL")
     name: str = option("Name of the parts, such as zoo/resnet18.")
-    key: str | None = option(
-        "Entry of the file that contains the weights, such as model_ema; else the common one.",
-        metavar="ENTRY",
-    )
+    key: str | None = option("Entry of FILE with the weights, such as model_ema.", metavar="ENTRY")
     rename: dict[str, str] = option(
-        "Replace the beginning OLD of tensors' names by NEW, such as `module.=`; may be repeated.",
+        "Replace the prefix OLD of tensor names by NEW, such as `module.=`; may be repeated.",
         multiple=True,
         convert=renames,
         metavar="OLD=NEW",
@@ -57,26 +49,22 @@ class AdoptOptions(CutOptions, AboutOptions, NamedDataOptions):
     dataset: str | None = option("Training images by name or path, for feature statistics.", "--data")
     dataset_labels: bool = option("Use the class names of --data.")
     mean: tuple[float, ...] | None = option(
-        "Mean of the images on the scale 0 to 1: one per channel, separated by commas, or one for all.",
-        convert=numbers,
-        metavar="NUMBERS",
+        "Mean of the images, from 0 to 1: one number, or one per channel.", convert=numbers, metavar="NUMBERS"
     )
     std: tuple[float, ...] | None = option(
-        "The same for the standard deviation.", convert=numbers, metavar="NUMBERS"
+        "Standard deviation, likewise.", convert=numbers, metavar="NUMBERS"
     )
-    interpolation: str | None = option(
-        "How images are resized: bilinear, bicubic, lanczos or nearest.", metavar="KIND"
-    )
-    crop_pct: float | None = option("Share of the resized image that is kept.", metavar="SHARE")
+    interpolation: str | None = option("Resizing: bilinear, bicubic, lanczos or nearest.", metavar="KIND")
+    crop_pct: float | None = option("Share of the resized image that is kept, as in timm.", metavar="SHARE")
 
 
 @command("adopt", AdoptOptions)
 def adopt_command(options: AdoptOptions) -> int | None:
-    """Load the weights in FILE into the network MODEL, cut it after MODULE, and publish the parts.
+    """Load a checkpoint FILE into MODEL, cut it after MODULE, publish NAME.extractor and NAME.head.
 
-    They are NAME.extractor and NAME.head. FILE is safetensors, or a file of torch.save (.pth, .pt, .bin), or a
-    folder of one. config.json and preprocessor_config.json beside the weights say how images are prepared; what
-    contradicts them is refused. Pickles are read as tensors only, in a subprocess with limits.
+    FILE is a safetensors file, a file of torch.save (.pth, .pt, .bin), or a folder with one. Preprocessing is read
+    from config.json and preprocessor_config.json next to the weights. Pickles are read as tensors only, in a
+    subprocess with limits.
     """
     check_name(f"{options.name}.extractor")
     if options.dataset_labels and (options.dataset is None or options.labels is not None):

@@ -1,4 +1,4 @@
-"""``compatkit bridge``: try the rungs of the ladder between two parts, and optionally publish the bridge."""
+"""``compatkit bridge``: try bridges between two parts, the cheapest first, and optionally publish the chosen one."""
 
 from __future__ import annotations
 
@@ -21,17 +21,13 @@ class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
     extractor: str = argument()
     head: str = argument()
     name: str = option(
-        "Images of the extractor's domain: a folder of image files, or a data set by name, path or address; labels "
-        "are ignored.",
-        "--data",
+        "Unlabeled images of the extractor's domain: a folder of files, or a data set.", "--data"
     )
-    labels: str | None = option("Labeled training images, for the rungs trained with labels.")
-    test: str | None = option(
-        "Measure on this labeled test set; else on that of --data, if the head knows its classes."
-    )
+    labels: str | None = option("Labeled training images, for the rungs that are trained with labels.")
+    test: str | None = option("Labeled test set to measure on; default: that of --data.")
     head_data: str | None = option("Images of the head's domain, for pairing features.")
     on: str | None = option(
-        "Where features are paired: on --data (src), --head-data (dst) or both; dst if --head-data is given.",
+        "Images on which features are paired: --data (src), --head-data (dst, the default if given) or both.",
         choices=("src", "dst", "mix"),
     )
     rungs: str | None = option(
@@ -39,28 +35,27 @@ class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
         "stitch, stitch-labels, finetune, infomax. Default: all but infomax.",
         metavar="NAME,...",
     )
-    until: float = option("Agreement at which to stop, if the rung also fits.", min=0, max=1, default=0.8)
+    until: float = option("Stop at this agreement, if the rung also fits.", min=0, max=1, default=0.8)
     every: bool = option("Try all rungs, whatever the agreement.", "--all")
-    max_images: int = option("Most images to fit on.", min=2, default=1000)
+    max_images: int = option("Limit of the images to fit on.", min=2, default=1000)
     seed: int = option("Seed of orders and draws.", min=0, max=2**63 - 1, default=0)
-    png: Path | None = option("Draw the ladder: agreement against seconds.", written=True)
+    png: Path | None = option("Draw agreement against seconds of all rungs.", written=True)
     publish: str | None = option("Publish the bridge as NAME, if it fits.")
-    accept_doubtful: bool = option("Publish a bridge whose verdict is doubtful, too.")
+    accept_doubtful: bool = option("Publish even if the verdict is doubtful.")
 
 
 @command("bridge", BridgeOptions)
 def bridge_command(options: BridgeOptions) -> int | None:
-    """Bridge HEAD to EXTRACTOR, which it was not trained with, on unlabeled images, trying rungs from the cheapest on.
+    """Make HEAD work on EXTRACTOR, which it was not trained with, using unlabeled images.
 
-    A rung is judged by its agreement with the head's own network on held-out images.
+    The rungs of a ladder are tried, from a linear map to fine-tuning, the cheapest first. A rung is judged by its
+    agreement with the head's own network on held-out images.
     """
     from compatkit.components.bridges.publishing import check_names
 
     options.check_publishes()
     if options.accept_doubtful and options.publish is None:
-        raise UsageError(
-            "--accept-doubtful says what may be published; add --publish NAME.", subject="--accept-doubtful"
-        )
+        raise UsageError("--accept-doubtful needs --publish NAME.", subject="--accept-doubtful")
     if options.publish is not None:
         check_target(options.publish, "recombination")
         check_target(f"{options.publish}.adapter", "adapter")
@@ -112,12 +107,12 @@ def bridge_command(options: BridgeOptions) -> int | None:
     if published:
         next_step("show", published["recombination"])
     elif options.publish is None:
-        click.echo("nothing was published; --publish NAME keeps the bridge")
+        click.echo("not published; --publish NAME does")
     elif bridge.says == "no fit":
         click.echo("not published: it does not fit")
     else:
         paragraph(
-            "not published: it is doubtful. Measure it with labels (--test, --labels), or add --accept-doubtful."
+            "not published: it is doubtful. Measure it with --test or --labels, or add --accept-doubtful."
         )
     return code
 

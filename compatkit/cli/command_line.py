@@ -10,8 +10,6 @@ import click
 
 from compatkit.foundation.addresses import normalized
 
-REGISTRY_HELP = "Registry folder; default: COMPATKIT_REGISTRY, else the nearest folder above that is one."
-
 
 @attrs.define
 class CommandLine:
@@ -23,7 +21,7 @@ class CommandLine:
         quiet: Whether to show no progress.
         plugins: Python files whose plugins count too.
         arguments: All words of the command line.
-        options: Those of the command (``Options``), once it runs.
+        options: ``Options`` of the command, once it runs.
     """
 
     registry: str | None = None
@@ -48,14 +46,7 @@ def command_line() -> CommandLine:
 def _stored(
     word: str, field: str, convert: Callable[..., Any] | None = None, **settings: Any
 ) -> click.Option:
-    """Return an option that is stored in ``CommandLine``.
-
-    Args:
-        word: The option, such as ``--registry``.
-        field: Field of ``CommandLine``.
-        convert: Gives the value to store.
-        settings: Arguments of ``click.Option``.
-    """
+    """Return an option whose value, converted, is stored in a field of ``CommandLine``; ``settings`` are click's."""
 
     def store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value is not None and (converted := convert(value) if convert else value):
@@ -70,13 +61,14 @@ def _folder(value: str) -> str:
     return normalized(value)
 
 
-registry_option = _stored("--registry", "registry", _folder, metavar="ROOT", help=REGISTRY_HELP)
-json_option = click.Option(
-    ["--json"],
-    is_flag=True,
-    callback=lambda context, _, value: value or command_line().json,
-    help="Print only JSON, for programs.",
+registry_option = _stored(
+    "--registry",
+    "registry",
+    _folder,
+    metavar="ROOT",
+    help="Folder of the registry; default: COMPATKIT_REGISTRY, else the nearest registry upwards from here.",
 )
+json_option = _stored("--json", "json", is_flag=True, help="Print one JSON value, for programs.")
 quiet_option = _stored("--quiet", "quiet", is_flag=True, help="Show no progress; results and warnings stay.")
 plugin_option = _stored(
     "--plugin",
@@ -84,5 +76,5 @@ plugin_option = _stored(
     lambda values: (*command_line().plugins, *values),
     multiple=True,
     metavar="FILE",
-    help="Also use what this Python file registers, such as a builder; it is run. May be repeated.",
+    help="Run this Python file and use what it registers, such as a builder; may be repeated.",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -16,12 +15,8 @@ from compatkit.registry.versions.diff import Difference
 from compatkit.registry.versions.tensors import TensorChange
 
 SHOWN = 12
-"""Most tensors listed, the largest differences first."""
-STYLES: dict[Bump, dict[str, Any]] = {
-    "major": {"fg": "red"},
-    "minor": {"fg": "yellow"},
-    "patch": {"fg": "green"},
-}
+"""Tensors listed, the largest differences first."""
+COLORS: dict[Bump, str] = {"major": "red", "minor": "yellow", "patch": "green"}
 
 
 class DiffOptions(Options):
@@ -35,9 +30,9 @@ class DiffOptions(Options):
 
 @command("diff", DiffOptions)
 def diff_command(options: DiffOptions) -> int | None:
-    """Show the changes from component A to component B (REF as in show), level by level.
+    """Show what changed from component A to component B, the version step that it requires, and which weights differ.
 
-    Beside them stand the smallest version step that they require, and the differences of the weights.
+    A and B are references as in `compatkit show`.
     """
     registry = open_registry()
     pair = [registry.store.resolve(reference) for reference in (options.old, options.new)]
@@ -45,11 +40,11 @@ def diff_command(options: DiffOptions) -> int | None:
     difference = registry.diff(*exactly, tensors=not options.no_tensors)
     code = 1 if options.exit_code and difference.changes else 0
     if options.json:
-        places = {
+        sides = {
             side: {"name": reference.name, "version": str(reference.version), "digest": reference.digest}
             for side, reference in zip(("old", "new"), pair, strict=True)
         }
-        return emit({**places, "equal": not difference.changes, **difference.to_json()}, code)
+        return emit({**sides, "equal": not difference.changes, **difference.to_json()}, code)
     names = (f"{reference.name}@{reference.version}" for reference in pair)
     click.echo(click.style(" -> ".join(names), bold=True))
     _print(difference, *pair)
@@ -63,9 +58,7 @@ def _print(difference: Difference, left: Reference, right: Reference) -> None:
     for level, reasons in difference.by_level().items():
         click.echo(f"\n{click.style(level, bold=True)}")
         for (bump, reason), rows in reasons.items():
-            step = bump.upper()
-            line = fold(step, reason, indent=2, size=5)
-            click.echo(line.replace(step, click.style(step, **STYLES.get(bump, {})), 1))
+            click.echo(fold(bump.upper(), reason, indent=2, size=5, fg=COLORS.get(bump)))
             size = min(32, max(len(path) for path, _ in rows))
             for path, values in rows:
                 click.echo(fold(path, values, indent=9, size=size))
@@ -85,16 +78,11 @@ def _print_tensors(tensors: Sequence[TensorChange]) -> None:
         return
     more = len(tensors) > SHOWN
     click.echo(f"  {len(tensors)} differ" + (f"; the {SHOWN} that differ most:" if more else ":"))
-    rows = [
-        (
-            f"  {change.name}",
-            change.form,
-            "" if change.values is None else f"{change.values:,}",
-            change.distance,
-        )
-        for change in sorted(tensors, key=_rank)[:SHOWN]
-    ]
-    columns([("  tensor", "before -> after", "values", "largest"), *rows], right=(2, 3))
+    table = [("  tensor", "before -> after", "values", "largest")]
+    for change in sorted(tensors, key=_rank)[:SHOWN]:
+        values = "" if change.values is None else f"{change.values:,}"
+        table.append((f"  {change.name}", change.form, values, change.distance))
+    columns(table, right=(2, 3))
     if more:
         click.echo("  --json lists all")
 

@@ -19,34 +19,27 @@ if TYPE_CHECKING:
     from compatkit.evaluation.conditions import Progress
     from compatkit.registry.copy.admission import Deciding
 
-WAYS = (
-    "Say where they are: --recipe FILE (the recipe it was trained with), --data with a name, path or address, "
-    "--data-root DIR for the folder of data sets, or --download."
-)
+WAYS = "Name them: --recipe FILE, --data with a name, path or address, --data-root DIR, or --download."
 NOT_FOUND = "in none of these folders"
 """Part of the error for a known data set that is missing."""
 recipe_option = option("Use the test sets of this recipe's tasks.")
 
 
 class DataOptions(Options):
-    """Where data sets are."""
+    """Location of data sets."""
 
     data_root: Path | None = option(
         "Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.", metavar="DIR"
     )
-    download: bool = option("Allow downloads of missing data sets and weights.")
+    download: bool = option("Download missing data sets and weights.")
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where data sets are, as arguments of functions that load them."""
+        """Location of data sets, as arguments of functions that load them."""
         return {"root": self.data_root and str(self.data_root), "download": self.download}
 
     def finder(self, **settings: Any) -> Callable[[str], DataSet]:
-        """Return a function that loads the data set of a split's name from these folders.
-
-        Args:
-            settings: Further arguments of ``load``.
-        """
+        """Return a function that loads the data set of a split by its name, with these settings for ``load``."""
 
         def find(name: str) -> DataSet:
             from compatkit.data import load
@@ -58,11 +51,10 @@ class DataOptions(Options):
 
 
 class NamedDataOptions(DataOptions):
-    """Where data sets are, for commands that name them; recipes say ``damaged`` themselves."""
+    """Location of data sets, for commands that name them; in recipes, ``damaged`` is a key."""
 
     damaged: str = option(
-        "What to do about images of data sets named here that cannot be decoded: fail when one is read, or decode all "
-        "first and leave these out.",
+        "What to do with images that cannot be decoded: fail, or leave them out.",
         choices=("refuse", "skip"),
         default="refuse",
     )
@@ -116,37 +108,25 @@ class TestSetOptions(NamedDataOptions):
     """The test set of one extractor."""
 
     name: str | None = option(
-        "Test set by name or path; default: the one that the extractor was trained on.", "--data"
+        "Test set by name or path; default: that of the extractor's training.", "--data"
     )
     recipe: Path | None = recipe_option
 
     def data_of(self, registry: Registry, extractor: str) -> DataSet:
-        """Return the data set of an extractor; see ``data_sets``.
-
-        Args:
-            registry: Registry of the extractor.
-            extractor: Its pinned reference.
-        """
+        """Return the data set of an extractor by its pinned reference; see ``data_sets``."""
         names = (self.name,) if self.name else ()
         return data_sets(registry, [extractor], self, names, self.recipe)[extractor]
 
 
 class AdmissionOptions(NamedDataOptions):
-    """How policies of the receiving registry are decided."""
+    """Settings for deciding the policies of the receiving registry."""
 
-    measure: bool = option(
-        "Measure on arrival what policies of the receiving registry require and no result decides."
-    )
-    names: tuple[str, ...] = option("Images to measure on, by name or path.", "--data")
-    unmeasured: bool = option(
-        "Accept what policies of the receiving registry require but nobody measured; their logs record it."
-    )
+    measure: bool = option("Measure what policies of the receiving registry require and no result decides.")
+    names: tuple[str, ...] = option("Images to measure on, by name or path; may be repeated.", "--data")
+    unmeasured: bool = option("Accept versions that policies require to be measured; their logs record it.")
 
     def deciding(self, report: Progress) -> Deciding:
-        """Return the decider for arriving versions.
-
-        Args:
-            report: Told of measurements.
+        """Return the decider for arriving versions, which reports measurements to ``report``.
 
         Raises:
             UsageError: Images are named without ``--measure``.
@@ -180,8 +160,7 @@ def data_sets(
     """
     if options.damaged == "skip" and not names:
         raise UsageError(
-            "--damaged is for data sets named with --data; a recipe says it itself, and images found again are those "
-            "that were trained on."
+            "--damaged skip is for data sets named with --data; in a recipe, `damaged` is a key."
         )
     from compatkit.components.images import family_of, images_again, trained_on
 
@@ -199,10 +178,8 @@ def data_sets(
             known = list(tests.values())
         if len(known) != 1:
             trained = f"trained on {family}" if family else "not trained here"
-            raise DataError(
-                f"{reference} is {trained}; it needs one test set, but {len(known)} of {', '.join(tests)} fit. {WAYS}",
-                subject=reference,
-            )
+            text = f"{reference} is {trained}; expected one test set, but {len(known)} of {', '.join(tests)} fit."
+            raise DataError(f"{text} {WAYS}", subject=reference)
         chosen[reference] = known[0]
     return chosen
 
@@ -225,12 +202,10 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
     except DataError as error:
         warn(f"accuracy is not measured: {error}")
         return None
-    if any(tests.counts[place] for place, _ in pairs):
+    if any(tests.counts[index] for index, _ in pairs):
         return tests
-    why = (
-        f"{tests.name} and {reference} have no class in common" if known else f"{reference} names no classes"
-    )
-    warn(f"accuracy is not measured: {why}. --test NAME takes other test images.")
+    why = f"has no class of {tests.name}" if known else "names no classes"
+    warn(f"accuracy is not measured: {reference} {why}. --test NAME takes other test images.")
     return None
 
 
@@ -240,13 +215,13 @@ def _hinted(kind: type[CompatkitError], part: str, hint: str) -> Iterator[None]:
     try:
         yield
     except kind as error:
-        if part not in str(error):
-            raise
-        raise kind(f"{error} {hint}", subject=error.subject) from error
+        if part in str(error):
+            error.add_note(hint)
+        raise
 
 
 def named_options() -> AbstractContextManager[None]:
-    """Add the helpful options to an error about a recipe's missing data set."""
+    """Name the options that help, in an error about a recipe's missing data set."""
     return _hinted(DataError, NOT_FOUND, "Here: --data-root DIR, --download.")
 
 
@@ -255,7 +230,7 @@ def offline(*, unless: bool) -> Iterator[None]:
     """Keep timm and torchvision from downloading weights; cached ones are found.
 
     Args:
-        unless: Allow downloads.
+        unless: Whether downloads are allowed.
 
     Raises:
         EnvironmentFailure: Weights are not in the cache; the message names ``--download``.

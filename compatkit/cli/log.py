@@ -22,10 +22,9 @@ class LogOptions(Options):
 
 @command("log", LogOptions)
 def log_command(options: LogOptions) -> int | None:
-    """Show the history of NAME, newest first.
+    """Show the history of NAME, newest first: versions, withdrawals with their reasons, moves of aliases.
 
-    It has versions with the required step and the reason, withdrawals with their reasons, and moves of aliases. NAME
-    may be a glob over whole names, such as 'digits/*'. Damaged entries cause exit code 3.
+    NAME may be a glob, such as 'digits/*'. Damaged entries cause exit code 3.
     """
     from compatkit.registry.history import log
 
@@ -39,8 +38,8 @@ def log_command(options: LogOptions) -> int | None:
     if options.json:
         shown = {name: [entry.to_json() for entry in log] for name, log in histories.items()}
         return emit([{"name": name, "entries": entries} for name, entries in shown.items()], code)
-    for place, (name, entries) in enumerate(histories.items()):
-        click.echo(f"{chr(10) if place else ''}{click.style(clean(name), bold=True)}")
+    for number, (name, entries) in enumerate(histories.items()):
+        click.echo(f"{chr(10) if number else ''}{click.style(clean(name), bold=True)}")
         for entry in entries:
             _print(entry)
     return code
@@ -49,6 +48,6 @@ def log_command(options: LogOptions) -> int | None:
 def _print(entry: HistoryEntry) -> None:
     time = entry.when.replace("T", " ").removesuffix("+00:00")
     label = f"{time:<19}  {entry.what:<9}  {entry.version:<8}"
-    line = fold(label, entry.detail, indent=2, size=len(label))
     color = "red" if entry.damaged else COLORS.get(entry.what)
+    line = fold(label, entry.detail, indent=2, size=len(label))
     click.echo(line.replace(entry.what, click.style(entry.what, fg=color), 1))

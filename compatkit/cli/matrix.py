@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet, Split
 
 NAMED = 4
-"""Most extractors named for one set of images."""
+"""Extractors named for one set of images."""
 FILLS = ("missing", "stale", "all", "none")
 
 
@@ -35,9 +35,7 @@ class ConditionOptions(Options):
     """Conditions of a measurement."""
 
     bn_policy: str = bn_policy_option
-    precision: str = option(
-        "float32, or bfloat16 with autocast.", choices=(*PRECISIONS, "bf16"), default="float32"
-    )
+    precision: str = option("bfloat16 uses autocast.", choices=(*PRECISIONS, "bf16"), default="float32")
     batch_size: int = batch_size_option
     seed: int = option("Seed of the order of the images.", min=0, default=0)
     device: str = option("Device: cpu, cuda, ... or auto.", default="cpu")
@@ -54,35 +52,30 @@ class MatrixOptions(ConditionOptions, NamedDataOptions, SignatureOptions):
     csv: Path | None = option("Write all figures as CSV.", written=True)
     recipe: Path | None = recipe_option
     names: tuple[str, ...] = option(
-        "Test set by name or path, may be repeated; default: those that the extractors were trained on.",
-        "--data",
+        "Test set by name or path; default: those of the extractors' training.", "--data"
     )
     fill: str = option(
-        "Measure missing cells; also stale ones (metric, images or bound have changed since); all; or none, which "
-        "needs no images.",
+        "Cells to measure: missing; also stale ones (metric, images or bound changed); all; or none, without images.",
         choices=FILLS,
         default="missing",
     )
     rung: str | None = option(
-        "Insert a bridge between parts that were not trained together, fitted on training images without labels: "
-        "permutation, procrustes, ridge, ridge-procrustes, ridge3x3, stitch, or best, the one with the highest "
-        "agreement (see `compatkit bridge`).",
+        "Bridge parts that were not trained together, fitted on unlabeled training images: permutation, procrustes, "
+        "ridge, ridge-procrustes, ridge3x3, stitch, or best (see `compatkit bridge`).",
         "--bridge",
         metavar="RUNG",
     )
     where: tuple[str, ...] = option(
-        "Only cells with grade=compatible,perfect, state=stale, promise=shared-head, wiring=direct, accuracy>=.9; may "
-        "be repeated, and all must match.",
+        "Only cells with, for example, grade=compatible,perfect or state=stale or accuracy>=.9; may be repeated.",
         metavar="FIELD=VALUE",
     )
 
 
 @command("matrix", MatrixOptions)
 def matrix_command(options: MatrixOptions) -> int | None:
-    """Report all EXTRACTORS with all HEADS (globs such as 'digits/*.head').
+    """Measure all EXTRACTORS with all HEADS (globs such as 'digits/*.head') on the extractors' own test sets.
 
-    Results under exactly these conditions are reused, missing ones are measured and recorded, each on its
-    extractor's own test set.
+    Recorded results under exactly these conditions are reused; missing ones are measured and recorded.
     """
     registry = open_registry()
     data, between = None, None
@@ -101,9 +94,7 @@ def matrix_command(options: MatrixOptions) -> int | None:
         if options.rung is not None:
             between = _bridges(registry, lefts, rights, sets, options.rung)
     elif options.rung is not None:
-        raise click.UsageError(
-            "--bridge needs images to fit on, which --fill none does not read; name them with --data."
-        )
+        raise click.UsageError("--bridge needs images to fit on: add --data, or leave --fill none out.")
     with progress("matrix") as report:
         matrix = registry.matrix(
             options.extractors,
@@ -125,7 +116,7 @@ def matrix_command(options: MatrixOptions) -> int | None:
 
 
 def _check_policy(heads: Sequence[Component], bn_policy: str) -> None:
-    """Raise, before anything is fitted, for a policy that would replace the statistics of all bridges to a head."""
+    """Raise, before anything is fitted, for a policy that would replace the statistics of bridges."""
     for head in heads:
         if head.manifest.kind == "head" and head.manifest.contract.protocol.norm == "batch":
             check_policy(f"A bridge to {head.reference}", bn_policy)
@@ -142,9 +133,7 @@ def _bridges(
     heads = [component.reference for component in rights if component.manifest.kind == "head"]
     for component in rights:
         if component.manifest.kind != "head":
-            warn(
-                f"{component.reference} has no bridge: it is a shared head, which has no extractor of its own."
-            )
+            warn(f"{component.reference} has no bridge: a shared head has no extractor of its own.")
     fitted_on = {name: fitting_images(dataset) for name, dataset in sets.items()}
     tests = {name: dataset.test for name, dataset in sets.items()}
     with progress("bridges") as report:
@@ -164,8 +153,7 @@ def _warn_stale(matrix: Matrix) -> None:
     """Warn that stale figures may be of other images than those named."""
     if count := matrix.settings["cells"].get("stale"):
         warn(
-            f"{counted(count, 'figure')}, marked stale, may be of other images than those named: the cell's reason "
-            "says what changed. They were not measured again; --fill stale does."
+            f"{counted(count, 'figure')} marked stale may be of other images. --fill stale measures them again."
         )
 
 
@@ -173,8 +161,8 @@ def _print_cells(matrix: Matrix) -> None:
     """Print how many cells were reused and measured, and how to fill the missing ones."""
     counts = matrix.settings["cells"]
     click.echo()
-    text = f"{counts['taken']:,} taken from what was measured before, {counts['measured']:,} measured now"
-    for state, fill in (("stale", "stale"), ("missing", "missing")):
+    text = f"{counts['taken']:,} taken from recorded results, {counts['measured']:,} measured now"
+    for state in ("stale", "missing"):
         if counts.get(state):
-            text += f"; {counts[state]:,} {state}: --fill {fill} measures {'it' if counts[state] == 1 else 'them'}"
+            text += f"; {counts[state]:,} {state}: --fill {state} measures {'it' if counts[state] == 1 else 'them'}"
     paragraph(f"{text}.")

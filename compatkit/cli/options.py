@@ -24,29 +24,11 @@ from compatkit.cli.command_line import (
 from compatkit.cli.output import clean
 from compatkit.cli.writable import check_outputs
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, check_policy
-from compatkit.errors import UsageError
 from compatkit.foundation.addresses import local
 
 
-class BatchNormPolicyType(click.ParamType):
-    """Click type of a batch-norm policy."""
-
-    name = "policy"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return the policies for ``--help``."""
-        return f"[{'|'.join(POLICIES)}]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the policy in canonical form."""
-        try:
-            return check_policy(value)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
-
-
 class PathType(click.Path):
-    """Click type of a path of this machine; an address, or what looks like one, is refused."""
+    """Click type of a local path; addresses, and what looks like one, are refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path."""
@@ -61,9 +43,9 @@ TYPES: Mapping[str, Callable[..., click.ParamType]] = {
 }
 """Click type by annotation."""
 METAVARS = {"str": "NAME", "Path": "FILE"}
-"""What stands for an option's value in ``--help``, if it does not say so itself."""
+"""Default placeholder of an option's value in ``--help``, by annotation."""
 LIMITS = ("min", "max", "min_open", "exists", "dir_okay")
-"""Settings of types."""
+"""Settings of click's type, not of its parameter."""
 
 
 @attrs.frozen
@@ -72,9 +54,9 @@ class Declaration:
 
     Attributes:
         kind: ``click.Argument`` or ``click.Option``.
-        words: On the command line; empty for the field's name.
-        settings: Of click's parameter, and ``LIMITS``.
-        convert: Gives the option's value from what click read; None for click's.
+        words: Spellings on the command line; empty for the field's name.
+        settings: Settings of click's parameter, and ``LIMITS``.
+        convert: Converts the value that click read, or None.
         written: Whether the command writes this file.
     """
 
@@ -88,15 +70,16 @@ class Declaration:
         """Return click's parameter.
 
         Args:
-            name: The field's.
-            annotation: The field's, as text. ``bool`` makes a flag, ``tuple[str, ...]`` may be repeated, and what has
-                neither ``None`` nor a default is required. It says nothing of an option that is converted.
+            name: Name of the field.
+            annotation: Annotation of the field as text: ``bool`` makes a flag, ``tuple[str, ...]`` a repeatable
+                option; without ``None`` and without a default it is required. Ignored for converted options.
         """
         settings = {key: value for key, value in self.settings.items() if key not in LIMITS}
         if annotation == "bool":
             settings["is_flag"] = True
         elif self.convert is not None:
-            settings["callback"] = self._converted
+            convert = self.convert
+            settings["callback"] = lambda context, _, given: None if given is None else convert(given)
         else:
             value = annotation.removesuffix(" | None")
             if value.endswith(", ...]"):
@@ -112,16 +95,13 @@ class Declaration:
         words = self.words or ((name,) if self.kind is click.Argument else (f"--{name.replace('_', '-')}",))
         return self.kind([*words, *([] if name in words else [name])], **settings)
 
-    def _converted(self, context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-        return None if value is None or self.convert is None else self.convert(value)
-
 
 def argument(metavar: str | None = None, **settings: Any) -> Any:
     """Declare an argument.
 
     Args:
-        metavar: Its name in ``--help``; None for the field's.
-        settings: Of ``click.Argument``.
+        metavar: Name in ``--help``; None for the field's.
+        settings: Settings of ``click.Argument``.
     """
     return Declaration(click.Argument, (), {"metavar": metavar, **settings})
 
@@ -138,11 +118,11 @@ def option(
 
     Args:
         help: Text for ``--help``.
-        words: On the command line, if they are not the field's name.
-        choices: The values that it accepts; empty for all of its type.
-        convert: Gives the value from what click read.
-        written: Whether it names a file that the command writes, which is checked before and printed after.
-        settings: Of ``click.Option``; ``min``, ``max`` and ``min_open`` limit a number.
+        words: Spellings on the command line, if they differ from the field's name.
+        choices: Accepted values; empty for all of the type.
+        convert: Converts the value that click read.
+        written: Whether the command writes this file: it is checked before the work and printed after it.
+        settings: Settings of ``click.Option``; ``min``, ``max`` and ``min_open`` limit a number.
     """
     if choices:
         settings["type"] = click.Choice(choices)
@@ -182,11 +162,11 @@ class Options:
         return {name: getattr(self, name) for name in names}
 
     def of(self, group: type[Options]) -> dict[str, Any]:
-        """Return the values that a group of options declares itself, by name."""
+        """Return the values of the fields that ``group`` itself declares, by name."""
         return self.only(*(name for name, value in vars(group).items() if isinstance(value, Declaration)))
 
     def outputs(self) -> dict[str, Path]:
-        """Return the files to write by option, without those that are not asked for."""
+        """Return the requested output files by option."""
         return {
             f"--{name}": path
             for name, (declaration, _) in self.declared().items()
@@ -200,7 +180,7 @@ Kind = TypeVar("Kind", bound=Options)
 def command(
     name: str, options: type[Kind], *, registry: bool = True, group: click.Group | None = None
 ) -> Callable[[Callable[[Kind], int | None]], click.Command]:
-    """Make a function a command, whose docstring is the text of ``--help``; it returns the exit code, None for 0.
+    """Make a function a command with its docstring as help text; it returns the exit code, or None for 0.
 
     Args:
         name: Name of the command.
@@ -212,7 +192,7 @@ def command(
     def make(function: Callable[[Kind], int | None]) -> click.Command:
         def run(**values: Any) -> None:
             line = command_line()
-            line.options = known = options(**values)
+            line.options = known = options(json=line.json, **values)
             check_outputs(known.outputs())
             with ExitStack() as stack:
                 if line.quiet:
@@ -246,11 +226,7 @@ def group(name: str, help: str) -> click.Group:
         name: Word on the command line.
         help: Text for ``--help``.
     """
-
-    def run(json: bool) -> None:
-        command_line().json |= json
-
-    return click.Group(name, help=help, callback=run, params=[json_option])
+    return click.Group(name, help=help, params=[json_option])
 
 
 def tags(values: tuple[str, ...]) -> dict[str, str]:
@@ -261,18 +237,17 @@ def tags(values: tuple[str, ...]) -> dict[str, str]:
         if not key or not equals:
             raise click.BadParameter(f"expected KEY=VALUE, such as domain=digits, got {value!r:.100}.")
         if texts.setdefault(key, text) != text:
-            raise click.BadParameter(
-                f"{key!r} is given twice, as {texts[key]!r} and as {text!r}; give it once."
-            )
+            raise click.BadParameter(f"{key!r} is given twice, as {texts[key]!r} and {text!r}.")
     return texts
 
 
 batch_size_option = option("Images per batch.", min=2, default=256)
 device_option = option("Device: cpu, cuda, ...", default="cpu")
+POLICY: dict[str, Any] = {"metavar": f"[{'|'.join(POLICIES)}]", "convert": check_policy}
 bn_policy_option = option(
-    "Batch-norm statistics: of each batch (as in the paper), re-estimated on the test images without labels, the "
-    "estimate mixed with stored ones that count as N images, or as stored.",
+    "Batch-norm statistics: of each batch (as in the paper); re-estimated on unlabeled test images; that estimate "
+    "mixed with the stored ones, which count as N images; or stored.",
     "--bn-policy",
-    type=BatchNormPolicyType(),
     default=DEFAULT,
+    **POLICY,
 )

@@ -22,8 +22,8 @@ NARROW, WIDE = 60, 110
 _stream: ContextVar[TextIO | None] = ContextVar("stream", default=None)
 
 
-def speaks() -> bool:
-    """Return whether this process prints and publishes: the first of those started by torchrun."""
+def is_main_process() -> bool:
+    """Return whether this process prints and publishes: rank 0 of those started by torchrun."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -43,7 +43,7 @@ def emit(value: Any, code: int = 0) -> int:
 
     Args:
         value: JSON values; paths are written as text.
-        code: Of the command.
+        code: Exit code of the command.
     """
     click.echo(json.dumps(value, indent=2, default=os.fspath), file=_stream.get())
     return code
@@ -96,7 +96,8 @@ def fold(label: str, text: str, *, indent: int, size: int, **style: Any) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return ("\n".join(lines) or front.rstrip()).replace(label, click.style(label, **style), 1)
+    text = "\n".join(lines) or front.rstrip()
+    return text.replace(label, click.style(label, **style), 1) if style else text
 
 
 def _line(text: str) -> str:
@@ -104,12 +105,7 @@ def _line(text: str) -> str:
 
 
 def rows(values: Mapping[str, str], *, indent: int = 2) -> None:
-    """Print labels and texts in two columns, without empty texts.
-
-    Args:
-        values: Texts by label.
-        indent: Spaces before each line.
-    """
+    """Print labels and texts in two columns, indented by so many spaces; empty texts are left out."""
     from compatkit.foundation.display import width_of
 
     texts = {label: text for label, text in values.items() if text}
@@ -131,10 +127,10 @@ def columns(table: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> Non
     sizes = [max(map(width_of, texts)) for texts in zip(*cleaned, strict=True)]
     shown = [column for column in range(len(sizes)) if any(row[column] for row in cleaned[1:])]
     numbers = set(right)
-    for place, row in enumerate(cleaned):
+    for number, row in enumerate(cleaned):
         texts = (padded(row[column], sizes[column], right=column in numbers) for column in shown)
         line = "  ".join(texts).rstrip()
-        click.echo(click.style(line, dim=True) if place == 0 else line)
+        click.echo(line if number else click.style(line, dim=True))
 
 
 def paragraph(text: str) -> None:
@@ -148,14 +144,14 @@ def next_step(*words: object, before: str = "next", registry: bool = True) -> No
     """Print a suggested next command, quoted for the shell.
 
     Args:
-        words: Of the command, without ``compatkit`` and what selects the registry.
-        before: Word in front of it: ``"or"`` of a second one.
+        words: Words of the command, without ``compatkit`` and the options that select the registry.
+        before: Word in front of it, such as ``"or"`` for a second command.
         registry: Whether it works on the registry of this command.
     """
     import shlex
 
-    place = command_line().words if registry else ()
-    click.echo(f"{before}: {shlex.join(['compatkit', *place, *map(str, words)])}")
+    same = command_line().words if registry else ()
+    click.echo(f"{before}: {shlex.join(['compatkit', *same, *map(str, words)])}")
 
 
 def report_text(report: Report, *, verbose: bool = False) -> str:
@@ -201,13 +197,8 @@ def size(count: int) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """Return a number with its noun: ``"1 blob"``, ``"2 blobs"``.
-
-    Args:
-        count: The number.
-        what: Noun in the singular.
-    """
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+    """Return a number with its noun, given in the singular: ``"1 blob"``, ``"2 blobs"``."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def first(names: Sequence[str], limit: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from compatkit.cli.images import NamedDataOptions
-from compatkit.cli.options import BatchNormPolicyType, argument, command, device_option, option
+from compatkit.cli.options import POLICY, argument, command, device_option, option
 from compatkit.cli.output import columns, counted, emit, news, warn
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.cli.statistics import ALONE, images_of_statistics, normalizes, policy_for_single_images
@@ -37,7 +37,7 @@ class PredictOptions(NamedDataOptions, SignatureOptions):
     bn_policy: str | None = option(
         "Batch-norm statistics: default of a recombination: as published; of a head with its own extractor: running; "
         "else: reestimate if images are found, batch if not.",
-        type=BatchNormPolicyType(),
+        **POLICY,
     )
     data: str | None = option(
         "100 or more images without labels, by name or path, to re-estimate batch-norm statistics on; default: the "

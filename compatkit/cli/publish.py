@@ -1,4 +1,4 @@
-"""``compatkit publish RUN``: publish a trained run that was not published, without training again."""
+"""``compatkit publish RUN``: publish a finished run of ``compatkit train`` that was not published."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ if TYPE_CHECKING:
 
 
 class ReleaseOptions(SigningOptions, AboutOptions):
-    """How parts are published: names, versions, signature, description."""
+    """Names, versions, signature and description of published parts."""
 
-    prefix: str | None = option("Publish under this prefix instead of the recipe's.")
-    version: str | None = option(
-        "Version of all parts; default: the smallest step that each requires.", metavar="X.Y.Z"
-    )
+    prefix: str | None = option("Prefix of the parts' names, instead of the recipe's.")
+    version: str | None = option("Version of all parts; default: the next that each allows.", metavar="X.Y.Z")
     major: bool = option("Use the next MAJOR number of each part: a break, which policies allow.")
-    dry_run: bool = option("Show the outcomes of policies for all parts; publish nothing.")
+    dry_run: bool = option("Test the policies of all parts; publish nothing.")
 
     def check_numbers(self) -> None:
         """Raise for an invalid version, or for both options.
@@ -48,7 +46,7 @@ class ReleaseOptions(SigningOptions, AboutOptions):
         if self.version is not None:
             Version.parse(self.version)
             if self.major:
-                raise UsageError("--version and --major exclude each other; give one of them.")
+                raise UsageError("--version and --major exclude each other.")
 
 
 @attrs.frozen
@@ -59,9 +57,9 @@ class Publication:
         options: Options of the command: ``version``, ``major``, ``dry_run``, ``json``.
         root: Folder of the registry.
         plan: Recipe of the run.
-        started: How the run was started.
-        folder: Folder that holds only the run's state; None if a file given by the user does.
-        keeps_folder: Whether the user named that folder, which is then left as it is.
+        started: Start of the run: recipe, settings, command.
+        folder: Folder of the run's state; None if it is in a file that the user named.
+        keeps_folder: Whether the user named that folder, so that its state is not deleted.
         images: Finds the images of policies.
         about: Description of the parts.
         key: Signing key, or None.
@@ -80,7 +78,7 @@ class Publication:
     def publish(self, fit: Fit) -> int:
         """Publish the parts of a run, or with ``--dry-run`` show the outcomes of policies; return the exit code."""
         if fit.averages is not None:
-            news("What is published are the moving averages of the weights, as the recipe's ema asks.")
+            news("Publishing the moving averages of the weights (ema in the recipe).")
             fit = fit.averaged()
         settings: dict[str, Any] = {"prefix": self.plan.prefix, "data": self.images}
         settings |= self.options.only("version", "major")
@@ -138,12 +136,10 @@ class Publication:
         except (CompatkitError, KeyboardInterrupt):
             if self.folder is not None:
                 news(
-                    f"The trained run is kept: `compatkit publish {self.folder}` publishes it without training again, "
-                    "under another name (--prefix) or number (--version, --major)."
+                    f"The run is saved: `compatkit publish {self.folder}` publishes it; see --prefix, --version, --major."
                 )
             else:
-                file = self.plan.trainer.checkpoint
-                news(f"The trained run is kept in {file}: the same command publishes it.")
+                news(f"The run is saved in {self.plan.trainer.checkpoint}: the same command publishes it.")
             raise
 
 
@@ -166,10 +162,9 @@ class PublishOptions(ReleaseOptions, DataOptions):
 
 @command("publish", PublishOptions)
 def publish_command(options: PublishOptions) -> int | None:
-    """Publish the parts of a run that `compatkit train` trained but did not publish.
+    """Publish a finished run of `compatkit train` that was not published; nothing is trained.
 
-    The name was taken, a policy forbade it, or nothing was to be published. RUN is the folder that it printed.
-    Nothing is trained.
+    RUN is the folder that `compatkit train` printed.
     """
     options.check_numbers()
     run, started = options.run, Started.read(options.run)
@@ -201,13 +196,10 @@ def _check_trained(run: Path, started: Started) -> None:
 
     state = status(run / STATE)
     if state is None and started.published:
-        raise UsageError(
-            f"The run in {run} is published, as {', '.join(started.published.values())}, and its state is not kept.",
-            subject=run,
-        )
+        parts = ", ".join(started.published.values())
+        raise UsageError(f"The run in {run} is published already, as {parts}.", subject=run)
     if state is None or not state.ended:
-        steps = "no step" if state is None else f"{state.step:,} steps"
+        steps = "no step is" if state is None else f"{state.step:,} steps are"
         raise UsageError(
-            f"The run in {run} is not trained yet: {steps} of it kept. Go on with it: {started.again()}",
-            subject=run,
+            f"The run in {run} is not finished: {steps} saved. To continue: {started.again()}", subject=run
         )

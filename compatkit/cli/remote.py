@@ -189,8 +189,7 @@ def _print(moved: Moved, verb: str) -> None:
     for conflict in moved.apart:
         click.echo(fold("apart", f"{conflict}; both stay as they are", indent=0, size=9))
     for refusal in moved.refused:
-        line = fold("refused", f"[{refusal.error.code}] {refusal}", indent=0, size=9)
-        click.echo(click.style("refused", fg="red") + line.removeprefix("refused"))
+        click.echo(fold("refused", f"[{refusal.error.code}] {refusal}", indent=0, size=9, fg="red"))
     blobs = f"{counted(moved.blobs, 'blob')} ({size(moved.bytes)})"
     if moved.planned:
         for item in moved.items[:SHOWN]:

@@ -15,7 +15,7 @@ import click
 from compatkit.cli.command_line import command_line
 from compatkit.cli.images import DataOptions, named_options, offline
 from compatkit.cli.options import argument, command, option, tags
-from compatkit.cli.output import emit, news, speaks
+from compatkit.cli.output import emit, is_main_process, news
 from compatkit.cli.publish import Publication, ReleaseOptions, load
 from compatkit.cli.roots import destination
 from compatkit.cli.writable import check_folder
@@ -89,7 +89,7 @@ def train_command(options: TrainOptions) -> int | None:
             "--download needs a single process: several would write the same files. Download the data sets first, for "
             "example with `compatkit train RECIPE --steps 1 --dry-run --download`."
         )
-    first, notes = speaks(), list[str]()
+    first, notes = is_main_process(), list[str]()
     root, key = (destination(), options.key()) if first else (Path("registry"), None)
     started = Started.of(
         str(options.recipe),
@@ -144,12 +144,12 @@ def _fit(plan: Recipe, frozen: Frozen, again: str, notes: Sequence[str]) -> Fit:
     state, statistics = Path(plan.trainer.checkpoint or ""), plan.frozen.statistics
     try:
         with prepare(FitRequest(plan.trainer, plan.tasks, plan.regularizers, frozen, statistics)) as prepared:
-            if speaks():
+            if is_main_process():
                 for note in (*notes, _where(state, status(state), plan.trainer.steps)):
                     news(note)
             return run(prepared)
     except (KeyboardInterrupt, SystemExit, EnvironmentFailure):
-        if speaks() and (known := status(state)) is not None:
+        if is_main_process() and (known := status(state)) is not None:
             news(f"{known.step:,} of {plan.trainer.steps:,} steps are kept. To go on: {again}")
         raise
 
@@ -170,7 +170,7 @@ def _look(plan: Recipe, frozen: Frozen, options: TrainOptions) -> None:
             if options.profile is None
             else plan.trainer.profile(plan.tasks, plan.regularizers, steps=options.profile, **frozen_parts)
         )
-    if speaks():
+    if is_main_process():
         emit(shown.to_json()) if options.json else click.echo(str(shown))
 
 
