@@ -22,13 +22,7 @@ from typing import Any
 import attrs
 import click
 
-from compatkit.cli.command_line import (
-    CommandLine,
-    json_option,
-    plugin_option,
-    quiet_option,
-    registry_option,
-)
+from compatkit.cli.command_line import CommandLine, json_option, plugin_option, quiet_option, registry_option
 from compatkit.cli.output import clean, emit, is_main_process, only_json, report_text, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
 

@@ -14,13 +14,7 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from compatkit.cli.command_line import (
-    command_line,
-    json_option,
-    plugin_option,
-    quiet_option,
-    registry_option,
-)
+from compatkit.cli.command_line import command_line, json_option, plugin_option, quiet_option, registry_option
 from compatkit.cli.output import clean
 from compatkit.cli.writable import check_outputs
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, check_policy

@@ -17,16 +17,7 @@ from compatkit.cli.options import (
     group,
     option,
 )
-from compatkit.cli.output import (
-    clean,
-    columns,
-    emit,
-    next_step,
-    paragraph,
-    print_rich,
-    progress,
-    rows,
-)
+from compatkit.cli.output import clean, columns, emit, next_step, paragraph, print_rich, progress, rows
 from compatkit.cli.roots import open_registry, open_store
 from compatkit.errors import DataError, NotFound, UsageError
 from compatkit.experiments.recipes import data_sets

@@ -114,10 +114,7 @@ class Matrix(CellGrid, Tabular):
                 f"{pair!r:.80}",
                 subject=pair,
             )
-        return self.cell(
-            _at(pair[0], self.extractors, "extractors"),
-            _at(pair[1], self.heads, "heads"),
-        )
+        return self.cell(_at(pair[0], self.extractors, "extractors"), _at(pair[1], self.heads, "heads"))
 
     def filter(
         self,

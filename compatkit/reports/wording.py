@@ -119,11 +119,7 @@ _ALL = (
     ),
     VerdictWord("ungraded", "not graded", "▫", " ", "Measured, but the figures were given no grade."),
     VerdictWord(
-        "adapter",
-        "adaptable",
-        "⇄",
-        "a",
-        "The parts cannot be wired as they are. An adapter would fit them.",
+        "adapter", "adaptable", "⇄", "a", "The parts cannot be wired as they are. An adapter would fit them."
     ),
     VerdictWord("refused", "refused", "✕", "x", "The parts cannot be wired, and no adapter helps."),
     VerdictWord(
@@ -195,11 +191,7 @@ def listed(keys: Collection[str]) -> list[VerdictWord]:
 
 def meaning_in_brief(word: VerdictWord) -> str:
     """Return what a mark stands for, in a few words for the legend of a picture."""
-    known = {
-        "own": "own pair (outlined)",
-        "chance": "incompatible (at chance)",
-        "stale": "stale (dashed)",
-    }
+    known = {"own": "own pair (outlined)", "chance": "incompatible (at chance)", "stale": "stale (dashed)"}
     return known.get(word.key, word.word)
 
 
