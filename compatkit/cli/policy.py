@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 policy_command = group(
     "policy",
-    help="What new versions must keep working with. A policy measures a new version with the released parts before "
-    "it is published: if it passes, it may stay within its MAJOR line, if it fails, only the next MAJOR is open.",
+    help="Require that new versions keep working with released parts. A policy measures a new version before it is "
+    "published: if it fails, only the next MAJOR number is open to it.",
 )
 
 
 class PolicySettings(Options):
     """Settings of a policy."""
 
-    mode: str = option("Which parts must keep working together.", choices=MODES)
+    mode: str = option("Parts that must keep working together.", choices=MODES)
     tolerance: float = option("Accepted loss of accuracy, 0.03 for 3 points.", default=0.0)
-    metric: str = option("Metric to decide by.", default="recombination_accuracy")
+    metric: str = option("Metric that decides.", default="recombination_accuracy")
     bn_policy: str = bn_policy_option
-    cap: int | None = option("Decide on N images, drawn class-balanced; default: on all.", min=1, metavar="N")
+    cap: int | None = option("Measure on N images, class-balanced; default: on all.", min=1, metavar="N")
     seed: int = option("Seed of that draw and of the order.", min=0, default=0)
     batch_size: int = batch_size_option
     across_major: bool = option("Also bind new MAJOR versions.")
@@ -53,8 +53,8 @@ class PolicySetOptions(PolicySettings, NamedDataOptions):
     """Arguments and options of ``policy set``."""
 
     scope: str = argument()
-    name: str | None = option("Images to decide on, such as mnist/test; or the path of a pack.", "--data")
-    recipe: Path | None = option("Use the test set of this recipe's task instead.")
+    name: str | None = option("Images to measure on, such as mnist/test, or a path.", "--data")
+    recipe: Path | None = option("Measure on the test set of this recipe's task instead.")
 
 
 @command("set", PolicySetOptions, group=policy_command)
@@ -65,26 +65,24 @@ def set_command(options: PolicySetOptions) -> int | None:
         images = _deciding(options)
     elif options.name is not None or options.recipe is not None:
         raise UsageError("--mode none measures nothing; leave --data and --recipe out.")
-    made = registry.policies.set(scope, data=images, **options.of(PolicySettings))
+    policy = registry.policies.set(scope, data=images, **options.of(PolicySettings))
     policies = registry.store.policies
-    here = [
-        component
-        for component in registry.store.index.listing()
-        if (revision := policies.of(component.name)) and revision.scope == scope
-    ]
-    bound = [component.name for component in here if component.error or made.concerns(component.kind)]
-    others = [component.name for component in here if component.name not in bound]
+    bound, others = list[str](), list[str]()
+    for component in registry.store.index.listing():
+        if (revision := policies.of(component.name)) and revision.scope == scope:
+            binds = component.error or policy.concerns(component.kind)
+            (bound if binds else others).append(component.name)
     if options.json:
         number = revision.number if (revision := policies.current(scope)) else 0
-        return emit({"revision": number, "policy": made.to_json(), "binds": bound, "asks_nothing_of": others})
-    paragraph(f"policy {made}")
-    if images is not None:
-        click.echo(f"decided on {images.name}, {len(images):,} images, {images.digest}")
-    paragraph(f"binds {', '.join(bound) or 'no name yet'}")
-    if others and made.mode != "none":
-        paragraph(
-            f"asks nothing of {', '.join(others)}: policies measure extractors and heads, as their mode says"
+        return emit(
+            {"revision": number, "policy": policy.to_json(), "binds": bound, "asks_nothing_of": others}
         )
+    paragraph(f"policy {policy}")
+    if images is not None:
+        click.echo(f"measured on {images.name}, {len(images):,} images, {images.digest}")
+    paragraph(f"binds {', '.join(bound) or 'no name yet'}")
+    if others and policy.mode != "none":
+        paragraph(f"does not bind {', '.join(others)}: the mode is about other kinds of parts")
     if bound:
         next_step("policy", "test", bound[0])
 
@@ -98,11 +96,11 @@ class PolicyShowOptions(Options):
 
 @command("show", PolicyShowOptions, group=policy_command)
 def show_command(options: PolicyShowOptions) -> int | None:
-    """Show the policy that binds NAME (or of a scope); without NAME, all policies."""
+    """Show the policy that binds NAME, or that of a scope; without NAME, all policies."""
     store = open_store()
     if options.name is None:
         if options.log:
-            raise UsageError("--log shows the changes of one policy; give its NAME.")
+            raise UsageError("--log needs the NAME of one policy.")
         every = store.policies.all()
         if options.json:
             return emit([_to_json(policy) for policy in every])
@@ -115,7 +113,7 @@ def show_command(options: PolicyShowOptions) -> int | None:
         raise NotFound(f"no policy binds {scope!r}: {_known(store)}.", subject=scope)
     if options.json:
         return emit(_to_json(revision))
-    rows(_facts(revision, revision.policy))
+    rows(_texts(revision, revision.policy))
 
 
 class PolicyClearOptions(Options):
@@ -143,25 +141,23 @@ class PolicyTestOptions(NamedDataOptions):
     """Arguments and options of ``policy test``."""
 
     references: tuple[str, ...] = argument(required=True, metavar="REFERENCE...")
-    name: str | None = option("Test it as the next version of NAME.", "--as")
+    name: str | None = option("Test as the next version of NAME.", "--as")
     against: tuple[str, ...] = option("Partners, instead of those that the policy finds.", metavar="PATTERN")
-    names: tuple[str, ...] = option("Available images, by name or path.", "--data")
-    recipe: Path | None = option("Images of this recipe's tasks.")
+    names: tuple[str, ...] = option("Images by name or path; may be repeated.", "--data")
+    recipe: Path | None = option("Use the images of this recipe's tasks.")
 
 
 @command("test", PolicyTestOptions, group=policy_command)
 def test_command(options: PolicyTestOptions) -> int | None:
-    """Measure REFERENCEs as their policies require, and show the matrix and the version number open to each.
+    """Measure components as their policies require; show the matrix and the version numbers open to each.
 
     Nothing is published; the figures are recorded. Exit code 1 if one fails.
     """
     registry = open_registry()
-    wanted = list(
-        dict.fromkeys(str(pinned) for text in options.references for pinned in registry.store.select(text))
-    )
+    found = (str(pinned) for text in options.references for pinned in registry.store.select(text))
     images = options.at_hand(options.names, options.recipe)
     outcomes = {}
-    for reference in wanted:
+    for reference in dict.fromkeys(found):
         with progress(f"policy of {reference}") as report:
             outcomes[reference] = registry.policies.test(
                 reference, name=options.name, against=options.against or None, data=images, progress=report
@@ -180,7 +176,7 @@ def test_command(options: PolicyTestOptions) -> int | None:
 
 
 def _deciding(options: PolicySetOptions) -> Split:
-    """Return the images to decide on: the test split, unless the name says train."""
+    """Return the images to measure on: the test split, unless the name ends with /train."""
     name, recipe = options.name, options.recipe
     if recipe is not None:
         sets = data_sets(recipe, **options.place)
@@ -190,7 +186,7 @@ def _deciding(options: PolicySetOptions) -> Split:
             raise DataError(f"{recipe} has the test sets {known}; name one of them with --data.")
         return matches[0].test
     if name is None:
-        raise UsageError("The images to decide on are missing: give --data mnist/test, or --recipe FILE.")
+        raise UsageError("Expected images to measure on: --data mnist/test, or --recipe FILE.")
     data = options.finder(damaged=options.damaged)(name)
     return data.train if name.endswith("/train") else data.test
 
@@ -201,12 +197,12 @@ def _to_json(revision: Revision) -> dict[str, Any]:
     return value | ({"admitted": revision.admitted} if revision.admitted else {})
 
 
-def _facts(revision: Revision, policy: Policy) -> dict[str, str]:
+def _texts(revision: Revision, policy: Policy) -> dict[str, str]:
     """Return a revision as labeled texts."""
-    facts = {"scope": revision.scope, "mode": policy.mode}
+    texts = {"scope": revision.scope, "mode": policy.mode}
     if policy.data is not None:
         drawn = f"{policy.cap:,} images, drawn with seed {policy.seed}" if policy.cap else "all images"
-        facts |= {
+        texts |= {
             "data": f"{policy.data.name} ({policy.data.digest})",
             "images": f"{drawn}, in batches of {policy.batch_size}",
             "metric": f"{policy.metric} {policy.metric_version}",
@@ -214,30 +210,26 @@ def _facts(revision: Revision, policy: Policy) -> dict[str, str]:
             "tolerance": f"{policy.tolerance:g} below the bound",
             "binds": "every version" if policy.across_major else "within one MAJOR line",
         }
-    return facts | {"revision": str(revision.number), "since": revision.time}
+    return texts | {"revision": str(revision.number), "since": revision.time}
 
 
 def _show_table(revisions: list[Revision]) -> None:
     """Print policies, the most specific first."""
     if not revisions:
-        click.echo("no policies: nothing binds new versions but what their change demands")
+        click.echo("no policies")
         return
     table: list[tuple[str, ...]] = [("scope", "mode", "data", "tolerance", "statistics", "revision", "since")]
     for revision in revisions:
         if (policy := revision.policy) is not None:
-            images = (
+            measured = (
                 (policy.data.name, f"{policy.tolerance:g}", policy.bn_policy) if policy.data else ("",) * 3
             )
-            table.append((revision.scope, policy.mode, *images, str(revision.number), revision.time))
+            table.append((revision.scope, policy.mode, *measured, str(revision.number), revision.time))
     columns(table, right=(3, 5))
 
 
 def _show_log(store: Store, scope: str, machine: bool) -> int | None:
-    """Print all changes of a scope's policy, or of the one that binds a name.
-
-    Raises:
-        NotFound: There never was a policy.
-    """
+    """Print all changes of a scope's policy, or of the one that binds a name."""
     history = store.policies.history(scope)
     if not history and (revision := store.policies.of(scope)) is not None:
         history = store.policies.history(revision.scope)

@@ -33,16 +33,13 @@ class PredictOptions(NamedDataOptions, SignatureOptions):
 
     part: str = argument()
     photos: tuple[str, ...] = argument(required=True)
-    head: str | None = option("Head to put on the extractor PART.", metavar="HEAD")
+    head: str | None = option("Head for the extractor PART; default: its own.", metavar="HEAD")
     bn_policy: str | None = option(
-        "Batch-norm statistics: default of a recombination: as published; of a head with its own extractor: running; "
-        "else: reestimate if images are found, batch if not.",
+        "Batch-norm statistics. Default: as published; running for a head with its own extractor; else reestimate, or "
+        "batch if no images are found.",
         **POLICY,
     )
-    data: str | None = option(
-        "100 or more images without labels, by name or path, to re-estimate batch-norm statistics on; default: the "
-        "extractor's training images."
-    )
+    data: str | None = option("Unlabeled images (100 or more) for reestimate; default: the training images.")
     csv: Path | None = option("Write the rows to a CSV file instead of printing them.", written=True)
     batch_size: int = option("Images per batch.", min=1, default=256)
     device: str = device_option
@@ -50,11 +47,10 @@ class PredictOptions(NamedDataOptions, SignatureOptions):
 
 @command("predict", PredictOptions)
 def predict_command(options: PredictOptions) -> int | None:
-    """Predict class and probability of each image.
+    """Predict the class of each image in PHOTOS (files and folders), with its probability.
 
-    PART is a published recombination, or an extractor: with --head, or with the head that it was trained with. PHOTOS
-    are image files and folders of them. A file that cannot be read has a row with the reason, and the exit code is
-    then 1.
+    PART is a published recombination, or an extractor, used with --head or its own head. A file that cannot be read
+    has a row with the reason; the exit code is then 1.
     """
     from compatkit.evaluation.assembly import BatchStatisticsWarning
     from compatkit.evaluation.extractor_pass import placed
@@ -88,8 +84,8 @@ def predict_command(options: PredictOptions) -> int | None:
     return 1
 
 
-def _photos(places: tuple[str, ...]) -> tuple[Split, dict[str, int]]:
-    """Return the images of files and folders, and numbers of the files left out of folders by ending.
+def _photos(paths: tuple[str, ...]) -> tuple[Split, dict[str, int]]:
+    """Return the images of files and folders, and counts of the other files in folders, by suffix.
 
     Raises:
         DataError: A path does not exist, or a folder holds no image.
@@ -100,10 +96,10 @@ def _photos(places: tuple[str, ...]) -> tuple[Split, dict[str, int]]:
     from compatkit.data.split import NO_CLASSES, Split
 
     files, others = list[str](), Counter[str]()
-    for place in places:
-        path = Path(place).expanduser().absolute()
+    for name in paths:
+        path = Path(name).expanduser().absolute()
         if not path.exists():
-            raise DataError(f"There is no file or folder {place}.", subject=place)
+            raise DataError(f"There is no file or folder {name}.", subject=name)
         files += _files(path, others) if path.is_dir() else [str(path)]
     root = Path(files[0]).anchor
     images = image_files(Path(root), [file.removeprefix(root) for file in files])
@@ -127,7 +123,7 @@ def _files(folder: Path, others: Counter[str]) -> list[str]:
         warn(str(warning.message))
         if isinstance(warning.message, SkippedFilesWarning):
             others.update(warning.message.counts)
-    return [images.reader.name(place) for place in range(len(images))]
+    return [images.reader.name(index) for index in range(len(images))]
 
 
 def _model(registry: Registry, options: PredictOptions) -> Recombination:
@@ -141,21 +137,17 @@ def _model(registry: Registry, options: PredictOptions) -> Recombination:
     kind = registry.store.manifest(part).kind
     if kind == "recombination":
         if options.head is not None:
-            raise UsageError(f"{part} is a whole network; leave --head out.", subject=options.head)
+            raise UsageError(f"{part} is a complete network; leave --head out.", subject=options.head)
         model = cast("Recombination", registry.load(str(part)))
         if options.bn_policy in (None, model.bn_policy) and options.data is None:
             return model
         if model.inserted:
-            raise UsageError(
-                f"{part} has adapters, and is used as it was published; leave --bn-policy and --data out.",
-                subject=options.part,
-            )
+            text = f"{part} has adapters and is used as published; leave --bn-policy and --data out."
+            raise UsageError(text, subject=options.part)
         extractor, head = (registry.store.resolve(source.reference) for source in model.sources)
         return _recombined(registry, extractor, head, options)
     if kind in HEADS:
-        raise UsageError(
-            f"{part} is a head: name an extractor, and this with --head {options.part}.", subject=options.part
-        )
+        raise UsageError(f"{part} is a head; expected EXTRACTOR --head {options.part}.", subject=options.part)
     if kind != "extractor":
         raise wrong_kind(part, kind, ("extractor", "recombination"), options.part)
     head = _own_head(registry, part) if options.head is None else registry.store.resolve(options.head)
@@ -195,10 +187,8 @@ def _own_head(registry: Registry, extractor: Reference) -> Reference:
     }
     if len(heads) != 1:
         which = ", ".join(heads) or "none"
-        raise UsageError(
-            f"{extractor} needs a head; in the registry these were trained with it: {which}. Name one with --head.",
-            subject=str(extractor),
-        )
+        text = f"{extractor} needs a head; those trained with it are: {which}. Name one with --head."
+        raise UsageError(text, subject=str(extractor))
     (head,) = heads.values()
     news(f"with its own head {head}")
     return registry.store.resolve(str(head))

@@ -135,9 +135,7 @@ class Publication:
             yield
         except (CompatkitError, KeyboardInterrupt):
             if self.folder is not None:
-                news(
-                    f"The run is saved: `compatkit publish {self.folder}` publishes it; see --prefix, --version, --major."
-                )
+                news(f"The run is saved. To publish it: compatkit publish {self.folder}")
             else:
                 news(f"The run is saved in {self.plan.trainer.checkpoint}: the same command publishes it.")
             raise

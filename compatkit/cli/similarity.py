@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.components.registry import Registry
 from compatkit.errors import UsageError
 from compatkit.evaluation.metrics import Table, make_metric
+from compatkit.reports.wording import two_digits
 from compatkit.reports.writing import write
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from compatkit.measuring.activations import Activations
 
 PRINTED = 14
-"""Most layers of the other network in a printed table; ``--json`` and files have all."""
+"""Layers of the other network in a printed table; ``--json`` and files have all."""
 
 
 class SimilarityOptions(TestSetOptions, SignatureOptions):
@@ -33,34 +35,32 @@ class SimilarityOptions(TestSetOptions, SignatureOptions):
     left: str = argument()
     right: str = argument()
     layers: tuple[str, ...] = option(
-        "Layers to compare, by path in the whole network or glob; may be repeated.",
+        "Layers to compare, by path in the network or glob; may be repeated.",
         "--layers",
         "--layer",
         required=True,
         metavar="GLOB",
     )
     other_layers: tuple[str, ...] = option(
-        "Layers of RIGHT, where they have other names; may be repeated.", metavar="GLOB"
+        "Layers of RIGHT, if their names differ; may be repeated.", metavar="GLOB"
     )
     metrics: tuple[str, ...] = option(
-        "A similarity (`compatkit plugins`); may be repeated. Of cka and procrustes, the smaller is shown too.",
+        "Similarity metric (see `compatkit plugins`); may be repeated.",
         "--metric",
         default=("cka", "procrustes"),
         metavar="METRIC",
     )
     settings: tuple[str, ...] = option(
-        "A setting of a metric; the value is JSON, or else text; may be repeated.",
+        "Setting of a metric, as JSON or text; may be repeated.",
         "--set",
         metavar="METRIC.NAME=VALUE",
     )
     flatten: str = option(
-        "What a row is: all values of an image; its channels, pooled over positions; each position.",
+        "A row of activations is: all values of an image; its channels, pooled; each position.",
         choices=("all", "pooled", "positions"),
         default="all",
     )
-    controls: bool = option(
-        "Also compare with the images of RIGHT shuffled, and the same networks untrained."
-    )
+    controls: bool = option("Also compare with RIGHT's images shuffled, and with untrained networks.")
     png: Path | None = option("Write heat maps.", written=True)
     html: Path | None = option("Write one self-contained page.", written=True)
     images: int | None = option("Take N images, balanced over classes.", min=4, metavar="N")
@@ -71,7 +71,7 @@ class SimilarityOptions(TestSetOptions, SignatureOptions):
 
 @command("similarity", SimilarityOptions)
 def similarity_command(options: SimilarityOptions) -> int | None:
-    """Run the same test images through two networks and compare all of their layers.
+    """Compare all layers of two networks on the same test images.
 
     LEFT and RIGHT are an extractor, a recombination, or parts joined by +: EXTRACTOR+HEAD, ENCODER+LATENT+DECODER.
     """
@@ -107,11 +107,9 @@ def similarity_command(options: SimilarityOptions) -> int | None:
     if other := [
         result for result in compared[""].values() if list(getattr(result, "axes", ())) != ["this", "other"]
     ]:
-        raise UsageError(
-            f"similarity expects metrics that compare all layers with all, such as cka; {other[0].name!r} does not. "
-            "`compatkit metric` measures it.",
-            subject=other[0].name,
-        )
+        name = other[0].name
+        text = f"Expected metrics that compare all layers, such as cka, got {name!r}; `compatkit metric` measures it."
+        raise UsageError(text, subject=name)
     if options.controls:
         compared["shuffled"] = compare(sides[0], sides[1].shuffled(options.seed))
         fresh = [
@@ -161,10 +159,10 @@ def _network(registry: Registry, parts: Sequence[str]) -> Assembly:
     (reference,) = parts
     kind = registry[reference].kind
     if kind not in ("extractor", "recombination"):
-        raise UsageError(
-            f"{reference} is of kind {kind}, which takes features; name the network: EXTRACTOR+{reference}.",
-            subject=reference,
+        text = (
+            f"{reference} is of kind {kind}, which takes features; name the network: EXTRACTOR+{reference}."
         )
+        raise UsageError(text, subject=reference)
     module = registry.load(reference)
     if isinstance(module, Assembly):
         return module
@@ -172,7 +170,7 @@ def _network(registry: Registry, parts: Sequence[str]) -> Assembly:
 
 
 def _untrained(registry: Registry, parts: Sequence[str], network: Assembly, seed: int) -> Assembly:
-    """Return the network with initial weights instead of its own; those of fitted adapters are torch's."""
+    """Return the network with fresh initial weights; fitted adapters get torch's defaults."""
     import copy
 
     from torch import nn
@@ -194,13 +192,13 @@ def _untrained(registry: Registry, parts: Sequence[str], network: Assembly, seed
 
 
 def _groups(network: Assembly, layers: Activations) -> list[str]:
-    """Return the part of the network that each layer is in, or, of one part, the first word of its path."""
+    """Return the part of the network that each layer is in; if all are in one, the first word of their paths."""
     from compatkit.evaluation.layers import layers_of
     from compatkit.measuring.measure import parts_of
 
     parts = parts_of(network)
     modules = layers_of(parts)
-    owner = {id(module): part for part, whole in parts.items() for module in whole.modules()}
+    owner = {id(layer): part for part, module in parts.items() for layer in module.modules()}
     groups = [owner[id(modules[name.split("#")[0]])] for name in layers]
     return groups if len(set(groups)) > 1 else [name.split(".")[0] for name in layers]
 
@@ -211,14 +209,10 @@ def _print(title: str, table: Table) -> None:
     click.echo()
     paragraph(f"{title}: {table.estimator}")
     shown = other[:PRINTED]
-    rows = [
-        [name, *("-" if value != value else f"{round(value, 2) + 0.0:.2f}" for value in line[: len(shown)])]
-        for name, line in zip(this, table.values.tolist(), strict=True)
-    ]
+    values = table.values.tolist()
+    rows = [[name, *map(two_digits, line[:PRINTED])] for name, line in zip(this, values, strict=True)]
     columns([["", *shown], *rows], right=range(1, len(shown) + 1))
     if len(shown) < len(other):
         paragraph(f"... {len(other) - len(shown):,} more layers; --json, --html and --png have all.")
-    unsound = [(names, cell) for names, cell in table if cell.reason]
-    for reason in dict.fromkeys(cell.reason for _, cell in unsound):
-        count = sum(cell.reason == reason for _, cell in unsound)
+    for reason, count in Counter(cell.reason for cell in table.cells if cell.reason).items():
         paragraph(f"{count:,} of {len(table.cells):,} cells: {reason}")

@@ -36,58 +36,47 @@ if TYPE_CHECKING:
     from compatkit.training.task import Task
 
 NOTES = 3
-"""Most pairs of tasks whose classes are compared in print."""
+"""Pairs of tasks whose classes are compared in print."""
 
 
 class TrainOptions(ReleaseOptions, DataOptions):
     """Arguments and options of ``train``."""
 
     recipe: Path = argument()
-    seed: int | None = option("Overrides the recipe's.", min=0)
-    steps: int | None = option("Steps of each task; overrides the recipe's.", min=1)
+    seed: int | None = option("Seed, instead of the recipe's.", min=0)
+    steps: int | None = option("Steps of each task, instead of the recipe's.", min=1)
     out: Path | None = option(
-        "Folder of the run's state; default: next to the registry, ROOT-runs/RECIPE-..., emptied when the parts are "
-        "published.",
-        metavar="DIR",
+        "Folder of checkpoints; default: ROOT-runs/RECIPE-... next to the registry.", metavar="DIR"
     )
-    checkpoint: Path | None = option(
-        "Save the state in this file instead of a folder, and continue from it if it exists."
-    )
+    checkpoint: Path | None = option("Save checkpoints to this file, and resume from it if it exists.")
     new_augment: bool = option(
-        "Go on from a run (--out, --checkpoint) whose recipe had another `augment`, and was otherwise the same; the "
-        "manifest records it."
+        "Resume (--out, --checkpoint) although `augment` changed; the manifest records it."
     )
     loggers: dict[str, str] = option(
-        "Log figures of the run to this folder: tensorboard=FOLDER, csv=FOLDER, or a plugin's; may be repeated.",
+        "Log to a folder: tensorboard=FOLDER, csv=FOLDER, or a plugin's logger; may be repeated.",
         "--logger",
         multiple=True,
         metavar="NAME=FOLDER",
         convert=tags,
     )
-    explain: bool = option(
-        "Show the plan (tasks, owners of parameters, hooks, how steps execute); train nothing."
-    )
+    explain: bool = option("Show the plan (tasks, parameters, hooks, execution); train nothing.")
     profile: int | None = option("Profile this many steps; train nothing.", min=1, metavar="STEPS")
 
 
 @command("train", TrainOptions)
 def train_command(options: TrainOptions) -> int | None:
-    """Train the tasks of RECIPE, a TOML file, and publish their parts.
+    """Train the tasks of RECIPE, a TOML file (see examples/), and publish their parts.
 
-    Examples are in examples/. The run is saved every two minutes and on Ctrl-C or SIGTERM; the same command then
-    continues it.
+    Checkpoints are saved every two minutes and on Ctrl-C or SIGTERM; the same command resumes the run.
     """
     options.check_numbers()
     if options.out is not None and options.checkpoint is not None:
-        raise UsageError("--out and --checkpoint exclude each other; give one of them.")
+        raise UsageError("--out and --checkpoint exclude each other.")
     if options.new_augment and options.out is None and options.checkpoint is None:
-        raise UsageError(
-            "--new-augment goes on from the run of another recipe; name its folder with --out, or its --checkpoint."
-        )
+        raise UsageError("--new-augment resumes another run; name it with --out or --checkpoint.")
     if options.download and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
-            "--download needs a single process: several would write the same files. Download the data sets first, for "
-            "example with `compatkit train RECIPE --steps 1 --dry-run --download`."
+            "--download needs a single process. Download first: compatkit train RECIPE --steps 1 --dry-run --download."
         )
     first, notes = is_main_process(), list[str]()
     root, key = (destination(), options.key()) if first else (Path("registry"), None)
@@ -129,13 +118,9 @@ def train_command(options: TrainOptions) -> int | None:
 
 
 def _fit(plan: Recipe, frozen: Frozen, again: str, notes: Sequence[str]) -> Fit:
-    """Train, resuming if there is a saved state, and say how to continue after an interruption.
+    """Train, resuming from a checkpoint if there is one; after an interruption print the command that resumes.
 
-    Args:
-        plan: The recipe.
-        frozen: Parts to train against.
-        again: Command that goes on.
-        notes: Printed once all is checked, so that an error of a check stands alone.
+    The notes are printed once everything is checked, so that an error is printed alone.
     """
     from compatkit.training.checkpoints import status
     from compatkit.training.prepare import FitRequest, prepare
@@ -150,15 +135,15 @@ def _fit(plan: Recipe, frozen: Frozen, again: str, notes: Sequence[str]) -> Fit:
             return run(prepared)
     except (KeyboardInterrupt, SystemExit, EnvironmentFailure):
         if is_main_process() and (known := status(state)) is not None:
-            news(f"{known.step:,} of {plan.trainer.steps:,} steps are kept. To go on: {again}")
+            news(f"{known.step:,} of {plan.trainer.steps:,} steps are saved. To resume: {again}")
         raise
 
 
 def _where(state: Path, known: CheckpointStatus | None, steps: int) -> str:
-    """Return where a run begins: anew, or from the state that is kept."""
+    """Return whether a run begins, resumes from a checkpoint or is finished, with the checkpoint's path."""
     if known is None:
         return f"Saving checkpoints to {state}"
-    return f"The run {'is trained' if known.ended else f'goes on after step {known.step:,} of {steps:,}'}: {state}"
+    return f"The run {'is finished' if known.ended else f'resumes after step {known.step:,} of {steps:,}'}: {state}"
 
 
 def _look(plan: Recipe, frozen: Frozen, options: TrainOptions) -> None:
@@ -203,21 +188,18 @@ def _left_out(data: DataSet) -> str:
 
 
 def _classes_apart(first: Task, second: Task) -> str:
-    """Return which classes only one of two tasks has, where they share others: a misspelt name reads like this."""
+    """Return which classes only one of two tasks has, if they share others: probably a name is misspelt."""
     names = (first.data.classes, second.data.classes)
     pairs = common(*names)
     if not pairs or len(pairs) == len(names[0]) == len(names[1]):
         return ""
-    alone = [
-        f"only {task.name} has {first_names([label for place, label in enumerate(classes) if place not in shared])}"
-        for task, classes, shared in zip(
-            (first, second), names, map(set, zip(*pairs, strict=True)), strict=True
-        )
-        if len(shared) < len(classes)
-    ]
+    alone = []
+    for task, classes, shared in zip((first, second), names, zip(*pairs, strict=True), strict=True):
+        if others := [label for index, label in enumerate(classes) if index not in shared]:
+            alone.append(f"only {task.name} has {first_names(others)}")
     return (
-        f"{first.name} and {second.name} share {len(pairs)} classes: {'; '.join(alone)}. Equal classes need equal "
-        "names (classes.txt renames those of a folder)"
+        f"{first.name} and {second.name} share {len(pairs)} classes: {'; '.join(alone)}. The same class needs the same "
+        "name (classes.txt renames those of a folder)"
     )
 
 
@@ -229,7 +211,7 @@ def _check_checkpoint(path: Any, folder: Path | None) -> None:
     if folder is None:
         check_folder(file.parent, f"The checkpoint {path}")
     else:
-        above = next(parent for parent in (file.parent, *file.parents) if parent.exists())
+        above = next(parent for parent in file.parents if parent.exists())
         check_folder(above, f"The run's folder {folder} (--out names another)")
     if file.exists():
         check_tensor_file(file, "The checkpoint")
@@ -262,9 +244,8 @@ def _check_versions(root: Path, plan: Recipe, version: str | None, images: Polic
             notes.append(f"{name}: the policy {policy}")
     if published and version is None:
         notes.append(
-            f"{', '.join(published)} {'is' if len(published) == 1 else 'are'} published already. The same run gives "
-            "the same versions. Other weights take the next MAJOR number, as nothing shows that parts which fitted the "
-            "old ones fit them; a MINOR one is enough if they were trained against the same frozen heads, or if a "
-            "policy measures them. --prefix keeps runs apart."
+            f"{', '.join(published)} {'is' if len(published) == 1 else 'are'} published already. Other weights take "
+            "the next MAJOR number; or a MINOR one, if trained against the same frozen heads or measured by a policy. "
+            "--prefix keeps runs apart."
         )
     return notes

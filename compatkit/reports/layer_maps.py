@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compatkit.errors import DataError
 from compatkit.reports.ink import EMPTY, FONT, INK, PAPER, QUIET, png, printable, shade, text_at
 from compatkit.reports.page import policy, templates
-from compatkit.reports.wording import setting_name, setting_text
+from compatkit.reports.wording import setting_name, setting_text, two_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,7 +115,7 @@ class LayerMaps:
         for title, values in self.maps.items():
             notes = np.reshape(self.notes.get(title, ("",) * values.size), values.shape).tolist()
             texts = (
-                [(_text(value), note) for value, note in zip(*row, strict=True)]
+                [(two_digits(value), note) for value, note in zip(*row, strict=True)]
                 for row in zip(values.tolist(), notes, strict=True)
             )
             shown.append((title, list(zip(self.rows, texts, strict=True))))
@@ -133,10 +133,6 @@ class LayerMaps:
                 about=[(setting_name(name), setting_text(value)) for name, value in self.about.items()],
             )
         )
-
-
-def _text(value: float) -> str:
-    return "-" if math.isnan(value) else f"{round(float(value), 2) + 0.0:.2f}"  # + 0.0: there is no -0.00
 
 
 def _short(name: str) -> str:
@@ -157,7 +153,7 @@ def _draw(axes: Axes, values: Values) -> None:
     ]
     axes.imshow([[to_rgb(fill) for fill, _ in row] for row in inks], interpolation="nearest")
     for (row, column), value in np.ndenumerate(values):
-        text_at(axes, column, row, _text(value).replace("0.", "."), 5.5, inks[row][column][1])
+        text_at(axes, column, row, two_digits(value).replace("0.", "."), 5.5, inks[row][column][1])
 
 
 def _draw_groups(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -248,6 +249,11 @@ def share(value: float, digits: int = 3) -> str:
         digits: Behind the point.
     """
     return f"{value:.{digits}f}"
+
+
+def two_digits(value: float) -> str:
+    """Return a similarity with two digits, ``-`` for NaN; never ``-0.00``."""
+    return "-" if math.isnan(value) else f"{round(value, 2) + 0.0:.2f}"
 
 
 def brief(value: float) -> str:
