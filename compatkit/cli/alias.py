@@ -19,7 +19,7 @@ class AliasOptions(Options):
     version: str | None = argument()
     remove: bool = option("Remove the alias.")
     expected: str | None = option(
-        "Move it only if it points to this version now; 'none' if it must not exist. Prevents undoing another move.",
+        "Move it only if it points to this version now; 'none': only if it does not exist.",
         metavar="VERSION",
     )
 
@@ -32,7 +32,7 @@ def alias_command(options: AliasOptions) -> int | None:
     """
     store = open_store()
     if options.remove and options.version is not None:
-        raise UsageError("VERSION and --remove exclude each other; give one of them.")
+        raise UsageError("VERSION and --remove exclude each other.")
     if options.expected is not None and options.version is None and not options.remove:
         raise UsageError("--expected needs a VERSION to move the alias to.")
     if options.version is None and not options.remove:

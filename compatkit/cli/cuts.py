@@ -33,11 +33,9 @@ def image_size(value: str) -> tuple[int, int]:
 
 
 class ModelOptions(Options):
-    """Which model is built."""
+    """Model to build."""
 
-    builder: str | None = option(
-        "Builder of the model: timm, torchvision, or a plugin; default: the one that has a model of this name."
-    )
+    builder: str | None = option("timm, torchvision or a plugin; default: the one that has the model.")
     kwargs: dict[str, Any] = option(
         "Further arguments of the model: '{\"in_chans\": 1}'.",
         default="{}",
@@ -46,7 +44,7 @@ class ModelOptions(Options):
         metavar="JSON",
     )
     size: tuple[int, int] | None = option(
-        "Height and width of the images; default: the model's own.", convert=image_size, metavar="HxW"
+        "Image size; default: the model's.", convert=image_size, metavar="HxW"
     )
 
 
@@ -55,14 +53,13 @@ class CutsOptions(ModelOptions):
 
     model: str = argument()
     everything: bool = option(
-        "Also list places where other tensors cross, or where the model cannot be cut, with the reason.",
-        "--all",
+        "Also list cuts that repeat others or are impossible, with the reason.", "--all"
     )
 
 
 @command("cuts", CutsOptions, registry=False)
 def cuts_command(options: CutsOptions) -> int | None:
-    """List where MODEL (any of timm's, torchvision's, a plugin's, or ours) can be cut into extractor and head."""
+    """List where MODEL (of timm, torchvision, compatkit or a plugin) can be cut into extractor and head."""
     from compatkit.adapters.cutting.planning import cuts
 
     with progress("cuts") as report:
@@ -76,14 +73,10 @@ def cuts_command(options: CutsOptions) -> int | None:
     hidden = len(points) - len(shown)
     click.echo()
     paragraph(
-        "gives: shape for one image of every tensor that crosses. FLOPs for one image, a multiplication and an "
-        "addition counted as two."
+        "gives: shapes of the tensors that cross, for one image. FLOPs for one image; a multiply-add is two."
     )
     if hidden:
-        paragraph(
-            f"{hidden} further modules end at one of these places, pass on other tensors beside their own, or cannot "
-            "be cut; --all shows them."
-        )
+        paragraph(f"{hidden} further modules repeat these cuts or cannot be cut; --all shows them.")
     refused = [point for point in shown if point.refused]
     if refused:
         click.echo("\nrefused:")

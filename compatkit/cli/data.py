@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from compatkit.data.summary import Copies, DataSummary, Range
 
 ROWS, COLUMNS, SIDE = 24, 8, 96
-"""Contact sheet: most classes, most images of each, and pixels a side."""
+"""Contact sheet: limits of classes and of images of each, and pixels a side."""
 LETTERS = 15
-"""Most characters of a class name on the sheet."""
+"""Characters of a class name on the sheet."""
 SHOWN = 10
-"""Most damaged images named in a line."""
+"""Damaged images named in a line."""
 
 data_command = group("data", help="Look at data sets.")
 
@@ -38,9 +38,9 @@ class DataShowOptions(DataOptions):
 
 @command("show", DataShowOptions, group=data_command, registry=False)
 def show(options: DataShowOptions) -> int | None:
-    """Decode every image of a data set, and show classes, sizes, damaged files and copies.
+    """Decode every image of the data set NAME; show classes, sizes, damaged files and copies.
 
-    NAME is its name, path or address.
+    NAME is a name, path or address.
     """
     from compatkit.data.summary import summarize
 
@@ -69,14 +69,11 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
 
     rows, shown = {}, split.converted("RGB")
     for label in np.flatnonzero(split.counts)[:ROWS].tolist():
-        places = [
-            place
-            for place in np.flatnonzero(split.labels == label).tolist()
-            if split.name_of(place) not in damaged
-        ]
+        indices = np.flatnonzero(split.labels == label).tolist()
+        sound = [index for index in indices if split.name_of(index) not in damaged]
         images = np.full((COLUMNS, SIDE, SIDE, 3), 255, dtype=np.uint8)
-        for column, place in enumerate(places[:: max(1, len(places) // COLUMNS)][:COLUMNS]):
-            images[column] = np.asarray(ImageOps.pad(shown.image(place), (SIDE, SIDE), color="white"))
+        for column, index in enumerate(sound[:: max(1, len(sound) // COLUMNS)][:COLUMNS]):
+            images[column] = np.asarray(ImageOps.pad(shown.image(index), (SIDE, SIDE), color="white"))
         name = f"{label} {clip(split.classes[label], LETTERS)}"
         rows[name] = images.transpose(0, 3, 1, 2)
     return beside(rows, low=0, high=255)

@@ -21,13 +21,13 @@ class ExportOptions(Options):
     reference: str = argument(metavar="REF")
     file: Path = argument()
     names: str = option(
-        "Tensor names: those of the one network that both halves make up, for timm.create_model or torchvision; those "
-        "of the parts, prefixed with extractor. and head.; or the former if possible.",
+        "Tensor names: of the complete network, as timm or torchvision load it; of the parts, prefixed with extractor. "
+        "and head.; auto: the former if possible.",
         choices=("auto", "whole", "parts"),
         default="auto",
     )
     format: str = option(
-        "safetensors, or the name of an exporter of `compatkit plugins exporters`, such as onnx.",
+        "safetensors, or an exporter (see `compatkit plugins exporters`), such as onnx.",
         default="safetensors",
     )
     settings: tuple[str, ...] = option(
@@ -37,10 +37,9 @@ class ExportOptions(Options):
 
 @command("export", ExportOptions)
 def export_command(options: ExportOptions) -> int | None:
-    """Write REF, a recombination or one part, to FILE.
+    """Write REF, a recombination or one part, to one FILE that needs no registry; an existing FILE is replaced.
 
-    It has all tensors, and metadata to rebuild, feed and read the network. compatkit.load_exported(FILE) runs a
-    safetensors file without a registry. An existing FILE is replaced.
+    compatkit.load_exported(FILE) runs a safetensors file: its metadata describe network, preprocessing and classes.
     """
     check_outputs({"FILE": options.file})
     written = open_registry().export(
@@ -61,7 +60,7 @@ def export_command(options: ExportOptions) -> int | None:
         facts["loads into"] = network_call(network.whole)
     if network.kind == "recombination" and network.policy == "batch":
         facts["takes"] = (
-            "batches of images, whose statistics normalize them; for single images recombine with data="
+            "batches of images, normalized by their statistics; for single images recombine with data="
         )
     rows(facts)
     next_step("inspect", options.file, registry=False)

@@ -31,7 +31,7 @@ def duration(value: str) -> timedelta:
     match = _TIME.fullmatch(value)
     if match is None or (not match[2] and match[1].strip("0")):
         raise click.BadParameter(
-            f"expected a whole number with its unit (s, m, h or d), such as 24h or 7d, got {value!r:.40}."
+            f"expected a whole number with s, m, h or d, such as 24h, got {value!r:.40}."
         )
     return timedelta(**{_UNITS[match[2] or "s"]: int(match[1])})
 
@@ -41,27 +41,22 @@ class GcOptions(Options):
 
     delete: bool = option("Delete; without this, nothing is changed.")
     grace: timedelta = option(
-        "Keep what changed within this time, such as 24h or 7d: somebody may be about to refer to it.",
+        "Keep files changed within this time, such as 24h or 7d: they may be part of a running publish.",
         default="24h",
         metavar="TIME",
         convert=duration,
     )
-    withdrawn: bool = option(
-        "Also delete weights of versions withdrawn longer ago than that, if nothing else uses them."
-    )
-    alone: bool = option("Nobody else is writing to this registry; allows a short --grace.")
+    withdrawn: bool = option("Also delete unused weights of versions withdrawn longer ago than that.")
+    alone: bool = option("Assert that nobody else writes to this registry; allows a short --grace.")
     lost: tuple[str, ...] = option(
-        "Digest of a document that is lost for good; what only it refers to may go. May be repeated.",
+        "Digest of a document that is lost for good; files that only it refers to are collected. May be repeated.",
         metavar="DIGEST",
     )
 
 
 @command("gc", GcOptions)
 def gc_command(options: GcOptions) -> int | None:
-    """Show what could be deleted: unreferenced blobs, unfinished files.
-
-    --delete deletes it.
-    """
+    """Show which unreferenced blobs and unfinished files can be deleted; --delete deletes them."""
     store = open_store()
     with progress("looking") as report:
         settings = options.only("grace", "withdrawn", "alone", "lost")

@@ -18,7 +18,7 @@ from compatkit.registry.signing.trust import Folder
 
 
 class FolderOptions(Options):
-    """Which keys are trusted."""
+    """Folder of trusted keys."""
 
     trusted: Path | None = option(
         "Folder of trusted keys; default: COMPATKIT_TRUST, else your own.", metavar="DIR"
@@ -38,15 +38,13 @@ class KeysNewOptions(Options):
 
     name: str = argument()
     expires: str | None = option("When the key expires: 365d, 8w, 2y, or 2027-01-31.", metavar="WHEN")
-    out: Path | None = option("File of the private key; default: in your configuration.")
-    passphrase: bool = option(
-        "Encrypt it; the passphrase is prompted for, or taken from COMPATKIT_KEY_PASSPHRASE."
-    )
+    out: Path | None = option("File of the private key; default: in your configuration folder.")
+    passphrase: bool = option("Encrypt it, with a prompted passphrase or COMPATKIT_KEY_PASSPHRASE.")
 
 
 @command("new", KeysNewOptions, group=keys_command, registry=False)
 def new(options: KeysNewOptions) -> int | None:
-    """Make a key NAME: a private file, readable only by you, and a public one beside it to share."""
+    """Create the key NAME: a private file, readable only by you, and next to it a public one to share."""
     from compatkit.registry.signing import dates
 
     ends = None if options.expires is None else dates.until(options.expires)
@@ -61,8 +59,8 @@ def new(options: KeysNewOptions) -> int | None:
         return emit(_row(key.public, None) | files)
     click.echo(f"made the key {options.name}" + (f", until {dates.written(ends)}" if ends else ""))
     click.echo(key.public.id)
-    click.echo(f"private, keep it to yourself: {clean(str(file))}{' (encrypted)' if secret else ''}")
-    click.echo(f"public, hand it on:           {clean(str(public))}")
+    click.echo(f"private, keep secret: {clean(str(file))}{' (encrypted)' if secret else ''}")
+    click.echo(f"public, to share:     {clean(str(public))}")
     next_step("keys", "trust", public, registry=False)
 
 
@@ -71,17 +69,15 @@ class KeysTrustOptions(FolderOptions):
 
     key: str = argument()
     name: str | None = option("Name for it; default: the name in the file.", "--as")
-    expires: str | None = option(
-        "When to stop trusting it: 365d, or 2027-01-31; default: its own end.", metavar="WHEN"
-    )
+    expires: str | None = option("End of trust: 365d, or 2027-01-31; default: the key's.", metavar="WHEN")
     again: bool = option("Allow a key that was distrusted.")
 
 
 @command("trust", KeysTrustOptions, group=keys_command, registry=False)
 def trust(options: KeysTrustOptions) -> int | None:
-    """Trust signatures of KEY from now on: a file of a public key, or ed25519:....
+    """Trust signatures of KEY: the file of a public key, or ed25519:....
 
-    Get it from its owner on another way than what it signs.
+    Get the key from its owner by another channel than the components that it signs.
     """
     from compatkit.registry.signing import dates
 
@@ -137,7 +133,7 @@ def distrust(options: KeysDistrustOptions) -> int | None:
     if options.json:
         return emit({**_row(key, past), "folder": options.folder.path})
     click.echo(f"distrusted {key} on {clean(str(past))}")
-    news("Those who took the key from you must do the same: a signature cannot be called back.")
+    news("Others who trust the key must distrust it, too.")
 
 
 def _row(key: PublicKey, past: object | None) -> dict[str, Any]:

@@ -16,29 +16,24 @@ from compatkit.errors import UsageError
 from compatkit.evaluation.metrics import Measured, Result, TableCell, make_metric
 
 PRINTED = 40
-"""Most cells of a table printed; ``--json`` has all."""
+"""Printed cells of a table; ``--json`` has all."""
 
 
 class MetricOptions(TestSetOptions, SignatureOptions):
     """Arguments and options of ``metric``."""
 
     words: tuple[str, ...] = argument("{EXTRACTOR HEAD METRIC... | METRIC --arrays FILE...}", required=True)
-    arrays: bool = option(
-        "Take a metric and files of arrays, one row a sample: .npy, or .npz with an array for each layer. Which "
-        "arrays a metric takes, and in which order, is said if their number is wrong."
-    )
+    arrays: bool = option("Compute a metric of arrays in files: .npy, or .npz with an array for each layer.")
     layers: tuple[str, ...] = option(
-        "A layer to measure, by its path in the whole network or a glob; may be repeated.",
-        "--layer",
-        metavar="GLOB",
+        "Layer, by path in the network or glob; may be repeated.", "--layer", metavar="GLOB"
     )
     against: tuple[str, str] | None = option(
-        "Another network, for metrics of two; it gets the same images and must have layers of the same names.",
+        "Second network, for metrics of two; it gets the same images and needs layers of the same names.",
         type=(str, str),
         metavar="EXTRACTOR HEAD",
     )
     settings: tuple[str, ...] = option(
-        "A setting of a metric; the value is JSON, or else text; may be repeated. With --arrays, NAME=VALUE.",
+        "Setting of a metric, as JSON or text; may be repeated. With --arrays, NAME=VALUE.",
         "--set",
         metavar="METRIC.NAME=VALUE",
     )
@@ -48,10 +43,9 @@ class MetricOptions(TestSetOptions, SignatureOptions):
 
 @command("metric", MetricOptions)
 def metric_command(options: MetricOptions) -> int | None:
-    """Run test images through EXTRACTOR and HEAD once, in eval mode, and print each METRIC.
+    """Compute each METRIC (see `compatkit plugins metrics`) of EXTRACTOR with HEAD on test images.
 
-    `compatkit plugins` lists those installed. With --arrays, compute one METRIC of FILEs, such as `compatkit metric cka
-    --arrays a.npy b.npy`.
+    With --arrays, compute one METRIC of FILEs: compatkit metric cka --arrays a.npy b.npy
     """
     from compatkit.measuring.measure import measure
 

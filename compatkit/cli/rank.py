@@ -23,19 +23,15 @@ class RankOptions(NamedDataOptions, SignatureOptions):
     extractors: tuple[str, ...] = argument(required=True)
     name: str = option("Target data set by name or path.", "--data", metavar="TARGET")
     scores: tuple[str, ...] = option(
-        "A metric whose first figure is a score; may be repeated. Default: all five.",
-        "--score",
-        metavar="METRIC",
+        "Metric to score by; may be repeated. Default: all.", "--score", metavar="METRIC"
     )
-    examples: int = option("Most training images of the target, balanced over classes.", min=2, default=1000)
+    examples: int = option("Limit of training images of the target, class-balanced.", min=2, default=1000)
     controls: bool = option("Also score the extractors with random weights of equal norms.")
     seed: int = option("Seed of samples and controls.", min=0, default=0)
-    versions: bool = option("Rank all versions of the names that match, not the latest ones.")
-    by: str | None = option(
-        "Score that says which is best, or 'measured' accuracy; default: the first.", metavar="SCORE"
-    )
+    versions: bool = option("Rank all versions of the matching names, not only the latest.")
+    by: str | None = option("Name the best by this score, or by 'measured' accuracy.", metavar="SCORE")
     alias: str | None = option(
-        "Point this alias of the component to its best version, see --by.", metavar="ALIAS"
+        "Point this alias of the component to its best version (--by).", metavar="ALIAS"
     )
     batch_size: int = batch_size_option
     device: str = device_option
@@ -43,32 +39,30 @@ class RankOptions(NamedDataOptions, SignatureOptions):
 
 @command("rank", RankOptions)
 def rank_command(options: RankOptions) -> int | None:
-    """Score EXTRACTORS for a data set before any training.
+    """Score how well EXTRACTORS suit a data set before any training, and tell which one to take.
 
-    LogME, H-score, LEEP, NCE and the theory of transfer, with permuted labels beside, their agreement, and the accuracy
-    that was measured.
+    Scores are LogME, H-score, LEEP, NCE and a transfer bound, with permuted labels as control, next to measured
+    accuracies.
     """
     from compatkit.components.scoring import SCORES
 
     registry = open_registry()
     target = options.load(options.name)
     chosen = options.extractors
-    names = [place.name for place in registry.store.select(chosen, "extractor")]
+    names = [reference.name for reference in registry.store.select(chosen, "extractor")]
     if options.versions:
         chosen = tuple(f"{name}@{version}" for name in names for version in registry.versions(name))
     if options.alias is not None and len(set(names)) > 1:
-        raise UsageError(
-            f"--alias names a version of one component; these are {', '.join(sorted(set(names)))}. Rank one of them.",
-            subject="alias",
-        )
+        text = f"--alias needs a single component, got {', '.join(sorted(set(names)))}."
+        raise UsageError(text, subject="alias")
     loaded: dict[str, DataSet] = {}
 
     def source_of(reference: str) -> DataSet:
         """Load what an extractor was trained on, each set once."""
         trained = str(registry.store.manifest(reference).training.get("data"))
         if trained not in loaded:
-            places = [registry.store.resolve(reference)]
-            loaded[trained] = images_again(registry.store, places, WAYS, **options.place)[reference]
+            resolved = [registry.store.resolve(reference)]
+            loaded[trained] = images_again(registry.store, resolved, WAYS, **options.place)[reference]
         return loaded[trained]
 
     with progress("rank") as report:

@@ -1,4 +1,4 @@
-"""What a command says of its publication: description, version, signature."""
+"""Options of commands that publish: description, version, signature."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ version_option = option(
 
 
 class SigningOptions(Options):
-    """With which key publications are signed."""
+    """Key that signs publications."""
 
     sign_with: str | None = option(
-        "Sign what is published: file of a private key, or the name of one made by `compatkit keys new`.",
-        metavar="KEY",
+        "Sign with this private key: a file, or a name of `compatkit keys`.", metavar="KEY"
     )
 
     def key(self) -> SigningKey | None:
@@ -36,20 +35,19 @@ class AboutOptions(Options):
     """Description of a publication, by field of ``About``."""
 
     tags: dict[str, str] = option(
-        "Tag of what is published, for `compatkit search --tag`, in addition to dataset= and backbone=; may be "
-        "repeated.",
+        "Tag for `compatkit search --tag`; may be repeated.",
         "--tag",
         multiple=True,
         metavar="KEY=VALUE",
         convert=tags,
     )
-    title: str | None = option("Title of what is published; default: network, cut and data.", metavar="TEXT")
-    description: str | None = option("Description of what is published.", metavar="TEXT")
-    license: str | None = option("License of what is published, such as Apache-2.0.")
-    source: str | None = option("Its origin: a link, a paper.", metavar="TEXT")
+    title: str | None = option("Title; default: network, cut and data.", metavar="TEXT")
+    description: str | None = option("Description.", metavar="TEXT")
+    license: str | None = option("License, such as Apache-2.0.")
+    source: str | None = option("Origin: a link, a paper.", metavar="TEXT")
 
     def described(self) -> dict[str, Any]:
-        """Return what the command line says, by field of ``About``."""
+        """Return the given options, by field of ``About``."""
         return {name: value for name, value in self.of(AboutOptions).items() if value}
 
     def about(self, known: About | None = None) -> About:
@@ -75,13 +73,7 @@ class AboutOptions(Options):
 def sign_published(
     registry: Registry, references: Iterable[str], key: SigningKey | None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Sign new publications; return ``signed`` for ``--json``, empty without a key.
-
-    Args:
-        registry: The registry.
-        references: What was published.
-        key: Signing key, or None.
-    """
+    """Sign published references; return ``signed`` for ``--json``, empty without a key."""
     if key is None:
         return {}
     return {"signed": [signature.to_json() for signature in registry.care.sign(list(references), key)]}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from compatkit.registry import Progress
 
 SHOWN = 20
-"""Most blobs of a plan listed; ``--json`` lists all."""
+"""Blobs of a plan listed; ``--json`` lists all."""
 patterns_argument = argument("[PATTERN]...")
 latest_option = option("Only the latest version of each name.")
 no_results_option = option("Do not copy measured results of pairs.")
@@ -44,15 +44,14 @@ dry_run_option = option("Show what would be copied; nothing is changed.")
 
 
 class RemoteOptions(Options):
-    """How a remote is reached, and what is copied."""
+    """Access to a remote, and what is copied."""
 
     settings: tuple[str, ...] = option(
-        "Option of the remote's file system, such as endpoint_url=http://127.0.0.1:9000; default: its own environment "
-        "variables and files.",
+        "Option of the remote's file system, such as endpoint_url=http://127.0.0.1:9000; may be repeated.",
         "--option",
         metavar="KEY=VALUE",
     )
-    jobs: int = option("Blobs copied at once.", default=8, min=1, max=64)
+    jobs: int = option("Blobs copied in parallel.", default=8, min=1, max=64)
     no_results: bool = no_results_option
     no_aliases: bool = option("Do not change aliases.")
     latest: bool = latest_option
@@ -69,7 +68,7 @@ class PushOptions(RemoteOptions, AdmissionOptions):
 
 @command("push", PushOptions)
 def push_command(options: PushOptions) -> int | None:
-    """Copy components to REMOTE; only what is missing there is copied.
+    """Copy components to REMOTE, without those that it has already.
 
     REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN is a name, a
     glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.

@@ -21,16 +21,15 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 trusted_option = option(
-    "Trust these instead of your own trusted keys (`compatkit keys`): a folder of public keys, a file of one, "
-    "or a key; may be repeated.",
+    "Trust these keys instead of yours: a folder of public keys, a file of one, or a key; may be repeated.",
     metavar="WHOM",
 )
 
 
 class SignatureOptions(Options):
-    """Whose signatures loaded components must carry."""
+    """Signatures required of loaded components."""
 
-    require_signature: bool = option("Refuse what is not signed by a trusted key; implied by --trusted.")
+    require_signature: bool = option("Refuse components without a trusted signature; implied by --trusted.")
     trusted: tuple[str, ...] = trusted_option
 
     @property
@@ -63,8 +62,8 @@ def _named() -> str | None:
     root = None if root is None else normalized(root)
     if root is not None and is_url(root):
         raise UsageError(
-            f"{root} is a remote, but commands need a folder. Copy all of it: `compatkit clone {root} FOLDER`, or "
-            f"some: `compatkit --registry FOLDER pull {root} PATTERN`.",
+            f"{root} is a remote; expected a folder. Copy it: `compatkit clone {root} FOLDER`, or "
+            f"`compatkit --registry FOLDER pull {root} PATTERN`.",
             subject=root,
         )
     return root
@@ -114,8 +113,8 @@ def destination() -> Path:
     own = {folder.split("/")[0] for folder in FOLDERS}
     if root.is_dir() and not {entry.name for entry in root.iterdir()} <= own:
         raise LayoutError(
-            f"{root} is not a registry and holds other files. Make it one anyway with `compatkit init {root}`, "
-            f"or name another folder (--registry, {VARIABLE}).",
+            f"{root} is not a registry and holds other files. Name another folder (--registry, {VARIABLE}), or run "
+            f"`compatkit init {root}`.",
             subject=root,
         )
     check_folder(_above(root), f"the registry {root}")
@@ -139,8 +138,8 @@ def ensure_store(root: Path) -> tuple[Store, bool]:
         return Store.init(root, exist_ok=True), fresh
     except EnvironmentFailure:
         below = [root / name for name in FOLDERS]
-        made = {folder for leaf in below for folder in (leaf, *leaf.parents) if above in folder.parents}
-        for folder in sorted(made, reverse=True) if not (root / MARKER).exists() else ():
+        created = {folder for leaf in below for folder in (leaf, *leaf.parents) if above in folder.parents}
+        for folder in sorted(created, reverse=True) if not (root / MARKER).exists() else ():
             with suppress(OSError):  # not empty, or missing
                 folder.rmdir()
         raise
@@ -162,14 +161,14 @@ def open_or_create_registry(root: Path) -> Registry:
 
 
 def check_target(name: str, kind: Kind, version: str | None = None) -> None:
-    """Raise for a name, a version or a registry that a component of this kind cannot be published under.
+    """Raise if a component of this kind cannot be published under a name and version.
 
     All versions of a name have one kind, because the bare name means the newest version.
 
     Args:
-        name: To publish under.
-        kind: Of the component.
-        version: To publish as, or None.
+        name: Name to publish under.
+        kind: Kind of the component.
+        version: Version to publish, or None.
 
     Raises:
         InvalidName: The name or the version is malformed.
@@ -191,11 +190,10 @@ def check_target(name: str, kind: Kind, version: str | None = None) -> None:
     published = store.manifest(latest).kind
     if published != kind:
         old, new = (word.replace("_", " ") for word in (published, kind))
-        raise UsageError(
-            f"{name}@{latest.version} is of kind {old}, but this would publish kind {new}; as the newest version it "
-            f"would replace the {old} wherever {name} is named. Choose another name.",
-            subject=name,
+        text = (
+            f"{name}@{latest.version} is of kind {old}, and this would be of kind {new}. Choose another name."
         )
+        raise UsageError(text, subject=name)
 
 
 def _above(root: Path) -> Path:

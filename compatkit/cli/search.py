@@ -21,40 +21,41 @@ class SearchOptions(Options):
     pattern: str | None = argument()
     kind: str | None = option("extractor, head, auxiliary_head, adapter, ...")
     tagged: dict[str, str] = option(
-        "A tag; may be repeated.", "--tag", multiple=True, metavar="KEY=VALUE", convert=tags
+        "Tag; may be repeated.", "--tag", multiple=True, metavar="KEY=VALUE", convert=tags
     )
-    model: str | None = option("The blueprint's model, such as 'resnet*'.", metavar="GLOB")
-    channels: int | None = option("A feature width: of an extractor's outputs, a head's inputs.")
-    label: str | None = option("A class, by any of its names.", "--class")
-    anchor: str | None = option("What it was trained against: a digest, or its beginning.", metavar="DIGEST")
-    parent: str | None = option("Its parent: a reference, or a manifest digest.", metavar="REF")
-    text: str | None = option("Words that all occur in title, description, model or tags.", metavar="WORDS")
+    model: str | None = option("Model, such as 'resnet*'.", metavar="GLOB")
+    channels: int | None = option("Width of the features: an extractor's outputs, a head's inputs.")
+    label: str | None = option("Class, by any of its names.", "--class")
+    anchor: str | None = option(
+        "Digest, or its beginning, of a head that it was trained against.", metavar="DIGEST"
+    )
+    parent: str | None = option("Reference or digest of its parent.", metavar="REF")
+    text: str | None = option("Words in title, description, model or tags.", metavar="WORDS")
     latest: bool = option("Only the latest version of each name.")
     withdrawn: bool = option("Include withdrawn versions.")
-    limit: int | None = option(
-        f"Most versions shown.  [default: {SHOWN}; all with --json]", min=0, metavar="N"
-    )
+    limit: int | None = option(f"Versions shown.  [default: {SHOWN}; all with --json]", min=0, metavar="N")
 
 
 @command("search", SearchOptions)
 def search_command(options: SearchOptions) -> int | None:
-    """Search versions; all filters must match.
+    """Find versions that match all filters.
 
-    PATTERN is a glob over whole names, such as 'digits/*.head', or words to find in name, title, description, model
-    or tags, such as resnet.
+    PATTERN is a glob over names, such as 'digits/*.head', or words in name, title, description, model or tags.
     """
     index, pattern = open_store().index, options.pattern
-    most = options.limit if options.limit is not None or options.json else SHOWN
+    limit = options.limit if options.limit is not None or options.json else SHOWN
     as_words = pattern is not None and not is_pattern(pattern) and not {"@", ":"} & {*pattern}
     query = Query(
         kind=options.kind and options.kind.replace(" ", "_"),
         tags=options.tagged,
-        limit=most,
+        limit=limit,
         **{"anywhere" if as_words else "pattern": pattern},
         **options.only(*FILTERS),
     )
     versions = index.search(query)
-    total = len(versions) if most is None or len(versions) < most else max(len(versions), index.count(query))
+    total = (
+        len(versions) if limit is None or len(versions) < limit else max(len(versions), index.count(query))
+    )
     if options.json:
         return emit({"total": total, "components": [version.to_json() for version in versions]})
     if versions:

@@ -14,25 +14,18 @@ from compatkit.errors import KeyFileError
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.trust import configuration
 
-all_option = option("All versions of a name or glob instead of the latest, without withdrawn ones.", "--all")
+all_option = option("All versions instead of the latest, without withdrawn ones.", "--all")
 
 
 class SignOptions(Options):
     """Arguments and options of ``sign``."""
 
     references: tuple[str, ...] = argument(required=True, metavar="REF...")
-    key: str = option(
-        "File of a private key, or the name of one made by `compatkit keys new`.", metavar="KEY"
-    )
-    expires: str | None = option(
-        "When the signature expires: 365d, 12h, 8w, 2y, or 2027-01-31; at the latest with the key.",
-        metavar="WHEN",
-    )
+    key: str = option("File of a private key, or the name of one of `compatkit keys new`.", metavar="KEY")
+    expires: str | None = option("End of the signature: 365d, 12h, 8w, 2y, or 2027-01-31.", metavar="WHEN")
     every: bool = all_option
     unnamed: bool = option("Sign the bytes alone, valid under any name and version.")
-    evidence: bool = option(
-        "Sign the measured results of pairs instead: REF... are extractors and heads, each a reference or a glob."
-    )
+    evidence: bool = option("Sign measured results instead; the two REF are extractors and heads, or globs.")
 
 
 @command("sign", SignOptions)
@@ -45,10 +38,8 @@ def sign_command(options: SignOptions) -> int | None:
     registry = open_registry()
     if options.evidence:
         if len(options.references) != 2 or options.every or options.unnamed:
-            raise click.UsageError(
-                "--evidence takes two REF, extractors and heads, without --all and --unnamed.",
-                click.get_current_context(),
-            )
+            text = "--evidence takes two REF, extractors and heads, without --all and --unnamed."
+            raise click.UsageError(text, click.get_current_context())
         key = open_key(options.key)
         signatures = registry.care.sign_evidence(*options.references, key, expires=options.expires)
     else:
@@ -88,9 +79,7 @@ def open_key(text: str) -> SigningKey:
     if not file.exists():
         if len(Path(text).parts) != 1 or not own.exists():
             raise KeyFileError(
-                f"There is no key {text}: neither a file of this name, nor {own}. `compatkit keys new NAME` makes "
-                "one.",
-                subject=text,
+                f"There is no key {text}, neither here nor at {own}. See `compatkit keys new`.", subject=text
             )
         file = own
     return SigningKey.load(file, passphrase=lambda: ask(f"Passphrase of {file}"))

@@ -21,17 +21,12 @@ if TYPE_CHECKING:
 
 
 class CutOptions(ModelOptions):
-    """Where a model is cut, and what its outputs mean."""
+    """Cut of a model, and class names of its outputs."""
 
     cut: str = option(
-        "Where to cut: a module path such as layer3, or forward_features; `compatkit cuts MODEL` lists them.",
-        metavar="MODULE",
+        "Module after which to cut, such as layer3; see `compatkit cuts MODEL`.", metavar="MODULE"
     )
-    labels: Path | None = option(
-        "Class names in the order of the outputs, one per line; without them the head has no class names.",
-        exists=True,
-        dir_okay=False,
-    )
+    labels: Path | None = option("Class names of the outputs, one per line.", exists=True, dir_okay=False)
 
     def class_names(self) -> list[str] | None:
         """Return the lines of the file of class names, or None without a file.
@@ -62,9 +57,9 @@ class SplitOptions(CutOptions, SigningOptions, AboutOptions, NamedDataOptions):
 
 @command("split", SplitOptions)
 def split_command(options: SplitOptions) -> int | None:
-    """Cut MODEL and show what crosses, with both parts' contracts.
+    """Cut MODEL into an extractor and a head, and show the contracts of both; --publish publishes them.
 
-    MODEL is any of timm's, torchvision's, a plugin's, or ours. The parts must reproduce the whole bitwise.
+    MODEL is a model of timm, torchvision, compatkit or a plugin. The parts must reproduce it bitwise.
     """
     options.check_publishes()
     root, key = None, options.key()
@@ -97,16 +92,8 @@ def split_command(options: SplitOptions) -> int | None:
 def print_parts(
     model: str, cut: str, parts: Mapping[str, Draft], published: Iterable[str], signed: bool = False
 ) -> None:
-    """Print that a cut is exact, both parts, and the published references.
-
-    Args:
-        model: Name of the network.
-        cut: Module after which it was cut.
-        parts: Both parts, by side.
-        published: References, if the parts were published.
-        signed: Whether they were signed.
-    """
-    click.echo(f"{model} cut at {cut}: head(extractor(x)) equals the whole network bitwise")
+    """Print that a cut is exact, both parts, and the published references."""
+    click.echo(f"{model} cut at {cut}: head(extractor(x)) equals the network bitwise")
     for side, part in parts.items():
         click.echo(click.style(side, bold=True))
         rows(part.describe())

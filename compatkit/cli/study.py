@@ -62,9 +62,7 @@ class StudyRunOptions(Options):
     number: str = argument()
     seeds: int = option("Number of seeds, from 0.", min=1, default=5)
     size: str = option("cpu (minutes on two cores) or paper.", default="cpu", metavar="SIZE")
-    arms: str = option(
-        "Some of the study's arms, separated by commas; default: all.", metavar="A,B", default=""
-    )
+    arms: str = option("Arms of the study to run; default: all.", metavar="A,B", default="")
     data: Path | None = option(
         "Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.", metavar="PATH"
     )

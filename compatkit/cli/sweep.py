@@ -19,24 +19,23 @@ class SweepOptions(DataOptions):
     """Arguments and options of ``sweep``."""
 
     recipe: Path = argument()
-    resume: bool = option("Keep the finished runs, and continue with the others.")
+    resume: bool = option("Keep finished runs, and resume the others.")
     launcher: str = option(
-        "What carries out the runs: sequential, process (on this machine), ray (on a cluster), or that of a plugin; "
-        "auto means processes if --workers is given.",
+        "sequential, process (here), ray (on a cluster), or a plugin's; auto: process if --workers is given.",
         default="auto",
     )
     workers: int | None = option("Runs at a time, in processes or on a cluster.", min=1)
     out: Path | None = option(
-        "Folder of records and checkpoints; default: ROOT-sweeps/RECIPE next to the registry.", metavar="DIR"
+        "Folder of records; default: ROOT-sweeps/RECIPE next to the registry.", metavar="DIR"
     )
-    prefix: str | None = option("Publish under this prefix instead of the recipe's.")
+    prefix: str | None = option("Prefix of the parts' names, instead of the recipe's.")
 
 
 @command("sweep", SweepOptions)
 def sweep_command(options: SweepOptions) -> int | None:
-    """Carry out all runs of RECIPE, a TOML file whose table [sweep] lists what varies: train, publish, measure.
+    """Train, publish and measure all variants of RECIPE, a TOML file whose table [sweep] lists what varies.
 
-    A failed run does not end the others, but causes exit code 1.
+    A failed run does not stop the others; the exit code is then 1.
     """
     from compatkit.experiments.sweeps.sweep import Sweep
 

@@ -20,28 +20,24 @@ from compatkit.registry.store import Store
 
 COLORS = {"error": "red", "warning": "yellow"}
 NAMED = 5
-"""Most users of a file that are named; ``--json`` lists all."""
+"""Users of a file that are named; ``--json`` lists all."""
 
 
 class VerifyOptions(Options):
     """Arguments and options of ``verify``."""
 
     patterns: tuple[str, ...] = argument("[PATTERN]...")
-    quick: bool = option("Read only the headers of weights: finds what is missing or truncated.")
-    repair: bool = option(
-        "Repair what is possible, and verify again. Nothing is deleted: damaged files go to quarantine/."
-    )
-    copy: Path | None = option(
-        "Another copy of the registry, to restore lost bytes from.", "--from", metavar="ROOT"
-    )
+    quick: bool = option("Read only the headers of weights: finds missing and truncated files.")
+    repair: bool = option("Repair what is possible, and verify again; damaged files go to quarantine/.")
+    copy: Path | None = option("Copy of the registry, to restore lost files from.", "--from", metavar="ROOT")
 
 
 @command("verify", VerifyOptions)
 def verify_command(options: VerifyOptions) -> int | None:
-    """Check the registry's files for all faults, and show the remedies.
+    """Check all files of the registry, and show each fault with its remedy.
 
-    PATTERN restricts the check to names or NAME@VERSION, each part a glob, and what these need. Exit code 3 if there
-    is an error, not for warnings and infos.
+    PATTERN restricts the check to names or NAME@VERSION, globs allowed, with everything that they need. Exit code 3
+    for errors, not for warnings.
     """
     root = command_line().registry
     store = open_damaged(locate(None) if root is None else Path(root).expanduser())
@@ -69,8 +65,10 @@ def verify_command(options: VerifyOptions) -> int | None:
             "--repair would",
             [("-", _with_users(action.words, action.affected)) for action in planned.actions],
         )
-    left = [(fault.code, _with_users(fault.path, fault.affected), fault.remedy) for fault in planned.left]
-    _list("left to you", [("-", f"{name} {where}: {remedy}") for name, where, remedy in left])
+    left = [
+        f"{fault.code} {_with_users(fault.path, fault.affected)}: {fault.remedy}" for fault in planned.left
+    ]
+    _list("left to you", [("-", text) for text in left])
     known = {(fault.code, fault.path) for fault in planned.left}
     new = [
         fault for fault in after.faults if fault.severity != "info" and (fault.code, fault.path) not in known

@@ -19,7 +19,7 @@ Kept = TypeVar("Kept")
 
 
 def holds(folder: Path, note: str, kind: str) -> bool:
-    """Return whether a folder holds runs; False if it is missing or empty.
+    """Return whether a folder contains runs; False if it is missing or empty.
 
     Args:
         folder: Folder for runs.
@@ -93,8 +93,6 @@ def structured(kind: type[Kept], value: Any, what: str, beside: Mapping[str, Any
         raise FormatError(f"{what} is not a JSON object.", subject=what)
     for name, expected in beside.items():
         if value.get(name) != expected:
-            raise FormatError(
-                f"{what}: {name} is {value.get(name)!r:.80}, and this version reads {expected!r}.",
-                subject=what,
-            )
+            text = f"{what}: {name} is {value.get(name)!r:.80}, and this version reads {expected!r}."
+            raise FormatError(text, subject=what)
     return structure(kind, {name: expected for name, expected in value.items() if name not in beside}, what)

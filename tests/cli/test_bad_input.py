@@ -285,9 +285,9 @@ def test_64_channels_do_not_enter_a_head_of_128(run: Any, resnet: Path, untouche
         ):
             assert word in text
     assert refused.err.startswith(
-        "error [incompatible] resnet/layer2.head@1.0.0 does not fit resnet/layer1.extractor@1.0.0 as it is: "
+        "error [incompatible] resnet/layer2.head@1.0.0 does not fit resnet/layer1.extractor@1.0.0: "
     )
-    assert "it expects 128 channels, got 64 channels (structural level)" in refused.err
+    assert "channels-differ (structural): expected 128 channels, got 64 channels" in refused.err
     found = next(one for one in machine.json["findings"] if one["code"] == "channels-differ")
     assert (
         found["level"] == "structural"

@@ -108,7 +108,7 @@ def test_a_matrix_is_filled_through_a_rung(run: Any) -> None:
             assert "by ridge, fitted on 24 images" in cell["settings"]["adapters"]
             assert cell["restricted"]["count"] == same["restricted"]["count"]
     again = run("matrix", *sides, "--bridge", "ridge")
-    assert again.code == 0 and "4 taken from what was measured before, 0 measured now" in again.out
+    assert again.code == 0 and "4 taken from recorded results, 0 measured now" in again.out
     assert "bridge ridge in 2 cells" in again.out and "bridge" not in run("matrix", *sides).out
     best = run("matrix", *sides, "--bridge", "best", "--html", "page.html", "--json").json["cells"]
     own = [one for one in best if one["settings"]["own"]]

@@ -77,7 +77,7 @@ def test_a_disk_that_fills_up_while_publishing(
     assert said.code == 4 and said.out == ""
     assert (
         "the disk is full; free space" in said.err
-        and f"is kept in {tmp_path / 'state'}: the same command publishes it" in said.err
+        and f"is saved in {tmp_path / 'state'}: the same command publishes it" in said.err
     )
     monkeypatch.setattr(durable, "step", step)
     assert set(whole(parts)) >= set(before) and len(whole(parts)) < len(before) + 5

@@ -64,9 +64,9 @@ def test_the_page_s_commands_run_one_after_the_other(run: Callable[..., Any], di
         said[line] = run(*words[1:])
         assert said[line].code == 0, (line, said[line].err)
     told = [" ".join(one.out.split()) for one in said.values()]
-    assert "0 taken from what was measured before, 4 measured now." in told[0]
-    assert "4 taken from what was measured before, 0 measured now." in told[1]
-    assert "4 taken from what was measured before, 0 measured now." in told[2]
+    assert "0 taken from recorded results, 4 measured now." in told[0]
+    assert "4 taken from recorded results, 0 measured now." in told[1]
+    assert "4 taken from recorded results, 0 measured now." in told[2]
     assert "measured with 2 heads" in told[4]
     assert (digits / "matrix.html").exists() and (digits / "good.csv").read_text().count("\n") >= 1
 

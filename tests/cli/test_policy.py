@@ -25,7 +25,7 @@ def test_a_policy_is_set_and_says_what_it_binds(run: Any, parts: Path) -> None:
         f"policy {EXTRACTOR}: backward, recombination_accuracy 1 on left/test within 0.05 of the bound"
         in words
     )
-    assert f"decided on left/test, 48 images, {DIGEST}" in words and f"binds {EXTRACTOR}" in words
+    assert f"measured on left/test, 48 images, {DIGEST}" in words and f"binds {EXTRACTOR}" in words
     assert said.out.splitlines()[-1] == f"next: compatkit policy test {EXTRACTOR}"
     held = Store.open(parts).policies.of(EXTRACTOR)
     assert held is not None and held.policy is not None and held.policy.data is not None
@@ -73,7 +73,7 @@ def test_the_images_of_a_recipe(run: Any, parts: Path, recipe: Callable[..., Pat
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("set", EXTRACTOR, "--mode", "backward"), "The images to decide on are missing"),
+        (("set", EXTRACTOR, "--mode", "backward"), "Expected images to measure on"),
         (("set", EXTRACTOR, "--mode", "none", "--data", "left"), "leave --data"),
         (("set", "UP", "--mode", "none"), "component name 'UP'"),
         (("set", EXTRACTOR, "--mode", "sideways"), "sideways"),
@@ -197,7 +197,7 @@ def test_training_that_breaks_a_policy_is_refused_with_the_figures(
     other = recipe(('cut = "layer2"', 'cut = "layer1"'))
     said = run("train", other)
     assert said.code == 1 and "[policy-broken]" in said.err and "offered only as 2.0.0" in said.err
-    assert "publishes it without training again" in said.err and "wiring needs-adapter" in said.out
+    assert "To publish it: compatkit publish" in said.err and "wiring needs-adapter" in said.out
     told = run("train", other, "--json")
     assert told.json["error"]["code"] == "policy-broken" and told.json["error"]["report"]["passed"] is False
     assert [str(one) for one in Store.open(parts).versions(EXTRACTOR)] == ["1.0.0"]

@@ -93,11 +93,11 @@ def test_an_interrupted_run_goes_on_with_the_command_that_it_told(
     assert run("train", recipe(LONGER), "--registry", calm).code == 0
     said = interrupted("train", recipe(LONGER), "--registry", torn)
     assert said.code == 130 and said.out == "" and "[interrupted]" in said.err and not torn.exists()
-    line = next(one for one in said.err.splitlines() if one.startswith("1 of 5 steps are kept. To go on: "))
+    line = next(one for one in said.err.splitlines() if one.startswith("1 of 5 steps are saved. To resume: "))
     words = shlex.split(line.split(": ", 1)[1])
     assert words[0] == "compatkit"
     again = run(*words[1:])
-    assert again.code == 0 and "The run goes on after step 1 of 5: " in again.err
+    assert again.code == 0 and "The run resumes after step 1 of 5: " in again.err
     assert versions(torn) == versions(calm)
 
 
@@ -130,7 +130,7 @@ def test_a_folder_that_was_named_keeps_the_state(
     said = untrained(*words, "--prefix", "other")
     assert (
         said.code == 0
-        and "The run is trained: " in said.err
+        and "The run is finished: " in said.err
         and "published other/left.head@1.0.0" in said.out
     )
     assert not tmp_path.joinpath("parts-runs").exists()
@@ -161,7 +161,7 @@ class TestPublishingLater:
         said = run("train", recipe(), "--registry", root, "--seed", 1, "--version", "1.0.0")
         assert said.code == 2 and "[version-exists]" in said.err
         (folder,) = (one for one in folders(root) if (one / STATE).exists())
-        assert f"`compatkit publish {folder}` publishes it without training again" in said.err
+        assert f"To publish it: compatkit publish {folder}" in said.err
         return folder
 
     def test_under_another_name(self, run: Any, recipe: Any, tmp_path: Path, untrained: Any) -> None:
@@ -197,7 +197,7 @@ class TestPublishingLater:
         assert said.code == 0 and "published other/left.head@1.0.0" in said.out
         assert not (folder / STATE).exists()
         told = run("publish", folder)
-        assert told.code == 2 and "is published, as other/left.extractor@1.0.0" in told.err
+        assert told.code == 2 and "is published already, as other/left.extractor@1.0.0" in told.err
 
     def test_what_a_policy_refused(self, run: Any, recipe: Any, parts: Path, untrained: Any) -> None:
         words = "--mode", "backward", "--data", "left/test", "--tolerance", "0"
@@ -311,7 +311,7 @@ def test_a_process_that_is_ended_goes_on_bit_by_bit(
     (folder,) = folders(torn)
     known = checkpoints.status(folder / STATE)
     assert known is not None and 11 <= known.step < 60
-    assert f"{known.step} of 60 steps are kept. To go on: compatkit --registry {torn} train {file}" in err
+    assert f"{known.step} of 60 steps are saved. To resume: compatkit --registry {torn} train {file}" in err
     again = run("--registry", torn, "train", file)
-    assert again.code == 0 and f"goes on after step {known.step} of 60" in again.err
+    assert again.code == 0 and f"resumes after step {known.step} of 60" in again.err
     assert versions(torn) == versions(calm)

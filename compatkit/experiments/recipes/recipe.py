@@ -262,9 +262,7 @@ def check_tensor_file(path: Path, what: str) -> None:
 
     if not path.is_file():
         raise UsageError(
-            f"{what} {path}: {os.strerror(errno.ENOENT)}. Name a safetensors file, relative to the recipe or to the "
-            "current folder.",
-            subject=path,
+            f"{what} {path}: {os.strerror(errno.ENOENT)}. Name a safetensors file.", subject=path
         )
     try:
         read_header(path)

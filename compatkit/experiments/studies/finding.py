@@ -130,7 +130,7 @@ def read_changes(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"A setting is changed by NAME=VALUE, such as steps=100; got {text!r}.")
+            raise UsageError(f"Expected NAME=VALUE, such as steps=100, got {text!r}.")
         changes[name.strip()] = value.strip()
         with suppress(ValueError):
             changes[name.strip()] = json.loads(value)

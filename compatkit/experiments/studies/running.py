@@ -74,7 +74,7 @@ def carry_out(
                 continue
             progress(place, len(wanted), f"{arm}, seed {seed}")
             run = Run(number, arm, seed, settings, shelf)
-            done[arm, seed] = record = _made(installed, run, size)
+            done[arm, seed] = record = _measured(installed, run, size)
             if record.measured:  # skipped runs are tried again next time
                 records.append(folder, record)
                 if run.checkpoint is not None:
@@ -108,8 +108,8 @@ def _kept(folder: Path, plan: Mapping[str, Any], say: Say) -> dict[tuple[str, in
             if other[0].get(name) != plan.get(name)
         ]
         raise UsageError(
-            f"{folder} holds {_runs(len(other))} with other settings ({'; '.join(differences)}), which cannot share a "
-            "table with these. Name another folder with --out.",
+            f"{folder} holds {_runs(len(other))} with other settings ({'; '.join(differences)}). Name another folder "
+            "(--out).",
             subject=folder,
         )
     if recorded:
@@ -118,11 +118,10 @@ def _kept(folder: Path, plan: Mapping[str, Any], say: Say) -> dict[tuple[str, in
 
 
 def _runs(runs: int) -> str:
-    """Return a number of runs in words."""
     return "1 run" if runs == 1 else f"{runs} runs"
 
 
-def _made(installed: InstalledStudy, run: Run, size: str) -> StudyRecord:
+def _measured(installed: InstalledStudy, run: Run, size: str) -> StudyRecord:
     """Carry out one run."""
     import torch
 

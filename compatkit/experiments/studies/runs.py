@@ -49,12 +49,8 @@ class Shelf:
                 plain = name.rstrip("/")
                 if str(error.subject) != plain:  # found but damaged
                     raise
-                raise DataError(
-                    f"Study {self.study} needs the data set {name!r}. {error} Put it into a folder, as the pack "
-                    f"{plain}.npz, a folder of photos or in torchvision's layout, and name the folder with --data. If "
-                    "the name is a setting of the study, --set selects another.",
-                    subject=name,
-                ) from error
+                text = f"Study {self.study} needs the data set {name!r}. {error} Name its folder with --data."
+                raise DataError(text, subject=name) from error
             self._check(data)
             self._read[name] = data
         return self._read[name]
@@ -65,8 +61,7 @@ class Shelf:
             if was != split.digest:
                 raise UsageError(
                     f"{self.folder} holds runs with other images of {split.name} ({_brief(was)}, here "
-                    f"{_brief(split.digest)}), which cannot share a table with these. Name another folder with --out, "
-                    "or the folder of those images with --data.",
+                    f"{_brief(split.digest)}). Name another folder (--out), or those images (--data).",
                     subject=self.folder,
                 )
 

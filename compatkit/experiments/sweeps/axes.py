@@ -30,7 +30,7 @@ EXAMPLES = {
 }
 HEADS = ("heads", "statistics")
 LONGEST = 56
-"""Characters of a name; it stands between the recipe's prefix and the names of the tasks."""
+"""Length limit of a run's name, which is part of the names of its components."""
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ class Axis:
     """One value of the recipe that varies.
 
     Attributes:
-        path: As written: ``"trainer.seed"``, ``"tasks.mnist.cut"``.
+        path: Path as written: ``"trainer.seed"``, ``"tasks.mnist.cut"``.
         values: At least one, all different; JSON values.
     """
 
@@ -64,9 +64,7 @@ def axes_of(tables: Tables, file: Path) -> tuple[Axis, ...]:
             f'for example\n[{SWEEP}]\n"trainer.seed" = [0, 1, 2]'
         )
     if not isinstance(table, Mapping) or not table:
-        raise UsageError(
-            f'{where} must be a table of lists such as "trainer.seed" = [0, 1, 2], got {table!r:.100}.'
-        )
+        raise UsageError(f'{where} must be a table of lists: "trainer.seed" = [0, 1, 2]; got {table!r:.100}.')
     axes: dict[str, Axis] = {}
     for path, values in _flat(table):
         if path in axes:
@@ -88,7 +86,7 @@ def put(tables: Tables, values: Mapping[str, Any], file: Path) -> dict[str, Any]
     """
     recipe = copy.deepcopy({key: value for key, value in tables.items() if key != SWEEP})
     taken: dict[tuple[int, str], str] = {}
-    # What is named as a whole comes first, so that a setting of one regularizer finds it.
+    # Complete lists come first, so that a setting of one regularizer finds it.
     for path in sorted(values, key=lambda name: name.count(".")):
         where = f"{file}: [{SWEEP}]: {path!r}"
         for table, key in _places(recipe, path, where):
@@ -110,20 +108,15 @@ def _flat(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
 
 def _values(values: Any, where: str) -> tuple[Any, ...]:
     if not isinstance(values, list):
-        raise UsageError(
-            f"{where} must be a list of the values that it takes, got {values!r:.100}. A value that all runs have is "
-            "written in the recipe itself."
-        )
+        raise UsageError(f"{where} must be a list of the values that vary, got {values!r:.100}.")
     if not values:
-        raise UsageError(
-            f"{where} is an empty list, so there would be no run. Give it values, or leave it out."
-        )
+        raise UsageError(f"{where} is an empty list. Give it values, or leave it out.")
     seen: set[bytes] = set()
     for value in values:
         try:
             written = dumps(value)
         except FormatError as error:
-            raise UsageError(f"{where} has a value that cannot be kept: {error}") from error
+            raise UsageError(f"{where} has a value that is not JSON: {error}") from error
         if written in seen:
             raise UsageError(f"{where} has the value {value!r:.100} twice; give each value once.")
         seen.add(written)
@@ -173,7 +166,7 @@ def _table(holder: Any, key: Any, where: str) -> dict[str, Any]:
     if isinstance(value, str):
         value = holder[key] = {"name": value}
     if not isinstance(value, dict):
-        raise UsageError(f"{where} leads into {value!r:.100}, which is a value that has no parts.")
+        raise UsageError(f"{where} expects a table, but the recipe has {value!r:.100} there.")
     return value
 
 

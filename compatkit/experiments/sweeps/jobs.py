@@ -220,10 +220,7 @@ def _held(job: Job, folder: Path, registry: Registry | None) -> tuple[RunRecord 
     if record is None:
         return None, ""
     if record.plan != job.plan:
-        return (
-            record,
-            "is done again: its record is of another plan (recipe, data, plugins or versions changed)",
-        )
+        return record, f"is done again: its record is {records.OTHER_PLAN}"
     if record.state != "done":
         before = f"failed before ({record.reason})" if record.state == "failed" else "was interrupted"
         saved = records.checkpoint(folder, job.run).exists()

@@ -37,7 +37,7 @@ def choose(name: str, workers: int | None) -> str:
 
 
 class Launcher:
-    """Carries out runs with what a plugin offers, or one after the other in this process."""
+    """Carries out runs with a plugin, or one after the other in this process."""
 
     def __init__(self, name: str) -> None:
         """Make the plugin's launcher, before any work is done.

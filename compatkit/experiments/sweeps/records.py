@@ -19,6 +19,7 @@ from compatkit.reports.matrix import Matrix
 SCHEMA = 1
 NOTE = "sweep.json"
 """File that marks the folder of a sweep; it describes the axes and the chosen launcher."""
+OTHER_PLAN = "of another plan (recipe, data, plugins or versions changed)"
 _BESIDE = {"schema": SCHEMA, "kind": "sweep-run"}
 _NOTE = {"schema": SCHEMA, "kind": "sweep"}
 
@@ -186,10 +187,8 @@ def check_folder(folder: Path, resume: bool) -> None:
         EnvironmentFailure: It cannot be read.
     """
     if holds(folder, NOTE, "sweep") and not resume:
-        raise UsageError(
-            f"{folder} holds a sweep already. Go on with it (--resume), or name another folder (--out).",
-            subject=folder,
-        )
+        text = f"{folder} holds a sweep already. Resume it (--resume), or name another folder (--out)."
+        raise UsageError(text, subject=folder)
 
 
 def write_note(folder: Path, note: SweepNote) -> None:
@@ -218,8 +217,7 @@ def read_note(folder: Path) -> SweepNote:
     value = read_json(folder / NOTE)
     if value is None:
         raise UsageError(
-            f"{folder} holds no sweep: it has no {NOTE}. A sweep writes its results to <registry>-sweeps/<recipe> next "
-            "to the registry, or to the folder given as out= (--out).",
+            f"{folder} holds no sweep: {NOTE} is missing. The default folder is <registry>-sweeps/<recipe>.",
             subject=folder,
         )
     return structured(SweepNote, value, str(folder / NOTE), _NOTE)

@@ -221,8 +221,5 @@ def _record(folder: Path, plan: RunPlan, notes: list[str]) -> RunRecord:
     if record is not None and record.plan == plan.plan:
         return record
     if record is not None:
-        notes.append(
-            f"{plan.run} is not shown: its record is of another plan (recipe, data, plugins or versions changed), and "
-            "the run was not repeated yet"
-        )
+        notes.append(f"{plan.run} is not shown: its record is {records.OTHER_PLAN}")
     return RunRecord(run=plan.run, values=plan.values, plan=plan.plan, state="planned")
