@@ -20,7 +20,7 @@ def test_resnet18_at_layer3(run: Any, tmp_path: Path, untouched: Any) -> None:
     with untouched(tmp_path):
         said = run("split", "resnet18", "--cut", "layer3")
     assert said.code == 0 and said.out.startswith(
-        "resnet18 cut at layer3: head(extractor(x)) equals the whole network bitwise"
+        "resnet18 cut at layer3: head(extractor(x)) equals the network bitwise"
     )
     for word in ("N x 3 x H x W", "N x 256 x (H + 15) // 16", "14x14 for 224x224", "2,782,784", "N x 1000"):
         assert word in said.out
