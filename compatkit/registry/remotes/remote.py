@@ -62,12 +62,15 @@ class Remote(Target):
 
     Attributes:
         files: Files of the remote.
-        local: Blobs of the local registry. As an origin, the remote fetches only others; as a target, it receives them.
+        local: Blobs of the local registry: those that an origin need not fetch, or those that a target receives. Empty
+            by default.
     """
 
     files: Files
-    local: Objects | None = None
-    _folder: TemporaryDirectory[str] = attrs.field(init=False)
+    _folder: TemporaryDirectory[str] = attrs.field(init=False, factory=lambda: scratch_folder())
+    local: Objects = attrs.field(
+        default=attrs.Factory(lambda self: Objects(Path(self._folder.name)), takes_self=True)
+    )
     _paths: dict[str, list[str]] | None = attrs.field(init=False, default=None)
     _fetched: set[str] = attrs.field(init=False, factory=set)
     _sizes: dict[str, int | None] = attrs.field(init=False, factory=dict)
@@ -75,7 +78,6 @@ class Remote(Target):
     _cached_bytes: int = attrs.field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
-        self._folder = scratch_folder()
         self.where, self.scratch = self.files.url, self._folder.name
         self.references = References(Path(self.scratch))
         self.advice = "Push it there again from a registry that has it, or pull from another remote."
@@ -147,7 +149,7 @@ class Remote(Target):
 
     def size(self, digest: str) -> int | None:
         """Return the size of a blob in bytes, in the local registry or the remote, or None."""
-        local = None if self.local is None else self.local.size(digest)
+        local = self.local.size(digest)
         return local if local is not None else self.sizes([digest])[digest]
 
     def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
@@ -182,11 +184,11 @@ class Remote(Target):
         self.sizes(sorted(further))
 
     def _is_missing(self, digest: str) -> bool:
-        return digest not in self._cached and (self.local is None or self.local.size(digest) is None)
+        return digest not in self._cached and self.local.size(digest) is None
 
     def document(self, digest: str, owner: str) -> bytes:
         """Return the bytes of a document, from the local registry if intact there."""
-        if self.local is not None and self.local.size(digest) is not None:
+        if self.local.size(digest) is not None:
             try:
                 return self.local.read(digest)
             except IntegrityError:
@@ -263,7 +265,6 @@ class Remote(Target):
 
     def copy(self, origin: Origin, blob: ComponentBlob, copied: Copied) -> bool:
         """Upload a verified blob of the local registry, unless the remote has one of its size."""
-        assert self.local is not None
         data = memoryview(self.local.view(blob.digest))
         blob.check_size(len(data))
         if self._sizes.get(blob.digest) == len(data):
