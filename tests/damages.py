@@ -311,7 +311,7 @@ def rows() -> Iterator[tuple[str, Damage]]:
         yield f"result: {name}", Damage(("result",), do, "blob-digest", "alone", "measure again")
         yield (
             f"signature: {name}",
-            Damage(("signature",), do, "signature-damaged", "alone", "can do so again"),
+            Damage(("signature",), do, "signature-damaged", "alone", "its signer can sign again"),
         )
     page = changed(lambda data: data[:4096] + bytes(4096) + data[8192:])
     yield (
@@ -344,7 +344,7 @@ def _missing() -> Iterator[tuple[str, Damage]]:
     )
     yield (
         "blob: writable",
-        Damage(BLOBS, lambda path: path.chmod(0o644), "blob-writable", "alone", "the mode 444"),
+        Damage(BLOBS, lambda path: path.chmod(0o644), "blob-writable", "alone", "to 444"),
     )
 
 
@@ -359,13 +359,13 @@ def _odd() -> Iterator[tuple[str, Damage]]:
     for name, (do, code) in kinds.items():
         yield f"blob: {name}", Damage(NO_RESULT, do, code, "copy", "to quarantine/")
         yield f"result: {name}", Damage(("result",), do, code, "alone", "measure again")
-        yield f"version: {name}", Damage(("new", "next"), do, code, "copy", "as it is in")
-        yield f"alias: {name}", Damage(("alias",), do, code, "alone", "its log says where")
-        yield f"log: {name}", Damage(("log/1", "log/2", "log/3"), do, code, "copy", "as it is in")
-        yield f"pointer: {name}", Damage(("pointer",), do, code, "alone", "as its name says")
-        yield f"policy: {name}", Damage(("policy/1", "policy/3"), do, code, "copy", "as it is in")
+        yield f"version: {name}", Damage(("new", "next"), do, code, "copy", "as in /")
+        yield f"alias: {name}", Damage(("alias",), do, code, "alone", "its log is used instead")
+        yield f"log: {name}", Damage(("log/1", "log/2", "log/3"), do, code, "copy", "as in /")
+        yield f"pointer: {name}", Damage(("pointer",), do, code, "alone", "as in its name")
+        yield f"policy: {name}", Damage(("policy/1", "policy/3"), do, code, "copy", "as in /")
         if do is not as_socket:  # whose name may not be so long
-            yield f"signature: {name}", Damage(("signature",), do, code, "alone", "can do so again")
+            yield f"signature: {name}", Damage(("signature",), do, code, "alone", "its signer can sign again")
         mended = "no" if code == "folder-for-file" else "alone"
         words = "remove it" if code == "folder-for-file" else "stays withdrawn"
         yield f"tombstone: {name}", Damage(("tombstone",), do, code, mended, words)
@@ -373,37 +373,37 @@ def _odd() -> Iterator[tuple[str, Damage]]:
         do = folder_linked_out
         yield (
             f"{place}: a link out",
-            Damage((place,), do, "symlink", "no", "replace it by the file or folder itself"),
+            Damage((place,), do, "symlink", "no", "replace it by its target"),
         )
     remove = shutil.rmtree
     for place in ("tmp", "trash", "quarantine", "locks", "keys", "signatures", "policies"):
         yield (
             f"{place}: removed",
-            Damage((place,), remove, "folder-missing", "alone", f"make the folder {place}/"),
+            Damage((place,), remove, "folder-missing", "alone", f"create the folder {place}/"),
         )
 
 
 def _references() -> Iterator[tuple[str, Damage]]:
     for name, size in {"empty": 0, "torn": 10, "without its name": 71, "without its end": 90}.items():
         do = changed(lambda data, size=size: data[:size])
-        yield f"version: {name}", Damage(VERSIONS, do, "version-torn", "copy", "as it is in")
+        yield f"version: {name}", Damage(VERSIONS, do, "version-torn", "copy", "as in /")
     for name, content in {
         "zero bytes": bytes(72),
         "text": b"../../x\n",
         "upper": b"sha256:" + b"A" * 64 + b"\n",
     }.items():
         do = lambda path, content=content: overwrite(path, content)  # noqa: E731
-        yield f"version: {name}", Damage(VERSIONS, do, "version-content", "copy", "as it is in")
+        yield f"version: {name}", Damage(VERSIONS, do, "version-content", "copy", "as in /")
         yield (
             f"tombstone: {name}",
             Damage(("tombstone", "withdrawal"), do, "tombstone-damaged", "alone", "stays withdrawn"),
         )
-        yield f"alias: {name}", Damage(("alias",), do, "alias-damaged", "alone", "its log says where")
+        yield f"alias: {name}", Damage(("alias",), do, "alias-damaged", "alone", "its log is used instead")
         yield (
             f"log: {name}",
-            Damage(("log/1", "log/2", "log/3"), do, "alias-log-damaged", "copy", "as it is in"),
+            Damage(("log/1", "log/2", "log/3"), do, "alias-log-damaged", "copy", "as in /"),
         )
-        yield f"pointer: {name}", Damage(("pointer",), do, "evidence-damaged", "alone", "as its name says")
+        yield f"pointer: {name}", Damage(("pointer",), do, "evidence-damaged", "alone", "as in its name")
     for name, do in {
         "empty": changed(lambda data: b""),
         "cut off": changed(lambda data: data[:-9]),
@@ -412,11 +412,11 @@ def _references() -> Iterator[tuple[str, Damage]]:
     }.items():
         yield (
             f"policy: {name}",
-            Damage(("policy/1", "policy/2", "policy/3"), do, "policy-damaged", "copy", "as it is"),
+            Damage(("policy/1", "policy/2", "policy/3"), do, "policy-damaged", "copy", "as in /"),
         )
     yield (
         "policy: removed",
-        Damage(("policy/1", "policy/2"), Path.unlink, "policy-gap", "copy", "as it is in"),
+        Damage(("policy/1", "policy/2"), Path.unlink, "policy-gap", "copy", "as in /"),
     )
     unknown = lambda path: path.with_name("Parts@1").write_bytes(b"{}")  # noqa: E731
     yield (
@@ -426,23 +426,23 @@ def _references() -> Iterator[tuple[str, Damage]]:
     other = lambda path: overwrite(path, b"2.0.0 3\n")  # noqa: E731
     yield (
         "alias: other than its log",
-        Damage(("alias",), other, "alias-damaged", "alone", "its log says where"),
+        Damage(("alias",), other, "alias-damaged", "alone", "its log is used instead"),
     )
     yield (
         "log: a move removed",
-        Damage(("log/1", "log/2"), Path.unlink, "alias-log-gap", "copy", "as it is in"),
+        Damage(("log/1", "log/2"), Path.unlink, "alias-log-gap", "copy", "as in /"),
     )
     yield (
         "log: the last move removed",
-        Damage(("log/3",), Path.unlink, "alias-damaged", "copy", "as it is in", "alias"),
+        Damage(("log/3",), Path.unlink, "alias-damaged", "copy", "as in /", "alias"),
     )
     yield (
         "version: removed",
-        Damage(("old",), Path.unlink, "tombstone-orphan", "copy", "as it is in", "tombstone"),
+        Damage(("old",), Path.unlink, "tombstone-orphan", "copy", "as in /", "tombstone"),
     )
     yield (
         "version: removed, an alias left",
-        Damage(("top",), Path.unlink, "alias-dangling", "copy", "as it is in", "alias", ALIAS),
+        Damage(("top",), Path.unlink, "alias-dangling", "copy", "as in /", "alias", ALIAS),
     )
     yield (
         "tombstone: removed",
@@ -451,7 +451,7 @@ def _references() -> Iterator[tuple[str, Damage]]:
     other = lambda path: overwrite(path, path.with_name("1.0.0").read_bytes())  # noqa: E731
     yield (
         "version: a copy of another",
-        Damage(("new", "next"), other, "version-exchanged", "copy", "as it is in"),
+        Damage(("new", "next"), other, "version-exchanged", "copy", "as in /"),
     )
     renamed = lambda path: path.with_name("1.0").write_bytes(b"x")  # noqa: E731
     yield (

@@ -14,8 +14,8 @@ from compatkit.errors import IntegrityError
 from compatkit.registry.layout import locate
 from compatkit.registry.maintenance.check import Soundness, examine, open_damaged
 from compatkit.registry.maintenance.faults import Fault
-from compatkit.registry.maintenance.plan import ActionResult
 from compatkit.registry.maintenance.repair import plan
+from compatkit.registry.maintenance.repair_plan import ActionResult
 from compatkit.registry.store import Store
 
 COLORS = {"error": "red", "warning": "yellow"}

@@ -12,8 +12,8 @@ from compatkit.registry import Progress
 from compatkit.registry.history import HistoryEntry, log
 from compatkit.registry.maintenance.check import Soundness, examine
 from compatkit.registry.maintenance.gc import GRACE, CollectionPlan, plan
-from compatkit.registry.maintenance.plan import RepairPlan
 from compatkit.registry.maintenance.repair import plan as plan_repair
+from compatkit.registry.maintenance.repair_plan import RepairPlan
 from compatkit.registry.usage import Usage, usage
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ def test_a_mistyped_remote_is_not_made(run: Any, parts: Path, remote: str, untou
     assert f"Did you mean {remote}? " in run("push", mistyped).err
     assert not Path(mistyped).exists() and not fsspec.filesystem("memory").exists(mistyped)
     cloned = run("clone", mistyped, parts.parent / "copy")
-    assert cloned.code == 3 and not (parts.parent / "copy").exists()
+    assert cloned.code == 2 and not (parts.parent / "copy").exists()
     assert run("push", mistyped, "--create", "--dry-run").code == 0
     assert not Path(mistyped).exists() and not fsspec.filesystem("memory").exists(mistyped)
 
@@ -120,7 +120,7 @@ def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory:
     system = fsspec.filesystem("memory")
     system.pipe_file(path, system.cat_file(path)[:-1] + b"?")
     said = run("--registry", tmp_path / "new", "pull", memory)
-    assert said.code == 3 and digest in said.out and "got sha256:" in " ".join(said.out.split())
+    assert said.code == 2 and digest in said.out and "got sha256:" in " ".join(said.out.split())
     assert EXTRACTOR in Store.open(tmp_path / "new").names()
     assert HEAD not in Store.open(tmp_path / "new").names()
 
@@ -204,7 +204,7 @@ def test_text_from_a_remote_cannot_drive_the_terminal(
     fsspec.filesystem("memory").pipe_file(f"{memory}/refs/{HEAD}/@tombstones/1.0.0", escape)
     fsspec.filesystem("memory").pipe_file(f"{memory}/refs/{EXTRACTOR}/@versions/1.0.0", b"\x1b[31m\n")
     said = run("--registry", tmp_path / "new", "pull", memory)
-    assert said.code == 3 and "red" in said.out and "\x1b" not in said.out + said.err
+    assert said.code == 2 and "red" in said.out and "\x1b" not in said.out + said.err
 
 
 def test_components_go_through_an_image_layout(run: Any, parts: Path, tmp_path: Path, untouched: Any) -> None:
@@ -228,8 +228,8 @@ def test_components_go_through_an_image_layout(run: Any, parts: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("pull", "oci-layout://nowhere"), 3, "is no OCI image layout"),
-        (("pull", "oci-layout://parts"), 3, "is no OCI image layout"),
+        (("pull", "oci-layout://nowhere"), 2, "is no OCI image layout"),
+        (("pull", "oci-layout://parts"), 2, "is no OCI image layout"),
     ],
 )
 def test_what_is_no_layout_leaves_nothing(

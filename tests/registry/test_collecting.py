@@ -22,7 +22,7 @@ from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.care import Care
-from compatkit.registry.maintenance import leftovers
+from compatkit.registry.maintenance import ages
 from compatkit.registry.maintenance.gc import Collected, CollectionPlan, plan
 from compatkit.registry.reach import names
 from compatkit.registry.store import Store
@@ -483,12 +483,12 @@ def linked_evidence(store: Store) -> str:
 def flipped_manifest(store: Store) -> str:
     path = manifest_file(store)
     overwrite(path, path.read_bytes().replace(b"extractor", b"extracto\x00"))
-    return "holds other bytes than its name promises"
+    return "has the digest"
 
 
 def truncated_manifest(store: Store) -> str:
     overwrite(manifest_file(store), b"")
-    return "holds other bytes than its name promises"
+    return "has the digest"
 
 
 def missing_manifest(store: Store) -> str:
@@ -511,13 +511,13 @@ def missing_parent(store: Store) -> str:
 def damaged_record(store: Store) -> str:
     path = store.objects.path(store.manifest("user").training["run"]["blob"])
     overwrite(path, path.read_bytes()[:-1] + b" ")
-    return "holds other bytes than its name promises"
+    return "has the digest"
 
 
 def damaged_pointer(store: Store) -> str:
     (pointer,) = (path for path in (store.root / "evidence").rglob("*") if path.is_file())
     overwrite(pointer, b"sha256:" + b"0" * 64 + b"\n")
-    return "should hold the digest in its name"
+    return "expected the digest in its name"
 
 
 def missing_result(store: Store) -> str:
@@ -717,7 +717,7 @@ def test_a_clock_that_runs_ahead_of_the_file_system_collects_nothing(
 ):
     lonely = unused(store)
     ahead = time.time() + 10 * DAY
-    monkeypatch.setattr(leftovers.time, "time", lambda: ahead)
+    monkeypatch.setattr(ages.time, "time", lambda: ahead)
     found = plan(store)
     assert digests(found.blobs) == {lonely}  # a plan cannot know
     assert found.apply().moved == [] and store.objects.size(lonely) == 22
@@ -729,7 +729,7 @@ def test_a_clock_that_was_set_back_collects_nothing(store: Store, monkeypatch: p
     age(store, store.objects.path(lonely))
     found = plan(store)
     behind = time.time() - 10 * DAY
-    monkeypatch.setattr(leftovers.time, "time", lambda: behind)
+    monkeypatch.setattr(ages.time, "time", lambda: behind)
     assert found.apply().moved == [] and plan(store).is_empty
 
 

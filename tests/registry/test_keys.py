@@ -436,7 +436,7 @@ def test_a_folder_that_everybody_may_write_to_is_warned_of(tmp_path: Path) -> No
 
 
 def test_too_many_files_are_no_folder_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compatkit.registry.signing.trust.MOST", 2)
+    monkeypatch.setattr("compatkit.registry.signing.trust.FILE_LIMIT", 2)
     for number in range(3):
         (tmp_path / f"{number}.pub").write_text("")
     with pytest.raises(KeyFileError, match="at most 2"):

@@ -10,9 +10,9 @@ from handmade import HEX, child_of, part
 
 from compatkit.contracts.manifest import Edge, Manifest, Parent, Payload, to_bytes
 from compatkit.foundation.codec import digest
+from compatkit.registry.maintenance.blob_users import BlobUsers
 from compatkit.registry.maintenance.blobs import missing_code
 from compatkit.registry.maintenance.references import Published
-from compatkit.registry.maintenance.uses import Uses
 from compatkit.registry.names import Version
 
 
@@ -41,10 +41,10 @@ DOCUMENTS = {digest(to_bytes(one)): to_bytes(one) for one in (ORIGIN, MINE, FIRS
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=["as kin first", "as a part first"])
 def test_weights_of_its_parts_are_needed_in_whatever_order_they_are_reached(names: tuple[str, str]) -> None:
     """The extractor of the pair is also what the other head once came from."""
-    uses = Uses(DOCUMENTS.get)
+    uses = BlobUsers(DOCUMENTS.get)
     versions = sorted([published(names[0], FIRST), published(names[1], PAIR)], key=str)
     uses.follow_versions(versions, ())
-    codes = {number: missing_code(uses.of[f"sha256:{HEX[number]}"]) for number in range(2, 7)}
+    codes = {number: missing_code(uses.uses[f"sha256:{HEX[number]}"]) for number in range(2, 7)}
     assert codes == {
         2: "kin-missing",
         3: "blob-missing",
@@ -56,6 +56,6 @@ def test_weights_of_its_parts_are_needed_in_whatever_order_they_are_reached(name
 
 
 def test_without_the_recombination_they_are_kin() -> None:
-    uses = Uses(DOCUMENTS.get)
+    uses = BlobUsers(DOCUMENTS.get)
     uses.follow_versions([published("a", FIRST)], ())
-    assert missing_code(uses.of[f"sha256:{HEX[3]}"]) == "kin-missing"
+    assert missing_code(uses.uses[f"sha256:{HEX[3]}"]) == "kin-missing"

@@ -38,8 +38,8 @@ from compatkit.errors import CompatkitError, LayoutError, UsageError
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.check import Soundness, examine, open_damaged
-from compatkit.registry.maintenance.plan import RepairPlan
 from compatkit.registry.maintenance.repair import plan
+from compatkit.registry.maintenance.repair_plan import RepairPlan
 from compatkit.registry.names import Version
 from compatkit.registry.store import Store
 
@@ -322,9 +322,9 @@ def test_a_bad_copy_is_not_taken(parts: Parts, folder: str) -> None:
 
 
 def test_large_blobs_are_copied_in_pieces(parts: Parts, copy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compatkit.registry.maintenance import plan as planning
+    from compatkit.registry.maintenance import repair_plan
 
-    monkeypatch.setattr(planning, "PIECE", 1000)
+    monkeypatch.setattr(repair_plan, "PIECE", 1000)
     (parts.root / parts.path("weights")).unlink()
     written: list[str] = []
     monkeypatch.setattr(durable, "step", lambda operation, path: written.append(operation))

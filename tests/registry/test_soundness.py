@@ -206,11 +206,11 @@ def changed_manifest(**changes: Any) -> Callable[[Parts], bytes]:
         (
             lambda parts: changed_manifest()(parts).replace(b",", b", "),
             "manifest-canonical",
-            "written canonically",
+            "canonical encoding",
         ),
-        (lambda parts: weights(3), "version-target", "points at"),
-        (lambda parts: dumps({"accuracy": 0.5}), "version-target", "points at"),
-        (lambda parts: b"[]\n", "version-target", "points at"),
+        (lambda parts: weights(3), "version-target", "points to"),
+        (lambda parts: dumps({"accuracy": 0.5}), "version-target", "points to"),
+        (lambda parts: b"[]\n", "version-target", "points to"),
     ],
 )
 def test_a_version_of_something_else_than_a_manifest(
@@ -425,15 +425,15 @@ def test_a_blob_that_vanishes_while_it_is_read_is_missing(
 
 def test_circles_of_parents_end(parts: Parts) -> None:
     """A circle cannot be made, for each would have to hold the other's sha256; a reader that believes is tried here."""
+    from compatkit.registry.maintenance.blob_users import BlobUsers
     from compatkit.registry.maintenance.references import Published
-    from compatkit.registry.maintenance.uses import Uses
     from compatkit.registry.names import Version
 
     one, two = ("sha256:" + digit * 64 for digit in "12")
     content = {one: dumps({"parents": [{"component": two}]}), two: dumps({"parents": [{"component": one}]})}
-    uses = Uses(content.get)
+    uses = BlobUsers(content.get)
     uses.follow_versions([Published("a", Version(1, 0, 0), one, "a@1.0.0")], ())
-    assert uses.of.keys() == content.keys()
+    assert uses.uses.keys() == content.keys()
 
 
 def test_the_table_of_codes_is_complete_and_every_code_is_shown() -> None:
@@ -476,7 +476,7 @@ def test_a_document_that_is_too_large_is_none(parts: Parts, monkeypatch: pytest.
 
     monkeypatch.setattr(blobs, "MAX_BYTES", 20)
     found = {one.code: one for one in examine(parts.store).faults}
-    assert found.keys() == {"version-target"} and "more than a document has" in found["version-target"].what
+    assert found.keys() == {"version-target"} and "too many for a document" in found["version-target"].what
     monkeypatch.setattr(blobs, "MAX_BYTES", 10)
     assert {one.code for one in examine(parts.store).faults} == {"version-target", "result-format"}
 

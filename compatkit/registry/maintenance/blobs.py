@@ -16,10 +16,11 @@ from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
+from compatkit.registry.blobs import blob_path
+from compatkit.registry.maintenance.blob_users import BlobUse, BlobUsers
 from compatkit.registry.maintenance.contents import Content, checked_header, read_content
-from compatkit.registry.maintenance.faults import answer, odd_kind
+from compatkit.registry.maintenance.faults import odd_kind, os_message
 from compatkit.registry.maintenance.survey import Survey
-from compatkit.registry.maintenance.uses import BlobUse, Uses
 from compatkit.registry.names import Version
 from compatkit.registry.scan import Aside, Blob, scan
 from compatkit.registry.weights.header import Header
@@ -35,24 +36,24 @@ class BlobChecks:
     Attributes:
         deep: Whether to compare contents with digests; JSON documents are always compared.
         total: Bytes of all blobs, for ``progress``.
-        progress: Called with bytes done, bytes in all, and what is being read.
-        uses: Users of each blob.
-        amount: Bytes read.
+        progress: Called with bytes done, total bytes, and what is being read.
+        users: Users of each blob.
+        bytes_read: Bytes read.
     """
 
     survey: Survey
     deep: bool
     total: int
     progress: Progress | None
-    uses: Uses = attrs.field(init=False)
-    amount: int = 0
+    users: BlobUsers = attrs.field(init=False)
+    bytes_read: int = 0
     _done: int = 0
     _seen: dict[str, str] = attrs.field(factory=dict)
     _failed: dict[str, str] = attrs.field(factory=dict)
-    _behind: dict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
+    _affected_by_folder: dict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
 
     def __attrs_post_init__(self) -> None:
-        self.uses = Uses(self.document)
+        self.users = BlobUsers(self.document)
 
     def document(self, digest: str) -> bytes | None:
         """Return the bytes of a JSON blob; None if unreadable, which is reported later."""
@@ -62,7 +63,7 @@ class BlobChecks:
         try:
             content = self.survey.content(blob(digest).path)
         except (EnvironmentFailure, IntegrityError) as error:
-            self._failed[digest] = answer(error)
+            self._failed[digest] = os_message(error)
             return None
         if content is None:
             return None
@@ -71,9 +72,9 @@ class BlobChecks:
         return content if self._seen[digest] == digest else None
 
     def manifest(self, digest: str) -> Manifest | None:
-        """Return a manifest, read again unless it was read just now; None unless intact."""
-        if digest in self.uses.recent or not digest or self._seen.get(digest, digest) != digest:
-            return self.uses.recent.get(digest)
+        """Return a manifest, read again unless read recently; None unless intact."""
+        if digest in self.users.recent or not digest or self._seen.get(digest, digest) != digest:
+            return self.users.recent.get(digest)
         with suppress(EnvironmentFailure, IntegrityError):  # reported by the check of its users
             content = self.survey.content(blob(digest).path, MAX_BYTES + 1)
             if content is not None and digest_of(content) == digest:
@@ -84,22 +85,24 @@ class BlobChecks:
         """Check blobs, then report faults of documents and of unreadable folders."""
         for digest in sorted(digests):
             self._check(digest)
-        for code, digest, what in self.uses.faults:
+        for code, digest, what in self.users.faults:
             self._report_document(code, digest, what)
         for path, (code, what) in sorted(self.survey.blocked.items()):
             name = path.removeprefix("refs/").partition("/@")[0] if path.startswith("refs/") else ""
-            self.survey.findings.add(code, path, what, self._behind[path] or ([name] if name else []))
+            self.survey.findings.add(
+                code, path, what, self._affected_by_folder[path] or ([name] if name else [])
+            )
 
     def _report_document(self, code: str, digest: str, what: str) -> None:
         roles = {"result"} if code == "result-format" else {"version", "parent"}
-        uses = [use for use in self.uses.of[digest] if use.role in roles]
+        uses = [use for use in self.users.uses[digest] if use.role in roles]
         version = next((use.user for use in uses if use.role == "version"), None)
-        place = blob(digest)
+        entry = blob(digest)
         if code == "version-target" and version is not None:
             name, _, number = version.partition("@")
-            place = self.survey.names[name].versions[Version.parse(number)]
-            what = f"it points at {digest}: {what}"
-        self.survey.findings.add(code, place, what, [use.user for use in uses])
+            entry = self.survey.names[name].versions[Version.parse(number)]
+            what = f"it points to {digest}: {what}"
+        self.survey.findings.add(code, entry, what, [use.user for use in uses])
 
     def _state(self, digest: str) -> os.stat_result | None:
         known = self.survey.blobs.get(digest)
@@ -118,44 +121,44 @@ class BlobChecks:
         return state
 
     def _check(self, digest: str) -> None:
-        place, findings = blob(digest), self.survey.findings
+        entry, findings = blob(digest), self.survey.findings
         state = self._state(digest)
         if digest in self.survey.odd:
             code, what = self.survey.odd[digest]
-            findings.add(code, place, what, self.uses.users(digest))
+            findings.add(code, entry, what, self.users.of(digest))
             return
         if state is None:
-            if not self._report_missing(place) and self._state(digest) is not None:
+            if not self._report_missing(entry) and self._state(digest) is not None:
                 self._check(digest)  # gc moved it out and back
             return
         if os.name != "nt" and state.st_mode & 0o222:
             what = f"mode {state.st_mode & 0o7777:o}; blobs are written once and read-only"
-            findings.add("blob-writable", place, what, self.uses.users(digest))
+            findings.add("blob-writable", entry, what, self.users.of(digest))
         if digest in self._failed:
-            findings.add("unreadable", place, self._failed[digest], self.uses.users(digest))
+            findings.add("unreadable", entry, self._failed[digest], self.users.of(digest))
             return
         try:
-            self._check_content(place, state)
+            self._check_content(entry, state)
         except FileNotFoundError:
             del self.survey.blobs[digest]
             if self._state(digest) is None:
-                self._report_missing(place)
+                self._report_missing(entry)
         except (OSError, EnvironmentFailure, IntegrityError) as error:
-            findings.add("unreadable", place, answer(error), self.uses.users(digest))
+            findings.add("unreadable", entry, os_message(error), self.users.of(digest))
 
-    def _check_content(self, place: Blob, state: os.stat_result) -> None:
-        digest = place.digest
-        uses = self.uses.of.get(digest, [])
+    def _check_content(self, entry: Blob, state: os.stat_result) -> None:
+        digest = entry.digest
+        uses = self.users.uses.get(digest, [])
         wrong = {use.size for use in uses if use.size not in (None, state.st_size)}
         promised = any(use.payload is not None for use in uses) and (self.deep or not wrong)
-        header = checked_header(self.survey.root / place.path) if promised else None
+        header = checked_header(self.survey.root / entry.path) if promised else None
         content = None
         if digest in self._seen:
             actual = self._seen[digest]
         elif self.deep:
             where = header if isinstance(header, Header) else None
             content = read_content(
-                self.survey.root / place.path,
+                self.survey.root / entry.path,
                 self.survey.root,
                 lambda size: self._count(size, digest),
                 where,
@@ -167,25 +170,25 @@ class BlobChecks:
         findings = self.survey.findings
         if actual != digest:
             what = f"expected {digest}, got {actual} ({state.st_size:,} bytes)"
-            findings.add("blob-digest", place, what, self.uses.users(digest))
+            findings.add("blob-digest", entry, what, self.users.of(digest))
         elif wrong:
             affected = [use.user for use in uses if use.size in wrong]
             stated = ", ".join(f"{size:,}" for size in sorted(size for size in wrong if size is not None))
-            findings.add("blob-size", place, f"expected {stated} bytes, got {state.st_size:,}", affected)
+            findings.add("blob-size", entry, f"expected {stated} bytes, got {state.st_size:,}", affected)
         elif isinstance(header, str):
-            findings.add("payload-header", place, header, self.uses.users(digest))
+            findings.add("payload-header", entry, header, self.users.of(digest))
         elif header is not None:
-            self._check_payload(place, uses, header, content)
+            self._check_payload(entry, uses, header, content)
         if (
             actual == digest
             and state.st_size > MAX_BYTES
             and (roles := DOCUMENTS & {use.role for use in uses})
         ):
             code = "result-format" if roles == {"result"} else "version-target"
-            self.uses.faults.append((code, digest, f"{state.st_size:,} bytes are more than a document has"))
+            self.users.faults.append((code, digest, f"{state.st_size:,} bytes are too many for a document"))
 
     def _check_payload(
-        self, place: Blob, uses: list[BlobUse], header: Header, content: Content | None
+        self, entry: Blob, uses: list[BlobUse], header: Header, content: Content | None
     ) -> None:
         findings = self.survey.findings
         for promise in dict.fromkeys(use.payload for use in uses if use.payload is not None):
@@ -193,49 +196,49 @@ class BlobChecks:
             if (promise.count, promise.tensors) != (len(header.tensors), tensors):
                 what = f"expected {promise.count} tensors {promise.tensors}, got {len(header.tensors)}, {tensors}"
                 affected = [use.user for use in uses if use.payload == promise]
-                findings.add("payload-tensors", place, what, affected)
+                findings.add("payload-tensors", entry, what, affected)
 
-    def _report_missing(self, place: Blob) -> bool:
+    def _report_missing(self, entry: Blob) -> bool:
         """Report a missing blob; return False if it has come back."""
-        digest, findings = place.digest, self.survey.findings
-        users = self.uses.users(digest)
+        digest, findings = entry.digest, self.survey.findings
+        users = self.users.of(digest)
         if not users:
-            return True  # gc moved it out meanwhile
-        above = (str(path) for path in Path(place.path).parents)
+            return True  # gc moved it out in the meantime
+        above = (str(path) for path in Path(entry.path).parents)
         if blocked := next((path for path in above if path in self.survey.blocked), None):
-            self._behind[blocked].extend(users)
+            self._affected_by_folder[blocked].extend(users)
             return True
         trash, quarantine = (self._copies(folder, digest) for folder in ("trash", "quarantine"))
         copy = next((path for path in (*trash, *quarantine) if self._is_good(path, digest)), None)
-        if os.path.lexists(self.survey.root / place.path):
+        if os.path.lexists(self.survey.root / entry.path):
             return False
-        code = missing_code(self.uses.of[digest])
+        code = missing_code(self.users.uses[digest])
         if code == "blob-collected" and quarantine:
             code = "blob-missing"  # it was damaged, not collected
         if copy in trash:
-            findings.add("blob-in-trash", place, f"it is in {copy}", users)
+            findings.add("blob-in-trash", entry, f"it is in {copy}", users)
         elif copy is not None:
-            remedy = "--repair puts that copy back in its place"
-            findings.add(code, place, f"a good copy is in {copy}", users, remedy)
+            remedy = "--repair restores that copy"
+            findings.add(code, entry, f"a good copy is in {copy}", users, remedy)
         else:
-            what = "not there, and no good copy of it in trash/ or quarantine/"
-            findings.add(code, place, what, users)
+            what = "missing, and no good copy in trash/ or quarantine/"
+            findings.add(code, entry, what, users)
         return True
 
     def _copies(self, folder: str, digest: str) -> list[str]:
-        """Return the copies of this blob in ``trash`` or ``quarantine``, listed again."""
+        """Return the paths of copies of a blob in ``trash`` or ``quarantine``, listed again."""
         if folder in self.survey.blocked:
             return []
         return [
-            place.path
-            for place in scan(self.survey.root, folder)
-            if isinstance(place, Aside) and place.file.startswith(digest[7:])
+            entry.path
+            for entry in scan(self.survey.root, folder)
+            if isinstance(entry, Aside) and entry.file.startswith(digest[7:])
         ]
 
     def _is_good(self, path: str, digest: str) -> bool:
         try:
             if not self.deep:
-                sizes = {use.size for use in self.uses.of.get(digest, []) if use.size is not None}
+                sizes = {use.size for use in self.users.uses.get(digest, []) if use.size is not None}
                 return sizes <= {os.lstat(self.survey.root / path).st_size}
             content = read_content(self.survey.root / path, self.survey.root)
             return content.digest == digest
@@ -243,7 +246,7 @@ class BlobChecks:
             return False
 
     def _count(self, size: int, digest: str) -> None:
-        self.amount += size
+        self.bytes_read += size
         self._tick(size, digest)
 
     def _tick(self, size: int, digest: str) -> None:
@@ -253,8 +256,8 @@ class BlobChecks:
 
 
 def blob(digest: str) -> Blob:
-    """Return the place of a blob."""
-    return Blob(f"blobs/sha256/{digest[7:9]}/{digest[7:]}", digest)
+    """Return the entry of a blob."""
+    return Blob(blob_path(digest), digest)
 
 
 def missing_code(uses: Iterable[BlobUse]) -> str:

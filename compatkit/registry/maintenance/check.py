@@ -1,6 +1,6 @@
 """Verification: find all faults in a registry's files without changing anything.
 
-Damage does not stop it, and contents are checked before they are trusted.
+It continues after damage, and checks contents before it trusts them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from compatkit.foundation.display import Shown
 from compatkit.registry import Progress
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, LayoutTooNew, inspect
 from compatkit.registry.maintenance.blobs import BlobChecks
-from compatkit.registry.maintenance.faults import CODES, Fault, Findings, answer
+from compatkit.registry.maintenance.faults import CODES, Fault, Findings, os_message
 from compatkit.registry.maintenance.references import (
     Numbers,
     check_aliases,
@@ -59,7 +59,7 @@ class Soundness(Shown):
 
     Attributes:
         root: Folder of the registry.
-        faults: Errors, then warnings, then infos; each by path.
+        faults: Errors, then warnings, then infos; each group sorted by path.
         patterns: Patterns that were checked; empty for everything.
         deep: Whether all contents were compared with their digests.
         versions: Number of versions checked.
@@ -82,12 +82,8 @@ class Soundness(Shown):
     def __str__(self) -> str:
         read = ", ".join(f"{getattr(self, name):,} {name}" for name in _COUNTED)
         lines = [f"{'sound' if self.sound else 'not sound'}; read {read}", f"registry {self.root}"]
-        return "\n".join(
-            [
-                *lines,
-                *(f"{fault.severity:<7}  {fault.code}  {fault.path}: {fault.what}" for fault in self.faults),
-            ]
-        )
+        lines += [f"{fault.severity:<7}  {fault.code}  {fault.path}: {fault.what}" for fault in self.faults]
+        return "\n".join(lines)
 
     @property
     def sound(self) -> bool:
@@ -120,17 +116,17 @@ def examine(
     deep: bool = True,
     progress: Progress | None = None,
 ) -> Soundness:
-    """Verify a registry's files; changes nothing.
+    """Verify a registry's files; change nothing.
 
-    Other processes may publish and collect garbage meanwhile; what they add or move is not a fault.
+    Other processes may publish and collect garbage at the same time; files that they add or move are not faults.
 
     Args:
         store: The registry.
-        patterns: Names or ``NAME@VERSION``, each part a glob, to restrict the check to these and what they need. None
-            or empty checks every file.
-        deep: Compare all contents with their digests. If False, only headers of weights are read: this finds missing,
-            truncated and misplaced files; manifests and results are compared anyway.
-        progress: Called with bytes done, bytes in all, and what is being read.
+        patterns: Names or ``NAME@VERSION``, each part a glob: only these components and everything they refer to are
+            checked. None or empty checks every file.
+        deep: Whether to compare all contents with their digests. If False, only headers of weights are read, which
+            finds missing, truncated and misplaced files; manifests and results are always compared.
+        progress: Called with bytes done, total bytes, and what is being read.
 
     Raises:
         NotFound: A pattern matches nothing.
@@ -148,34 +144,34 @@ def examine(
         check_policies(survey)
     total = sum(state.st_size for state in survey.blobs.values())
     blobs = BlobChecks(survey, deep, total, progress)
-    uses = blobs.uses
-    uses.naming = bool(survey.results or wanted.patterns)
+    users = blobs.users
+    users.with_functions = bool(survey.results or wanted.patterns)
     versions = read_versions(survey, wanted.version)
     withdrawn = {version for version in versions if version.version in survey.names[version.name].tombstones}
-    uses.follow_versions(versions, withdrawn, then=Numbers(survey, versions, blobs.manifest).check)
+    users.follow_versions(versions, withdrawn, then=Numbers(survey, versions, blobs.manifest).check)
     check_tombstones(survey, wanted.version)
-    check_aliases(survey, wanted.whole_name)
+    check_aliases(survey, wanted.all_versions)
     if wanted.patterns:
-        known, signed = uses.functions.keys(), {version.digest[7:] for version in versions}
+        known, signed = users.functions.keys(), {version.digest[7:] for version in versions}
         survey.look(
             "evidence", wanted=lambda path: path.count("/") < 2 or not known.isdisjoint(path.split("/"))
         )
         survey.look("signatures", wanted=lambda path: path.rpartition("/")[2] in signed)
-    results = check_results(survey, uses.label)
-    uses.follow_results(results)
-    check_signatures(survey, uses.users)
-    blobs.check_all({*uses.of, *survey.blobs, *survey.odd})
-    _report_leftovers(survey)
+    results = check_results(survey, users.label)
+    users.follow_results(results)
+    check_signatures(survey, users.of)
+    blobs.check_all({*users.uses, *survey.blobs, *survey.odd})
+    _report_set_aside(survey)
     report = Soundness(
         store.root,
         survey.findings.sorted(),
         wanted.patterns,
         deep,
         len(versions),
-        uses.manifests,
+        users.manifests,
         len(results),
         len(survey.blobs),
-        blobs.amount,
+        blobs.bytes_read,
     )
     if not report.sound and store.index.path.exists():
         with suppress(IntegrityError, EnvironmentFailure):
@@ -199,29 +195,25 @@ class _Wanted:
                 )
 
     def folder(self, path: str) -> bool:
-        """Return whether to look into a folder below ``refs``: any version of its name is checked."""
+        """Return whether to look into a folder in ``refs``, as at least one version of its name is checked."""
         name, inside, _ = path.removeprefix("refs/").partition("/@")
         names = [pattern.partition("@")[0] for pattern in self.patterns]
         return not (names and inside) or any(fnmatchcase(name, each) for each in names)
 
-    def whole_name(self, name: str) -> bool:
-        """Return whether all versions of a name are checked, and so its aliases."""
+    def all_versions(self, name: str) -> bool:
+        """Return whether all versions of a name are checked, and therefore its aliases."""
         return not self.patterns or any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
     def version(self, name: str, version: Version) -> bool:
         """Return whether a version is checked."""
-        return self.whole_name(name) or self.whole_name(f"{name}@{version}")
+        return self.all_versions(name) or self.all_versions(f"{name}@{version}")
 
     def check(self, survey: Survey) -> None:
         """Raise for a pattern that matches nothing."""
-        known = [
-            (name, version) for name, files in survey.names.items() for version in (None, *files.versions)
-        ]
+        known = [*survey.names]
+        known += [f"{name}@{version}" for name, files in survey.names.items() for version in files.versions]
         for pattern in self.patterns:
-            only = _Wanted((pattern,))
-            if not any(
-                only.whole_name(name if version is None else f"{name}@{version}") for name, version in known
-            ):
+            if not any(fnmatchcase(label, pattern) for label in known):
                 raise NotFound(
                     f"{pattern!r:.100} matches no component of {survey.root}; see `compatkit ls`.",
                     subject=pattern,
@@ -232,7 +224,7 @@ def open_damaged(root: str | os.PathLike[str]) -> Store:
     """Open a registry for verification even if its ``compatkit.json`` is damaged or missing.
 
     Raises:
-        LayoutError: The folder holds neither that file nor references and blobs, or its layout is newer.
+        LayoutError: The folder has neither that file nor references and blobs, or its layout is newer.
     """
     from compatkit.registry.store import Store
 
@@ -251,16 +243,16 @@ def open_damaged(root: str | os.PathLike[str]) -> Store:
 
 def _check_marker(findings: Findings, root: Path) -> None:
     if not os.path.lexists(root / MARKER):
-        findings.add("marker-missing", MARKER, "without it the folder is no registry")
+        findings.add("marker-missing", MARKER, "without it, the folder is not a registry")
         return
     try:
         inspect(root)
     except CompatkitError as error:
         code = "unreadable" if isinstance(error.__cause__, OSError) else "marker-damaged"
-        findings.add(code, MARKER, answer(error))
+        findings.add(code, MARKER, os_message(error))
 
 
-def _report_leftovers(survey: Survey) -> None:
+def _report_set_aside(survey: Survey) -> None:
     for folder, code in (("tmp", "drafts"), ("trash", "trash"), ("quarantine", "quarantine")):
         if states := survey.aside[folder].values():
             files = "1 file" if len(states) == 1 else f"{len(states):,} files"

@@ -1,4 +1,4 @@
-"""Read the content of a blob, in pieces of bounded size."""
+"""Hash the content of a blob, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from compatkit.registry.weights.header import Header, read_header
 from compatkit.registry.weights.tensorfile import combine
 
 PIECE = 2**22
-"""Bytes held at a time."""
+"""Bytes read at a time."""
 Tick = Callable[[int], None]
-"""Called with the number of bytes read since the last call."""
+"""Function called with the number of bytes read since the last call."""
 
 
 @attrs.frozen
@@ -47,7 +47,7 @@ def read_content(
 
     Raises:
         IntegrityError: The path is a link, folder, pipe or device.
-        OSError: The file has gone, may not be read, or the device failed.
+        OSError: The file is missing or unreadable.
     """
     descriptor = durable.open_plain(path, root)
     if descriptor is None:
@@ -65,11 +65,11 @@ def read_content(
 
 
 def checked_header(path: Path) -> Header | str:
-    """Return the header of a payload, or the reason for refusing it.
+    """Return the header of a payload, or its fault.
 
     Raises:
         IntegrityError: The file changed while it was read.
-        EnvironmentFailure: The file has gone, may not be read, or the device failed.
+        EnvironmentFailure: The file is missing or unreadable.
     """
     try:
         return read_header(path)

@@ -1,4 +1,4 @@
-"""Faults of a registry's files: the table of stable codes, and the list of findings."""
+"""Faults of a registry's files: the table of codes, and the list of findings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FaultCode:
     Attributes:
         severity: ``error``: something cannot be read or trusted; ``warning``: it can, but will cause trouble;
             ``info``: harmless.
-        meaning: What is wrong.
+        meaning: Description of the fault.
         remedy: Default remedy.
     """
 
@@ -33,16 +33,12 @@ class FaultCode:
 
 
 _error, _warning, _info = (partial(FaultCode, severity) for severity in ("error", "warning", "info"))
-_COPY = (
-    "restore the file from another copy of the registry (--from ROOT), or publish the same component again"
-)
+_COPY = "restore it from another copy of the registry (--from ROOT), or publish the same component again"
 _AGAIN = "publish the component again from its source, and `compatkit withdraw` this version"
 _LATER = "--from ROOT restores it from another copy of the registry"
 _REMOVE = "remove it, or move it out of the registry; " + _LATER
-_MARKER = (
-    "copy it from another copy of the registry; or remove it and `compatkit init` the folder, which gives it a new "
-    "identity"
-)
+_MARKER = "copy it from another copy of the registry; or remove it and `compatkit init` the folder, with a new identity"
+_TWIN = "--repair restores it from its second file, --from ROOT from another copy of the registry"
 _FOLLOW = "`compatkit alias NAME ALIAS VERSION` points it at a version that exists"
 
 CODES: Mapping[str, FaultCode] = {
@@ -50,37 +46,31 @@ CODES: Mapping[str, FaultCode] = {
     "marker-damaged": _error(
         "compatkit.json is damaged", "--repair rewrites it if its identity can be read; else " + _MARKER
     ),
-    "folder-missing": _warning("a folder of the layout is missing", "--repair makes it"),
-    "symlink": _error(
-        "a symbolic link; links are never followed", "replace it by the file or folder itself; " + _LATER
-    ),
+    "folder-missing": _warning("a folder of the layout is missing", "--repair creates it"),
+    "symlink": _error("a symbolic link; links are never followed", "replace it by its target; " + _LATER),
     "special-file": _error("a pipe, device or socket", _REMOVE),
     "folder-for-file": _error("a folder where a file belongs", _REMOVE),
     "file-for-folder": _error("a file where a folder belongs", _REMOVE),
-    "unreadable": _error(
-        "the operating system refuses to read it", "check owner, mode and disk, then verify again"
-    ),
+    "unreadable": _error("it cannot be read", "check owner, mode and disk, then verify again"),
     "blob-digest": _error("a blob whose bytes do not have the digest in its name", _COPY),
     "blob-missing": _error("a blob that a component needs is missing", _COPY),
     "blob-in-trash": _warning(
-        "a blob that a component needs is only in trash/", "--repair restores it, and so does reading it"
+        "a blob that a component needs is only in trash/", "--repair or reading it restores it"
     ),
     "blob-size": _error("a blob whose size is not the one in the manifest", _COPY),
-    "blob-collected": _info("weights that only withdrawn versions used were collected", "no action needed"),
-    "kin-missing": _warning("a blob of a component that is kept only as an ancestor is missing", _COPY),
-    "blob-writable": _warning(
-        "a blob that is writable", "--repair makes it read-only; its owner has to run it"
-    ),
+    "blob-collected": _info("weights used only by withdrawn versions were collected", "no action needed"),
+    "kin-missing": _warning("a blob of a component that is only an ancestor of others is missing", _COPY),
+    "blob-writable": _warning("a writable blob", "--repair, run by its owner, makes it read-only"),
     "manifest-missing": _error("the manifest of a version is missing", _COPY),
     "manifest-format": _error("a manifest that is not strict JSON, or violates the schema", _AGAIN),
-    "manifest-schema": _error("a manifest whose schema this version does not know", "upgrade compatkit"),
+    "manifest-schema": _error("a manifest with a newer schema", "upgrade compatkit"),
     "manifest-canonical": _warning("a manifest that is not in canonical JSON", _AGAIN),
     "parent-missing": _error("the manifest of a parent is missing", _COPY),
     "payload-header": _error("weights whose header is invalid", _AGAIN),
     "payload-tensors": _error("weights with other tensors than the manifest lists", _AGAIN),
     "version-torn": _error(
-        "a version file that is cut short",
-        _LATER + "; if a publish was cut off, remove it, and its number is free again",
+        "a truncated version file",
+        _LATER + "; if a publish was interrupted, remove the file, and its number is free again",
     ),
     "version-content": _error("a version file without a digest", _LATER),
     "version-exchanged": _error(
@@ -89,18 +79,16 @@ CODES: Mapping[str, FaultCode] = {
     ),
     "version-target": _error("a version that points at something other than a manifest", _AGAIN),
     "version-step": _error(
-        "a version number that is too small a step for what changed",
+        "a version number that is too small a step for the change",
         "`compatkit withdraw` it and publish it again without a version number",
     ),
     "tombstone-damaged": _error(
         "a tombstone that cannot be read",
-        "--repair restores it from its second file, --from ROOT from another copy of the registry; without either, "
-        "remove it and `compatkit withdraw` the version again",
+        _TWIN + "; else remove it and `compatkit withdraw` the version again",
     ),
     "tombstone-missing": _error(
         "the tombstone of a withdrawn version is missing, so the version can be found again",
-        "--repair restores it from its second file, --from ROOT from another copy of the registry; without either, "
-        "`compatkit withdraw` the version again",
+        _TWIN + "; else `compatkit withdraw` the version again",
     ),
     "tombstone-orphan": _warning(
         "a tombstone without its version",
@@ -108,7 +96,7 @@ CODES: Mapping[str, FaultCode] = {
     ),
     "alias-damaged": _error(
         "an alias that cannot be read, or contradicts its log",
-        "--repair moves it to quarantine, and its log decides; if a move was lost, --from ROOT restores that, or "
+        "--repair moves it to quarantine, and its log is used; if a move was lost, --from ROOT restores that, or "
         "`compatkit alias NAME ALIAS VERSION` sets the alias again",
     ),
     "alias-dangling": _error("an alias that points at no version", _FOLLOW),
@@ -118,7 +106,7 @@ CODES: Mapping[str, FaultCode] = {
     ),
     "alias-log-gap": _warning("an entry of an alias log is missing, though a later one exists", _LATER),
     "evidence-damaged": _error(
-        "a pointer to a result whose content differs from its name",
+        "a pointer to a result, with another content than its name",
         "--repair rewrites it, or moves it to quarantine if the result is missing",
     ),
     "result-missing": _error("a measured result is missing", "--repair moves its pointer to quarantine"),
@@ -126,7 +114,7 @@ CODES: Mapping[str, FaultCode] = {
         "a measured result that is not a JSON object", "--repair moves its pointer to quarantine"
     ),
     "signature-damaged": _error(
-        "a signature that cannot be read, or signs something else",
+        "a signature that cannot be read, or of another manifest",
         "--repair moves it to quarantine; sign again",
     ),
     "signature-orphan": _info("signatures of a manifest that is not in this registry", "no action needed"),
@@ -138,8 +126,8 @@ CODES: Mapping[str, FaultCode] = {
     "misnamed": _warning("a file or folder with an unknown name; it is never read", "rename or remove it"),
     "stray": _info("a file of another program", "no action needed"),
     "drafts": _info("unfinished files of processes", "compatkit gc removes old ones"),
-    "trash": _info("blobs that were collected", "compatkit gc removes old ones"),
-    "quarantine": _info("damaged files that were moved away", "look at them, then remove them by hand"),
+    "trash": _info("collected blobs", "compatkit gc removes old ones"),
+    "quarantine": _info("damaged files that were moved here", "inspect them, then remove them by hand"),
 }
 """All fault codes. Codes are stable; severities and texts may change."""
 
@@ -154,8 +142,8 @@ class Fault:
         path: Relative to the registry's root.
         what: Expected and actual state.
         affected: Affected references, ``name@version``; empty if nothing uses it.
-        remedy: What to do.
-        place: What belongs at the path, if known.
+        remedy: Recommended action.
+        entry: Expected entry at the path, if known.
     """
 
     code: str
@@ -164,11 +152,11 @@ class Fault:
     what: str
     affected: tuple[str, ...] = ()
     remedy: str = ""
-    place: RegistryEntry | None = attrs.field(default=None, eq=False, repr=False)
+    entry: RegistryEntry | None = attrs.field(default=None, eq=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        return attrs.asdict(self, filter=lambda field, _: field.name != "place")
+        return attrs.asdict(self, filter=lambda field, _: field.name != "entry")
 
 
 @attrs.define
@@ -189,16 +177,16 @@ class Findings:
 
         Args:
             code: One of ``CODES``.
-            at: Path relative to the root, or the place there.
+            at: Path relative to the root, or the expected entry.
             what: Expected and actual state.
-            affected: References that it concerns.
-            remedy: What to do; None for the remedy of the code.
+            affected: Affected references.
+            remedy: Recommended action; None for the remedy of the code.
         """
         kind = CODES[code]
-        path, place = (at, None) if isinstance(at, str) else (at.path, at)
+        path, entry = (at, None) if isinstance(at, str) else (at.path, at)
         remedy = kind.remedy if remedy is None else remedy
         self.faults.append(
-            Fault(code, kind.severity, path, what, tuple(dict.fromkeys(affected)), remedy, place)
+            Fault(code, kind.severity, path, what, tuple(dict.fromkeys(affected)), remedy, entry)
         )
 
     def sorted(self) -> tuple[Fault, ...]:
@@ -207,20 +195,15 @@ class Findings:
         return tuple(sorted(self.faults, key=lambda fault: (order[fault.severity], fault.path, fault.code)))
 
 
-def shown(data: bytes, most: int = 40) -> str:
-    """Return the first bytes of a file for a message; a description if all are zero.
-
-    Args:
-        data: Content of the file.
-        most: Bytes to show.
-    """
+def shown(data: bytes) -> str:
+    """Return the first bytes of a file for a message; a description if all are zero."""
     if not any(data):
         return f"{len(data):,} zero bytes" if data else "an empty file"
-    return repr(data[:most]) + (f"... ({len(data):,} bytes)" if len(data) > most else "")
+    return repr(data[:40]) + (f"... ({len(data):,} bytes)" if len(data) > 40 else "")
 
 
-def answer(error: Exception) -> str:
-    """Return the operating system's error in a few words."""
+def os_message(error: Exception) -> str:
+    """Return the operating system's message for an error."""
     cause = error if isinstance(error, OSError) else error.__cause__
     if not isinstance(cause, OSError):
         return str(error)
@@ -229,12 +212,12 @@ def answer(error: Exception) -> str:
 
 
 def odd_kind(path: str | os.PathLike[str], mode: int, expected: str) -> tuple[str, str] | None:
-    """Return fault code and description if a mode is not that of the expected file or folder, else None.
+    """Return fault code and description if a mode from ``lstat`` is not of the expected kind, else None.
 
     Args:
-        path: Of the file or folder.
-        mode: Its mode, from ``lstat``.
-        expected: ``"file"`` or ``"folder"``.
+        path: Path of the file or folder.
+        mode: Mode of the file or folder.
+        expected: ``"file"``, ``"folder"`` or ``"file or folder"``.
     """
     if stat.S_ISLNK(mode):
         return "symlink", f"a symbolic link to {os.readlink(path)!r:.200}; it was not followed"

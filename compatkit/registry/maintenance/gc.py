@@ -1,9 +1,9 @@
 """Garbage collection: unreferenced blobs are moved to ``trash``, and deleted after a grace time.
 
-Safe beside publishers and other collectors, without a lock. A publish writes the draft of a reference, checks that all
-blobs exist and are young, then links the draft to its name. A collection marks from all drafts and references, moves
-old unmarked blobs to ``trash``, and marks again; what is marked now comes back. It deletes only blobs that were already
-in ``trash`` before a mark that did not reach them.
+It needs no lock, even if others publish or collect at the same time. A publish writes the draft of a reference, checks
+that all blobs exist and are young, then links the draft to its name. A collection marks from all drafts and references,
+moves old unmarked blobs to ``trash``, and marks again; newly marked blobs are moved back. It deletes only blobs that
+were already in ``trash`` before a mark that did not reach them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compatkit.foundation.display import Shown, aligned
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import GRACE_SECONDS, HELD_SECONDS, Objects
-from compatkit.registry.maintenance.leftovers import Ages, Leftover, aside, clock
+from compatkit.registry.maintenance.ages import Ages, UnneededFile, clock, set_aside
 from compatkit.registry.maintenance.marks import Marker, Marks
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 GRACE = timedelta(seconds=GRACE_SECONDS)
 SAFE = timedelta(seconds=HELD_SECONDS, hours=12)
-"""A shorter grace is safe only without other writers. Bytes that a publish relies on may already be ``HELD_SECONDS``
+"""A shorter grace is safe only without other writers: blobs that a publish relies on may already be ``HELD_SECONDS``
 old, and an import may copy for hours before it drafts its first version."""
 
 
@@ -68,10 +68,10 @@ class Collected:
 
 @attrs.frozen(repr=False)
 class CollectionPlan(Shown):
-    """Plan of a collection; nothing happens before ``apply``.
+    """Plan of a collection; nothing changes before ``apply``.
 
     Attributes:
-        grace: Younger files are left alone.
+        grace: Grace time; younger files stay.
         blobs: Unreferenced blobs, to be moved to ``trash``.
         withdrawn: Weights used only by versions withdrawn longer ago than the grace; also to be moved.
         drafts: Files of aborted processes, to be deleted.
@@ -84,14 +84,14 @@ class CollectionPlan(Shown):
     """
 
     grace: timedelta
-    blobs: tuple[Leftover, ...]
-    withdrawn: tuple[Leftover, ...]
-    drafts: tuple[Leftover, ...]
-    trash: tuple[Leftover, ...]
-    back: tuple[Leftover, ...]
-    quarantine: tuple[Leftover, ...]
-    young: tuple[Leftover, ...]
-    waiting: tuple[Leftover, ...]
+    blobs: tuple[UnneededFile, ...]
+    withdrawn: tuple[UnneededFile, ...]
+    drafts: tuple[UnneededFile, ...]
+    trash: tuple[UnneededFile, ...]
+    back: tuple[UnneededFile, ...]
+    quarantine: tuple[UnneededFile, ...]
+    young: tuple[UnneededFile, ...]
+    waiting: tuple[UnneededFile, ...]
     referenced: int
     store: Store = attrs.field(repr=False, eq=False)
     spares: bool = attrs.field(default=False, repr=False)
@@ -99,17 +99,13 @@ class CollectionPlan(Shown):
 
     def __str__(self) -> str:
         rows = [
-            (name, f"{len(getattr(self, name)):,} files", f"{size:,} bytes")
-            for name, size in self.bytes.items()
+            (name, f"{len(files):,} files", f"{self.bytes[name]:,} bytes")
+            for name in KINDS
+            if (files := getattr(self, name))
         ]
-        filled = [row for row in rows if getattr(self, row[0])]
         first = "nothing to collect" if self.is_empty else "what apply() would collect"
-        return "\n".join(
-            [
-                f"{first}; {self.referenced:,} blobs are in use and stay",
-                *(aligned(filled) if filled else []),
-            ]
-        )
+        lines = [f"{first}; {self.referenced:,} blobs are in use and stay"]
+        return "\n".join([*lines, *aligned(rows)] if rows else lines)
 
     @property
     def bytes(self) -> dict[str, int]:
@@ -132,7 +128,7 @@ class CollectionPlan(Shown):
         }
 
     def apply(self, progress: Progress | None = None) -> Collected:
-        """Carry out the plan, except for files that have been referred to or touched since.
+        """Carry out the plan, except for files that were referenced or touched since.
 
         Args:
             progress: Called with done, total and what is being done.
@@ -158,7 +154,7 @@ def plan(
 
     Args:
         store: The registry.
-        grace: Files changed within this time are left alone, because a publish may be about to refer to them.
+        grace: Grace time; files changed within it stay, because a publish may be about to refer to them.
         withdrawn: Whether to collect weights of versions withdrawn longer ago than the grace.
         alone: The caller guarantees that nobody else is writing, which allows a short grace.
         lost: Digests of documents lost for good; blobs that only they refer to may be collected.
@@ -173,13 +169,13 @@ def plan(
         raise UsageError(f"Expected a grace time of 0 or more, got {grace}.")
     if grace < SAFE and not alone:
         raise UsageError(
-            f"A grace of {grace} is below {SAFE}: it could remove what somebody is about to publish. Use {SAFE} or "
-            "more; or, if nobody else is writing to this registry, say so (alone=True, --alone)."
+            f"Expected a grace of at least {SAFE}, got {grace}: blobs that somebody is about to publish could be "
+            "removed. If nobody else is writing to this registry, pass alone=True (--alone)."
         )
     root, ages = store.root, Ages(time.time(), grace.total_seconds())
     missing = frozenset(map(check_digest, lost))
     marks = Marker(root, ages, withdrawn, missing).mark(progress)
-    leftovers: dict[str, list[Leftover]] = {kind: [] for kind in KINDS}
+    files: dict[str, list[UnneededFile]] = {kind: [] for kind in KINDS}
     with environment("read", root):
         for blob in marks.blobs:
             if blob.digest in marks.alive:
@@ -187,32 +183,25 @@ def plan(
             if (state := durable.file_state(root / blob.path)) is not None:
                 dead = "withdrawn" if blob.digest in marks.spared else "blobs"
                 kind = dead if ages.old(state) else "young"
-                leftovers[kind].append(Leftover(blob.path, blob.digest, state.st_size, ages.of(state)))
-        leftovers["drafts"], trash, leftovers["quarantine"] = aside(root, ages)
+                files[kind].append(UnneededFile(blob.path, blob.digest, state.st_size, ages.of(state)))
+        files["drafts"], trash, files["quarantine"] = set_aside(root, ages)
         back = {
-            blob.digest: blob
-            for blob in trash
-            if blob.digest is not None
-            and blob.digest in marks.alive
-            and store.objects.size(blob.digest) is None
+            file.digest: file
+            for file in trash
+            if file.digest in marks.alive and store.objects.size(str(file.digest)) is None
         }
-        for leftover in trash:
-            kind = "trash" if leftover.age >= ages.grace else "waiting"
-            leftovers["back" if back.get(leftover.digest or "") is leftover else kind].append(leftover)
-    files = {kind: tuple(those) for kind, those in leftovers.items()}
+        for file in trash:
+            kind = "trash" if file.age >= ages.grace else "waiting"
+            files["back" if back.get(str(file.digest)) is file else kind].append(file)
+    lists = {kind: tuple(some) for kind, some in files.items()}
     return CollectionPlan(
-        grace=grace,
-        referenced=len(marks.alive),
-        store=store,
-        spares=withdrawn,
-        lost=missing,
-        **files,
+        grace, **lists, referenced=len(marks.alive), store=store, spares=withdrawn, lost=missing
     )
 
 
 @attrs.define(eq=False)
 class _Sweep:
-    """One collection; see ``CollectionPlan.apply``."""
+    """One run of a collection; see ``CollectionPlan.apply``."""
 
     plan: CollectionPlan
     root: Path
@@ -226,15 +215,15 @@ class _Sweep:
         with environment("collect garbage in", self.root):
             ages = self._now()
             marker = Marker(self.root, ages, self.plan.spares, self.plan.lost, every_draft=True)
-            self._delete_drafts(ages)  # first: they keep nothing alive, and nothing can be linked from them
+            self._delete_drafts(ages)  # first, so that no version can be linked from them
             # listed before the mark: only what was in trash before it may be deleted
-            listed = aside(self.root, ages)[1]
+            listed = set_aside(self.root, ages)[1]
             marks = marker.mark(progress)
             # before more is moved there, so that a full disk has room for the new names
             self._empty_trash(listed, marks, progress)
             self._take_out(marks, ages, progress)
             if self._taken:
-                listed = aside(self.root, ages)[1]
+                listed = set_aside(self.root, ages)[1]
                 try:
                     marks = marker.mark(progress)
                 except CompatkitError:
@@ -247,21 +236,21 @@ class _Sweep:
         for draft in self.plan.drafts:
             path = self.root / draft.path
             with suppress(FileNotFoundError):  # its process or another collection was faster
-                if ages.given_up(path.name, os.lstat(path)):
+                if ages.is_abandoned(path.name, os.lstat(path)):
                     self._delete(path)
                     self.done.drafts += 1
 
     def _take_out(self, marks: Marks, ages: Ages, progress: Progress | None) -> None:
-        """Move to ``trash`` what is planned and still dead and old."""
+        """Move planned blobs to ``trash`` that are still unmarked and old."""
         planned = [*self.plan.blobs, *self.plan.withdrawn]
         if planned:
             durable.make_folder(self.root / "trash", self.root)
-        for count, leftover in enumerate(planned):
+        for count, file in enumerate(planned):
             if progress is not None:
                 progress(count, len(planned), "taking out")
-            if leftover.digest is not None and leftover.digest not in marks.alive:
+            if file.digest is not None and file.digest not in marks.alive:
                 with suppress(FileNotFoundError):  # another collection was faster
-                    self._take(leftover.digest, ages)
+                    self._take(file.digest, ages)
 
     def _take(self, digest: str, ages: Ages) -> None:
         path = self.objects.path(digest)
@@ -280,30 +269,26 @@ class _Sweep:
         self.done.moved.append(digest)
         self.done.moved_bytes += before.st_size
 
-    def _empty_trash(self, listed: list[Leftover], marks: Marks, progress: Progress | None) -> None:
-        """Restore blobs that are referred to and exist only in ``trash``; delete what is planned and old enough."""
-        for digest in sorted(
-            {leftover.digest for leftover in listed if leftover.digest is not None} & marks.alive
-        ):
+    def _empty_trash(self, listed: list[UnneededFile], marks: Marks, progress: Progress | None) -> None:
+        """Restore referenced blobs that exist only in ``trash``; delete planned ones that are old enough."""
+        for digest in sorted({file.digest for file in listed if file.digest is not None} & marks.alive):
             if self.objects.size(digest) is None and self.objects.hold(digest):
                 self.done.back.append(digest)
             if digest in self.done.moved:
                 self.done.moved.remove(digest)
-                self.done.moved_bytes -= next(
-                    leftover.bytes for leftover in listed if leftover.digest == digest
-                )
-        planned = {leftover.path for leftover in self.plan.trash} | self._taken
+                self.done.moved_bytes -= next(file.bytes for file in listed if file.digest == digest)
+        planned = {file.path for file in self.plan.trash} | self._taken
         ages = self._now()
-        for count, leftover in enumerate(listed):
+        for count, file in enumerate(listed):
             if progress is not None:
                 progress(count, len(listed), "deleting")
-            if leftover.path not in planned or leftover.digest is None:
+            if file.path not in planned or file.digest is None:
                 continue
-            if leftover.digest in marks.alive and self.objects.size(leftover.digest) is None:
+            if file.digest in marks.alive and self.objects.size(file.digest) is None:
                 continue  # restoring failed; this is the only copy
-            path = self.root / leftover.path
+            path = self.root / file.path
             with suppress(FileNotFoundError):  # restored, or deleted by another collection
-                if ages.long_out(os.lstat(path)):
+                if ages.long_in_trash(os.lstat(path)):
                     self._delete(path)
                     self.done.deleted += 1
 
@@ -318,7 +303,7 @@ class _Sweep:
             self.done.freed += state.st_size
 
     def _undo(self) -> None:
-        """Restore moved blobs: an unreadable document may refer to them."""
+        """Restore moved blobs, because an unreadable document may refer to them."""
         for digest in self.done.moved:
-            with suppress(EnvironmentFailure):  # it stays in trash, from where reading restores it
+            with suppress(EnvironmentFailure):  # it stays in trash; reading restores it from there
                 self.objects.hold(digest)

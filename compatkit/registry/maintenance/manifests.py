@@ -1,4 +1,4 @@
-"""Read many manifests: a section that several share, byte for byte, is decoded and checked once."""
+"""Read many manifests quickly: a section shared by several, byte for byte, is decoded and checked once."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ from compatkit.errors import FormatError
 from compatkit.foundation.codec import MAX_VALUES, decode_canonical
 from compatkit.registry.reach import DocumentEdge, edges
 
-KEPT = 256
-"""Sections that are remembered, the last used."""
+CACHED = 256
+"""Number of cached sections."""
 LARGEST = 2**16
-"""Bytes of the largest section that is remembered."""
+"""Bytes of the largest cached section."""
 
 
 class SoundManifest(NamedTuple):
-    """A manifest in canonical JSON that meets the schema, with the blobs and components that it names."""
+    """A manifest in canonical JSON that meets the schema, with the blobs and components it refers to."""
 
     manifest: Manifest
     edges: tuple[DocumentEdge, ...]
 
 
 def read_canonical(data: bytes) -> SoundManifest | None:
-    """Return a sound manifest; None for other bytes, which ``loads`` and ``from_bytes`` give the reasons for.
-
-    Args:
-        data: Bytes of a blob.
-    """
-    if len(data) > MAX_VALUES or not data.endswith(b"}\n"):  # as many bytes hold no more values
+    """Return a sound manifest; None for other bytes, for which ``loads`` and ``from_bytes`` raise the reasons."""
+    if len(data) > MAX_VALUES or not data.endswith(b"}\n"):  # so many bytes contain no more values
         return None
     try:
         sections = _sections(Manifest, data[:-1])
@@ -76,7 +72,7 @@ def _kinds(kind: Any) -> dict[str, Any]:
     return {name: hints[name] for name in sorted(attrs.fields_dict(kind))}
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED)
 def _contract(data: bytes) -> tuple[Contract, tuple[DocumentEdge, ...]]:
     read = {name: _section(Contract, name, raw) for name, raw in _sections(Contract, data).items()}
     return Contract(**{name: value for name, (value, _) in read.items()}), sum(
@@ -84,17 +80,17 @@ def _contract(data: bytes) -> tuple[Contract, tuple[DocumentEdge, ...]]:
     )
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED)
 def _check(contract: bytes, blueprint: bytes) -> None:
     check_contract(_contract(contract)[0], _section(Manifest, "blueprint", blueprint)[0], "manifest")
 
 
 def _section(kind: Any, name: str, data: bytes) -> tuple[Any, tuple[DocumentEdge, ...]]:
-    return (_remembered if len(data) <= LARGEST else _remembered.__wrapped__)(kind, name, data)
+    return (_cached_section if len(data) <= LARGEST else _cached_section.__wrapped__)(kind, name, data)
 
 
-@lru_cache(KEPT)
-def _remembered(kind: Any, name: str, data: bytes) -> tuple[Any, tuple[DocumentEdge, ...]]:
+@lru_cache(CACHED)
+def _cached_section(kind: Any, name: str, data: bytes) -> tuple[Any, tuple[DocumentEdge, ...]]:
     import msgspec
 
     if MALFORMED.search(data) or b"\\u" in data:  # there may be a malformed edge

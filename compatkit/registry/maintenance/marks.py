@@ -1,8 +1,8 @@
-"""The mark phase of a garbage collection: all digests reachable from references, found in the files alone.
+"""The mark phase of a garbage collection: find all digests reachable from references, in the files alone.
 
-Versions and results are references; policies keep what they name. A draft in ``tmp`` with the content of a reference
-counts, because it is about to be published, and a damaged one in ``quarantine``, because it may be repaired. Digests
-are kept regardless of the declared kind of their bytes.
+Versions, results and policies are references. So is a draft in ``tmp`` with the content of a reference, because it is
+about to be published, and a damaged reference in ``quarantine``, because it may be repaired. Blobs are kept whatever
+kind the referring document declares.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
-from compatkit.registry.maintenance.leftovers import Ages
+from compatkit.registry.blobs import blob_path
+from compatkit.registry.maintenance.ages import Ages
 from compatkit.registry.os_errors import environment
 from compatkit.registry.reach import How, NamedDigest, names, walk
 from compatkit.registry.refs import LIMIT, LINE_LIMIT, References, pointed, read_line
@@ -38,12 +39,12 @@ from compatkit.registry.scan import (
     scan,
 )
 
-LOOKS = 4
+ATTEMPTS = 4
 """Number of marks before a missing blob is an error."""
 PAUSE = 0.05
-"""Seconds between two marks: another collection may just restore a blob, and programs from before 2026-11 show a
-version without hard links before they have checked that its bytes still exist."""
-_LOOSE = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+"""Seconds between two marks: another collection may be restoring a blob, and programs from before 2026-11 create a
+version without hard links before they check that its blobs still exist."""
+_DIGITS = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 """Hex digits of a digest anywhere in a text."""
 _PEEK = 2**16
 _STRENGTH = {"payload": 0, "named": 1, "blob": 2, "component": 3}
@@ -73,10 +74,10 @@ class _Step(NamedTuple):
 
     Attributes:
         how: ``component`` and ``blob`` are read; ``named`` only if it is a document.
-        referrer: What refers to it, for messages.
-        firm: Whether it must exist.
-        living: False if it is reached only from versions whose weights may be collected.
-        spare: Whether it is weights that may be collected.
+        referrer: Referring file or document, for messages.
+        firm: Whether the blob must exist.
+        living: False if the blob is reached only from versions whose weights may be collected.
+        spare: Whether the blob is weights that may be collected.
     """
 
     digest: str
@@ -94,15 +95,15 @@ class _Step(NamedTuple):
 
 @attrs.define(eq=False)
 class Marker:
-    """Finds what must be kept; documents are read once for all marks.
+    """Finds digests to keep; documents are read once for all marks.
 
     Attributes:
         root: Folder of the registry.
         ages: Decides which drafts are abandoned, and which tombstones are old.
         withdrawn: Whether weights of versions withdrawn long ago may be collected.
         lost: Digests of documents that may be unreadable, because the caller accepts their loss.
-        every_draft: Whether abandoned drafts count too. A plan leaves them out; before anything is deleted they must
-            be deleted themselves, because a stalled publish can still link a draft that is there.
+        every_draft: Whether abandoned drafts count too. A plan ignores them; they must be deleted before any blob,
+            because a stalled publish can still link an existing draft.
     """
 
     root: Path
@@ -123,7 +124,7 @@ class Marker:
             IntegrityError: A reference or document is damaged, or remains missing, so its references are unknown.
             EnvironmentFailure: No read permission, or the device failed.
         """
-        for _ in range(LOOKS - 1):
+        for _ in range(ATTEMPTS - 1):
             try:
                 return self._marks(progress)
             except _Missing:
@@ -138,34 +139,34 @@ class Marker:
         buried: set[tuple[str, object]] = set()
         blobs: list[Blob] = []
         try:
-            for place in scan(self.root):
-                match place:
+            for entry in scan(self.root):
+                match entry:
                     case VersionFile():
-                        if (digest := self._pointed(place)) is not None:
-                            versions.append((place, digest))
+                        if (digest := self._pointed(entry)) is not None:
+                            versions.append((entry, digest))
                     case TombstoneFile():
-                        if self.withdrawn and self.ages.old(os.lstat(self.root / place.path)):
-                            buried.add((place.name, place.version))
+                        if self.withdrawn and self.ages.old(os.lstat(self.root / entry.path)):
+                            buried.add((entry.name, entry.version))
                     case ResultPointer():
-                        starts += self._result(place)
+                        starts += self._result(entry)
                     case Aside(folder="tmp"):
-                        starts += self._draft(place)
+                        starts += self._draft(entry)
                     case Aside(folder="quarantine") | PolicyFile():
-                        starts += self._mentioned(place)
+                        starts += self._mentioned(entry)
                     case Blob():
-                        blobs.append(place)
+                        blobs.append(entry)
                     case Obstacle():  # an error, as it may hide references
-                        durable.check_folders(self.root / place.path, self.root)
+                        durable.check_folders(self.root / entry.path, self.root)
                     case _:
                         pass
         except OSError as error:
             with environment("read", error.filename or self.root):
                 raise
-        gone = {digest for place, digest in versions if (place.name, place.version) in buried}
-        gone -= {digest for place, digest in versions if (place.name, place.version) not in buried}
+        gone = {digest for entry, digest in versions if (entry.name, entry.version) in buried}
+        gone -= {digest for entry, digest in versions if (entry.name, entry.version) not in buried}
         starts += [
-            _Step(digest, "component", f"{place.name}@{place.version}", True, digest not in gone)
-            for place, digest in versions
+            _Step(digest, "component", f"{entry.name}@{entry.version}", True, digest not in gone)
+            for entry, digest in versions
         ]
         starts.sort(
             key=lambda step: not step.living
@@ -193,9 +194,8 @@ class Marker:
         data = _head(str(path))
         if data and data != f"sha256:{pointer.result}\n".encode():
             raise IntegrityError(
-                f"{path} should hold the digest in its name, got {data[:80]!r}: its references are unknown, so nothing "
-                "is collected. Move it to quarantine with `compatkit verify --repair`, or restore it from another copy "
-                "of the registry.",
+                f"{path}: expected the digest in its name, got {data[:80]!r}; nothing is collected, as its references "
+                "are unknown. Move it to quarantine with `compatkit verify --repair`, or restore it from another copy.",
                 subject=path,
             )
         if data is not None:
@@ -205,17 +205,17 @@ class Marker:
         """Yield the target of a drafted reference."""
         path = self.root / draft.path
         state = durable.file_state(path)
-        if state is None or (not self.every_draft and self.ages.given_up(draft.file, state)):
+        if state is None or (not self.every_draft and self.ages.is_abandoned(draft.file, state)):
             return
         if state.st_size <= LINE_LIMIT and (line := read_line(_head(str(path)) or b"")):
             yield _Step(line[0], "component", f"the draft {path}", False)
 
     def _mentioned(self, file: Aside | PolicyFile) -> Iterator[_Step]:
-        """Yield the digests named in a policy, or in what was a reference before it was damaged."""
+        """Yield the digests in a policy or damaged reference."""
         path = self.root / file.path
         state = durable.file_state(path)
         if state is not None and state.st_size <= LIMIT:  # larger files are damaged weights
-            for mentioned in sorted(set(_LOOSE.findall((durable.read(path, None) or (b"",))[0]))):
+            for mentioned in sorted(set(_DIGITS.findall((durable.read(path, None) or (b"",))[0]))):
                 yield _Step(f"sha256:{mentioned.decode()}", "named", str(path), False)
 
     def _further(self, gone: Collection[str], step: _Step) -> Iterator[_Step]:
@@ -241,10 +241,10 @@ class Marker:
         data, size = content
         if size > MAX_BYTES:
             if how == "component":
-                raise self._refusal(digest, referrer, f"has {size} bytes, more than any document")
+                raise self._refusal(digest, referrer, f"has {size} bytes, too many for a document")
             return ()
         if (actual := digest_of(data)) != digest:
-            raise self._refusal(digest, referrer, f"holds other bytes than its name promises, {actual}")
+            raise self._refusal(digest, referrer, f"has the digest {actual}")
         try:
             self._documents[digest] = names(data, digest, component=firm and how == "component")
         except FormatError as error:
@@ -252,21 +252,20 @@ class Marker:
         return self._documents[digest]
 
     def _content(self, digest: str, *, peek: bool, patient: bool) -> tuple[bytes, int] | None:
-        """Return the bytes and the size of a blob, from its place or ``trash/``; None if it does not exist.
+        """Return the bytes and the size of a blob in ``blobs`` or ``trash``; None if it does not exist.
 
-        The bytes are neither verified nor moved, and truncated at the size limit of documents.
+        The bytes are neither verified nor moved. Only the beginning of a larger file than any document is returned.
 
         Args:
             digest: Digest of the blob.
-            peek: Return only the beginning, unless it looks like a document.
-            patient: Retry, because another process may be moving the blob.
+            peek: Whether to return only the beginning, unless it looks like a document.
+            patient: Whether to retry, because another process may be moving the blob.
         """
-        name = digest[7:]
-        path = f"{self.root}/blobs/sha256/{name[:2]}/{name}"
+        path = f"{self.root}/{blob_path(digest)}"
         content = _read(path, peek)
         for _ in range(3 if patient else 1):
-            for place in () if content is not None else (*self._trash.get(name, ()), path):
-                content = _read(place, peek) if content is None else content
+            for entry in () if content is not None else (*self._trash.get(digest[7:], ()), path):
+                content = _read(entry, peek) if content is None else content
             if content is None:
                 self._trash = _trashed(self.root)
         return content
@@ -274,11 +273,10 @@ class Marker:
     def _refusal(
         self, digest: str, referrer: str, what: str, kind: type[IntegrityError] = IntegrityError
     ) -> IntegrityError:
-        name = digest.removeprefix("sha256:")
         return kind(
-            f"{self.root}/blobs/sha256/{name[:2]}/{name} {what}, and {referrer} refers to it: its own references are "
-            "unknown, so nothing is collected. `compatkit verify` shows the damage and the remedy. If it is lost for "
-            f"good, `compatkit gc --lost {digest}` collects without it.",
+            f"{self.root}/{blob_path(digest)} {what}, and {referrer} refers to it; nothing is collected, as its own "
+            "references are unknown. `compatkit verify` shows the remedy. If it is lost for good, `compatkit gc --lost "
+            f"{digest}` collects without it.",
             subject=digest,
         )
 
@@ -314,9 +312,9 @@ def _head(path: str) -> bytes | None:
 def _trashed(root: Path) -> dict[str, list[str]]:
     """Return the paths of the blobs in ``trash``, by the hex digits of their digests."""
     paths: dict[str, list[str]] = defaultdict(list)
-    for place in scan(root, "trash"):
-        if isinstance(place, Aside):
-            paths[place.file[:64]].append(f"{root}/{place.path}")
+    for entry in scan(root, "trash"):
+        if isinstance(entry, Aside):
+            paths[entry.file[:64]].append(f"{root}/{entry.path}")
         else:
-            durable.check_folders(root / place.path, root)
+            durable.check_folders(root / entry.path, root)
     return paths

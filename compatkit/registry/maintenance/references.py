@@ -1,4 +1,4 @@
-"""Check what refers to blobs: versions and their numbers, aliases, policies, results, signatures."""
+"""Check the references to blobs: versions and their numbers, aliases, policies, results, signatures."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> lis
     """Return the wanted versions that point to a digest; report damaged ones."""
     versions: list[Published] = []
     for name, files in sorted(survey.names.items()):
-        for version, place in sorted(files.versions.items()):
+        for version, entry in sorted(files.versions.items()):
             label = f"{name}@{version}"
-            if wanted(name, version) and (line := read_line(survey.read(place, (label,)) or b"")):
+            if wanted(name, version) and (line := read_line(survey.read(entry, (label,)) or b"")):
                 versions.append(Published(name, version, line[0], label))
     return versions
 
 
 class Numbers:
-    """Checks whether the number of a version is a large enough step from the one below; ignores withdrawn ones."""
+    """Checks whether version numbers are large enough steps from the previous version that was not withdrawn."""
 
     def __init__(
         self, survey: Survey, versions: Sequence[Published], read: Callable[[str], Manifest | None]
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
-            survey: The files; gets the faults.
+            survey: Files; receives the faults.
             versions: Versions to check.
-            read: Returns a manifest; None if missing or damaged, which is reported elsewhere.
+            read: Function that returns a manifest; None if missing or damaged, which is reported elsewhere.
         """
         self._survey, self._read = survey, read
         self._digests = {(published.name, published.version): published.digest for published in versions}
@@ -61,7 +61,7 @@ class Numbers:
             self._below.update(((name, version), below) for below, version in pairwise(rising))
 
     def check(self, published: Published) -> None:
-        """Report the number of a version if it understates the change."""
+        """Report the number of a version if it is too small a step for the change."""
         below = self._below.get((published.name, published.version))
         if below is None or published.version.major > below.major:  # no change needs more
             return
@@ -76,35 +76,35 @@ class Numbers:
             )
 
 
-def _pointed(survey: Survey, place: VersionFile) -> str:
-    """Return the digest of a version that is not itself checked; empty if its file is damaged."""
+def _pointed(survey: Survey, entry: VersionFile) -> str:
+    """Return the digest of a version outside the checked ones; empty if its file is damaged."""
     with suppress(EnvironmentFailure, IntegrityError):
-        content = survey.content(place.path, LIMIT) or b""
-        return pointed(content, f"{place.name}@{place.version}") or ""
+        content = survey.content(entry.path, LIMIT) or b""
+        return pointed(content, f"{entry.name}@{entry.version}") or ""
     return ""
 
 
 def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> None:
     """Report wanted tombstones that are unreadable, lost, or of missing versions."""
     for name, files in sorted(survey.names.items()):
-        for version, place in sorted(files.tombstones.items()):
+        for version, entry in sorted(files.tombstones.items()):
             if not wanted(name, version):
                 continue
             affected = (f"{name}@{version}",)
-            survey.read(place, affected)
+            survey.read(entry, affected)
             if version not in files.versions and not survey.is_hidden(f"refs/{name}/@versions"):
-                what = f"{name} has no version {version}; one that is published under this number is withdrawn at once"
-                survey.findings.add("tombstone-orphan", place, what, affected)
+                what = f"{name} has no version {version}; a new one would be withdrawn at once"
+                survey.findings.add("tombstone-orphan", entry, what, affected)
 
-    for (name, version), place in sorted(survey.withdrawals.items()):
+    for (name, version), entry in sorted(survey.withdrawals.items()):
         affected = (f"{name}@{version}",)
         if not wanted(name, version) or name not in survey.names:
             continue
-        survey.read(place, affected)
+        survey.read(entry, affected)
         files, path = survey.names[name], f"refs/{name}/@tombstones/{version}"
         is_lost = version in files.versions and version not in files.tombstones
-        if is_lost and not survey.is_hidden(f"refs/{name}/@tombstones") and not survey.is_there(path):
-            what = f"{place.path} records that {name}@{version} was withdrawn"
+        if is_lost and not survey.is_hidden(f"refs/{name}/@tombstones") and not survey.exists(path):
+            what = f"{entry.path} records that {name}@{version} was withdrawn"
             survey.findings.add("tombstone-missing", TombstoneFile(path, name, version), what, affected)
 
 
@@ -115,13 +115,13 @@ def check_aliases(survey: Survey, wanted: Callable[[str], bool]) -> None:
             _check_alias(survey, files, AliasPointer(f"refs/{name}/@aliases/{alias}", name, alias))
 
 
-def _check_alias(survey: Survey, of_name: NameFiles, place: AliasPointer) -> None:
-    name, alias, add = place.name, place.alias, survey.findings.add
+def _check_alias(survey: Survey, of_name: NameFiles, entry: AliasPointer) -> None:
+    name, alias, add = entry.name, entry.alias, survey.findings.add
     affected = (f"{name}:{alias}",)
     files, log = of_name.moves.get(alias, {}), f"refs/{name}/@log/{alias}"
     numbers = sorted(files)
     for first, reached, missing in _gaps(survey, numbers, f"{log}/{{}}".format):
-        what = f"move {missing} is not there, move {reached} is: its history is lost"
+        what = f"move {missing} is missing, but move {reached} exists"
         add("alias-log-gap", AliasMove(f"{log}/{first}", name, alias, first), what, affected)
     contents = {number: survey.read(files[number], affected) for number in numbers}
     moves = {
@@ -132,45 +132,46 @@ def _check_alias(survey: Survey, of_name: NameFiles, place: AliasPointer) -> Non
     last = numbers[-1] if numbers else 0
     version, number = None, 0
     if alias in of_name.aliases:
-        content = survey.read(place, affected)
+        content = survey.read(entry, affected)
         pointer = read_pointer(content) if content is not None else None
         if pointer is None:
             return
         version, number = pointer
     if number in moves and moves[number].after != version:
-        what = f"the pointer says {version}, move {number} of its log says {moves[number].after or 'nothing'}"
-        add("alias-damaged", place, what, affected)
+        what = (
+            f"version {version} in the pointer, {moves[number].after or 'none'} in move {number} of its log"
+        )
+        add("alias-damaged", entry, what, affected)
         return
     if survey.is_hidden(log) or survey.is_hidden(f"refs/{name}/@aliases"):
         return
-    if number > last and not survey.is_there(
+    if number > last and not survey.exists(
         f"{log}/{number}"
     ):  # else it was moved after the folder was listed
-        add("alias-damaged", place, f"the pointer names move {number}, the log ends with {last}", affected)
+        add(
+            "alias-damaged",
+            entry,
+            f"expected move {number}, as in the pointer, but the log ends with {last}",
+            affected,
+        )
         return
     if moves:
         version = moves[max(moves)].after  # the log takes precedence over the pointer
     if version is not None and not survey.is_hidden(f"refs/{name}/@versions"):
         target = Version.parse(version)
-        if target not in of_name.versions and not survey.is_there(f"refs/{name}/@versions/{version}"):
-            add("alias-dangling", place, f"it points at {version}, which {name} does not have", affected)
+        if target not in of_name.versions and not survey.exists(f"refs/{name}/@versions/{version}"):
+            add("alias-dangling", entry, f"it points to {version}, which is missing", affected)
         elif target in of_name.tombstones:
-            add("alias-withdrawn", place, f"it points at {version}, which was withdrawn", affected)
+            add("alias-withdrawn", entry, f"it points to {version}, which was withdrawn", affected)
 
 
 def _gaps(
     survey: Survey, numbers: Sequence[int], path: Callable[[int], str]
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield the gaps in a log: first missing number, number after the gap, and a description of the missing ones.
-
-    Args:
-        survey: The files.
-        numbers: Existing numbers, ascending; they should begin with 1.
-        path: Returns the path of a number, which may have been created since the listing.
-    """
+    """Yield the gaps in a log: first missing number, number after the gap, and a description of the missing ones."""
     for before, number in pairwise([0, *numbers]):
         first = before + 1
-        if number > first and not survey.is_there(path(first)):
+        if number > first and not survey.exists(path(first)):  # it may have been created since the listing
             yield first, number, f"{first}" if number == first + 1 else f"{first} to {number - 1}"
 
 
@@ -180,44 +181,34 @@ def check_policies(survey: Survey) -> None:
         for first, reached, missing in _gaps(
             survey, sorted(files), lambda number, scope=scope: policy_file(scope, number).path
         ):
-            what = f"change {missing} is not there, change {reached} is: its history is lost"
+            what = f"change {missing} is missing, but change {reached} exists"
             survey.findings.add("policy-gap", policy_file(scope, first), what, (scope,))
-        for _, place in sorted(files.items()):
-            survey.read(place, (scope,))
+        for _, entry in sorted(files.items()):
+            survey.read(entry, (scope,))
 
 
 def policy_file(scope: str, number: int) -> PolicyFile:
-    """Return the place of a change of the policy of a scope.
-
-    Args:
-        scope: A name or glob.
-        number: Of the change, from 1.
-    """
+    """Return the entry of a numbered change of the policy of a scope."""
     return PolicyFile(f"{FOLDER}/{file_name(scope, number)}", scope, number)
 
 
 def check_results(survey: Survey, label: Callable[[str, str], str]) -> list[tuple[str, str]]:
-    """Return description of the pair and digest of each sound pointer to a result; report damaged ones.
+    """Return label and digest of each sound pointer to a result; report damaged ones.
 
     Args:
-        survey: The files.
-        label: Describes the pair of two function digests.
+        survey: Files; receives the faults.
+        label: Function that describes a pair of function digests.
     """
-    labeled = [(label(pointer.extractor, pointer.head), pointer) for pointer in survey.results]
-    return [
-        (affected, f"sha256:{pointer.result}")
-        for affected, pointer in labeled
-        if survey.read(pointer, (affected,)) is not None
-    ]
+    results: list[tuple[str, str]] = []
+    for pointer in survey.results:
+        pair = label(pointer.extractor, pointer.head)
+        if survey.read(pointer, (pair,)) is not None:
+            results.append((pair, f"sha256:{pointer.result}"))
+    return results
 
 
 def check_signatures(survey: Survey, users: Callable[[str], tuple[str, ...]]) -> None:
-    """Report signatures that are damaged, or of manifests that are neither here nor used.
-
-    Args:
-        survey: The files.
-        users: Returns the references that use a blob.
-    """
+    """Report damaged signatures, and signatures of manifests that are missing and not used."""
     orphans = Counter[str]()
     for signature in survey.signatures:
         digest = f"sha256:{signature.signed}"
@@ -225,5 +216,5 @@ def check_signatures(survey: Survey, users: Callable[[str], tuple[str, ...]]) ->
         if survey.read(signature, affected) is not None and digest not in survey.blobs and not affected:
             orphans[signature.signed] += 1
     for signed, count in orphans.items():
-        what = f"{count} of a manifest that is not here; good again if it comes"
+        what = f"{count} of a missing manifest; valid again once it is copied here"
         survey.findings.add("signature-orphan", f"signatures/{signed}", what)

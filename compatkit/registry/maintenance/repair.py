@@ -1,8 +1,8 @@
-"""Repairs: what can be restored comes back, what is damaged goes to ``quarantine/``, and nothing is made up or deleted.
+"""Repairs: restore missing files, and move damaged ones to ``quarantine/``. Nothing is invented or deleted.
 
 Missing blobs are restored from ``trash/``, from an intact copy in ``quarantine/``, or from another copy of the
-registry, and only with the right digest. Small files are restored from what determines them, such as the second file
-of a withdrawal, or from another copy. What cannot be restored is left, with a remedy.
+registry, and only with the right digest. Small files are restored from files that determine them, such as the second
+file of a withdrawal, or from another copy. Faults that cannot be repaired are listed with a remedy.
 """
 
 from __future__ import annotations
@@ -24,14 +24,22 @@ from compatkit.foundation.codec import MAX_BYTES, dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.aliases import read_pointer
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, inspect
+from compatkit.registry.maintenance.blob_users import RESULTS
 from compatkit.registry.maintenance.blobs import blob
 from compatkit.registry.maintenance.check import Soundness
 from compatkit.registry.maintenance.contents import read_content
 from compatkit.registry.maintenance.faults import CODES, Fault
-from compatkit.registry.maintenance.files import fault_of, read_json
-from compatkit.registry.maintenance.plan import ASIDE, REFER, RESTORE, Action, Changes, Doubt, RepairPlan
 from compatkit.registry.maintenance.references import policy_file
-from compatkit.registry.maintenance.uses import RESULTS
+from compatkit.registry.maintenance.repair_plan import (
+    REFER,
+    RESTORE,
+    SET_ASIDE,
+    Action,
+    Changes,
+    IsDamaged,
+    RepairPlan,
+)
+from compatkit.registry.maintenance.small_files import fault_of, read_json
 from compatkit.registry.names import Version
 from compatkit.registry.reach import edges, walk
 from compatkit.registry.refs import LIMIT, version_line, withdrawal_path
@@ -55,29 +63,27 @@ from compatkit.registry.scan import (
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
-MOST_GONE = 1_000
-"""Most files restored for one gap in a log."""
+GAP_LIMIT = 1_000
+"""Number of files restored for one gap in a log at most."""
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NUMBERS = re.compile(rb'"(?:layout|min_reader|min_writer)"\s*:\s*([0-9]{1,9})')
 
 
 def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
-    """Plan the repair of what a verification found. Changes nothing.
+    """Plan the repair of the faults of a verification; change nothing.
 
     Args:
         soundness: Result of ``examine``.
-        source: A copy of the registry, or another one that may hold the same bytes.
+        source: Copy of the registry, or another registry that may contain the same blobs.
 
     Raises:
         UsageError: ``source`` is the registry itself.
     """
     if source is not None and source.root.resolve() == soundness.root.resolve():
-        raise UsageError(
-            f"{source.root} is the registry itself; name another copy of it.", subject=source.root
-        )
+        raise UsageError(f"{source.root} is the registry itself; use a copy of it.", subject=source.root)
     repair = _Repair(soundness, source)
     for fault in soundness.faults:
-        if fault.severity != "info" and not repair.mend(fault):
+        if fault.severity != "info" and not repair.repair(fault):
             repair.left.append(fault)
     actions = sorted(repair.actions.values(), key=lambda action: action.stage)
     return RepairPlan(soundness, tuple(actions), tuple(repair.left))
@@ -85,13 +91,13 @@ def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
 
 @attrs.define(slots=False)
 class _Repair:
-    """Plans repairs; each method returns False if it cannot repair the fault.
+    """Plans repairs; the methods in ``_REPAIRS`` return False if they cannot repair the fault.
 
     Attributes:
         soundness: Result of the verification.
-        source: Another registry that may hold what is missing.
-        actions: The plan so far, by path and description.
-        left: Faults left to people.
+        source: Another registry that may contain missing files.
+        actions: Plan so far, by path and description.
+        left: Faults that need a person.
         restored: Whether a missing blob will be restored, by digest.
     """
 
@@ -101,52 +107,46 @@ class _Repair:
     left: list[Fault] = attrs.field(factory=list, init=False)
     restored: dict[str, bool] = attrs.field(factory=dict, init=False)
 
-    @property
-    def root(self) -> Path:
-        """The registry's folder."""
-        return self.soundness.root
+    def __attrs_post_init__(self) -> None:
+        self.root = self.soundness.root
+        self.changes = Changes(self.root)
 
-    @property
-    def changes(self) -> Changes:
-        """What carries the actions out."""
-        return Changes(self.root)
-
-    def mend(self, fault: Fault) -> bool:
+    def repair(self, fault: Fault) -> bool:
         """Plan the repair of a fault."""
-        code = type(fault.place).__name__ if fault.code in _IN_PLACE else fault.code
-        mending = _REPAIRS.get(code)
-        return mending is not None and mending(self, fault, fault.place)
+        code = type(fault.entry).__name__ if fault.code in _BY_ENTRY else fault.code
+        repair = _REPAIRS.get(code)
+        return repair is not None and repair(self, fault, fault.entry)
 
     def _act(
         self, fault: Fault, stage: int, words: str, work: Callable[[], bool], path: str | None = None
     ) -> bool:
         """Plan an action, once; return True."""
-        place = fault.path if path is None else path
-        self.actions.setdefault((place, words), Action(fault.code, place, words, fault.affected, stage, work))
+        path = path or fault.path
+        self.actions.setdefault((path, words), Action(fault.code, path, words, fault.affected, stage, work))
         return True
 
     def _set_aside(
-        self, fault: Fault, stage: int, words: str, damaged: Doubt, path: str | None = None
+        self, fault: Fault, stage: int, words: str, damaged: IsDamaged, path: str | None = None
     ) -> bool:
-        place = fault.path if path is None else path
-        work = partial(self.changes.set_aside, place, damaged)
-        return self._act(fault, stage, f"move {place} to quarantine/{words}", work, place)
+        path = path or fault.path
+        work = partial(self.changes.set_aside, path, damaged)
+        return self._act(fault, stage, f"move {path} to quarantine/{words}", work, path)
 
-    def folder(self, fault: Fault, place: None) -> bool:
-        """Plan to make a folder of the layout."""
+    def folder(self, fault: Fault, entry: None) -> bool:
+        """Plan to create a folder of the layout."""
         work = partial(self.changes.make_folder, fault.path)
-        return self._act(fault, ASIDE, f"make the folder {fault.path}/", work)
+        return self._act(fault, SET_ASIDE, f"create the folder {fault.path}/", work)
 
-    def writable(self, fault: Fault, place: Blob) -> bool:
+    def writable(self, fault: Fault, entry: Blob) -> bool:
         """Plan to make a blob read-only; False if another user owns it."""
-        state = durable.file_state(self.root / place.path)
+        state = durable.file_state(self.root / entry.path)
         if state is None or not hasattr(os, "geteuid") or os.geteuid() not in (0, state.st_uid):
             return False
-        words = f"give {place.path} the mode {stat.S_IMODE(state.st_mode) & ~0o222:o}"
-        return self._act(fault, ASIDE, words, partial(self.changes.protect, place.path))
+        words = f"set the mode of {entry.path} to {stat.S_IMODE(state.st_mode) & ~0o222:o}"
+        return self._act(fault, SET_ASIDE, words, partial(self.changes.protect, entry.path))
 
-    def marker(self, fault: Fault, place: None) -> bool:
-        """Plan to rewrite ``compatkit.json`` if its identity can be read, and nothing shows a newer layout."""
+    def marker(self, fault: Fault, entry: None) -> bool:
+        """Plan to rewrite ``compatkit.json`` if its identity can be read, unless the layout seems to be newer."""
         old = self._content(self.root, MARKER) or b""
         known, value = _ID.search(old), read_json(old)
         other = isinstance(value, dict) and value.get("hash", "sha256") != "sha256"
@@ -157,45 +157,43 @@ class _Repair:
         if known is None:
             return False
         data = dumps(attrs.asdict(Layout(LAYOUT, 1, 1, "sha256", known[0].decode())))
-        words = f"write {MARKER} anew, with the identity that can still be read in it"
+        words = f"rewrite {MARKER} with the identity that can still be read in it"
         return self._act(fault, REFER, words, partial(self.changes.rewrite, MARKER, data, self._same(MARKER)))
 
     # --- small files
 
-    def small_file(self, fault: Fault, place: RegistryEntry) -> bool:
-        """Plan to restore a small file; without a sound copy, to move it away if reading goes on without it."""
-        if fault.code == "folder-for-file" and isinstance(place, TombstoneFile | WithdrawalFile):
-            return (
-                False  # a folder is moved away before a file takes its place, and the version would come back
-            )
-        if self._restored(fault, place):
+    def small_file(self, fault: Fault, entry: RegistryEntry) -> bool:
+        """Plan to restore a small file; without a sound copy, to move it away if reading works without it."""
+        if fault.code == "folder-for-file" and isinstance(entry, TombstoneFile | WithdrawalFile):
+            return False  # between moving the folder and writing the file, the version would not be withdrawn
+        if self._restored(fault, entry):
             return True
-        if type(place) not in _AFTER:
+        if type(entry) not in _AFTER:
             return False
-        self._set_aside(fault, REFER, _AFTER[type(place)], self._damaged(place))
-        if isinstance(place, AliasMove):
+        self._set_aside(fault, REFER, _AFTER[type(entry)], self._damaged(entry))
+        if isinstance(entry, AliasMove):
             self.left.append(attrs.evolve(fault, remedy=CODES["alias-log-gap"].remedy))
         return True
 
-    def _restored(self, fault: Fault, place: RegistryEntry) -> bool:
-        for origin, data in self._copies_of(place):
-            if data is not None and fault_of(place, data) is None:
-                words = f"write {place.path} as {origin}"
-                work = partial(self.changes.rewrite, place.path, data, self._damaged(place))
-                return self._act(fault, REFER, words, work, place.path)
+    def _restored(self, fault: Fault, entry: RegistryEntry) -> bool:
+        for origin, data in self._copies_of(entry):
+            if data is not None and fault_of(entry, data) is None:
+                words = f"write {entry.path} as {origin}"
+                work = partial(self.changes.rewrite, entry.path, data, self._damaged(entry))
+                return self._act(fault, REFER, words, work, entry.path)
         return False
 
-    def _copies_of(self, place: RegistryEntry) -> Iterator[tuple[str, bytes | None]]:
-        """Yield what states the content of a small file, and that content: this registry first, then its copy."""
-        if isinstance(place, TombstoneFile | WithdrawalFile):
-            label = f"{place.name}@{place.version}"
-            twins = {f"refs/{place.name}/@tombstones/{place.version}", withdrawal_path(label)}
-            (twin,) = twins - {place.path}
-            yield f"{twin} says ({label} stays withdrawn)", self._content(self.root, twin)
-        if isinstance(place, ResultPointer) and self._is_there(f"sha256:{place.result}"):
-            yield "its name says", f"sha256:{place.result}\n".encode()
+    def _copies_of(self, entry: RegistryEntry) -> Iterator[tuple[str, bytes | None]]:
+        """Yield sources of a small file with its content: files of this registry first, then the other registry."""
+        if isinstance(entry, TombstoneFile | WithdrawalFile):
+            label = f"{entry.name}@{entry.version}"
+            twins = {f"refs/{entry.name}/@tombstones/{entry.version}", withdrawal_path(label)}
+            (twin,) = twins - {entry.path}
+            yield f"in {twin} ({label} stays withdrawn)", self._content(self.root, twin)
+        if isinstance(entry, ResultPointer) and self._is_there(f"sha256:{entry.result}"):
+            yield "in its name", f"sha256:{entry.result}\n".encode()
         if self.source is not None and self._is_copy:
-            yield f"it is in {self.source.root}", self._content(self.source.root, place.path)
+            yield f"in {self.source.root}", self._content(self.source.root, entry.path)
 
     @cached_property
     def _is_copy(self) -> bool:
@@ -205,66 +203,61 @@ class _Repair:
         except CompatkitError:
             return False
 
-    def gap(self, fault: Fault, place: AliasMove | PolicyFile) -> bool:
-        """Restore the missing files of a log up to the next existing one."""
+    def gap(self, fault: Fault, entry: AliasMove | PolicyFile) -> bool:
+        """Plan to restore the missing files of a log up to the next existing one."""
         done = False
-        for number in range(place.number, place.number + MOST_GONE):
-            if isinstance(place, PolicyFile):
-                missing: AliasMove | PolicyFile = policy_file(place.scope, number)
+        for number in range(entry.number, entry.number + GAP_LIMIT):
+            if isinstance(entry, PolicyFile):
+                missing: AliasMove | PolicyFile = policy_file(entry.scope, number)
             else:
-                missing = place._replace(path=f"{os.path.dirname(place.path)}/{number}", number=number)
+                missing = entry._replace(path=f"{os.path.dirname(entry.path)}/{number}", number=number)
             if os.path.lexists(self.root / missing.path) or not self._restored(fault, missing):
                 break
             done = True
         return done
 
-    def alias(self, fault: Fault, place: AliasPointer) -> bool:
-        """Restore the move after the last one if the pointer shows that it was lost; else the pointer itself."""
-        pointer = read_pointer(self._content(self.root, place.path) or b"")
+    def alias(self, fault: Fault, entry: AliasPointer) -> bool:
+        """Plan to restore the last move if the pointer shows that it was lost; else the pointer."""
+        pointer = read_pointer(self._content(self.root, entry.path) or b"")
         if pointer is None:
-            return self.small_file(fault, place)
-        log, number = f"refs/{place.name}/@log/{place.alias}", pointer[1]
-        move = AliasMove(f"{log}/{number}", place.name, place.alias, number)
+            return self.small_file(fault, entry)
+        log, number = f"refs/{entry.name}/@log/{entry.alias}", pointer[1]
+        move = AliasMove(f"{log}/{number}", entry.name, entry.alias, number)
         if os.path.lexists(self.root / f"{log}/{number - 1}") and not os.path.lexists(self.root / move.path):
             return self._restored(fault, move)
-        return self._set_aside(fault, REFER, _AFTER[AliasPointer], self._same(place.path))
+        return self._set_aside(fault, REFER, _AFTER[AliasPointer], self._same(entry.path))
 
-    def orphan(self, fault: Fault, place: TombstoneFile) -> bool:
-        """Restore the version of a tombstone."""
-        path = f"refs/{place.name}/@versions/{place.version}"
-        return self.version(fault, VersionFile(path, place.name, place.version))
+    def orphan(self, fault: Fault, entry: TombstoneFile) -> bool:
+        """Plan to restore the version of a tombstone."""
+        path = f"refs/{entry.name}/@versions/{entry.version}"
+        return self.version(fault, VersionFile(path, entry.name, entry.version))
 
-    def dangling(self, fault: Fault, place: AliasPointer) -> bool:
-        """Restore the version that an alias points at."""
-        pointer = read_pointer(self._content(self.root, place.path) or b"")
+    def dangling(self, fault: Fault, entry: AliasPointer) -> bool:
+        """Plan to restore the version that an alias points to."""
+        pointer = read_pointer(self._content(self.root, entry.path) or b"")
         if pointer is None:
             return False
-        path = f"refs/{place.name}/@versions/{pointer[0]}"
-        return self.version(fault, VersionFile(path, place.name, Version.parse(pointer[0])))
+        path = f"refs/{entry.name}/@versions/{pointer[0]}"
+        return self.version(fault, VersionFile(path, entry.name, Version.parse(pointer[0])))
 
-    def version(self, fault: Fault, place: VersionFile) -> bool:
-        """Plan to restore a version from the other registry, with all it needs; False if it is not there."""
+    def version(self, fault: Fault, entry: VersionFile) -> bool:
+        """Plan to restore a version and everything it refers to from the other registry; False if missing there."""
         if self.source is None:
             return False
-        try:
-            digest = self.source.references.digest(place.name, place.version)
-        except CompatkitError:
-            return False
+        digest = None
+        with suppress(CompatkitError):
+            digest = self.source.references.digest(entry.name, entry.version)
         if digest is None:
             return False
-        line, content = (
-            version_line(f"{place.name}@{place.version}", digest),
-            self._content(self.root, place.path),
-        )
-        if fault.code == "version-torn" and not line.startswith(content or b""):
-            return False  # the remaining part of the file is the beginning of another digest
-        if fault.code == "version-target" and not self._is_copy:
+        line = version_line(f"{entry.name}@{entry.version}", digest)
+        content = self._content(self.root, entry.path) or b""
+        if fault.code == "version-torn" and not line.startswith(content):
+            return False  # the truncated file has another digest
+        if (fault.code == "version-target" and not self._is_copy) or not self._complete(fault, digest):
             return False
-        if not self._complete(fault, digest):
-            return False
-        words = f"write {place.path} as it is in {self.source.root}"
-        work = partial(self.changes.rewrite, place.path, line, self._same(place.path))
-        return self._act(fault, REFER, words, work, place.path)
+        words = f"write {entry.path} as in {self.source.root}"
+        work = partial(self.changes.rewrite, entry.path, line, self._same(entry.path))
+        return self._act(fault, REFER, words, work, entry.path)
 
     def _content(self, root: Path, path: str | Path) -> bytes | None:
         """Return the beginning of a regular file; None if it is missing or unreadable."""
@@ -274,32 +267,32 @@ class _Repair:
             return None
         return None if opened is None else opened[0]
 
-    def _damaged(self, place: RegistryEntry) -> Doubt:
-        """Return a predicate for whether a file is still damaged; an unreadable one is."""
+    def _damaged(self, entry: RegistryEntry) -> IsDamaged:
+        """Return a predicate for whether a file is still damaged or unreadable."""
 
-        def doubt(path: Path) -> bool:
+        def is_damaged(path: Path) -> bool:
             content = self._content(self.root, path)
-            return content is None or fault_of(place, content) is not None
+            return content is None or fault_of(entry, content) is not None
 
-        return doubt
+        return is_damaged
 
-    def _same(self, path: str) -> Doubt:
+    def _same(self, path: str) -> IsDamaged:
         """Return a predicate for whether a file still has its present content."""
         content = self._content(self.root, path)
         return lambda path: self._content(self.root, path) == content
 
     # --- blobs
 
-    def missing(self, fault: Fault, place: Blob) -> bool:
-        """Plan to restore a blob; if it is a result, else to move its pointers away."""
-        return self._bring(fault, place.digest) or self.forget_result(fault, place)
+    def missing(self, fault: Fault, entry: Blob) -> bool:
+        """Plan to restore a blob; if that is impossible and it is a result, to move its pointers away."""
+        return self._bring(fault, entry.digest) or self.forget_result(fault, entry)
 
-    def damaged(self, fault: Fault, place: Blob) -> bool:
-        """Plan to move away what is in a blob's place, and to restore the blob."""
-        if fault.code == "blob-size" and self._holds(place.path, place.digest):
+    def damaged(self, fault: Fault, entry: Blob) -> bool:
+        """Plan to move a damaged blob away, and to restore it."""
+        if fault.code == "blob-size" and self._holds(entry.path, entry.digest):
             return False
-        self._set_aside(fault, ASIDE, "", partial(self._differs, place.digest))
-        if not self.missing(fault, place) and fault.affected:
+        self._set_aside(fault, SET_ASIDE, "", partial(self._differs, entry.digest))
+        if not self.missing(fault, entry) and fault.affected:
             self.left.append(attrs.evolve(fault, remedy=CODES["blob-missing"].remedy))
         return True
 
@@ -325,7 +318,7 @@ class _Repair:
         return self._lacking(root, copy)
 
     def _is_there(self, digest: str) -> bool:
-        """Return whether a blob is intact in its place, or will be."""
+        """Return whether a blob is intact, or will be restored."""
         path = blob(digest).path
         present = path not in self._faulty and _is_file(self.root / path)
         return present or self.restored.get(digest, False)
@@ -344,7 +337,7 @@ class _Repair:
         return True
 
     def _lacking(self, root: Path, path: str) -> list[str]:
-        """Return the missing digests that a document refers to, which the verification did not know of."""
+        """Return the missing digests that a document refers to; the verification could not know them."""
         try:
             state = os.lstat(root / path)
             opened = durable.read(root / path, root) if state.st_size <= MAX_BYTES else None
@@ -353,9 +346,9 @@ class _Repair:
             return []  # not a document; or unreadable, which its own action reports
         return [edge.digest for edge in edges(value) if not self._is_there(edge.digest)]
 
-    def forget_result(self, fault: Fault, place: Blob) -> bool:
+    def forget_result(self, fault: Fault, entry: Blob) -> bool:
         """Plan to move the pointers to a lost result away, so that it can be measured again."""
-        pointers = self._pointers[place.digest]
+        pointers = self._pointers[entry.digest]
         for path in pointers:
             words = ": its result is lost; measure again"
             self._set_aside(fault, REFER, words, lambda path: True, path)
@@ -380,7 +373,7 @@ class _Repair:
         return paths
 
     def _scan(self, *folders: str) -> Iterator[RegistryEntry]:
-        """Yield the places in folders; those that cannot be listed are faults of their own."""
+        """Yield the entries of folders; unreadable folders have their own faults."""
 
         def entries(folder: str) -> list[os.DirEntry[str]]:
             with suppress(OSError):
@@ -410,20 +403,16 @@ def _is_file(path: Path) -> bool:
 
 
 _AFTER: Mapping[type[RegistryEntry], str] = {
-    AliasPointer: ": its log says where the alias points; without a log, set the alias again",
+    AliasPointer: ": its log is used instead; without a log, set the alias again",
     AliasMove: ": this move is lost",
     ResultPointer: "; measure again",
-    SignatureFile: "; whoever signed it can do so again",
+    SignatureFile: "; its signer can sign again",
 }
-"""What holds after a damaged file was moved away, of the files without which reading goes on."""
-_IN_PLACE = {"symlink", "special-file", "folder-for-file"}
-"""Codes whose repair depends on what belongs in the place."""
+"""Consequence of moving a damaged file away, by type of the entry, if the registry can be read without it."""
+_BY_ENTRY = {"symlink", "special-file", "folder-for-file"}
+"""Codes whose repair depends on the type of the expected entry."""
 _LOST = (
-    "blob-missing",
-    "manifest-missing",
-    "parent-missing",
-    "kin-missing",
-    "result-missing",
+    *("blob-missing", "manifest-missing", "parent-missing", "kin-missing", "result-missing"),
     "blob-in-trash",
 )
 _VERSION = ("version-torn", "version-content", "version-exchanged", "version-target", "VersionFile")
@@ -448,4 +437,4 @@ _REPAIRS: Mapping[str, Callable[[_Repair, Fault, Any], bool]] = {
     "alias-dangling": _Repair.dangling,
     "result-format": _Repair.forget_result,
 }
-"""Repairs by fault code, or by the type of the place for the codes in ``_IN_PLACE``."""
+"""Repairs by fault code, or by the type of the entry for the codes in ``_BY_ENTRY``."""

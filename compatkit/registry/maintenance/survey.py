@@ -1,4 +1,4 @@
-"""Survey of a registry's files by name and state; odd entries become faults, and links are not followed."""
+"""Survey of a registry's files: names and states, without following links. Unexpected entries become faults."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import attrs
 from compatkit.errors import EnvironmentFailure, IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.layout import FOLDERS
-from compatkit.registry.maintenance.faults import Findings, answer, odd_kind
-from compatkit.registry.maintenance.files import fault_of
+from compatkit.registry.maintenance.faults import Findings, odd_kind, os_message
+from compatkit.registry.maintenance.small_files import fault_of
 from compatkit.registry.names import Version
 from compatkit.registry.refs import LIMIT
 from compatkit.registry.scan import (
@@ -60,14 +60,14 @@ class Survey:
 
     Attributes:
         names: Files of each name.
-        blobs: State of each existing blob, by ``sha256:...``.
+        blobs: State of each existing blob, by digest.
         odd: Fault code and description of entries with a blob's name that are not files, by digest.
-        policies: Numbered changes of each scope.
+        policies: Policy changes by scope and number.
         results: Pointers to measured results.
-        signatures: Sorted by name.
+        signatures: Signatures, sorted by name.
         withdrawals: Second file of the withdrawal of each version.
-        aside: Names in ``tmp``, ``trash`` and ``quarantine``, with their states.
-        blocked: Folders that could not be listed, with code and description of the fault.
+        aside: States of files in ``tmp``, ``trash`` and ``quarantine``, by name.
+        blocked: Fault code and description of folders that could not be listed, by path.
     """
 
     root: Path
@@ -90,89 +90,85 @@ class Survey:
         self._prefix = f"{self.root}{os.sep}"
 
     def look(self, *folders: str, wanted: Callable[[str], bool] = lambda folder: True) -> None:
-        """Walk through folders, or through all; see ``scan``."""
-        for place in scan(self.root, *folders, entries=self._entries, wanted=wanted):
-            self._take(place)
+        """Add the files of some folders, or of all; see ``scan``."""
+        for entry in scan(self.root, *folders, entries=self._entries, wanted=wanted):
+            self._take(entry)
 
-    def _take(self, place: RegistryEntry) -> None:
-        match place:
+    def _take(self, entry: RegistryEntry) -> None:
+        match entry:
             case VersionFile():
-                self.names[place.name].versions[place.version] = place
+                self.names[entry.name].versions[entry.version] = entry
             case TombstoneFile():
-                self.names[place.name].tombstones[place.version] = place
+                self.names[entry.name].tombstones[entry.version] = entry
             case AliasPointer():
-                self.names[place.name].aliases[place.alias] = place
+                self.names[entry.name].aliases[entry.alias] = entry
             case AliasMove():
-                self.names[place.name].moves[place.alias][place.number] = place
+                self.names[entry.name].moves[entry.alias][entry.number] = entry
             case WithdrawalFile():
-                self.withdrawals[place.name, place.version] = place
+                self.withdrawals[entry.name, entry.version] = entry
             case PolicyFile():
-                self.policies[place.scope][place.number] = place
+                self.policies[entry.scope][entry.number] = entry
             case ResultPointer():
-                self.results.append(place)
+                self.results.append(entry)
             case SignatureFile():
-                self.signatures.append(place)
+                self.signatures.append(entry)
             case Blob() | Aside() | Obstacle() | Unknown():
                 try:
                     with suppress(FileNotFoundError):  # removed concurrently
-                        self._take_state(place, os.lstat(self._prefix + place.path))
+                        self._take_state(entry, os.lstat(self._prefix + entry.path))
                 except OSError as error:
-                    self.blocked[place.path] = "unreadable", answer(error)
+                    self.blocked[entry.path] = "unreadable", os_message(error)
 
-    def _take_state(self, place: RegistryEntry, state: os.stat_result) -> None:
-        expected = {Blob: "file", Obstacle: "folder"}.get(type(place), "file or folder")
+    def _take_state(self, entry: RegistryEntry, state: os.stat_result) -> None:
+        expected = {Blob: "file", Obstacle: "folder"}.get(type(entry), "file or folder")
         odd = (
-            None if isinstance(place, Aside) else odd_kind(self._prefix + place.path, state.st_mode, expected)
+            None if isinstance(entry, Aside) else odd_kind(self._prefix + entry.path, state.st_mode, expected)
         )
-        match place:
+        match entry:
             case Aside():
-                self.aside[place.folder][place.file] = state
+                self.aside[entry.folder][entry.file] = state
             case Blob() if odd is not None:
-                self.odd[place.digest] = odd
+                self.odd[entry.digest] = odd
             case Blob():
-                self.blobs[place.digest] = state
+                self.blobs[entry.digest] = state
             case Obstacle() if odd is not None:
-                self.blocked[place.path] = odd
+                self.blocked[entry.path] = odd
             case Unknown() if odd is not None:
-                self.findings.add(odd[0], place, odd[1])
-            case Unknown() if _FOREIGN.fullmatch(os.path.basename(place.path)) or not place.what:
-                self.findings.add("stray", place, "no part of the layout; it is kept, and not looked into")
+                self.findings.add(odd[0], entry, odd[1])
+            case Unknown() if _FOREIGN.fullmatch(os.path.basename(entry.path)) or not entry.what:
+                self.findings.add("stray", entry, "not part of the layout; ignored")
             case Unknown():
-                self.findings.add("misnamed", place, f"{os.path.basename(place.path)!r:.100} is {place.what}")
+                self.findings.add("misnamed", entry, f"{os.path.basename(entry.path)!r:.100} is {entry.what}")
 
-    def read(self, place: RegistryEntry, affected: tuple[str, ...] = ()) -> bytes | None:
+    def read(self, entry: RegistryEntry, affected: tuple[str, ...] = ()) -> bytes | None:
         """Return the content of a small file if it is sound; otherwise report a fault and return None.
 
         Args:
-            place: Of the file.
-            affected: References that a fault would concern.
+            entry: Entry of the file.
+            affected: References that a fault would affect.
         """
-        content = self._content(place, affected)
-        fault = None if content is None else fault_of(place, content)
+        content = self._content(entry, affected)
+        fault = None if content is None else fault_of(entry, content)
         if fault is not None:
-            self.findings.add(fault[0], place, fault[1], affected)
+            self.findings.add(fault[0], entry, fault[1], affected)
             return None
         return content
 
-    def _content(self, place: RegistryEntry, affected: tuple[str, ...]) -> bytes | None:
+    def _content(self, entry: RegistryEntry, affected: tuple[str, ...]) -> bytes | None:
         try:
-            return durable.read_finished(self.root / place.path, self.root, limit=LIMIT + 1)
-        except IntegrityError as error:  # something else than a file, or a folder became a link
-            odd = odd_kind(self.root / place.path, os.lstat(self.root / place.path).st_mode, "file")
-            self.findings.add(*(odd[0], place, odd[1]) if odd else ("symlink", place, str(error)), affected)
+            return durable.read_finished(self.root / entry.path, self.root, limit=LIMIT + 1)
+        except IntegrityError as error:  # not a file, or a folder became a link
+            odd = odd_kind(self.root / entry.path, os.lstat(self.root / entry.path).st_mode, "file")
+            self.findings.add(*(odd[0], entry, odd[1]) if odd else ("symlink", entry, str(error)), affected)
         except EnvironmentFailure as error:
-            self.findings.add("unreadable", place, answer(error), affected)
+            self.findings.add("unreadable", entry, os_message(error), affected)
         return None
 
     def content(self, path: str, limit: int | None = None) -> bytes | None:
-        """Read a file; None if there is none. The folders to it are looked at for the first file in each.
-
-        Args:
-            path: Relative to the root.
-            limit: Bytes to read at most.
+        """Return the content of a file, up to ``limit`` bytes; None if it is missing.
 
         Raises:
-            IntegrityError: It is no plain file, or a folder is a link.
+            IntegrityError: It is not a plain file, or a folder is a link; each folder is checked only once.
             EnvironmentFailure: It cannot be read.
         """
         folder = path.rpartition("/")[0]
@@ -182,23 +178,23 @@ class Survey:
         opened = durable.read(f"{self._prefix}{path}", None, limit=limit)
         return None if opened is None else opened[0]
 
-    def is_there(self, path: str) -> bool:
-        """Return whether a path exists now, whatever the listing of its folder said."""
+    def exists(self, path: str) -> bool:
+        """Return whether a path exists now, even if it was missing when its folder was listed."""
         return os.path.lexists(self.root / path)
 
     def is_hidden(self, folder: str) -> bool:
-        """Return whether a folder, or one above it, could not be listed."""
+        """Return whether a folder or one of its parents could not be listed."""
         return any(folder == blocked or folder.startswith(f"{blocked}/") for blocked in self.blocked)
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
         try:
             return listed(self.root, folder)
         except OSError as error:
-            self.blocked[folder] = "unreadable", answer(error)
+            self.blocked[folder] = "unreadable", os_message(error)
             return []
 
     def report_folders(self) -> None:
         """Report missing folders of the layout."""
         for name in FOLDERS:
-            if name.split("/")[0] not in self.blocked and not self.is_there(name):
-                self.findings.add("folder-missing", name, f"the layout has a folder {name}/")
+            if name.split("/")[0] not in self.blocked and not self.exists(name):
+                self.findings.add("folder-missing", name, f"expected the folder {name}/")

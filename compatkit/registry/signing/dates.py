@@ -34,15 +34,15 @@ def read(text: object) -> datetime | None:
 
 
 def until(text: str, *, start: datetime | None = None) -> datetime:
-    """Return when something ends.
+    """Return the end of a period of validity.
 
     Args:
         text: ``"365d"``, ``"12h"``, ``"8w"``, ``"2y"`` from ``start``, a day ``"2027-01-31"`` (its beginning, UTC),
             or a time in the format of ``written``.
-        start: None for the current time.
+        start: Start of the period; None for the current time.
 
     Raises:
-        UsageError: Malformed, no date of the calendar, or not after ``start``.
+        UsageError: Malformed, not a calendar date, or not after ``start``.
     """
     begin = now() if start is None else start
     match = _SPAN.fullmatch(text)
@@ -55,9 +55,9 @@ def until(text: str, *, start: datetime | None = None) -> datetime:
         end = None
     if end is None:
         raise UsageError(
-            f"{text!r:.80} is not an end: give a duration (12h, 365d, 8w, 2y), a day (2027-01-31), or a time "
-            "(2027-01-31T12:00:00Z)."
+            "Expected a duration (12h, 365d, 8w, 2y), a day (2027-01-31), or a time (2027-01-31T12:00:00Z), got "
+            f"{text!r:.80}."
         )
     if end <= begin:
-        raise UsageError(f"{text!r} ends at {written(end)}, which is not after {written(begin)}.")
+        raise UsageError(f"Expected an end after {written(begin)}, got {text!r}, which is {written(end)}.")
     return end

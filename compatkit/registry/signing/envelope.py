@@ -1,14 +1,15 @@
-"""The format of a signature: an in-toto statement about one manifest in a DSSE envelope, both in canonical JSON.
+"""Format of a signature: an in-toto statement about one manifest in a DSSE envelope, both in canonical JSON.
 
 Sources: Dead Simple Signing Envelope 1.0.0, https://github.com/secure-systems-lab/dsse (protocol.md, envelope.md);
 in-toto attestation framework, Statement v1, https://github.com/in-toto/attestation/tree/main/spec/v1.
 
 The signed bytes are ``PAE(type, body) = "DSSEv1" SP LEN(type) SP type SP LEN(body) SP body``, so neither type nor body
-can be confused with anything else. The statement's subject is the sha256 of the manifest, which covers everything that
-the manifest names by digest: weights, runs, parents. It names no registry, so a signature is valid in any copy.
+can be confused with anything else. The subject of the statement is the sha256 of the manifest, which covers everything
+that the manifest refers to by digest: weights, runs, parents. It contains no registry, so a signature is valid in any
+copy.
 
-Stricter than DSSE: one signature per envelope, the standard alphabet of base64, canonical JSON. So a signature has one
-encoding, and a change of any bit of a file is noticed.
+Stricter than DSSE: one signature per envelope, the standard alphabet of base64, canonical JSON. Therefore a signature
+has exactly one encoding, and any changed bit of a file is detected.
 """
 
 from __future__ import annotations
@@ -27,23 +28,18 @@ from compatkit.registry.names import Reference
 from compatkit.registry.signing import dates
 
 LIMIT = 2**14
-"""Most bytes of an envelope."""
+"""Maximum size of an envelope in bytes."""
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 """Media type of an in-toto statement."""
 TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://compatkit/signature/v1"
-"""Name of the predicate; never looked up, and its meaning never changes."""
+"""Identifier of the predicate; it is not resolved, and its meaning never changes."""
 KEY_ID = re.compile("ed25519:[0-9a-f]{64}")
-"""Identity of a key: the key itself, encoded as in RFC 8032."""
+"""Identity of a key: the public key itself, encoded as in RFC 8032."""
 
 
 def pae(kind: str, body: bytes) -> bytes:
-    """Return the bytes to sign: DSSE's pre-authentication encoding of a payload.
-
-    Args:
-        kind: Media type of the payload.
-        body: The payload.
-    """
+    """Return the bytes to sign: DSSE's pre-authentication encoding of a payload with media type ``kind``."""
     name = kind.encode()
     return b"DSSEv1 %d %b %d %b" % (len(name), name, len(body), body)
 
@@ -82,8 +78,7 @@ class Envelope:
         """Read an envelope.
 
         Raises:
-            MalformedSignature: Too long, not strict JSON, or not the bytes of ``to_bytes``: other fields, another
-                payload type, several signatures, a key of another kind.
+            MalformedSignature: Too long, not strict JSON, or different from ``to_bytes`` of its values.
         """
         value = _object(data, "a signature")
         with suppress(AttributeError, KeyError, TypeError, ValueError):  # JSON of another shape
@@ -96,10 +91,8 @@ class Envelope:
             ):
                 return envelope
         raise MalformedSignature(
-            f"a signature is a DSSE envelope with payload, payloadType {PAYLOAD_TYPE!r}, and one entry under "
-            "signatures of keyid ('ed25519:' and 64 lower-case hex digits) and sig (64 bytes), in canonical JSON "
-            "(sorted keys, no spaces, a newline at the end; base64 with padding and '+' and '/'); got "
-            f"{data!r:.200}."
+            f"Expected a DSSE envelope with payload, payloadType {PAYLOAD_TYPE!r}, and one signature with keyid "
+            f"('ed25519:' and 64 hex digits) and sig (64 bytes), in canonical JSON, got {data!r:.200}."
         )
 
 
@@ -108,10 +101,10 @@ class Statement:
     """A signer's statement about a manifest.
 
     Attributes:
-        digest: Of the manifest, ``sha256:...``.
-        name: ``name@version`` that it was signed as; None for any name.
+        digest: Digest of the manifest, ``sha256:...``.
+        name: ``name@version`` that was signed; None for any name.
         signer: Identity of the key, ``ed25519:...``.
-        signed: Time by the signer's clock.
+        signed: Time of signing, from the signer's clock.
         expires: End of validity, or None.
     """
 
@@ -150,17 +143,17 @@ class Statement:
         kinds = value.get("_type"), value.get("predicateType")
         if kinds != (TYPE, PREDICATE_TYPE):
             raise MalformedSignature(
-                f"a signed statement is of type {TYPE} and predicate {PREDICATE_TYPE}, got {kinds[0]!r:.80} and "
-                f"{kinds[1]!r:.80}: it is another kind of statement, or written by a newer compatkit."
+                f"Expected a statement of type {TYPE} with predicate {PREDICATE_TYPE}, got {kinds[0]!r:.80} and "
+                f"{kinds[1]!r:.80}; a newer compatkit may have written it."
             )
         with suppress(AttributeError, KeyError, TypeError, ValueError):  # JSON of another shape
             statement = cls._read(value)
             if statement is not None and statement.to_bytes() == data:
                 return statement
         raise MalformedSignature(
-            "a signed statement has one subject (digest with sha256, perhaps name as NAME@VERSION) and a predicate "
-            "of expires (a moment or null), signed (a moment such as 2026-01-31T12:00:00Z) and signer "
-            f"('ed25519:' and 64 hex digits), in canonical JSON; got {data!r:.400}."
+            "Expected a statement with one subject (digest with sha256, optional name as NAME@VERSION) and a predicate "
+            "with expires (time or null), signed (time such as 2026-01-31T12:00:00Z) and signer ('ed25519:' and 64 hex "
+            f"digits), in canonical JSON, got {data!r:.400}."
         )
 
     @classmethod
@@ -178,16 +171,16 @@ class Statement:
         return cls(digest, name, predicate["signer"], signed, expires)
 
 
-def opened(data: bytes) -> tuple[Envelope, Statement]:
+def parse(data: bytes) -> tuple[Envelope, Statement]:
     """Parse an envelope and its statement without verifying them.
 
     Raises:
-        MalformedSignature: One is malformed, or they name different keys.
+        MalformedSignature: One is malformed, or their keys differ.
     """
     envelope = Envelope.from_bytes(data)
     statement = Statement.from_bytes(envelope.payload)
     if statement.signer != envelope.key:
-        raise MalformedSignature(f"keyid is {envelope.key}, but the statement names {statement.signer}.")
+        raise MalformedSignature(f"Expected the key {envelope.key} in the statement, got {statement.signer}.")
     return envelope, statement
 
 

@@ -1,7 +1,6 @@
-"""Decide which signatures are valid: for this digest and name, by a trusted key, at the current time.
+"""Decide whether signatures are valid: for this digest and name, by a trusted key, at the current time.
 
-Everything that requires signatures (loading, measuring, importing, pulling, ``verify_signatures``, measured results)
-calls ``judge``, which returns a verdict for any bytes. Clocks may differ by ``SKEW``.
+All code that requires signatures calls ``judge``, which returns a verdict for any bytes. Clocks may differ by ``SKEW``.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from compatkit.errors import (
 )
 from compatkit.registry.names import check_digest
 from compatkit.registry.signing import dates
-from compatkit.registry.signing.envelope import Envelope, Statement, opened
+from compatkit.registry.signing.envelope import Envelope, Statement, parse
 from compatkit.registry.signing.keys import PublicKey, check_installed, verifies
 from compatkit.registry.signing.trust import Trust, Trusted
 
 SKEW = timedelta(minutes=5)
-"""Largest difference between the clocks of signer and reader."""
+"""Tolerated difference between the clocks of signer and reader."""
 _BY_CHECK: tuple[type[SignatureError], ...] = (
     MalformedSignature,
     OtherDigest,
@@ -45,22 +44,24 @@ _BY_CHECK: tuple[type[SignatureError], ...] = (
     SignatureExpired,
     SignerExpired,
 )
-"""In the order of the checks: of several invalid signatures, the one that passed most checks explains most."""
+"""Errors in the order of the checks: of several invalid signatures, the one that passed most checks is reported."""
 
 
 Accept = Callable[..., None]
-"""Refuses a manifest without a valid signature: takes its digest, its unverified signatures and ``name@version``, which
-is left out if it is used by digest; raises a SignatureError."""
+"""Function that raises a SignatureError for a manifest without a valid signature.
+
+Its arguments are the digest, the unverified signatures and ``name@version``, unless the manifest is used by digest.
+"""
 
 
 @attrs.frozen
 class SignatureVerdict:
-    """The verdict on one signature.
+    """Verdict on one signature.
 
     Attributes:
-        error: Why it is invalid; None if it is valid.
-        statement: Its statement, if readable; true only if there is no error.
-        key: The trusted key that made it, or that it names, if known.
+        error: Reason why it is invalid; None if it is valid.
+        statement: Signed statement, if readable; trustworthy only without an error.
+        key: Key with the identity in the signature, if it is trusted.
     """
 
     error: SignatureError | None
@@ -94,16 +95,16 @@ def judge(
 
     Args:
         data: Content of a signature file; may be hostile.
-        digest: Of the manifest.
+        digest: Digest of the manifest.
         trusted: Trusted keys.
-        name: ``name@version`` that the manifest is used as; None if it is used by digest.
-        now: None for the current time.
+        name: ``name@version`` under which the manifest is used; None if it is used by digest.
+        now: Time of the check; None for the current time.
 
     Raises:
         MissingDependency: ``cryptography`` is not installed.
     """
     try:
-        envelope, statement = opened(data)
+        envelope, statement = parse(data)
     except MalformedSignature as error:
         return SignatureVerdict(error)
     key = trusted.keys.get(envelope.key)
@@ -122,11 +123,11 @@ def judge_all(
     """Check each signature; raise if none is valid.
 
     Args:
-        digest: Of the manifest.
+        digest: Digest of the manifest.
         signatures: Contents of signature files.
         trust: Trusted keys.
-        name: As for ``judge``.
-        now: Time at which signatures and keys must be valid; None for the present.
+        name: See ``judge``.
+        now: Time at which signatures and keys must be valid; None for the current time.
 
     Raises:
         Unsigned: There is no signature.
@@ -141,11 +142,11 @@ def judge_all(
 
 
 def require(trust: Trust = None, *, now: Callable[[], datetime] = dates.now) -> Accept:
-    """Return a function that refuses manifests without a valid signature; trusted keys are read once, here.
+    """Return a function that refuses manifests without a valid signature; trusted keys are read only now.
 
     Args:
         trust: Trusted keys; None for the user's own folder.
-        now: The clock.
+        now: Clock.
 
     Raises:
         KeyFileError: The trusted keys cannot be read.
@@ -171,27 +172,25 @@ def _error(
     """Return why a well-formed signature is invalid, or None."""
     key = trusted.keys.get(envelope.key)
     if statement.digest != digest:
-        return OtherDigest(
-            f"the signature is over {statement.digest}, not over {digest}: it was put beside another component."
-        )
+        return OtherDigest(f"expected a signature of {digest}, got one of {statement.digest}.")
     if key is None and envelope.key not in trusted.distrusted:
         return UnknownSigner(
-            f"signed by {envelope.key}, which is none of the {_described(trusted)}. If its owner gave you this very "
-            f"key another way than this registry: compatkit keys trust {envelope.key} --as NAME",
+            f"signed by {envelope.key}, which is none of the {_described(trusted)}. If its owner gave you this key, "
+            f"not this registry: compatkit keys trust {envelope.key} --as NAME",
             subject=envelope.key,
         )
     signer = str(key or PublicKey(envelope.key))
     if not verifies(envelope.key, envelope.signature, envelope.signed):
         return BadSignature(
-            f"the key {signer} did not sign this: the signature does not verify. It is forged, or the file is damaged.",
+            f"not signed by the key {signer}: the signature does not verify. It is forged, or the file is damaged.",
             subject=envelope.key,
         )
     if (distrust := trusted.distrusted.get(envelope.key)) is not None:
         return Distrusted(f"signed by {signer}, which was distrusted on {distrust}.", subject=envelope.key)
     if None not in (name, statement.name) and statement.name != name:
         return OtherName(
-            f"signed by {signer} as {statement.name}, but shown as {name}: a name or version was pointed at another "
-            f"component. Ask the signer which is meant; a signature as {name} would cover that too.",
+            f"signed by {signer} as {statement.name}, but used as {name}: a name or version may point to another "
+            "component. Ask the signer.",
             subject=name,
         )
     return _out_of_time(statement, key, signer, now)
@@ -200,38 +199,37 @@ def _error(
 def _out_of_time(
     statement: Statement, key: PublicKey | None, signer: str, now: datetime
 ) -> SignatureError | None:
-    here = f"it is {dates.written(now)} here, and {int(SKEW.total_seconds()) // 60} minutes are allowed for"
+    here = f"it is {dates.written(now)} here, with a tolerance of {int(SKEW.total_seconds()) // 60} minutes"
     if statement.signed - now > SKEW:
         return NotYetValid(
-            f"signed by {signer} on {dates.written(statement.signed)}, which lies ahead ({here}). Set the "
-            "clocks right."
+            f"signed by {signer} on {dates.written(statement.signed)}, in the future ({here}). Correct the clocks."
         )
     if statement.expires is not None and now - statement.expires > SKEW:
         return SignatureExpired(
-            f"the signature of {signer} ended on {dates.written(statement.expires)} ({here}). Have it signed again."
+            f"the signature of {signer} expired on {dates.written(statement.expires)} ({here}). Ask for a new one."
         )
     if key is not None and key.expires is not None and now - key.expires > SKEW:
         return SignerExpired(
-            f"the key {signer} ended on {dates.written(key.expires)} ({here}). Have it signed with a new key, and "
-            "trust that."
+            f"the key {signer} expired on {dates.written(key.expires)} ({here}). Ask for a signature with a new key, "
+            "and trust that key."
         )
     return None
 
 
 def refusal(digest: str, name: str | None, verdicts: Sequence[SignatureVerdict]) -> SignatureError | None:
-    """Return why a component is refused, or None if one of its signatures is valid.
+    """Return the error for a component without a valid signature, or None.
 
     Args:
-        digest: Of the manifest.
-        name: ``name@version`` that it is used as, if any.
-        verdicts: Of its signatures.
+        digest: Digest of the manifest.
+        name: ``name@version`` under which it is used, if any.
+        verdicts: Verdicts on its signatures.
     """
     if any(verdict.good for verdict in verdicts):
         return None
     subject = f"{name} ({digest})" if name else digest
     if not verdicts:
         return Unsigned(
-            f"{subject} is not signed. Whoever published it can do so: compatkit sign {name or digest} --key FILE",
+            f"{subject} is not signed. Its publisher can sign it: compatkit sign {name or digest} --key FILE",
             subject=digest,
         )
     errors = [verdict.error for verdict in verdicts if verdict.error is not None]

@@ -30,9 +30,9 @@ from compatkit.registry.signing import dates
 from compatkit.registry.signing.envelope import KEY_ID
 
 SHOWN = len("ed25519:") + 16
-"""Characters of a key that messages show, unless the user is asked to trust it."""
+"""Characters of a key that messages show, unless they ask the user to trust it."""
 LIMIT = 2**14
-"""Most bytes of a key file."""
+"""Maximum size of a key file in bytes."""
 _INFO = bytes.fromhex("302a300506032b6570032100")
 """Prefix of the 32 bytes of a public key in RFC 8410."""
 PUBLIC = "PUBLIC KEY"
@@ -85,7 +85,7 @@ class PublicKey:
 
         Args:
             data: Content of the file.
-            what: Its name in messages.
+            what: Description of the file for messages.
 
         Raises:
             KeyTypeError: A key of another kind, or a private one.
@@ -93,10 +93,8 @@ class PublicKey:
         """
         file = key_file(data, what)
         if file.label != PUBLIC:
-            hint = ""
-            if "PRIVATE" in file.label:
-                hint = " Never hand that on: its public half is in the file that ends with .pub."
-            raise KeyTypeError(f"{what}: a {PUBLIC} is expected, this is a {file.label}.{hint}", subject=what)
+            hint = " Never share it; share the .pub file." if "PRIVATE" in file.label else ""
+            raise KeyTypeError(f"{what}: expected a {PUBLIC}, got a {file.label}.{hint}", subject=what)
         with suppress(ValueError):
             der = base64.b64decode("".join(file.pem.decode().split("-----")[2].split()), validate=True)
             if der.startswith(_INFO) and len(der) == len(_INFO) + 32:
@@ -111,17 +109,17 @@ class PublicKey:
             KeyFileError: Malformed.
         """
         if not KEY_ID.fullmatch(text):
-            raise KeyFileError(f"{text!r:.100} is no key: expected 'ed25519:' and 64 lower-case hex digits.")
+            raise KeyFileError(f"Expected 'ed25519:' and 64 lower-case hex digits, got {text!r:.100}.")
         return cls(text)
 
 
 def verifies(key: str, signature: bytes, data: bytes) -> bool:
-    """Return whether a signature of these bytes was made by a key.
+    """Return whether a key made the signature of some bytes.
 
     Args:
         key: ``ed25519:`` and 64 hex digits.
-        signature: 64 bytes.
-        data: Any.
+        signature: Signature of 64 bytes.
+        data: Signed bytes.
 
     Raises:
         MissingDependency: ``cryptography`` is not installed.
@@ -134,7 +132,7 @@ def verifies(key: str, signature: bytes, data: bytes) -> bool:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(key.removeprefix("ed25519:"))).verify(
             signature, data
         )
-    except (InvalidSignature, ValueError):  # ValueError: not a point of the curve
+    except (InvalidSignature, ValueError):  # ValueError: not a point on the curve
         return False
     return True
 
@@ -147,18 +145,18 @@ def check_key_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise KeyFileError(
-            f"{name!r:.80} is no name of a key: use 1 to 64 letters, digits, '.', '_', '@', '+', '-', with a letter or "
-            "digit at both ends."
+            "Expected a key name of 1 to 64 letters, digits, '.', '_', '@', '+', '-', with a letter or digit at both "
+            f"ends, got {name!r:.80}."
         )
     return name
 
 
 def read_small(path: Path, what: str) -> bytes:
-    """Return the content of a user's file, following links, cut off one byte beyond the limit.
+    """Return the content of a user's file, truncated one byte after the limit; links are followed.
 
     Args:
-        path: Of the file.
-        what: What it should be, for messages.
+        path: Path of the file.
+        what: Description of the file for messages.
 
     Raises:
         KeyFileError: There is no such file.
@@ -180,11 +178,7 @@ class KeyFile(NamedTuple):
 
 
 def key_file(data: bytes, what: str) -> KeyFile:
-    """Parse a key file.
-
-    Args:
-        data: Content of the file.
-        what: What it should be, for messages.
+    """Parse a key file; ``what`` describes it in messages.
 
     Raises:
         KeyFileError: No PEM block, more than one, or an unknown line above it.
@@ -195,25 +189,22 @@ def key_file(data: bytes, what: str) -> KeyFile:
     match = _BLOCK.fullmatch(block) if begin and len(data) <= LIMIT else None
     if match is None:
         raise KeyFileError(
-            f"{what} is no key file: one PEM block (-----BEGIN ...) of at most {LIMIT} bytes is expected, got "
-            f"{len(data)} bytes. `compatkit keys new NAME` makes a pair of files.",
+            f"{what}: expected a key file with one PEM block (-----BEGIN ...) and at most {LIMIT} bytes, got "
+            f"{len(data)} bytes. `compatkit keys new NAME` creates a key.",
             subject=what,
         )
     lines = [line for line in above.split("\n") if line.strip() and not line.startswith("#")]
-    facts = {label: value.strip() for label, _, value in (line.partition(":") for line in lines)}
-    expires = dates.read(facts.get("expires", ""))
-    if (
-        len(facts) < len(lines)
-        or facts.keys() - {"name", "expires"}
-        or ("expires" in facts) != (expires is not None)
-    ):
+    fields = {label: value.strip() for label, _, value in (line.partition(":") for line in lines)}
+    expires = dates.read(fields.get("expires", ""))
+    known = fields.keys() <= {"name", "expires"} and len(fields) == len(lines)
+    if not known or ("expires" in fields) != (expires is not None):
         raise KeyFileError(
-            f"{what}: above the key there may be '# ...', one 'name: ...' and one 'expires: ...' with a moment such as "
-            f"2027-01-31T00:00:00Z, got {lines!r:.160}.",
+            f"{what}: expected comments, 'name: ...' and 'expires: ...' with a time such as 2027-01-31T00:00:00Z above "
+            f"the key, got {lines!r:.160}.",
             subject=what,
         )
     try:
-        name = check_key_name(facts["name"]) if facts.get("name") else ""
+        name = check_key_name(fields["name"]) if fields.get("name") else ""
     except KeyFileError as error:
         raise KeyFileError(f"{what}: {error}", subject=what) from None
     return KeyFile(match[1], block.encode("ascii", "replace"), name, expires)
@@ -226,7 +217,7 @@ def lines_above(key: PublicKey) -> str:
 
 
 def _not_ed25519(pem: bytes, what: str) -> KeyFileError:
-    """Return the error for a PEM block that is no Ed25519 public key."""
+    """Return the error for a PEM block that is not an Ed25519 public key."""
     check_installed()
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -234,8 +225,8 @@ def _not_ed25519(pem: bytes, what: str) -> KeyFileError:
     try:
         kind = kind_of(load_pem_public_key(pem))
     except (ValueError, UnsupportedAlgorithm) as error:
-        return KeyFileError(f"{what} is no public key that can be read: {error}", subject=what)
-    return KeyTypeError(f"{what} holds a public key of the kind {kind}; Ed25519 is expected.", subject=what)
+        return KeyFileError(f"{what} is not a readable public key: {error}", subject=what)
+    return KeyTypeError(f"{what}: expected an Ed25519 public key, got {kind}.", subject=what)
 
 
 def kind_of(key: object) -> str:

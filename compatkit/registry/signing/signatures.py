@@ -1,7 +1,7 @@
 """Signature files of a registry: ``<root>/signatures/<manifest digest>/<key>-<sha256>.json``, created once.
 
-The name has the first 16 digits of the key and the sha256 of the file. Signatures refer to a manifest and protect
-nothing from garbage collection. Their content may be hostile until it is verified; files with other names are ignored.
+The file name contains the first 16 digits of the key and the sha256 of the file. Signatures do not protect a manifest
+from garbage collection. Their content is untrusted until verified; files with other names are ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import disk as durable
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
-from compatkit.registry.signing.envelope import LIMIT, opened
+from compatkit.registry.signing.envelope import LIMIT, parse
 
 FOLDER = "signatures"
 FILE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}\.json")
@@ -43,24 +43,23 @@ class Signatures:
         """Store a signature of a manifest; return False if it exists.
 
         Args:
-            digest: Of the manifest, which need not exist here.
-            data: An envelope; its form and subject are checked, no key is needed.
+            digest: Digest of the manifest, which need not exist.
+            data: Envelope; format and subject are checked, but not the key.
 
         Raises:
-            MalformedSignature: Malformed, or a damaged file has its name.
-            OtherDigest: It is for another manifest.
+            MalformedSignature: Malformed, or a damaged file has the same name.
+            OtherDigest: It is a signature of another manifest.
             EnvironmentFailure: Disk full, no write permission.
         """
         path = self.folder(digest) / file_name(data, digest)
         with environment("create", path):
-            made = durable.create_once(path, data, self.root)
-        if not made and self.read(path) != data:
+            created = durable.create_once(path, data, self.root)
+        if not created and self.read(path) != data:
             raise MalformedSignature(
-                f"{path} exists, and its content does not match its name. `compatkit verify --repair` moves it to "
-                "quarantine; then sign again.",
+                f"{path} exists with another content than its name. Run `compatkit verify --repair`, then sign again.",
                 subject=path,
             )
-        return made
+        return created
 
     def files(self, digest: str) -> list[Path]:
         """Return the paths of a manifest's signatures, sorted.
@@ -85,7 +84,7 @@ class Signatures:
         return [folder / name for name in names]
 
     def of(self, digest: str) -> list[bytes]:
-        """Return the contents of a manifest's signatures, unverified, each cut off one byte beyond the limit.
+        """Return the unverified contents of a manifest's signatures, each truncated one byte after the limit.
 
         Raises:
             SignatureError: There are more than 1,000.
@@ -95,7 +94,7 @@ class Signatures:
         return [data for path in self.files(digest) if (data := self.read(path)) is not None]
 
     def read(self, path: Path) -> bytes | None:
-        """Return a signature cut off one byte beyond the limit; empty if it is no plain file, None if missing."""
+        """Return a signature, truncated one byte after the limit; empty if not a plain file, None if missing."""
         try:
             return durable.read_finished(path, self.root, limit=LIMIT + 1)
         except IntegrityError:
@@ -103,17 +102,13 @@ class Signatures:
 
 
 def file_name(data: bytes, digest: str) -> str:
-    """Return the name of a signature's file.
-
-    Args:
-        data: Content of the file.
-        digest: Of the manifest.
+    """Return the name of the file with a signature of a manifest.
 
     Raises:
-        MalformedSignature: Malformed.
-        OtherDigest: It is for another manifest.
+        MalformedSignature: The signature is malformed.
+        OtherDigest: It is a signature of another manifest.
     """
-    envelope, statement = opened(data)
+    envelope, statement = parse(data)
     if statement.digest != digest:
-        raise OtherDigest(f"the signature is over {statement.digest}, not over {digest}.")
+        raise OtherDigest(f"expected a signature of {digest}, got one of {statement.digest}.")
     return f"{envelope.key.partition(':')[2][:16]}-{digest_of(data).removeprefix('sha256:')}.json"

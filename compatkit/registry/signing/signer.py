@@ -1,4 +1,4 @@
-"""Private keys: make, save and load them, and sign components."""
+"""Private keys: create, save and load them, and sign components."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SigningKey:
     """A private key.
 
     Attributes:
-        public: Its public key, with name and end of validity.
+        public: Public key, with name and end of validity.
     """
 
     public: PublicKey
@@ -60,10 +60,10 @@ class SigningKey:
 
     @classmethod
     def new(cls, name: str, *, expires: datetime | None = None) -> SigningKey:
-        """Make a key.
+        """Create a key.
 
         Args:
-            name: 1 to 64 letters, digits and ``._@+-``.
+            name: Name of 1 to 64 letters, digits and ``._@+-``.
             expires: End of validity, or None.
 
         Raises:
@@ -82,8 +82,9 @@ class SigningKey:
         """Read a private key from PKCS #8 in PEM; warn (``KeyWarning``) if others may read the file.
 
         Args:
-            path: Of the file.
-            passphrase: Of an encrypted key, or a function that asks for it; None reads COMPATKIT_KEY_PASSPHRASE.
+            path: Path of the file.
+            passphrase: Passphrase of an encrypted key, or a function that returns it; None reads
+                COMPATKIT_KEY_PASSPHRASE.
 
         Raises:
             WrongPassphrase: It is encrypted, and the passphrase is missing or wrong.
@@ -91,19 +92,13 @@ class SigningKey:
             KeyFileError: Missing, or not a key file.
             MissingDependency: ``cryptography`` is not installed.
         """
-        place = Path(local(path, "a key")).expanduser()
-        what = f"the key {place}"
-        file = key_file(read_small(place, what), what)
+        key_path = Path(local(path, "a key")).expanduser()
+        what = f"the key {key_path}"
+        file = key_file(read_small(key_path, what), what)
         if file.label not in (PRIVATE, ENCRYPTED):
-            hint = (
-                "sign with the file of the private key"
-                if "PUBLIC" in file.label
-                else "`compatkit keys new NAME` makes one"
-            )
-            raise KeyTypeError(
-                f"{what}: a {PRIVATE} in PKCS #8 is expected, this is a {file.label}; {hint}.", subject=place
-            )
-        _warn_if_exposed(place)
+            expected = f"{what}: expected a {PRIVATE} in PKCS #8, as `compatkit keys new NAME` creates"
+            raise KeyTypeError(f"{expected}, got a {file.label}.", subject=key_path)
+        _warn_if_exposed(key_path)
         secret = _passphrase(passphrase, what) if file.label == ENCRYPTED else None
         return cls._of(_private_key(file.pem, secret, what), file.name, file.expires)
 
@@ -113,17 +108,17 @@ class SigningKey:
         return cls(PublicKey(identity, name, expires), private)
 
     def save(self, path: str | os.PathLike[str], *, passphrase: str | None = None) -> Path:
-        """Write the private key to ``path``, readable by its owner only, and the public key public_path it as ``.pub``.
+        """Write the private key to ``path``, readable only by its owner, and the public key next to it as ``.pub``.
 
         Args:
-            path: Of the private key.
-            passphrase: Encrypts it; None writes it unencrypted.
+            path: Path of the private key.
+            passphrase: Passphrase for encryption; None writes the key unencrypted.
 
         Returns:
             Path of the public key.
 
         Raises:
-            KeyFileError: A file exists, or the path is inside a registry, which others read.
+            KeyFileError: A file exists, or the path is inside a registry.
             WrongPassphrase: The passphrase is empty.
             EnvironmentFailure: They cannot be written; neither remains.
         """
@@ -138,18 +133,17 @@ class SigningKey:
         public_path = file.with_suffix(".pub")
         if (shared := _inside_a_registry(file)) is not None:
             raise KeyFileError(
-                f"{file} lies in the registry {shared}, which others read and copy; keep a private key elsewhere.",
-                subject=file,
+                f"{file} is in the registry {shared}, which others read; use another folder.", subject=file
             )
         for target in (file, public_path):
             if os.path.lexists(target):
                 raise KeyFileError(
-                    f"{target} exists and is not overwritten; name another file.", subject=target
+                    f"{target} exists and is not overwritten; use another path.", subject=target
                 )
         if file == public_path:
             raise KeyFileError(f"{file}: .pub is the suffix of public keys; name it .pem.", subject=file)
         if passphrase == "":
-            raise WrongPassphrase("An empty passphrase protects nothing; pass none, or several words.")
+            raise WrongPassphrase("Expected a passphrase or None, got an empty one.")
         protection = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase.encode())
         pem = self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
         above = f"# compatkit private key: keep it to yourself\n{lines_above(self.public)}"
@@ -173,8 +167,8 @@ class SigningKey:
         """Sign a manifest.
 
         Args:
-            digest: Of the manifest.
-            name: ``name@version`` that it is signed as; None for any name.
+            digest: Digest of the manifest.
+            name: ``name@version`` to sign; None for any name.
             expires: End of the signature's validity, at most that of the key.
             now: Time of signing; None for the current time.
 
@@ -184,8 +178,8 @@ class SigningKey:
         moment = dates.now() if now is None else now
         if self.public.expires is not None and self.public.expires <= moment:
             raise KeyExpired(
-                f"the key {self.public} expired on {dates.written(self.public.expires)}. Make a new one (`compatkit "
-                "keys new NAME`), and distribute its .pub.",
+                f"the key {self.public} expired on {dates.written(self.public.expires)}. Create one with `compatkit "
+                "keys new NAME`, and distribute its .pub file.",
                 subject=self.public.id,
             )
         ends = min((end for end in (expires, self.public.expires) if end is not None), default=None)
@@ -201,7 +195,7 @@ class Signed:
     Attributes:
         subject: The component.
         statement: The signed statement.
-        made: False if the same key had signed it before, for at least as long.
+        made: False if an earlier signature of the same key is valid for at least as long.
     """
 
     subject: SignedPart
@@ -301,19 +295,16 @@ def _private_key(pem: bytes, passphrase: bytes | None, what: str) -> Ed25519Priv
         # With a wrong passphrase the padding is valid once in 256 times; then the content fails to parse.
         if passphrase is not None and isinstance(error, ValueError):
             raise WrongPassphrase(
-                f"{what}: the passphrase does not open this key, or the file is damaged: {error}.",
-                subject=what,
+                f"{what}: the passphrase is wrong, or the file is damaged: {error}.", subject=what
             ) from None
-        raise KeyFileError(f"{what} is no private key that can be read: {error}", subject=what) from None
-    except InternalError:  # wrong length for its kind, which OpenSSL's message does not say
+        raise KeyFileError(f"{what} is not a readable private key: {error}", subject=what) from None
+    except InternalError:  # wrong length for its kind, which OpenSSL's message does not mention
         raise KeyFileError(
-            f"{what} is no private key that can be read: its bytes are no key of the kind that it names.",
-            subject=what,
+            f"{what} is not a readable private key: its length is wrong.", subject=what
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise KeyTypeError(
-            f"{what} holds a private key of the kind {kind_of(key)}; Ed25519 is expected. `compatkit keys new NAME` "
-            "makes one.",
+            f"{what}: expected an Ed25519 private key, got {kind_of(key)}. `compatkit keys new NAME` creates one.",
             subject=what,
         )
     return key
@@ -325,7 +316,7 @@ def _passphrase(source: str | Callable[[], str] | None, what: str) -> bytes:
     )
     if not passphrase:
         raise WrongPassphrase(
-            f"{what} is encrypted: its passphrase is asked for on a terminal, or taken from {PASSPHRASE}.",
+            f"{what} is encrypted. Enter its passphrase on a terminal, or set {PASSPHRASE}.",
             subject=what,
         )
     return passphrase.encode()
@@ -340,15 +331,15 @@ def _warn_if_exposed(file: Path) -> None:
     mode = stat.S_IMODE(os.stat(file).st_mode)
     if os.name != "nt" and mode & 0o077:
         warnings.warn(
-            f"the private key {file} has the mode {mode:o}, so others may read it: chmod 600 {file}, and if somebody "
-            "did, make a new key and have this one distrusted.",
+            f"others may read the private key {file} (mode {mode:o}): chmod 600 {file}. If somebody did, create a new "
+            "key and let others distrust this one.",
             KeyWarning,
             stacklevel=3,
         )
     if (shared := _inside_a_registry(file)) is not None:
         warnings.warn(
-            f"the private key {file} lies in the registry {shared}, which others read and copy: make a new key "
-            "elsewhere, and have this one distrusted.",
+            f"the private key {file} is in the registry {shared}, which others read: create a new key elsewhere, and "
+            "let others distrust this one.",
             KeyWarning,
             stacklevel=3,
         )

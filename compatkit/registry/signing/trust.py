@@ -1,10 +1,10 @@
 """Trusted keys: a folder of public keys in the user's configuration, never in a registry.
 
-A key in ``<key in hex>.pub`` is trusted unless ``<key in hex>.distrusted`` exists beside it, with time and reason.
+A key in ``<key in hex>.pub`` is trusted unless ``<key in hex>.distrusted`` exists next to it, with time and reason.
 Every ``*.pub`` in a folder counts, whatever its name, so that a team can keep such a folder with its code.
 
-``Trusted.of`` alone turns an argument (a folder, a file, a key) into trusted keys. A key that the user distrusts is
-never trusted, even if the argument names it.
+Only ``Trusted.of`` turns an argument (a folder, a file, a key) into trusted keys. A key that the user distrusts is
+never trusted, even if the argument contains it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from compatkit.registry.signing.envelope import KEY_ID
 from compatkit.registry.signing.keys import LIMIT, PublicKey, check_key_name, read_small
 
 VARIABLE = "COMPATKIT_TRUST"
-"""Environment variable that names another folder of trusted keys."""
-MOST = 10_000
-"""Most files in a folder of keys."""
+"""Environment variable with another folder of trusted keys."""
+FILE_LIMIT = 10_000
+"""Number of files in a folder of keys at most."""
 _DISTRUSTED = re.compile(r"([0-9a-f]{64})\.distrusted")
 
 Trust: TypeAlias = "Trusted | bool | str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None"
@@ -41,7 +41,7 @@ Trust: TypeAlias = "Trusted | bool | str | os.PathLike[str] | Iterable[str | os.
 
 
 class TrustWarning(UserWarning):
-    """Others may change which keys the user trusts."""
+    """Other users may change the trusted keys."""
 
 
 @attrs.frozen
@@ -60,9 +60,9 @@ class Trusted:
     """Trusted keys.
 
     Attributes:
-        keys: By their identity.
+        keys: Keys by identity.
         distrusted: Keys that are never trusted, even if they are among ``keys``.
-        source: Where the keys were read, for messages.
+        source: Path or argument that the keys are from, for messages.
     """
 
     keys: Mapping[str, PublicKey]
@@ -88,7 +88,7 @@ class Trusted:
         if trust is None or trust is True:
             return Folder.of_user().read()
         if trust is False or trust == "":
-            raise KeyFileError(f"Whom to trust is a folder, a file or a key; {trust!r} names nobody.")
+            raise KeyFileError(f"Expected a folder, file or key to trust, got {trust!r}.")
         if isinstance(trust, str) and trust.startswith("ed25519:"):
             key = PublicKey.parse(trust)
             return cls({key.id: key}, source=trust)
@@ -110,7 +110,7 @@ class Folder:
 
     @classmethod
     def of_user(cls) -> Folder:
-        """Return the folder of COMPATKIT_TRUST, else the one in the user's configuration."""
+        """Return the folder in COMPATKIT_TRUST, or else the one in the user's configuration."""
         if path := os.environ.get(VARIABLE):
             return cls(Path(local(path, "the folder of trusted keys")).expanduser())
         return cls(configuration() / "trusted")
@@ -146,10 +146,10 @@ class Folder:
         """Trust a key.
 
         Args:
-            key: Received from its owner, not through the registry.
-            name: Its name; None keeps its own.
-            expires: End of trust; None keeps the key's own.
-            again: Trust it even if it was distrusted.
+            key: Key, received from its owner and not through the registry.
+            name: New name of the key; None keeps the name.
+            expires: End of trust; None keeps that of the key.
+            again: Whether to trust the key even if it was distrusted.
 
         Raises:
             KeyFileError: It was distrusted, or its name is missing or invalid.
@@ -159,7 +159,7 @@ class Folder:
         before = self.distrusted().get(key.id)
         if before is not None and not again:
             raise KeyFileError(
-                f"{trusted} was distrusted on {before}. Trust it with --again only if its owner tells you why.",
+                f"{trusted} was distrusted on {before}. Use --again only if its owner explains why.",
                 subject=key.id,
             )
         self._write(f"{_hex(key.id)}.pub", trusted.to_bytes())
@@ -174,8 +174,8 @@ class Folder:
         """Distrust a key permanently; its name remains known for messages.
 
         Args:
-            which: Its name, identity, or a prefix of its hex digits.
-            reason: Shown with each signature by the key.
+            which: Name, identity, or a prefix of the hex digits.
+            reason: Reason that is shown with each signature by the key.
 
         Raises:
             UnknownName: No key, or several, match.
@@ -205,8 +205,7 @@ class Folder:
             return matches[0]
         listing = "; ".join(map(str, matches or known.values())) or "none"
         raise UnknownName(
-            f"{which!r:.80} is {'no key' if not matches else f'the name of {len(matches)} keys'} in {self.path}; "
-            f"{'name one by its digits' if matches else 'there are'}: {listing}.",
+            f"{which!r:.80} matches {len(matches)} keys in {self.path}; use the digits of one: {listing}.",
             subject=which,
         )
 
@@ -219,16 +218,16 @@ class Folder:
                 return []
         if os.name != "nt" and mode & stat.S_IWOTH:
             warnings.warn(
-                f"everybody may write into {self.path}, and change which keys you trust: chmod o-w {self.path}",
+                f"everybody may write to {self.path} and change the trusted keys: chmod o-w {self.path}",
                 TrustWarning,
                 stacklevel=4,
             )
-        if len(names) > MOST:
-            raise KeyFileError(f"{self.path} holds {len(names)} files; at most {MOST} are read as keys.")
+        if len(names) > FILE_LIMIT:
+            raise KeyFileError(f"{self.path}: expected at most {FILE_LIMIT} files, got {len(names)}.")
         return names
 
     def _write(self, name: str, data: bytes) -> None:
-        with environment("make", self.path):
+        with environment("create", self.path):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         durable.replace_file(self.path / name, data)
 
@@ -255,8 +254,7 @@ def _at(path: Path) -> Trusted:
         return Folder(path).read()
     if not path.exists():
         raise KeyFileError(
-            f"Whom to trust: there is no folder or file {path}. Name a folder of public keys (*.pub), a file of one, "
-            "or a key 'ed25519:...'.",
+            f"There is no folder or file {path}. Use a folder of public keys (*.pub), a file of one, or 'ed25519:...'.",
             subject=path,
         )
     key = PublicKey.from_bytes(read_small(path, str(path)), what=str(path))
@@ -274,8 +272,8 @@ def _note(path: Path) -> Distrust:
         isinstance(value.get(field), str) for field in ("time", "reason")
     ):
         raise KeyFileError(
-            f"{path} should hold when and why the key was distrusted ({{'reason': '', 'time': ''}}), got "
-            f"{value!r:.200}. Remove it, and write it anew with `compatkit keys distrust`.",
+            f"{path}: expected an object with reason and time, got {value!r:.200}. Remove it, and run `compatkit keys "
+            "distrust` again.",
             subject=path,
         )
     return Distrust(value["time"], value["reason"])

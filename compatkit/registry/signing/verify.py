@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class SignedPart:
-    """A component whose signatures are made or checked.
+    """A component that is signed, or whose signatures are checked.
 
     Attributes:
-        digest: Of the manifest.
-        name: ``name@version`` that it is used as; None if it was selected by digest.
+        digest: Digest of the manifest.
+        name: ``name@version`` under which it is used; None if it was selected by digest.
     """
 
     digest: str
@@ -41,7 +41,7 @@ def subjects(store: Store, patterns: str | Iterable[str], *, every: bool = False
     Args:
         store: The registry's files.
         patterns: Each a name, glob, version, alias, or a bare digest.
-        every: Whether a name or glob selects all its versions but withdrawn ones, not only the latest.
+        every: Whether a name or glob selects all versions that are not withdrawn, not only the latest.
 
     Raises:
         NotFound: A reference selects nothing.
@@ -72,10 +72,10 @@ def verify(
         store: The registry's files.
         reference: One component.
         trust: Trusted keys; None for the user's own.
-        now: As for ``judge_all``.
+        now: See ``judge_all``.
 
     Raises:
-        SignatureError: None is valid; its class says why.
+        SignatureError: None is valid; the class is the reason.
         NotFound: The reference selects no component, or several.
     """
     (part,) = _only(store, reference)
@@ -83,7 +83,7 @@ def verify(
 
 
 def statements(store: Store, reference: str) -> list[SignatureVerdict]:
-    """Return the statements of a component's signatures, all unverified.
+    """Return the unverified statements of a component's signatures.
 
     Args:
         store: The registry's files.
@@ -95,22 +95,21 @@ def statements(store: Store, reference: str) -> list[SignatureVerdict]:
 
 
 def admit(store: Store, reference: Reference, trust: Trust, verify: Verify) -> None:
-    """Raise if no trusted key signed a component that is loaded.
+    """Raise if a component that is loaded has no signature by a trusted key.
 
     Args:
         store: The registry's files.
-        reference: Resolved.
+        reference: Resolved reference.
         trust: Trusted keys.
-        verify: How its bytes are compared with the signed digest.
+        verify: Verification of the loaded bytes.
 
     Raises:
-        SignatureError: No signature is valid; its class says why.
-        UsageError: Its bytes would not be compared.
+        SignatureError: No signature is valid; the class is the reason.
+        UsageError: ``verify`` is ``"never"``.
     """
     if verify == "never":
         raise UsageError(
-            "verify='never' does not compare bytes with their digests, so a signature would not cover what is "
-            "loaded. Use 'auto' or 'always' if signatures are required."
+            "Expected verify='auto' or 'always', as signatures are required, got 'never': it compares no digests."
         )
     part = subject_of(reference)
     judge_all(part.digest, store.signatures.of(part.digest), trust, name=part.name)
@@ -119,5 +118,7 @@ def admit(store: Store, reference: Reference, trust: Trust, verify: Verify) -> N
 def _only(store: Store, reference: str) -> list[SignedPart]:
     parts = subjects(store, reference)
     if len(parts) != 1:
-        raise UsageError(f"{reference!r:.80} means {len(parts)} components; name one.")
+        raise UsageError(
+            f"Expected a reference to one component, got {reference!r:.80}, which matches {len(parts)}."
+        )
     return parts

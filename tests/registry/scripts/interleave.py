@@ -27,7 +27,7 @@ from compatkit.errors import IntegrityError
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.maintenance import leftovers
+from compatkit.registry.maintenance import ages
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
@@ -222,7 +222,7 @@ def main() -> None:
     if "links" in words:
         durable.link = lambda source, target: False
     if "pids" in words:
-        leftovers._runs = lambda process: False
+        ages._runs = lambda process: False
     known = {one.name: one for one in ENCOUNTERS}
     for word in words:
         name, colon, strides = word.partition(":")

@@ -26,7 +26,7 @@ from compatkit.errors import CompatkitError, IntegrityError, NotFound, PolicyBro
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.maintenance import leftovers
+from compatkit.registry.maintenance import ages
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
@@ -206,7 +206,7 @@ def lack(what: list[str]) -> None:
     if "links" in what:
         durable.link = lambda source, target: False
     if "pids" in what:
-        leftovers._runs = lambda process: False
+        ages._runs = lambda process: False
     if "locks" in what:
         import fcntl
 

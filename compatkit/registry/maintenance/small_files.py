@@ -32,36 +32,34 @@ _CUT_OFF = re.compile(
 """Matches the beginning of the line of a version whose writing was interrupted."""
 
 
-def fault_of(place: RegistryEntry, content: bytes) -> tuple[str, str] | None:
-    """Return fault code and description of a small file's content; None if it is sound.
-
-    Args:
-        place: What belongs there.
-        content: What is there.
-    """
-    match place:
+def fault_of(entry: RegistryEntry, content: bytes) -> tuple[str, str] | None:
+    """Return fault code and description of the content of a small file; None if it is sound."""
+    match entry:
         case VersionFile(_, name, version) if pointed(content, f"{name}@{version}") is None:
             expected = f"expected 'sha256:', 64 hex digits and {name}@{version}, got"
             if (line := read_line(content)) is not None:
                 return "version-exchanged", f"it is the file of {line[1]}"
             if _CUT_OFF.fullmatch(content):
-                return "version-torn", f"{expected} the first {len(content)} bytes: a publish was cut off"
+                return (
+                    "version-torn",
+                    f"{expected} only the first {len(content)} bytes: a publish was interrupted",
+                )
             return "version-content", f"{expected} {shown(content)}"
         case TombstoneFile() | WithdrawalFile() if not _is_tombstone(content):
             return "tombstone-damaged", f"expected an object with reason and time, got {shown(content)}"
         case AliasPointer() if read_pointer(content) is None:
-            what = f"such as '1.2.0 3', got {shown(content)}"
-            return "alias-damaged", f"expected a version and the number of its move, {what}"
-        case AliasMove() if read_move(content, place.number) is None:
+            expected = "expected a version and the number of its move, such as '1.2.0 3'"
+            return "alias-damaged", f"{expected}, got {shown(content)}"
+        case AliasMove() if read_move(content, entry.number) is None:
             return "alias-log-damaged", f"expected an object with from, to and time, got {shown(content)}"
         case PolicyFile():
             try:
-                understood(content, place.scope, place.number)
+                understood(content, entry.scope, entry.number)
             except FormatError as error:
-                return "policy-damaged", f"expected a policy of {place.scope}, got {shown(content)}: {error}"
-        case ResultPointer() if content.strip() != f"sha256:{place.result}".encode():
+                return "policy-damaged", f"expected a policy of {entry.scope}, got {shown(content)}: {error}"
+        case ResultPointer() if content.strip() != f"sha256:{entry.result}".encode():
             return "evidence-damaged", f"expected the digest in its name, got {shown(content)}"
-        case SignatureFile() if why := _signature_fault(content, place):
+        case SignatureFile() if why := _signature_fault(content, entry):
             return "signature-damaged", why
     return None
 
@@ -79,13 +77,13 @@ def _is_tombstone(content: bytes) -> bool:
     return isinstance(value, dict) and isinstance(value.get("reason"), str)
 
 
-def _signature_fault(content: bytes, place: SignatureFile) -> str | None:
+def _signature_fault(content: bytes, entry: SignatureFile) -> str | None:
     if len(content) > SIGNATURE_LIMIT:
-        return f"a signature has at most {SIGNATURE_LIMIT} bytes"
+        return f"expected at most {SIGNATURE_LIMIT} bytes, got {len(content)}"
     try:
-        expected = signature_name(content, f"sha256:{place.signed}")
+        expected = signature_name(content, f"sha256:{entry.signed}")
     except SignatureError as error:
         return str(error)
-    if expected != place.file:
-        return f"its name says other bytes; these belong to {os.path.basename(expected)}: {shown(content)}"
+    if expected != entry.file:
+        return f"expected the file name {os.path.basename(expected)} for {shown(content)}"
     return None

@@ -1,8 +1,8 @@
-"""Repair plans: actions to apply, and faults left to people.
+"""Plan of a repair: actions to apply, and faults that need a person.
 
-Each change checks the file again, is atomic, and deletes nothing: a damaged file, or a hard link to it, goes to
-``quarantine/`` before anything takes its place. A crash between two steps leaves additional files there, never missing
-ones elsewhere, and the repair can be repeated.
+Each action checks the file again, is atomic, and deletes nothing: a damaged file is moved or hard-linked to
+``quarantine/`` before it is replaced. After a crash there may be additional files in ``quarantine/`` but nothing is
+lost, and the repair can be repeated.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from compatkit.registry.maintenance.contents import PIECE
 from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.os_errors import environment
 
-ASIDE, RESTORE, REFER = 1, 2, 3
+SET_ASIDE, RESTORE, REFER = 1, 2, 3
 """Stages: move damaged files away, restore blobs, then write references."""
 SCHEMA = 1
-Doubt = Callable[[Path], bool]
-"""Returns whether the file at a path is still damaged."""
+IsDamaged = Callable[[Path], bool]
+"""Function that returns whether the file at a path is still damaged."""
 
 
 @attrs.frozen
@@ -41,10 +41,10 @@ class Action:
     Attributes:
         code: Code of the fault.
         path: Changed path, relative to the root.
-        words: Description beginning with a verb: ``"move blobs/... to quarantine/"``.
+        words: Description such as ``"move blobs/... to quarantine/"``.
         affected: Affected references.
-        stage: Its stage.
-        work: Carries it out; returns False if it is no longer needed.
+        stage: ``SET_ASIDE``, ``RESTORE`` or ``REFER``.
+        work: Function that carries the action out; returns False if it is no longer needed.
     """
 
     code: str
@@ -65,7 +65,7 @@ class ActionResult:
 
     Attributes:
         done: False if it was no longer needed, or failed.
-        error: Why it failed, or empty.
+        error: Error message, or empty.
         code: Code of the error, or empty.
     """
 
@@ -81,7 +81,7 @@ class ActionResult:
 
 @attrs.frozen
 class RepairPlan:
-    """Plan of a repair; nothing happens before ``apply``.
+    """Plan of a repair; nothing changes before ``apply``.
 
     Attributes:
         soundness: Result of the verification.
@@ -97,14 +97,14 @@ class RepairPlan:
         """Carry out all actions; one that fails does not stop the others.
 
         Args:
-            progress: Called with actions done, actions in all, and what is being done.
+            progress: Called with actions done, total actions, and what is being done.
 
         Returns:
             The result of each action.
 
         Raises:
             LayoutError: This version may only read the registry.
-            FormatError: Its ``compatkit.json`` is damaged, so it may be of a newer layout.
+            FormatError: ``compatkit.json`` is damaged, so the layout may be newer.
         """
         root = self.soundness.root
         rewritten = any(action.path == MARKER for action in self.actions)
@@ -136,30 +136,24 @@ class RepairPlan:
 
 @attrs.frozen
 class Changes:
-    """The changes that repairs make to the files of a registry. Each returns False if it is no longer needed.
-
-    Attributes:
-        root: Of the registry.
-    """
+    """Changes to the files of a registry. Each method returns False if the change is no longer needed."""
 
     root: Path
 
-    def set_aside(self, path: str, damaged: Doubt) -> bool:
-        """Move a damaged file to ``quarantine``.
-
-        Args:
-            path: Of the file.
-            damaged: Whether it is still damaged.
-        """
+    def set_aside(self, path: str, damaged: IsDamaged) -> bool:
+        """Move a damaged file to ``quarantine``."""
         full = self.root / path
         durable.check_folders(full.parent, self.root)
         if not os.path.lexists(full) or not damaged(full):
             return False
-        self._move(full, self._away(full))
+        away = self._quarantine_path(full)
+        durable.move(full, away)
+        durable.sync_up(away.parent, self.root)
+        durable.sync_folder(full.parent)
         return True
 
     def make_folder(self, path: str) -> bool:
-        """Make a folder of the layout."""
+        """Create a folder of the layout."""
         full = self.root / path
         if full.is_dir():
             return False
@@ -178,44 +172,39 @@ class Changes:
         os.chmod(full, stat.S_IMODE(state.st_mode) & ~0o222)
         return True
 
-    def rewrite(self, path: str, data: bytes, damaged: Doubt) -> bool:
-        """Replace a damaged file atomically; the old file stays in ``quarantine`` as a hard link.
+    def rewrite(self, path: str, data: bytes, damaged: IsDamaged) -> bool:
+        """Replace a damaged file atomically; the old file gets a hard link in ``quarantine``.
 
         A folder cannot be replaced atomically; it is moved away first.
-
-        Args:
-            path: Of the file.
-            data: New content.
-            damaged: Whether it is still damaged.
         """
         full = self.root / path
         durable.make_folder(full.parent, self.root)
         if os.path.lexists(full):
             if not damaged(full):
                 return False
-            self._keep(full)
+            self._keep_in_quarantine(full)
         durable.replace_file(full, data, root=self.root)
         durable.sync_up(full.parent, self.root)
         return True
 
     def restore(self, path: str, digest: str, origin: Path, root: Path) -> bool:
-        """Copy a blob to its place, in pieces, if its digest is right.
+        """Restore a missing blob from an intact copy.
 
         Args:
-            path: Of the blob.
-            digest: Of the blob.
-            origin: The copy: in ``trash``, in ``quarantine``, or in another registry.
-            root: Of the registry that holds the copy.
+            path: Path of the blob.
+            digest: Digest of the blob.
+            origin: Path of the copy in ``trash``, ``quarantine``, or another registry.
+            root: Registry that contains the copy.
         """
         if os.path.lexists(self.root / path):
             return False
-        place = Objects(self.root).place
-        durable.drafted(self.root, _Pieces(origin, root, digest), lambda draft: place(draft, digest))
+        objects = Objects(self.root)
+        durable.drafted(self.root, _Pieces(origin, root, digest), lambda draft: objects.place(draft, digest))
         return True
 
-    def _keep(self, path: Path) -> None:
+    def _keep_in_quarantine(self, path: Path) -> None:
         """Link a damaged file into ``quarantine``; if that is not possible, move or copy it there."""
-        away, mode = self._away(path), os.lstat(path).st_mode
+        away, mode = self._quarantine_path(path), os.lstat(path).st_mode
         if stat.S_ISDIR(mode):
             durable.move(path, away)
         elif not durable.link(path, away):
@@ -226,20 +215,15 @@ class Changes:
                 durable.write(away, [opened[0]], root=self.root)
         durable.sync_folder(away.parent)
 
-    def _away(self, path: Path) -> Path:
+    def _quarantine_path(self, path: Path) -> Path:
         folder = self.root / "quarantine"
         durable.make_folder(folder, self.root)
         return folder / f"{path.name[:128]}-{durable.temporary(folder).name}"
 
-    def _move(self, origin: Path, target: Path) -> None:
-        durable.move(origin, target)
-        durable.sync_up(target.parent, self.root)
-        durable.sync_folder(origin.parent)
-
 
 @attrs.frozen
 class _Pieces:
-    """The content of a blob's copy, in pieces; raises at the end if it is another's."""
+    """Pieces of a copy of a blob; iteration raises at the end if the digest is wrong."""
 
     path: Path
     root: Path
@@ -248,7 +232,7 @@ class _Pieces:
     def __iter__(self) -> Iterator[bytes]:
         descriptor = durable.open_plain(self.path, self.root)
         if descriptor is None:
-            raise IntegrityError(f"{self.path} is gone; verify again.", subject=self.path)
+            raise IntegrityError(f"{self.path} is missing now; verify again.", subject=self.path)
         hashed = hashlib.sha256()
         with os.fdopen(descriptor, "rb") as file:
             while piece := file.read(PIECE):
@@ -256,7 +240,7 @@ class _Pieces:
                 yield piece
         if (actual := f"sha256:{hashed.hexdigest()}") != self.digest:
             raise IntegrityError(
-                f"{self.path}: expected {self.digest}, got {actual}; the file is left where it is. Name another copy "
-                "of the registry (--from ROOT), or publish the component again.",
+                f"{self.path}: expected {self.digest}, got {actual}; the file was not changed. Use another copy of the "
+                "registry (--from ROOT), or publish the component again.",
                 subject=self.path,
             )

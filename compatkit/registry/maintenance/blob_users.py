@@ -1,4 +1,4 @@
-"""Users of each blob: versions, manifests, the blobs and parents they name, and measured results."""
+"""Users of each blob: versions, manifests and measured results."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from compatkit.registry.maintenance.manifests import read_canonical
 from compatkit.registry.maintenance.references import Published
 from compatkit.registry.reach import DocumentEdge, edges, walk
 
-Role = Literal["version", "parent", "payload", "kept", "result"]
-"""Role of a blob."""
+Role = Literal["version", "parent", "payload", "file", "result"]
+"""Role of a blob: manifest of a version or parent, weights, other file of a document, or measured result."""
 RESULTS = "results of "
 """Prefix of the label of a pair's results."""
 RECENT = 16
-"""Manifests that are kept at a time."""
+"""Number of manifests kept in memory."""
 
 
 @attrs.frozen
@@ -29,12 +29,11 @@ class BlobUse:
 
     Attributes:
         role: Role of the blob.
-        user: What refers to it: ``name@version``, an ancestor, or the results of a pair.
-        living: False if only withdrawn versions need it.
-        kin: True if it belongs to a component that is there only as an ancestor of another, and not as a part of a
-            recombination.
-        size: Size in bytes according to the user, if stated.
-        payload: Payload of the manifest, if the blob is its weights.
+        user: ``name@version``, an ancestor, or the results of a pair.
+        living: False if only withdrawn versions need the blob.
+        kin: True if the blob belongs to a component that is only an ancestor of others, not a part of a recombination.
+        size: Size in bytes according to the user, if known.
+        payload: Payload section of the manifest, if the blob is its weights.
     """
 
     role: Role
@@ -56,37 +55,32 @@ class _ManifestUse:
 
 
 @attrs.define
-class Uses:
-    """Everything reachable from references, and its users.
+class BlobUsers:
+    """Everything reachable from references, with its users.
 
     Attributes:
         read: Returns the bytes of a document; None if missing, damaged or too large.
-        of: Uses of each blob by digest, in the order in which they were found.
+        uses: Uses of each blob by digest, in the order in which they were found.
         functions: References by the hex digits of their function digest.
-        naming: Whether to compute function digests, which takes long.
-        faults: Code, digest and description of faults in documents whose bytes are intact.
-        recent: The last manifests that were read, by digest.
+        with_functions: Whether to compute function digests, which takes long.
+        faults: Code, digest and description of faults in documents with the right digest.
+        recent: Manifests read last, by digest.
     """
 
     read: Callable[[str], bytes | None]
-    of: dict[str, list[BlobUse]] = attrs.field(factory=lambda: defaultdict(list))
+    uses: dict[str, list[BlobUse]] = attrs.field(factory=lambda: defaultdict(list))
     functions: dict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
-    naming: bool = True
+    with_functions: bool = True
     faults: list[tuple[str, str, str]] = attrs.field(factory=list)
     recent: dict[str, Manifest] = attrs.field(factory=dict)
     _entered: set[str] = attrs.field(factory=set)
 
-    def users(self, digest: str) -> tuple[str, ...]:
+    def of(self, digest: str) -> tuple[str, ...]:
         """Return the users of a blob."""
-        return tuple(dict.fromkeys(use.user for use in self.of.get(digest, ())))
+        return tuple(dict.fromkeys(use.user for use in self.uses.get(digest, ())))
 
     def label(self, extractor: str, head: str) -> str:
-        """Describe the pair of two function digests (hex).
-
-        Args:
-            extractor: Its function digest.
-            head: Its function digest.
-        """
+        """Describe a pair, given the hex digits of both function digests."""
         sides = (
             self.functions.get(function, [f"value:{function[:12]}"])[0] for function in (extractor, head)
         )
@@ -102,8 +96,8 @@ class Uses:
 
         Args:
             versions: All versions to check.
-            withdrawn: Those that are withdrawn.
-            then: Called with each version after its manifest was read, those that are not withdrawn first.
+            withdrawn: Withdrawn ones among them.
+            then: Called with each version after its manifest was read, withdrawn ones last.
         """
         by_digest: dict[str, list[Published]] = defaultdict(list)
         living: set[str] = set()
@@ -111,7 +105,7 @@ class Uses:
         for version in ordered:
             lives = version not in withdrawn
             by_digest[version.digest].append(version)
-            self.of[version.digest].append(BlobUse("version", version.label, lives))
+            self.uses[version.digest].append(BlobUse("version", version.label, lives))
             if lives:
                 living.add(version.digest)
 
@@ -121,7 +115,7 @@ class Uses:
                 if same[0] is version:
                     labels = tuple(each.label for each in same)
                     yield _ManifestUse(version.digest, labels, version.digest in living)
-                then(version)  # the walk has followed the start when it asks for the next
+                then(version)  # the walk has followed the previous start when it requests the next
 
         def parents(manifest: _ManifestUse) -> Iterator[_ManifestUse]:
             for parent, needed in self._follow(manifest):
@@ -147,9 +141,9 @@ class Uses:
         parents: list[tuple[str, bool]] = []
         for key, edge, size in edges:
             own = payload if payload is not None and edge == payload.file.blob else None
-            role: Role = "parent" if key == "component" else "payload" if own is not None else "kept"
+            role: Role = "parent" if key == "component" else "payload" if own is not None else "file"
             for label in use.labels:
-                self.of[edge].append(BlobUse(role, label, use.living, use.kin, size, own))
+                self.uses[edge].append(BlobUse(role, label, use.living, use.kin, size, own))
             if role == "parent":
                 parents.append((edge, edge in parts))
         if manifest is not None and use.digest not in self._entered:
@@ -157,7 +151,7 @@ class Uses:
             self.recent[use.digest] = manifest
             if len(self.recent) > RECENT:
                 del self.recent[next(iter(self.recent))]
-            if self.naming:
+            if self.with_functions:
                 self.functions[function_digest(manifest).rpartition(":")[2]].extend(use.labels)
         return parents
 
@@ -167,14 +161,14 @@ class Uses:
         return len(self._entered)
 
     def _parsed(self, digest: str, data: bytes) -> tuple[Manifest | None, Iterable[DocumentEdge]]:
-        """Report what is wrong with a document; return the manifest, None if it is none, and what it names."""
+        """Report the fault of a document; return the manifest, or None, and everything it refers to."""
         manifest = value = None
         code, what = "", ""
         try:
             value = loads(data, what="manifest")
             manifest = from_bytes(data)
             if dumps(value) != data:
-                code, what = "manifest-canonical", "written canonically, the same values are other bytes"
+                code, what = "manifest-canonical", "the canonical encoding of its values differs"
         except FormatError as error:
             code, what = _code_of(data, value), str(error)
         if code:
@@ -182,10 +176,10 @@ class Uses:
         return manifest, edges(value)
 
     def follow_results(self, pointers: Iterable[tuple[str, str]]) -> None:
-        """Follow pointers to results, given as label and digest, and record the blobs of the results."""
+        """Follow pointers to results, given as label and digest; record the blobs of the results."""
         read: set[str] = set()
         for label, digest in pointers:
-            self.of[digest].append(BlobUse("result", label))
+            self.uses[digest].append(BlobUse("result", label))
             if digest in read:
                 continue
             read.add(digest)
@@ -200,11 +194,11 @@ class Uses:
             if not isinstance(value, dict):
                 self.faults.append(("result-format", digest, what))
             for _, edge, size in edges(value):
-                self.of[edge].append(BlobUse("kept", label, size=size))
+                self.uses[edge].append(BlobUse("file", label, size=size))
 
 
 def _code_of(data: bytes, value: Any) -> str:
-    """Return the fault code of a document that is no manifest, given its JSON value if it has one."""
+    """Return the fault code of a document that is not a manifest, given its JSON value, or None."""
     if value is None:
         return "manifest-format" if data.lstrip()[:1] == b"{" else "version-target"
     if not isinstance(value, dict) or not {"schema", "kind", "payload"} & value.keys():

@@ -1,4 +1,4 @@
-"""Find files old enough for deletion: abandoned drafts and blobs in ``trash``."""
+"""Ages of files: find abandoned drafts, and blobs that were in ``trash`` for the grace time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _TRASHED = re.compile(r"([0-9a-f]{64})-[1-9][0-9]{0,9}-[0-9a-f]{16}")
 
 
 @attrs.frozen
-class Leftover:
-    """An unneeded file.
+class UnneededFile:
+    """Draft, unreferenced blob or damaged file.
 
     Attributes:
         path: Relative to the registry.
         digest: ``sha256:...`` if it is a blob.
-        bytes: Its size.
-        age: Seconds since it was last written or moved out; negative if its time is in the future.
+        bytes: Size.
+        age: Seconds since it was written or moved to ``trash``; negative if its time is in the future.
     """
 
     path: str
@@ -39,8 +39,8 @@ class Ages:
     """Decides which files are old.
 
     Attributes:
-        now: Seconds since 1970.
-        grace: Seconds; younger files are left alone.
+        now: Current time in seconds since 1970.
+        grace: Grace time in seconds; younger files stay.
     """
 
     now: float
@@ -52,10 +52,9 @@ class Ages:
 
     def old(self, state: os.stat_result) -> bool:
         """Return whether a file is older than the grace. A time in the future, from another clock, counts as young."""
-        age = self.of(state)
-        return age >= 0 and age >= self.grace
+        return self.of(state) >= max(self.grace, 0)
 
-    def out(self, state: os.stat_result) -> float:
+    def in_trash(self, state: os.stat_result) -> float:
         """Return the seconds since a file was moved to ``trash``, by mtime or ctime.
 
         Moving touches the file; another user's cannot be touched, but its ctime changes.
@@ -63,18 +62,14 @@ class Ages:
         foreign = hasattr(os, "geteuid") and state.st_uid != os.geteuid()
         return self.now - (max(state.st_mtime, state.st_ctime) if foreign else state.st_mtime)
 
-    def long_out(self, state: os.stat_result) -> bool:
+    def long_in_trash(self, state: os.stat_result) -> bool:
         """Return whether a file has been in ``trash`` for the grace time."""
-        return 0 <= self.out(state) and self.grace <= self.out(state)
+        return self.in_trash(state) >= max(self.grace, 0)
 
-    def given_up(self, name: str, state: os.stat_result) -> bool:
+    def is_abandoned(self, name: str, state: os.stat_result) -> bool:
         """Return whether a draft in ``tmp`` is abandoned.
 
-        Drafts of a process that runs on this machine are kept for 24 h whatever the grace.
-
-        Args:
-            name: Of the file.
-            state: Of the file.
+        A draft of a process that runs on this machine is kept for 24 h whatever the grace.
         """
         match = _DRAFT.fullmatch(name)
         if match is None or not self.old(state):
@@ -94,35 +89,30 @@ def clock(root: Path) -> float:
     return min(time.time(), os.lstat(folder).st_mtime)
 
 
-def aside(root: Path, ages: Ages) -> tuple[list[Leftover], list[Leftover], list[Leftover]]:
-    """Return the abandoned drafts, the blobs in ``trash`` of any age, and the files in ``quarantine``.
-
-    Args:
-        root: Of the registry.
-        ages: Times and grace.
-    """
-    drafts: list[Leftover] = []
-    trash: list[Leftover] = []
-    quarantine: list[Leftover] = []
-    for place in scan(root, "tmp", "trash", "quarantine"):
-        if not isinstance(place, Aside):
-            durable.check_folders(root / place.path, root)
+def set_aside(root: Path, ages: Ages) -> tuple[list[UnneededFile], list[UnneededFile], list[UnneededFile]]:
+    """Return the abandoned drafts, the blobs in ``trash`` of any age, and the files in ``quarantine``."""
+    drafts: list[UnneededFile] = []
+    trash: list[UnneededFile] = []
+    quarantine: list[UnneededFile] = []
+    for entry in scan(root, "tmp", "trash", "quarantine"):
+        if not isinstance(entry, Aside):
+            durable.check_folders(root / entry.path, root)
             continue
-        state = durable.file_state(root / place.path)
+        state = durable.file_state(root / entry.path)
         if state is None:
             continue
-        if place.folder == "quarantine":
-            quarantine.append(Leftover(place.path, None, state.st_size, ages.of(state)))
-        elif place.folder == "trash" and (match := _TRASHED.fullmatch(place.file)):
-            trash.append(Leftover(place.path, f"sha256:{match[1]}", state.st_size, ages.out(state)))
-        elif place.folder == "tmp" and ages.given_up(place.file, state):
-            drafts.append(Leftover(place.path, None, state.st_size, ages.of(state)))
+        if entry.folder == "quarantine":
+            quarantine.append(UnneededFile(entry.path, None, state.st_size, ages.of(state)))
+        elif entry.folder == "trash" and (match := _TRASHED.fullmatch(entry.file)):
+            trash.append(UnneededFile(entry.path, f"sha256:{match[1]}", state.st_size, ages.in_trash(state)))
+        elif entry.folder == "tmp" and ages.is_abandoned(entry.file, state):
+            drafts.append(UnneededFile(entry.path, None, state.st_size, ages.of(state)))
     return drafts, trash, quarantine
 
 
 def _runs(process: int) -> bool:
     if os.name == "nt":
-        return True  # on Windows, sending a signal would end it
+        return True  # on Windows, sending a signal would kill it
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
