@@ -1,1 +1,1 @@
-"""Remotes: places outside this machine that registries are pushed to and pulled from."""
+"""Remotes: object stores and other addresses to push registries to and pull them from."""

@@ -1,4 +1,4 @@
-"""Files of a remote through a file system of fsspec."""
+"""Files of a remote, accessed through a file system of fsspec."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 OTHERS = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-"""Libraries of protocols that are not tested here, so that no extra installs them."""
+"""Libraries of untested protocols, which no extra installs."""
 LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", **OTHERS}
 _BEYOND = {errno.EINVAL, errno.ERANGE}
-"""Errors of back ends for a range that begins behind the end, as in an empty file."""
+"""Errors of back ends for a range that begins after the end, as in an empty file."""
 
 
 def filesystem_class(protocol: str) -> Any:
     """Return fsspec's class for a protocol.
 
     Raises:
-        UsageError: fsspec knows no such protocol.
-        MissingDependency: The library for it is not installed.
+        UsageError: fsspec does not know the protocol.
+        MissingDependency: The required library is not installed.
     """
     try:
         import fsspec
@@ -39,11 +39,9 @@ def filesystem_class(protocol: str) -> Any:
         raise UsageError(f"fsspec knows no protocol {protocol!r}.") from None
     except ImportError as error:
         package = LIBRARIES.get(protocol, "a library")
-        extra = (
-            f"pip install {OTHERS[protocol]}" if protocol in OTHERS else "pip install 'compatkit[remotes]'"
-        )
+        requirement = OTHERS.get(protocol, "'compatkit[remotes]'")
         raise MissingDependency(
-            f"{protocol}:// is reached through fsspec and {package}, one of which is not installed. Run: {extra} "
+            f"{protocol}:// needs fsspec and {package}, one of which is not installed. Run: pip install {requirement} "
             f"({error})",
             subject=package,
         ) from error
@@ -51,13 +49,13 @@ def filesystem_class(protocol: str) -> Any:
 
 @attrs.frozen(eq=False)
 class FileSystemStore(ObjectStore):
-    """The files below one path of a file system.
+    """The files in one folder of a file system.
 
     Attributes:
         system: The fsspec file system.
-        root: Path in it, without a slash at the end.
-        atomic: Whether a file appears with its whole content or not at all, as in object stores; else files are
-            written under another name first.
+        root: Path of the folder, without a slash at the end.
+        atomic: Whether a file appears with its complete content or not at all, as in object stores; otherwise files
+            are written under another name first.
     """
 
     system: AbstractFileSystem
@@ -65,11 +63,11 @@ class FileSystemStore(ObjectStore):
     atomic: bool
 
     def path(self, relative: str) -> str:
-        """Return a path as the file system takes it."""
+        """Return a path in the file system."""
         return f"{self.root}/{relative}" if self.root else relative
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the size of every file below a folder by its path."""
+        """Return the sizes of all files in a folder, at any depth, by path."""
         top = self.path(folder)
         self.system.invalidate_cache()
         try:
@@ -92,7 +90,7 @@ class FileSystemStore(ObjectStore):
         return _size(info) if info.get("type") == "file" else None
 
     def read(self, path: str, start: int, count: int) -> bytes | None:
-        """Return at most so many bytes of a file; None if there is none."""
+        """Return up to ``count`` bytes of a file; None if it is missing."""
         try:
             data: Any = self.system.cat_file(self.path(path), start=start, end=start + count)
         except FileNotFoundError:
@@ -109,7 +107,7 @@ class FileSystemStore(ObjectStore):
             self.system.pipe_file(draft, data)
 
     def upload(self, path: str, file: Path, progress: Callable[[int], None]) -> None:
-        """Write a file of this machine, in parts where the back end takes parts."""
+        """Upload a local file, in parts if the back end supports that."""
         from fsspec.callbacks import Callback
 
         reported = 0
@@ -124,7 +122,7 @@ class FileSystemStore(ObjectStore):
             self.system.put_file(str(file), draft, callback=callback)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a file that must not exist; exactly one of several writers wins where writes can be conditional."""
+        """Create a file; exactly one of several writers succeeds if the back end has conditional writes."""
         if self.atomic and (created := self._conditionally(path, data)) is not None:
             return created
         if self.size(path) is not None:
@@ -138,12 +136,12 @@ class FileSystemStore(ObjectStore):
             self.system.rm_file(self.path(path))
 
     def neighbors(self) -> list[str]:
-        """Return the names of what lies beside this path."""
+        """Return the names in the parent folder."""
         listing = self.system.ls(self.root.rpartition("/")[0], detail=False)
         return [str(path).rstrip("/").rpartition("/")[2] for path in listing]
 
     def _conditionally(self, path: str, data: bytes) -> bool | None:
-        """Write a file that must not exist; False if it does, None if the back end has no conditional write."""
+        """Create a file; False if it exists, None if the back end has no conditional write."""
         try:
             self.system.pipe_file(self.path(path), data, mode="create")
         except FileExistsError:
@@ -158,7 +156,7 @@ class FileSystemStore(ObjectStore):
 
     @contextmanager
     def _drafted(self, path: str) -> Iterator[str]:
-        """Give a path to write to; the file gets its own name when it is whole."""
+        """Yield a path to write to; the file gets its final name once it is complete."""
         final = self.path(path)
         if self.atomic:
             yield final

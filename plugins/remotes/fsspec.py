@@ -1,4 +1,4 @@
-"""Remotes through fsspec: S3 and every other protocol that no plugin of its own offers."""
+"""Remotes through fsspec: S3 and all other protocols without a plugin of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ compatkit_api = 1
 ATOMIC = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "memory", "http", "https"}
 )
-"""Protocols of stores in which a file appears with its whole content or not at all."""
+"""Protocols of stores in which a file appears with its complete content or not at all."""
 
 
 @hookimpl
@@ -23,15 +23,16 @@ def compatkit_remotes(register: Register) -> None:
 
 
 def open_remote(address: str, **options: Any) -> FileSystemStore:
-    """Return the files below an address.
+    """Return the files at an address.
 
     Args:
-        address: Such as ``s3://bucket/prefix``.
-        **options: Of the file system, such as ``endpoint_url``; else its own environment variables and files count.
+        address: Address such as ``s3://bucket/prefix``.
+        **options: Options of the file system, such as ``endpoint_url``; it also reads its own environment variables
+            and configuration files.
 
     Raises:
-        UsageError: fsspec knows no such protocol.
-        MissingDependency: The library for it is not installed.
+        UsageError: fsspec does not know the protocol.
+        MissingDependency: The required library is not installed.
     """
     protocol = address.partition("://")[0]
     system = filesystem_class(protocol)

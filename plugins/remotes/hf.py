@@ -1,7 +1,7 @@
-"""The Hugging Face Hub: a repository is a history of commits, so that many files are written as one change.
+"""Remotes on the Hugging Face Hub: many files are written in one commit.
 
-Writing file by file, as fsspec does, is a commit each, which the Hub allows some hundred of an hour. A commit can name
-the commit that it must follow, which makes it a conditional write for any number of files at once.
+fsspec makes one commit per file, and the Hub allows about a hundred per hour. A commit can also require its parent
+commit, which makes it a conditional write of any number of files.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from compatkit.hooks import Register
 from ._filesystem import FileSystemStore, filesystem_class
 
 compatkit_api = 1
-MOST_FILES = 500
-"""Files in a commit."""
+COMMIT_SIZE = 500
+"""Maximum number of files in a commit."""
 ATTEMPTS = 10
-"""How often a commit is tried again where another commit came first."""
+"""Number of attempts if other commits are made at the same time."""
 _CONFLICT = 412
 
 
@@ -35,14 +35,14 @@ def compatkit_remotes(register: Register) -> None:
 
 @attrs.frozen(eq=False)
 class HubStore(FileSystemStore):
-    """The files below one path of a repository.
+    """The files in one folder of a repository.
 
     Attributes:
         kind: ``"model"``, ``"dataset"`` or ``"space"``.
         repository: ``USER/NAME``.
-        revision: Branch; None is the main one.
-        prefix: Path in the repository.
-        staged: Files of the next commit: their bytes, or where they lie on this machine.
+        revision: Branch; None for the default branch.
+        prefix: Path of the folder in the repository.
+        staged: Files of the next commit: contents or local paths.
     """
 
     kind: str
@@ -58,42 +58,42 @@ class HubStore(FileSystemStore):
             self.staged[path] = data
 
     def upload(self, path: str, file: Path, progress: Callable[[int], None]) -> None:
-        """Add a file of this machine to the next commit."""
+        """Add a local file to the next commit."""
         with self._lock:
             self.staged[path] = file
         progress(file.stat().st_size)
 
     def size(self, path: str) -> int | None:
-        """Return the size of a file, or that of one that is part of the next commit."""
+        """Return the size of a file, which may be part of the next commit."""
         staged = self.staged.get(path)
         if staged is None:
             return super().size(path)
         return len(staged) if isinstance(staged, bytes) else staged.stat().st_size
 
     def settle(self) -> None:
-        """Commit what is staged."""
+        """Commit the staged files."""
         paths = sorted(self.staged)
-        for start in range(0, len(paths), MOST_FILES):
-            group = paths[start : start + MOST_FILES]
+        for start in range(0, len(paths), COMMIT_SIZE):
+            group = paths[start : start + COMMIT_SIZE]
             additions = [self._addition(path, self.staged[path]) for path in group]
             self._commit(additions, f"Add {len(group)} objects")
             for path in group:
                 del self.staged[path]
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create a file that must not exist."""
+        """Create a file; return False if it exists."""
         return not self.create_all([(path, data)])
 
     def create_all(self, files: Sequence[tuple[str, bytes]]) -> set[str]:
-        """Create files that must not exist, in commits that fail if any other came before them."""
+        """Create files, in commits that fail if another commit was made before; return the paths that existed."""
         self.settle()
         taken: set[str] = set()
-        for start in range(0, len(files), MOST_FILES):
-            taken |= self._create(dict(files[start : start + MOST_FILES]))
+        for start in range(0, len(files), COMMIT_SIZE):
+            taken |= self._create(dict(files[start : start + COMMIT_SIZE]))
         return taken
 
     def remove(self, path: str) -> None:
-        """Commit the removal of a file, if there is one."""
+        """Commit the removal of a file, if it exists."""
         from huggingface_hub import CommitOperationDelete
 
         if self._existing([path]):
@@ -107,7 +107,7 @@ class HubStore(FileSystemStore):
             if not free or self._commit(free, f"Add {len(free)} entries", parent=head):
                 return taken
         raise EnvironmentFailure(
-            f"{self.repository}: others commit all the time; {ATTEMPTS} tries were not enough. Try again.",
+            f"{self.repository}: other commits came first in {ATTEMPTS} attempts. Try again.",
             subject=self.repository,
         )
 
@@ -119,7 +119,7 @@ class HubStore(FileSystemStore):
         return {by_name[info.path] for info in infos if info.path in by_name}
 
     def _commit(self, operations: list[Any], message: str, parent: str | None = None) -> bool:
-        """Commit; False if another commit came before the one that was to follow ``parent``."""
+        """Commit; return False if ``parent`` is no longer the last commit."""
         from huggingface_hub.errors import HfHubHTTPError
 
         try:
@@ -149,19 +149,19 @@ class HubStore(FileSystemStore):
 
     @property
     def _api(self) -> Any:
-        return getattr(self.system, "_api")  # noqa: B009 - the session and token that the file system reads with
+        return getattr(self.system, "_api")  # noqa: B009 - with the session and token of the file system
 
 
 def open_remote(address: str, **options: Any) -> FileSystemStore:
-    """Return the files below an address of the Hub.
+    """Return the files at an address of the Hub.
 
     Args:
         address: ``hf://datasets/USER/NAME[@REVISION]/PREFIX``, ``hf://models/...``, ``hf://USER/NAME`` or
             ``hf://buckets/...``.
-        **options: Of the file system, such as ``endpoint`` and ``token``.
+        **options: Options of the file system, such as ``endpoint`` and ``token``.
 
     Raises:
-        UsageError: The address is not written so.
+        UsageError: The address is malformed.
         MissingDependency: huggingface_hub is missing or too old.
     """
     filesystem = filesystem_class("hf")
@@ -177,7 +177,7 @@ def open_remote(address: str, **options: Any) -> FileSystemStore:
         parsed = parse_hf_uri(address.rstrip("/"))
         system = filesystem(skip_instance_cache=True, **options)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{error} Write hf://datasets/USER/NAME or hf://models/USER/NAME.") from None
+        raise UsageError(f"{error} Expected hf://datasets/USER/NAME or hf://models/USER/NAME.") from None
     prefix = parsed.path_in_repo.strip("/")
     if parsed.type == "bucket":
         return FileSystemStore(system, f"buckets/{parsed.id}/{prefix}".rstrip("/"), atomic=True)

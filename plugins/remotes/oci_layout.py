@@ -46,7 +46,7 @@ LAYOUT = {"imageLayoutVersion": "1.0.0"}
 LONGEST_MARKER = 2**16
 LONGEST_INDEX = 2**26
 LONGEST_IMAGE = 2**22
-"""Most bytes of an image manifest that container registries accept."""
+"""Maximum size in bytes of an image manifest that container registries accept."""
 IMAGE_TYPE = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 EMPTY = {
@@ -95,10 +95,10 @@ class Descriptor:
     """An entry of an index for an image manifest, or of an image manifest for a layer.
 
     Attributes:
-        media_type: Of its bytes.
-        digest: Of its bytes.
-        size: Number of bytes.
-        annotations: Texts by key.
+        media_type: Media type of the content.
+        digest: Digest of the content.
+        size: Size in bytes.
+        annotations: Annotations.
     """
 
     media_type: str
@@ -117,7 +117,7 @@ class Descriptor:
 
         Args:
             value: JSON value.
-            what: Where it is, for messages.
+            what: Position in its document, for messages.
 
         Raises:
             FormatError: Not a descriptor, or its hash is not sha256.
@@ -149,8 +149,8 @@ class ImageLayout(PackageStore):
         """Yield the components of the index; images of other programs are ignored.
 
         Raises:
-            LayoutError: The folder is no image layout.
-            FormatError: The index is not strict.
+            LayoutError: The folder is not an image layout.
+            FormatError: The index is malformed.
             IntegrityError: The folder of blobs is a link or a file.
         """
         entries = self._index()
@@ -176,16 +176,16 @@ class ImageLayout(PackageStore):
         return self.folder.read(_path(digest), start, count)
 
     def begin(self) -> None:
-        """Make the folder an image layout unless it is one, and read its index.
+        """Create the image layout if it is missing, and read its index.
 
         Raises:
-            LayoutError: It has other files.
+            LayoutError: The folder contains other files.
         """
         root, names = self.folder.root, self.folder.names() if self.folder.root.is_dir() else []
         known = {"blobs", INDEX, MARKER}  # of an interrupted export
         foreign = any(name not in known and name[0] != "." for name in names)
         if (root.exists() and not root.is_dir()) or (foreign and MARKER not in names):
-            raise LayoutError(f"{root} holds other files and no {MARKER}; name a new folder.", subject=root)
+            raise LayoutError(f"{root} contains other files and no {MARKER}; use a new folder.", subject=root)
         self.folder.check(BLOBS)
         self.folder.make(BLOBS)
         if MARKER not in names:
@@ -199,7 +199,7 @@ class ImageLayout(PackageStore):
         """Write the blobs of a version and its image manifest, and add it to the index.
 
         Raises:
-            VersionExists: The name belongs to another component in the layout.
+            VersionExists: The layout has another component with this name.
         """
         blobs: dict[str, int] = {}
         layers: list[Descriptor] = []
@@ -230,12 +230,12 @@ class ImageLayout(PackageStore):
     def label(self, name: str, version: str) -> str:
         """Return the name of a version in an index: ``digits/mnist.head:1.0.0``.
 
-        The specification allows no two separators in a row but ``--``, so those of a component's name become ``--``;
-        the annotations have the name itself.
+        The specification allows ``--`` as the only two separators in a row, so others in a component's name become
+        ``--``; the annotations contain the unchanged name.
 
         Args:
-            name: Of the component.
-            version: Of the component.
+            name: Name of the component.
+            version: Version of the component.
         """
         plain = f"{name}:{version}"
         return plain if _REF.fullmatch(plain) else f"{_SEPARATORS.sub('--', name)}:{version}"
@@ -251,8 +251,8 @@ class ImageLayout(PackageStore):
         marker = self._json(MARKER, LONGEST_MARKER)
         if not isinstance(marker, dict) or marker.get("imageLayoutVersion") != LAYOUT["imageLayoutVersion"]:
             raise LayoutError(
-                f"{root} is no OCI image layout: {MARKER} should hold {LAYOUT}. Write one with `compatkit oci "
-                "export`, `skopeo copy docker://... oci:FOLDER:TAG` or `oras copy --to-oci-layout`.",
+                f"{root} is no OCI image layout: expected {LAYOUT} in {MARKER}. Create one with `compatkit push "
+                "oci-layout://FOLDER`, `skopeo copy docker://... oci:FOLDER:TAG` or `oras copy --to-oci-layout`.",
                 subject=root,
             )
         index = self._json(INDEX, LONGEST_INDEX)
@@ -283,13 +283,13 @@ class ImageLayout(PackageStore):
         size = self.size(image.digest)
         if image.size > LONGEST_IMAGE or size != image.size:
             raise IntegrityError(
-                f"{what}: {image.digest} should have {image.size} bytes, at most {LONGEST_IMAGE}; it has {size}.",
+                f"{what}: expected {image.size} bytes of {image.digest}, at most {LONGEST_IMAGE}, got {size}.",
                 subject=image.digest,
             )
         data = self.read(image.digest, 0, image.size) or b""
         if f"sha256:{hashlib.sha256(data).hexdigest()}" != image.digest:
             raise IntegrityError(
-                f"{what}: the bytes of {image.digest} do not match its name. {self.advice}",
+                f"{what}: the content of {image.digest} has another digest. {self.advice}",
                 subject=image.digest,
             )
         return _read_image(loads(data, what=what), what)
@@ -302,16 +302,16 @@ class ImageLayout(PackageStore):
         self._known.add(digest)
 
     def _enter(self, entry: dict[str, Any], package: Package) -> bool:
-        """Add an entry to the index; it replaces an older one of the same component, which was signed since."""
+        """Add an entry to the index; return whether it is new. It replaces an older one with fewer signatures."""
         name, component = _annotation(entry, REF_NAME), package.files[0].digest
         same = [other for other in self._entries if _annotation(other, REF_NAME) == name]
         for other in same:
             if other["digest"] != entry["digest"] and _annotation(other, COMPONENT) != component:
                 reference = f"{package.name}@{package.version}"
                 raise VersionExists(
-                    f"{reference} is the component {component}, and its name {name!r} belongs to the image "
-                    f"{other['digest']} of {_annotation(other, COMPONENT) or 'another component'} in the layout. A "
-                    "version is never rewritten; export into a new folder.",
+                    f"{reference} is the component {component}, but the layout has the image {other['digest']} of "
+                    f"{_annotation(other, COMPONENT) or 'another component'} as {name!r}. A version is never "
+                    "rewritten; use a new folder.",
                     subject=reference,
                 )
         self._entries = [other for other in self._entries if other not in same] + [entry]
@@ -342,14 +342,14 @@ def _image(package: Package, layers: list[Descriptor], own: dict[str, str]) -> d
 
 
 def _read_image(value: Any, what: str) -> Package | None:
-    """Read an image manifest; None if the image is no component.
+    """Read an image manifest; None if the image is not a component.
 
     Args:
         value: JSON value.
-        what: Where it is, for messages.
+        what: Position in the layout, for messages.
 
     Raises:
-        FormatError: A component whose image manifest is malformed.
+        FormatError: The image manifest of a component is malformed.
     """
     if not isinstance(value, dict) or value.get("artifactType") != ARTIFACT:
         return None
@@ -384,7 +384,7 @@ def _read_image(value: Any, what: str) -> Package | None:
 def _annotations(value: dict[str, Any], what: str) -> dict[str, str]:
     annotations = value.get("annotations", {})
     if not isinstance(annotations, dict) or not all(isinstance(text, str) for text in annotations.values()):
-        raise FormatError(f"{what}: annotations are texts, got {annotations!r:.100}.")
+        raise FormatError(f"{what}: expected annotations with text values, got {annotations!r:.100}.")
     return annotations
 
 

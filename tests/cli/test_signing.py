@@ -233,16 +233,16 @@ def test_what_keys_cannot_be(run: Any, alice: Path, tmp_path: Path, parts: Path)
     public = alice.with_suffix(".pub")
     (tmp_path / "bare.pub").write_text("".join(public.read_text().splitlines(keepends=True)[2:]))
     for words, expected in {
-        ("keys", "new", "a b"): "no name of a key",
-        ("keys", "new", "al", "--expires", "soon"): "is not an end",
+        ("keys", "new", "a b"): "Expected a key name",
+        ("keys", "new", "al", "--expires", "soon"): "Expected a duration",
         ("keys", "new", "al", "--expires", "2020-01-31"): "not after",
         ("keys", "new", "alice", "--out", alice): "not overwritten",
-        ("keys", "new", "al", "--out", parts / "al.pem"): "lies in the registry",
+        ("keys", "new", "al", "--out", parts / "al.pem"): "is in the registry",
         ("keys", "trust", alice): "Never hand that on",
         ("keys", "trust", tmp_path / "none"): "there is no file",
-        ("keys", "trust", "ed25519:12"): "is no key",
+        ("keys", "trust", "ed25519:12"): "Expected 'ed25519:'",
         ("keys", "trust", tmp_path / "bare.pub"): "--as NAME",
-        ("keys", "distrust", "nobody"): "is no key in",
+        ("keys", "distrust", "nobody"): "matches 0 keys in",
         ("sign", HEAD, "--key", public): "sign with the file of the private key",
         ("sign", HEAD): "--key",
         ("sign", "--key", alice): "REF",

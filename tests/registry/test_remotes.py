@@ -420,7 +420,7 @@ def test_a_push_that_is_cut_off_anywhere_leaves_nothing_that_dangles_and_goes_on
             push(source, remote).check()
             break
         except EnvironmentFailure as error:
-            assert "goes on where it was" in str(error)
+            assert "Repeat the command" in str(error)
         reachable(system, remote)
         present = {path.removeprefix(f"{remote.removeprefix('memory:/')}/") for path in system.find(remote)}
         fault.mend()

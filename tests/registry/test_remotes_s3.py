@@ -79,7 +79,7 @@ def test_what_is_pushed_cut_off_resumed_and_pulled_is_the_same_byte_by_byte(
 ):
     remote, options = s3
     fault = Fault(monkeypatch, at=14)
-    with pytest.raises(EnvironmentFailure, match="goes on where it was"):
+    with pytest.raises(EnvironmentFailure, match="Repeat the command"):
         push(source, remote, options=options)
     fault.mend()
     target = set(reach(remote, options).listed("blobs"))

@@ -136,7 +136,7 @@ def test_patterns_mean_what_they_mean_elsewhere(store: Store, publish: Publish, 
     ]
     with pytest.raises(NotFound):
         sign(store, "none/*", key)
-    with pytest.raises(UsageError, match="means 2 components"):
+    with pytest.raises(UsageError, match="matches 2"):
         verify(store, "digits/*", Trusted({}))
 
 
@@ -203,7 +203,7 @@ def test_a_name_is_compared_only_where_one_is_shown_and_one_was_signed(
 ) -> None:
     sign(store, HEAD, key, now=NOW)
     store.publish("stolen/name", store.manifest(HEAD))
-    with pytest.raises(OtherName, match=r"shown as stolen/name@1\.0\.0"):
+    with pytest.raises(OtherName, match=r"used as stolen/name@1\.0\.0"):
         verify(store, "stolen/name", trusted, now=NOW)
     assert verify(store, head.digest, trusted, now=NOW)  # the bytes, whatever they are called
     require(trusted, now=lambda: NOW)(head.digest, store.signatures.of(head.digest))
@@ -220,7 +220,7 @@ def test_an_older_signed_version_is_found_out_where_a_version_is_pinned(
     path.chmod(0o644)
     path.write_text(f"{old.digest}\n")
     with pytest.raises(
-        OtherName, match=r"as digits/mnist.head@1\.0\.0, but shown as digits/mnist.head@2\.0\.0"
+        OtherName, match=r"as digits/mnist.head@1\.0\.0, but used as digits/mnist.head@2\.0\.0"
     ):
         verify(Store.open(store.root), f"{HEAD}@2.0.0", trusted, now=NOW)
     path.unlink()
@@ -277,7 +277,7 @@ def test_only_signatures_of_this_manifest_are_kept(store: Store, head: Any, key:
         with pytest.raises(error):
             signatures.add(head.digest, wrong)
     envelope = Envelope.from_bytes(data)
-    with pytest.raises(MalformedSignature, match="keyid"):
+    with pytest.raises(MalformedSignature, match="in the statement"):
         signatures.add(head.digest, attrs.evolve(envelope, key="ed25519:" + "00" * 32).to_bytes())
     with pytest.raises(OtherDigest):
         signatures.add(other, data)
@@ -446,5 +446,5 @@ def test_the_examination_compares_a_signature_with_its_name_and_place(
     path.rename(renamed)
     result = {fault.path.rpartition("/")[2]: fault for fault in examine(store).faults}
     assert {fault.code for fault in result.values()} == {"signature-damaged"} and len(result) == 2
-    assert "its name says other bytes" in result[renamed.name].what
+    assert "expected the file name" in result[renamed.name].what
     assert f"not over {other.digest}" in result[path.name].what

@@ -1,1 +1,1 @@
-"""Remote registries: on object stores, the Hugging Face Hub, and whatever plugins reach."""
+"""Remote registries: on object stores, the Hugging Face Hub, and other places that plugins offer."""

@@ -16,33 +16,31 @@ from compatkit.registry.remotes.packages import PackageStore
 from compatkit.registry.remotes.packaging import Packages
 
 FALLBACK = "fsspec"
-"""The plugin for every scheme that none is named after."""
+"""Plugin for schemes without a plugin of their own."""
 
 
 Located = Path | Files | Packages
-"""A folder, or what a plugin opened."""
+"""A folder, or a remote that a plugin opened."""
 
 
 def locate(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any] | None = None) -> Located:
-    """Return what a remote's address means; nothing is read yet.
+    """Return the folder or remote at an address; nothing is read yet.
 
-    A URL is opened by the plugin ``remotes.<scheme>``, or by ``remotes.fsspec`` where there is none.
+    A URL is opened by the plugin ``remotes.<scheme>``, or by ``remotes.fsspec`` if that is missing.
 
     Args:
-        remote: A path, ``file://...``, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, ...; or an earlier result.
+        remote: Path, ``file://...``, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, ...; or an earlier result.
         options: Keyword arguments for the plugin, such as ``{"endpoint_url": ...}``.
 
     Raises:
-        UsageError: Neither a path nor an address, no plugin for its scheme, or options that it does not take.
-        MissingDependency: The library for it is not installed.
+        UsageError: Neither a path nor an address, no plugin for its scheme, or unknown options.
+        MissingDependency: The required library is not installed.
         PluginError: The plugin cannot be used, or fails.
     """
     if isinstance(remote, Files | Packages):
         return remote
     if not isinstance(remote, str | os.PathLike) or not os.fsdecode(remote).strip():
-        raise UsageError(
-            f"a remote is a folder or an address such as s3://bucket/parts, got {remote!r:.100}."
-        )
+        raise UsageError(f"Expected a folder or an address such as s3://bucket/parts, got {remote!r:.100}.")
     address = normalized(remote)
     if is_url(address):
         return open_address(address, options)
@@ -52,17 +50,17 @@ def locate(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any] 
 
 
 def options_of(words: tuple[str, ...]) -> dict[str, Any]:
-    """Read ``key=value`` words; a value may be JSON, else it is text.
+    """Parse ``key=value`` words; a value is JSON if possible, else text.
 
     Raises:
-        UsageError: A word is not written so.
+        UsageError: A word is malformed.
     """
     options: dict[str, Any] = {}
     for word in words:
         key, mark, value = word.partition("=")
         if not mark or not key.isidentifier():
             raise UsageError(
-                f"an option is written key=value, such as endpoint_url=http://127.0.0.1:9000, got {key!r:.40}."
+                f"Expected an option key=value, such as endpoint_url=http://127.0.0.1:9000, got {key!r:.40}."
             )
         try:
             options[key] = json.loads(value)
@@ -72,10 +70,10 @@ def options_of(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def open_address(address: str, options: Mapping[str, Any] | None = None) -> Located:
-    """Return what the plugin for the scheme of an address opens; a ``-`` of the scheme is ``_`` in its name.
+    """Open an address with the plugin for its scheme; a ``-`` in the scheme is ``_`` in the plugin's name.
 
     Args:
-        address: With a scheme in lower case.
+        address: Address with a scheme in lower case.
         options: Keyword arguments for the plugin.
 
     Raises:
@@ -95,7 +93,7 @@ def open_address(address: str, options: Mapping[str, Any] | None = None) -> Loca
         if isinstance(error, PluginError):
             raise
         raise UsageError(
-            f"{url}: {str(error).rstrip('.')}. Look at the address and the options. Installed remotes: "
+            f"{url}: {str(error).rstrip('.')}. Check the address and the options. Installed remotes: "
             f"{', '.join(names('remotes'))}.",
             subject=url,
         ) from error
@@ -109,6 +107,6 @@ def open_address(address: str, options: Mapping[str, Any] | None = None) -> Loca
         return Packages(remote, url)
     if not isinstance(remote, ObjectStore):
         raise offer.owner.error(
-            f"opening {url} gave {type_of(remote)}; return an ObjectStore, a PackageStore or a Path."
+            f"expected an ObjectStore, a PackageStore or a Path for {url}, got {type_of(remote)}."
         )
     return Files(remote, url)

@@ -1,7 +1,7 @@
-"""Files of a remote: one method for each call to its object store, with this library's errors.
+"""Files of a remote: one method for each call to its object store, with compatkit's errors.
 
-``step`` is called before each call and does nothing; tests replace it to fail at any of them. The store is asked for
-ranges and never for whole files of unknown size.
+``step`` runs before each call and does nothing; tests replace it to make any call fail. Files of unknown size are only
+read in ranges.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from compatkit.registry.remotes.objectstore import ObjectStore
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 WORKERS = 16
-"""Small requests at once."""
+"""Number of small requests at the same time."""
 FEW = 64
-"""Most folders or files that are requested one by one; for more, everything is listed."""
+"""Up to this number, files and folders are requested one by one; otherwise everything is listed."""
 _SECRET = re.compile(r"(?<=://)[^/@\s]*@")
 _VERBS = {"size": "look at", "put": "write", "upload": "write", "commit": "commit to"}
-"""Operations whose messages use another word."""
+"""Verbs for messages, where they differ from the operation."""
 
 
 def step(operation: str, path: str) -> None:
     """Do nothing; called before each call to the store with its name and path.
 
     Args:
-        operation: Such as ``"put"``.
-        path: Relative to the remote.
+        operation: Name of the operation, such as ``"put"``.
+        path: Path relative to the remote.
     """
 
 
@@ -44,7 +44,7 @@ class Files:
     """The files of a remote.
 
     Attributes:
-        store: What a plugin made for the address.
+        store: Object store that a plugin opened.
         url: Address for messages, without secrets.
     """
 
@@ -52,7 +52,7 @@ class Files:
     url: str
 
     def listed(self, folder: str) -> dict[str, int]:
-        """Return the size of every file below a folder by path; empty if there is no such folder."""
+        """Return the sizes of all files in a folder, at any depth, by path; empty if the folder is missing."""
         with self._calling("list", folder):
             sizes = self.store.sizes(folder)
         return {path: size for path, size in sizes.items() if path.startswith(f"{folder}/")}
@@ -63,55 +63,35 @@ class Files:
             return self.store.size(path)
 
     def read(self, path: str, start: int, count: int) -> bytes | None:
-        """Return at most ``count`` bytes of a file, or None.
-
-        Args:
-            path: Relative to the remote.
-            start: First byte.
-            count: Most bytes.
-        """
+        """Return up to ``count`` bytes of a file, from the byte ``start`` on, or None."""
         with self._calling("read", path):
             data = self.store.read(path, start, count)
         return None if data is None else data[:count]  # a server may send more than requested
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file, or replace it.
-
-        Args:
-            path: Relative to the remote.
-            data: The content.
-        """
+        """Write a file, or replace it."""
         with self._calling("put", path):
             self.store.put(path, data)
 
     def upload(self, path: str, local: Path, arrived: Callable[[int], None]) -> None:
-        """Write a file from one of this machine, in parts where the store takes parts.
+        """Upload a local file, in parts if the store supports that.
 
         Args:
-            path: Relative to the remote.
-            local: File of this machine.
+            path: Path in the remote.
+            local: Local file.
             arrived: Called with the size of each part.
         """
         with self._calling("upload", path):
             self.store.upload(path, local, arrived)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a small file that must not exist; False if it exists, or another writer's bytes remain.
-
-        Args:
-            path: Relative to the remote.
-            data: The content.
-        """
+        """Create a small file; return False if it exists, or another writer was faster."""
         with self._calling("create", path):
             created = self.store.create(path, data)
         return created and self.read(path, 0, len(data) + 1) == data
 
     def create_all(self, files: Sequence[tuple[str, bytes]]) -> set[str]:
-        """Create small files that must not exist; return the paths that existed.
-
-        Args:
-            files: Paths and contents.
-        """
+        """Create small files, given as paths and contents; return the paths that existed."""
         if not files:
             return set()
         with self._calling("commit", files[0][0]):
@@ -123,7 +103,7 @@ class Files:
         }
 
     def settle(self) -> None:
-        """Make sure that files that were put and uploaded can be read."""
+        """Ensure that written files can be read."""
         with self._calling("commit", ""):
             self.store.settle()
 
@@ -133,17 +113,12 @@ class Files:
             self.store.remove(path)
 
     def neighbors(self) -> list[str]:
-        """Return the names of what lies beside the remote."""
+        """Return the names next to the remote, in its parent folder."""
         with self._calling("list", ".."):
             return list(self.store.neighbors())
 
     def at_once(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """Yield each item with its result, in order, computed in threads; the first error is raised.
-
-        Args:
-            work: Called with one item.
-            items: Arguments of the calls.
-        """
+        """Yield each item with the result of ``work``, in order, computed in threads; raise the first error."""
         if not items:
             return
         with ThreadPoolExecutor(min(WORKERS, len(items))) as pool:
@@ -155,15 +130,15 @@ class Files:
 
 @contextmanager
 def calling(url: str, operation: str, path: str) -> Iterator[None]:
-    """Turn any error of a plugin's store into an EnvironmentFailure that names action, file, cause and remedy.
+    """Turn any error of a plugin's store into an EnvironmentFailure with action, file, cause and remedy.
 
     Args:
         url: Address of the remote.
-        operation: Such as ``"put"``.
-        path: Relative to the remote.
+        operation: Name of the operation, such as ``"put"``.
+        path: Path relative to the remote.
 
     Raises:
-        EnvironmentFailure: In place of any error that is not compatkit's.
+        EnvironmentFailure: The store raised an error that is not compatkit's.
         UsageError: The store refuses an option.
     """
     try:
@@ -171,15 +146,17 @@ def calling(url: str, operation: str, path: str) -> Iterator[None]:
         yield
     except (CompatkitError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except Exception as error:  # back ends raise classes of their own, such as botocore's and httpx's
+    except Exception as error:  # back ends raise their own classes, such as botocore's and httpx's
         if type(error).__module__.startswith("compatkit."):
             raise
         if isinstance(error, TypeError) and "keyword argument" in str(error):
-            raise UsageError(f"{url}: its file system refuses an option: {error}.", subject=url) from error
+            raise UsageError(
+                f"{url}: its file system does not accept an option: {error}.", subject=url
+            ) from error
         address = f"{url}/{path}" if path else url
         raise EnvironmentFailure(
-            f"could not {_VERBS.get(operation, operation)} {address}: {_cause(error)}; {_remedy(error)}. The same "
-            "command goes on where it was.",
+            f"could not {_VERBS.get(operation, operation)} {address}: {_cause(error)}; {_remedy(error)}. Repeat "
+            "the command to continue.",
             subject=address,
         ) from error
 
@@ -191,9 +168,9 @@ def _cause(error: Exception) -> str:
 
 def _remedy(error: Exception) -> str:
     if isinstance(error, PermissionError) or "credential" in type(error).__name__.lower():
-        return "no right to do so; check the credentials, whom they belong to, and what they allow"
+        return "no permission; check the credentials and their rights"
     if isinstance(error, FileNotFoundError):
-        return "the bucket or repository does not exist; make it first, or name another"
+        return "the bucket or repository does not exist; create it first"
     if isinstance(error, TimeoutError | asyncio.TimeoutError | ConnectionError):
         return "check the network and the address, then try again"
     return "check the address, the credentials and the network, then try again"

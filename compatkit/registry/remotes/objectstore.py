@@ -1,4 +1,4 @@
-"""What a plugin implements to offer a remote: files by path, as an object store has them."""
+"""Interface of plugins that offer a remote as an object store: files by path."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 class ObjectStore(ABC):
-    """The files of one remote, by path relative to it.
+    """The files of one remote, by relative path.
 
-    Methods are called from several threads. They may raise anything: an error that is not compatkit's becomes an
-    ``EnvironmentFailure`` that names the action, the file and the cause. Nothing that they return is trusted.
+    Methods are called from several threads. They may raise any error: one that is not compatkit's becomes an
+    ``EnvironmentFailure`` with action, file and cause. Their results are not trusted.
     """
 
     @abstractmethod
     def sizes(self, folder: str) -> Mapping[str, int]:
-        """Return the size of every file below a folder, at any depth, by path; empty if there is no such folder.
+        """Return the sizes of all files in a folder, at any depth, by path; empty if the folder is missing.
 
         Args:
             folder: Path without a slash at the end.
@@ -28,12 +28,12 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def read(self, path: str, start: int, count: int) -> bytes | None:
-        """Return at most ``count`` bytes of a file from ``start`` on; None if there is no such file.
+        """Return up to ``count`` bytes of a file from ``start`` on; None if the file is missing.
 
         Args:
-            path: Of the file.
+            path: Path of the file.
             start: First byte; a range beyond the end is empty.
-            count: Most bytes.
+            count: Maximum number of bytes.
         """
 
     @abstractmethod
@@ -41,20 +41,20 @@ class ObjectStore(ABC):
         """Write a file, or replace it; readers see all of the content or none of it.
 
         Args:
-            path: Of the file.
-            data: The content.
+            path: Path of the file.
+            data: New content.
         """
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
-        """Write a file that must not exist; return False if it does.
+        """Create a file; return False if it exists.
 
-        Of several writers exactly one should get True; where the back end has no conditional write, checking before
-        writing leaves a race, in which the last one's bytes stay.
+        Exactly one of several simultaneous writers should get True. Without a conditional write in the back end,
+        checking before writing leaves a race, in which the last content remains.
 
         Args:
-            path: Of the file.
-            data: The content.
+            path: Path of the file.
+            data: Content.
         """
 
     @abstractmethod
@@ -62,28 +62,28 @@ class ObjectStore(ABC):
         """Remove a file; do nothing if there is none."""
 
     def upload(self, path: str, file: Path, progress: Callable[[int], None]) -> None:
-        """Write a large file; override it where the back end takes parts.
+        """Upload a large file; override this if the back end supports uploads in parts.
 
         Args:
-            path: Of the file in the remote.
-            file: On this machine.
-            progress: Called with the number of bytes of each part that was written.
+            path: Path in the remote.
+            file: Local file.
+            progress: Called with the size of each written part in bytes.
         """
         data = file.read_bytes()
         self.put(path, data)
         progress(len(data))
 
     def create_all(self, files: Sequence[tuple[str, bytes]]) -> set[str] | None:
-        """Create several files in one change and return the paths that existed; None: create them one by one.
+        """Create several files in one change and return the paths that existed; None creates them one by one.
 
         Args:
             files: Paths and contents.
         """
         return None
 
-    def settle(self) -> None:  # noqa: B027 - most back ends gather nothing
-        """Make sure that files of ``put`` and ``upload`` can be read; override it where changes are gathered."""
+    def settle(self) -> None:  # noqa: B027 - most back ends write at once
+        """Ensure that written files can be read; override this if changes are collected before writing."""
 
     def neighbors(self) -> Iterable[str]:
-        """Return names of what lies beside this place, to suggest one for a mistyped address; optional."""
+        """Return the names in the parent folder, to suggest one for a mistyped address; optional."""
         return ()

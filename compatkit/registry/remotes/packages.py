@@ -1,4 +1,4 @@
-"""What a plugin implements to carry components as packages, one per version, such as images of a container registry."""
+"""Interface of plugins that store components as packages, one per version, such as images of a container registry."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = [
 
 Role = Literal["manifest", "weights", "blob", "signature"]
 Refuse = Callable[[str, CompatkitError], None]
-"""Called with what cannot be read and the error."""
+"""Function called with the name of an unreadable package and the error."""
 Read = Callable[[str], memoryview]
-"""Returns the verified bytes of a file by digest."""
+"""Function that returns the verified content of a file, by digest."""
 
 
 @attrs.frozen
@@ -39,11 +39,11 @@ class PackageFile:
     """A file of a package.
 
     Attributes:
-        digest: ``sha256:...`` of its bytes.
-        size: Number of bytes.
-        role: What it is.
-        title: Name of the file for people, or empty; of a signature its name in a registry.
-        signs: Digest of the manifest that a signature is for.
+        digest: ``sha256:...`` of the content.
+        size: Size in bytes.
+        role: Role in the package.
+        title: File name for users, or empty; for a signature, its file name in a registry.
+        signs: For a signature, the digest of the manifest.
     """
 
     digest: str
@@ -55,14 +55,14 @@ class PackageFile:
 
 @attrs.frozen
 class Package:
-    """A version of a component with everything that it refers to.
+    """A version of a component with everything it refers to.
 
     Attributes:
-        name: Of the component.
+        name: Name of the component.
         version: MAJOR.MINOR.PATCH.
-        files: The component's manifest first; then its other files, parents' manifests and signatures.
-        kind: Of the component, or empty.
-        texts: Title, description and license of the component, those that it has.
+        files: Manifest of the component; then its other files, manifests of parents, and signatures.
+        kind: Kind of the component, or empty.
+        texts: Title, description and license of the component, if present.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Package:
 
 @attrs.frozen
 class WrittenPackage:
-    """What writing a package changed.
+    """Result of writing a package.
 
     Attributes:
         created: Whether the version is new.
@@ -86,10 +86,10 @@ class WrittenPackage:
 
 
 class PackageStore(ABC):
-    """Packages in one place. Nothing that it returns is trusted; its methods may raise anything."""
+    """A collection of packages. Its results are not trusted; its methods may raise any error."""
 
     advice: str = "Copy it there again."
-    """What to do if something in it is missing or damaged."""
+    """Advice for missing or damaged files."""
 
     @abstractmethod
     def packages(self, refuse: Refuse) -> Iterator[Package]:
@@ -99,7 +99,7 @@ class PackageStore(ABC):
             refuse: Called with each package that cannot be read.
 
         Raises:
-            LayoutError: There is nothing of this format.
+            LayoutError: There are no packages of this format.
         """
 
     @abstractmethod
@@ -108,20 +108,20 @@ class PackageStore(ABC):
 
     @abstractmethod
     def read(self, digest: str, start: int, count: int) -> bytes | None:
-        """Return at most ``count`` bytes of a file from ``start`` on, or None.
+        """Return up to ``count`` bytes of a file from ``start`` on, or None.
 
         Args:
-            digest: Of the file.
+            digest: Digest of the file.
             start: First byte.
-            count: Most bytes.
+            count: Maximum number of bytes.
         """
 
     @abstractmethod
     def begin(self) -> None:
-        """Prepare for writing, in a new or an existing place.
+        """Prepare for writing; create the collection if it is missing.
 
         Raises:
-            LayoutError: Something else is there.
+            LayoutError: The address contains something else.
         """
 
     @abstractmethod
@@ -130,10 +130,10 @@ class PackageStore(ABC):
 
         Args:
             package: The version.
-            read: Returns the bytes of its files.
+            read: Function that returns the content of its files.
 
         Raises:
-            VersionExists: The version is another component there.
+            VersionExists: The version exists with another component.
         """
 
     @abstractmethod
@@ -141,27 +141,27 @@ class PackageStore(ABC):
         """Make the written packages visible."""
 
     def label(self, name: str, version: str) -> str:
-        """Return what other programs call a package, for messages.
+        """Return the name of a package in other programs, for messages.
 
         Args:
-            name: Of the component.
-            version: Of the component.
+            name: Name of the component.
+            version: Version of the component.
         """
         return f"{name}:{version}"
 
 
 @attrs.frozen
 class PackageFolder:
-    """Files of a folder that may be hostile: no link below it is followed, and files are replaced atomically.
+    """Files of an untrusted folder: links in it are not followed, and files are replaced atomically.
 
     Attributes:
-        root: The folder; may be a link itself.
+        root: The folder; may itself be a link.
     """
 
     root: Path
 
     def check(self, path: str) -> None:
-        """Check that a folder and its parents are no links and no files, where they exist.
+        """Raise if a folder or one of its parents is a link or file.
 
         Raises:
             IntegrityError: One is.
@@ -176,10 +176,10 @@ class PackageFolder:
             return None
 
     def read(self, path: str, start: int, count: int) -> bytes | None:
-        """Return at most ``count`` bytes of a plain file from ``start`` on, or None.
+        """Return up to ``count`` bytes of a plain file from ``start`` on, or None.
 
         Raises:
-            IntegrityError: A link, or no plain file.
+            IntegrityError: It is a link, or not a plain file.
             EnvironmentFailure: It cannot be read.
         """
         with environment("read", self.root / path):
@@ -191,12 +191,12 @@ class PackageFolder:
                 return file.read(count)
 
     def holds(self, path: str, digest: str, size: int) -> bool:
-        """Return whether a plain file has these bytes.
+        """Return whether a path is a plain file with this content.
 
         Args:
-            path: Of the file.
-            digest: ``sha256:...``.
-            size: Number of bytes.
+            path: Path of the file.
+            digest: Expected ``sha256:...``.
+            size: Expected size in bytes.
         """
         file = self.root / path
         with environment("read", file):
@@ -209,8 +209,8 @@ class PackageFolder:
         """Write a file atomically and durably, or replace it.
 
         Args:
-            path: Of the file, in an existing folder.
-            data: The content.
+            path: Path of the file, in an existing folder.
+            data: New content.
 
         Raises:
             EnvironmentFailure: Disk full, no write permission.
@@ -218,7 +218,7 @@ class PackageFolder:
         disk.replace_file(self.root / path, data)
 
     def make(self, path: str) -> None:
-        """Make a folder and its parents.
+        """Create a folder and its parents.
 
         Raises:
             EnvironmentFailure: No write permission.
@@ -227,6 +227,6 @@ class PackageFolder:
             (self.root / path).mkdir(parents=True, exist_ok=True)
 
     def names(self) -> list[str]:
-        """Return the names of its files and folders; none if it does not exist."""
+        """Return the names of files and folders in it; none if it does not exist."""
         with environment("read", self.root):
             return sorted(os.listdir(self.root)) if self.root.exists() else []

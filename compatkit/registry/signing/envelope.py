@@ -92,7 +92,8 @@ class Envelope:
                 return envelope
         raise MalformedSignature(
             f"Expected a DSSE envelope with payload, payloadType {PAYLOAD_TYPE!r}, and one signature with keyid "
-            f"('ed25519:' and 64 hex digits) and sig (64 bytes), in canonical JSON, got {data!r:.200}."
+            f"('ed25519:' and 64 hex digits) and sig (64 bytes), in canonical JSON with standard base64, got "
+            f"{data!r:.200}."
         )
 
 
