@@ -20,7 +20,7 @@ from compatkit.registry.copy.choice import Choice, chosen, matching
 from compatkit.registry.copy.endpoints import Origin, SmallFile, Target
 from compatkit.registry.copy.local import LocalRegistry
 from compatkit.registry.copy.report import SHOWN, Moved, Refusal, SignatureWarning, Withdrawal, refusing
-from compatkit.registry.copy.smallfiles import SignatureFiles, copy_results, follow_aliases
+from compatkit.registry.copy.small_files import SignatureFiles, copy_results, follow_aliases
 from compatkit.registry.copy.transfer import Transfer
 from compatkit.registry.names import Reference
 from compatkit.registry.refs import version_line, withdrawal_path

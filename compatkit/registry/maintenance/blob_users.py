@@ -31,7 +31,7 @@ class BlobUse:
         role: Role of the blob.
         user: ``name@version``, an ancestor, or the results of a pair.
         living: False if only withdrawn versions need the blob.
-        kin: True if the blob belongs to a component that is only an ancestor of others, not a part of a recombination.
+        ancestor_only: True if the blob belongs to an ancestor of others that is not a part of a recombination.
         size: Size in bytes according to the user, if known.
         payload: Payload section of the manifest, if the blob is its weights.
     """
@@ -39,7 +39,7 @@ class BlobUse:
     role: Role
     user: str
     living: bool = True
-    kin: bool = False
+    ancestor_only: bool = False
     size: int | None = None
     payload: Payload | None = None
 
@@ -51,7 +51,7 @@ class _ManifestUse:
     digest: str
     labels: tuple[str, ...]
     living: bool
-    kin: bool = False
+    ancestor_only: bool = False
 
 
 @attrs.define
@@ -121,11 +121,15 @@ class BlobUsers:
             for parent, needed in self._follow(manifest):
                 if parent not in by_digest:
                     label = f"an ancestor of {manifest.labels[0].removeprefix('an ancestor of ')}"
-                    yield _ManifestUse(parent, (label,), manifest.living, manifest.kin or not needed)
+                    yield _ManifestUse(
+                        parent, (label,), manifest.living, manifest.ancestor_only or not needed
+                    )
                 elif manifest.living:
                     yield _ManifestUse(parent, tuple(each.label for each in by_digest[parent]), True)
 
-        for _ in walk(starts(), parents, key=lambda step: step.digest, rank=lambda step: not step.kin):
+        for _ in walk(
+            starts(), parents, key=lambda step: step.digest, rank=lambda step: not step.ancestor_only
+        ):
             pass
 
     def _follow(self, use: _ManifestUse) -> list[tuple[str, bool]]:
@@ -143,7 +147,7 @@ class BlobUsers:
             own = payload if payload is not None and edge == payload.file.blob else None
             role: Role = "parent" if key == "component" else "payload" if own is not None else "file"
             for label in use.labels:
-                self.uses[edge].append(BlobUse(role, label, use.living, use.kin, size, own))
+                self.uses[edge].append(BlobUse(role, label, use.living, use.ancestor_only, size, own))
             if role == "parent":
                 parents.append((edge, edge in parts))
         if manifest is not None and use.digest not in self._entered:

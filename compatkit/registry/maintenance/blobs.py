@@ -272,4 +272,4 @@ def missing_code(uses: Iterable[BlobUse]) -> str:
     living = [use for use in uses if use.living]
     if not living and roles == {"payload"}:
         return "blob-collected"
-    return "kin-missing" if all(use.kin for use in living or uses) else "blob-missing"
+    return "kin-missing" if all(use.ancestor_only for use in living or uses) else "blob-missing"

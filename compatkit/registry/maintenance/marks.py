@@ -162,10 +162,10 @@ class Marker:
         except OSError as error:
             with environment("read", error.filename or self.root):
                 raise
-        gone = {digest for entry, digest in versions if (entry.name, entry.version) in buried}
-        gone -= {digest for entry, digest in versions if (entry.name, entry.version) not in buried}
+        withdrawn_only = {digest for entry, digest in versions if (entry.name, entry.version) in buried}
+        withdrawn_only -= {digest for entry, digest in versions if (entry.name, entry.version) not in buried}
         starts += [
-            _Step(digest, "component", f"{entry.name}@{entry.version}", True, digest not in gone)
+            _Step(digest, "component", f"{entry.name}@{entry.version}", True, digest not in withdrawn_only)
             for entry, digest in versions
         ]
         starts.sort(
@@ -174,7 +174,7 @@ class Marker:
         alive, spared = set[str](), set[str]()
         for step in walk(
             _counted(starts, progress),
-            partial(self._further, gone),
+            partial(self._further, withdrawn_only),
             key=lambda step: step.digest,
             rank=lambda step: step.strength,
         ):
@@ -218,13 +218,13 @@ class Marker:
             for mentioned in sorted(set(_DIGITS.findall((durable.read(path, None) or (b"",))[0]))):
                 yield _Step(f"sha256:{mentioned.decode()}", "named", str(path), False)
 
-    def _further(self, gone: Collection[str], step: _Step) -> Iterator[_Step]:
+    def _further(self, withdrawn_only: Collection[str], step: _Step) -> Iterator[_Step]:
         if step.how == "payload":
             return
         # a publish checks direct references of manifests only
         firm = step.firm and step.how == "component"
         for digest, how in self._document(step):
-            spare = not step.living and how == "payload" and step.digest in gone
+            spare = not step.living and how == "payload" and step.digest in withdrawn_only
             yield _Step(digest, how, step.digest, firm and how != "named", step.living, spare)
 
     def _document(self, step: _Step) -> tuple[NamedDigest, ...]:

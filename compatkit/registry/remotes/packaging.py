@@ -17,7 +17,7 @@ from compatkit.registry.copy.choice import Choice, chosen
 from compatkit.registry.copy.endpoints import Incoming, Origin
 from compatkit.registry.copy.local import LocalRegistry
 from compatkit.registry.copy.report import Item, Moved, Refusal, refusing
-from compatkit.registry.copy.smallfiles import SignatureFiles
+from compatkit.registry.copy.small_files import SignatureFiles
 from compatkit.registry.copy.transfer import Closure
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import LIMIT, References, version_line
