@@ -100,7 +100,7 @@ def test_a_forged_signature_is_3_and_an_unsigned_component_1(run: Any, parts: Pa
     other = parts / "signatures" / str(Store.open(parts).resolve(EXTRACTOR).digest).removeprefix("sha256:")
     shutil.copytree(path.parent, other)
     said = run("signatures", EXTRACTOR)
-    assert said.code == 3 and "signature-other-digest" in said.out and "beside another component" in said.out
+    assert said.code == 3 and "signature-other-digest" in said.out and "expected a signature of" in said.out
     path.chmod(0o644)
     path.write_text("{}")
     assert run("signatures", HEAD).code == 3
@@ -235,15 +235,15 @@ def test_what_keys_cannot_be(run: Any, alice: Path, tmp_path: Path, parts: Path)
     for words, expected in {
         ("keys", "new", "a b"): "Expected a key name",
         ("keys", "new", "al", "--expires", "soon"): "Expected a duration",
-        ("keys", "new", "al", "--expires", "2020-01-31"): "not after",
+        ("keys", "new", "al", "--expires", "2020-01-31"): "Expected an end after",
         ("keys", "new", "alice", "--out", alice): "not overwritten",
         ("keys", "new", "al", "--out", parts / "al.pem"): "is in the registry",
-        ("keys", "trust", alice): "Never hand that on",
+        ("keys", "trust", alice): "Never share it",
         ("keys", "trust", tmp_path / "none"): "there is no file",
         ("keys", "trust", "ed25519:12"): "Expected 'ed25519:'",
         ("keys", "trust", tmp_path / "bare.pub"): "--as NAME",
         ("keys", "distrust", "nobody"): "matches 0 keys in",
-        ("sign", HEAD, "--key", public): "sign with the file of the private key",
+        ("sign", HEAD, "--key", public): "expected a PRIVATE KEY",
         ("sign", HEAD): "--key",
         ("sign", "--key", alice): "REF",
         ("sign", "nobody", "--key", alice): "no component is named",

@@ -254,22 +254,22 @@ def test_what_is_no_private_key_says_what_it_is(tmp_path: Path) -> None:
         b"name: a b\n" + block: "Expected a key name",
         b"name: a\nname: b\n" + block: "above the key",
         b"expire: 2030-01-31T00:00:00Z\n" + block: "above the key",
-        b"expires: soon\n" + block: "a moment such as",
-        block.replace(b"MC4", b"MC5"): "no private key that can be read",
-        block.replace(b"MC4", b"M=4"): "no private key that can be read",
+        b"expires: soon\n" + block: "a time such as",
+        block.replace(b"MC4", b"MC5"): "not a readable private key",
+        block.replace(b"MC4", b"M=4"): "not a readable private key",
     }.items():
         with pytest.raises(KeyFileError, match=expected):
             load_bytes(tmp_path, wrong)
     for wrong, expected in {
-        public: "this is a PUBLIC KEY; sign with the file of the private key",
-        ssh: "this is a OPENSSH PRIVATE KEY",
-        old: "this is a RSA PRIVATE KEY",
+        public: "got a PUBLIC KEY",
+        ssh: "got a OPENSSH PRIVATE KEY",
+        old: "got a RSA PRIVATE KEY",
     }.items():
         with pytest.raises(KeyTypeError, match=expected):
             load_bytes(tmp_path, wrong)
-    with pytest.raises(KeyTypeError, match="Never hand that on"):
+    with pytest.raises(KeyTypeError, match="Never share it"):
         PublicKey.from_bytes(good, what="file")
-    with pytest.raises(KeyFileError, match="no public key that can be read"):
+    with pytest.raises(KeyFileError, match="not a readable public key"):
         PublicKey.from_bytes(public.replace(b"MCow", b"M=ow"), what="file")
     with pytest.raises(KeyFileError, match="there is no file"):
         SigningKey.load(tmp_path / "none.pem")
@@ -314,7 +314,7 @@ def test_ends_are_written_as_a_span_a_day_or_a_moment() -> None:
         with pytest.raises(UsageError, match="Expected a duration"):
             dates.until(text, start=start)
     for text in ("2026-01-31", "2026-01-31T12:00:00Z"):
-        with pytest.raises(UsageError, match="not after"):
+        with pytest.raises(UsageError, match="Expected an end after"):
             dates.until(text, start=start)
 
 

@@ -447,4 +447,4 @@ def test_the_examination_compares_a_signature_with_its_name_and_place(
     result = {fault.path.rpartition("/")[2]: fault for fault in examine(store).faults}
     assert {fault.code for fault in result.values()} == {"signature-damaged"} and len(result) == 2
     assert "expected the file name" in result[renamed.name].what
-    assert f"not over {other.digest}" in result[path.name].what
+    assert f"expected a signature of {other.digest}" in result[path.name].what
