@@ -1,6 +1,6 @@
-"""Augmentation of single images in training: presets, timm's ``create_transform``, or any transform of torchvision.
+"""Augmentation of training images: presets, timm's ``create_transform``, or any transform of torchvision.
 
-A transform takes a Pillow image and returns one of the wanted size; what is random in it draws from the global
+A transform takes a Pillow image and returns one of the required size. Its random numbers come from the global
 generators of Python, numpy and torch, which are seeded for each image.
 """
 
@@ -24,38 +24,31 @@ from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, UsageError, suggest, type_of
 
 MOVING: Mapping[str, tuple[str, ...]] = {"none": (), "cifar": ("crop", "flip")}
-"""Presets that move pixels only."""
+"""Presets that only move pixels."""
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "imagenet": {},
     "imagenet-strong": {"auto_augment": "rand-m9-mstd0.5-mmax9-inc1", "re_prob": 0.25, "re_mode": "pixel"},
 }
-"""Presets of timm's ``create_transform``: its arguments. ``mmax9`` keeps ``posterize`` from 0 bits, a black image."""
-OURS = (
-    "input_size",
-    "is_training",
-    "use_prefetcher",
-    "normalize",
-    "mean",
-    "std",
-    "separate",
-    "naflex",
-    "tf_preprocessing",
+"""Arguments of timm's ``create_transform`` by preset. ``mmax9`` prevents ``posterize`` to 0 bits, a black image."""
+FROM_TASK = (
+    *("input_size", "is_training", "use_prefetcher", "normalize", "mean", "std"),
+    *("separate", "naflex", "tf_preprocessing"),
 )
 """Arguments of ``create_transform`` that follow from the task."""
 ERASING = ("re_prob", "re_mode", "re_count", "re_num_splits")
 PADDING = 4
-"""Pixels of the border that ``cifar`` crops from."""
+"""Pixels of the padding of ``cifar``'s random crop."""
 Transform = Callable[[Any], Any]
 
 
 @attrs.frozen(eq=False)
 class ImageAugmentation:
-    """What is done to each training image.
+    """Augmentation of each training image.
 
     Attributes:
-        random: Takes a Pillow image of any size, or of the final one if ``fitted``.
-        fitted: Whether images are first resized and cut as for evaluation.
-        erasing: Erases rectangles of normalized images ``(n, channels, height, width)``; None does not.
+        random: Transform of a Pillow image of any size, or of the final size if ``fitted``.
+        fitted: Whether images are first resized and cropped as for evaluation.
+        erasing: Random erasing of normalized images ``(n, channels, height, width)``, or None.
         description: For messages.
     """
 
@@ -68,27 +61,26 @@ class ImageAugmentation:
         """Return an image as uint8 ``(height, width, channels)``.
 
         Raises:
-            DataError: A transform fails, or returns something else than an image of ``shape``.
+            DataError: A transform fails, or does not return an image of ``shape``.
         """
         try:
-            made = image if self.random is None else self.random(image)
-        except Exception as error:  # of somebody's transform
+            result = image if self.random is None else self.random(image)
+        except Exception as error:  # foreign code may raise anything
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise DataError(
                 f"The augmentation {self.description} failed on {name}: {type(error).__name__}: {error} (in "
-                f"{where.name}, {Path(where.filename).name} line {where.lineno}). What is drawn for an image depends "
-                "on seed, epoch and image alone, so a retry repeats it. Change the task's augment: a run may go on "
-                "from its checkpoint with another one (Trainer(new_augment=True), or compatkit train RECIPE --out RUN "
-                "--new-augment).",
+                f"{where.name}, {Path(where.filename).name} line {where.lineno}). A retry fails too, as random numbers "
+                "depend only on seed, epoch and image. Change the task's augment and resume with "
+                "Trainer(new_augment=True), or compatkit train RECIPE --out RUN --new-augment.",
                 subject=name,
             ) from error
-        pixels = _pixels(made)
+        pixels = _pixels(result)
         if pixels is None or tuple(pixels.shape) != shape:
-            actual = type_of(made) if pixels is None else f"bytes of the shape {tuple(pixels.shape)}"
+            actual = type_of(result) if pixels is None else f"the shape {tuple(pixels.shape)}"
             raise DataError(
-                f"The augmentation {self.description} made {actual} of {name}; expected a Pillow image of {shape[1]} "
-                f"x {shape[0]} pixels in {shape[2]} channels, or a uint8 tensor, channels first. End it with a crop or "
-                "resize to that size, and leave scaling and normalizing to the trainer.",
+                f"The augmentation {self.description} returned {actual} for {name}; expected a Pillow image of "
+                f"{shape[1]} x {shape[0]} pixels with {shape[2]} channels, or a uint8 tensor, channels first. End it "
+                "with a crop or resize; the trainer scales and normalizes.",
                 subject=name,
             )
         return pixels
@@ -97,11 +89,11 @@ class ImageAugmentation:
 def image_augmentation(
     augment: tuple[str, ...] | Mapping[str, Any] | Transform, data: Data
 ) -> ImageAugmentation:
-    """Return what a task's ``augment`` stands for.
+    """Return the augmentation of a task.
 
     Args:
         augment: Names (``"crop"``, ``"flip"``, or a preset), arguments of ``create_transform``, or a transform.
-        data: Size, channels and interpolation of the results.
+        data: Size, channels and interpolation of the task.
 
     Raises:
         UsageError: An argument is not one of ``create_transform``, or follows from the task.
@@ -131,10 +123,12 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     """
     from timm.data.transforms_factory import create_transform
 
-    known = [word for word in inspect.signature(create_transform).parameters if word not in OURS]
+    known = [word for word in inspect.signature(create_transform).parameters if word not in FROM_TASK]
     for name in arguments:
         if name not in known:
-            why = "follows from the task" if name in OURS else "is no argument of timm's create_transform"
+            why = (
+                "follows from the task" if name in FROM_TASK else "is no argument of timm's create_transform"
+            )
             hint = suggest(name, known)
             raise UsageError(
                 f"Task.augment: {name!r} {why}.{hint} Known are {', '.join(known)}.", subject=name
@@ -154,10 +148,10 @@ def _of_timm(arguments: Mapping[str, Any], data: Data, description: str) -> Imag
     black = {name: _posterize for name, operation in NAME_TO_OP.items() if operation is posterize}
     try:
         with patch.dict(NAME_TO_OP, black):
-            made: Any = create_transform(data.size, is_training=True, use_prefetcher=True, **settings)
+            transform: Any = create_transform(data.size, is_training=True, use_prefetcher=True, **settings)
     except (AssertionError, TypeError, ValueError, KeyError) as error:
         raise UsageError(
-            f"timm.data.create_transform refuses {dict(rest)}: {error}.", subject=rest
+            f"timm.data.create_transform rejects {dict(rest)}: {error}.", subject=rest
         ) from error
     erase = None
     if probability := erasing.get("re_prob", 0.0):
@@ -167,30 +161,26 @@ def _of_timm(arguments: Mapping[str, Any], data: Data, description: str) -> Imag
             max_count=erasing.get("re_count", 1),
             device="cpu",
         )
-    return ImageAugmentation(made, False, erase, description)
+    return ImageAugmentation(transform, False, erase, description)
 
 
 def _posterize(image: Image, bits_to_keep: int, **_: Any) -> Image:
-    """Keep the most significant bits of each channel, as timm and TensorFlow do: none of them gives a black image.
+    """Keep the most significant bits of each channel, as timm and TensorFlow do; 0 bits make a black image.
 
-    Pillow's own function takes at least 1 bit since Pillow 13.
-
-    Args:
-        image: In gray or color.
-        bits_to_keep: 8 or more change nothing, 0 or fewer leave nothing.
+    Since Pillow 13 its own function requires at least 1 bit.
     """
     if bits_to_keep <= 0:
         return image.point(lambda _: 0)
     return image if bits_to_keep >= 8 else ImageOps.posterize(image, bits_to_keep)
 
 
-def _pixels(made: Any) -> Tensor | None:
-    """Return an image as uint8 ``(height, width, channels)``; None if it is no image."""
-    if isinstance(made, Image):
-        pixels = torch.from_numpy(np.array(made))
+def _pixels(image: Any) -> Tensor | None:
+    """Return an image as uint8 ``(height, width, channels)``; None if it is not an image."""
+    if isinstance(image, Image):
+        pixels = torch.from_numpy(np.array(image))
         return pixels[..., None] if pixels.ndim == 2 else pixels
-    if isinstance(made, np.ndarray):  # as timm's transforms return it
-        made = torch.from_numpy(np.array(made, order="C"))
-    if not isinstance(made, Tensor) or made.dtype != torch.uint8 or made.ndim != 3:
+    if isinstance(image, np.ndarray):  # returned by timm's transforms
+        image = torch.from_numpy(np.array(image, order="C"))
+    if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.ndim != 3:
         return None
-    return made.as_subclass(Tensor).permute(1, 2, 0)
+    return image.as_subclass(Tensor).permute(1, 2, 0)

@@ -1,4 +1,4 @@
-"""Build parts from their blueprints alone, derive their ports, and check that they come back as they are."""
+"""Build parts from their blueprints, derive their ports, and check that rebuilt parts are identical."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def build(
     share: bool = False,
     bounded: bool = True,
 ) -> nn.Module:
-    """Build one part alone; the rest of the network is dropped.
+    """Build one part; the rest of the network is dropped.
 
     Args:
-        blueprint: Says what to build: one side of a network, or an adapter.
-        seed: Draws the initial weights; the global random state stays as it is. None draws from the global state.
-        state: Weights to load, all of them and no others; nothing is drawn then.
-        share: Whether the part may keep the tensors of ``state`` themselves; else they are copied.
-        bounded: Whether to bound what building costs; False where it was within the bounds before.
+        blueprint: Blueprint of one side of a network, or of an adapter.
+        seed: Random seed of the initial weights; the global random state is restored. None uses the global state.
+        state: Weights to load instead of random ones; names must match exactly.
+        share: Whether the part may use the tensors of ``state`` themselves; else they are copied.
+        bounded: Whether to limit the cost of building; False if it was checked before.
 
     Raises:
-        UnknownName: The builder, model or approach is not known here.
-        CutError: The cut does not work here, or the weights are of another module.
-        TooCostly: With a state: building takes more than ``bounds`` allows.
+        UnknownName: The builder, model or approach is unknown.
+        CutError: The network cannot be cut there, or the weights do not fit.
+        TooCostly: With a state: building exceeds the limits of ``bounds``.
     """
     if blueprint.side == "adapter":
         return build_adapter(blueprint, state)
@@ -66,27 +66,27 @@ def build_pair(
     seed: int | None = None,
     weights: str | Path | Mapping[str, Tensor] | None = None,
 ) -> tuple[nn.Module, nn.Module, nn.Module]:
-    """Build a whole network and its two parts, which hold the whole's own modules and parameters.
+    """Build a full network and its two parts, which share the network's modules and parameters.
 
-    Where the blueprints state a width, the whole is the two parts, one after the other: no builder makes it.
+    If the blueprints state a width, the network is the two parts in sequence, as no builder creates it.
 
     Args:
         extractor: Blueprint of the extractor.
         head: Blueprint of the head of the same network.
-        seed: As for ``build``; also draws what ``weights`` does not hold.
+        seed: As for ``build``; also for tensors that ``weights`` lacks.
         weights: ``"pretrained"`` for the library's own weights, a path of a safetensors file, or a state dict; a
-            class layer of another shape, or none, is left as drawn.
+            class layer that is missing or of another shape keeps its initial weights.
 
     Raises:
         UsageError: The blueprints are of different networks.
         CutError: The weights do not fit.
-        IntegrityError: They hold values that no network can use.
-        EnvironmentFailure: The weights could not be fetched or read.
+        IntegrityError: The weights contain unusable values.
+        EnvironmentFailure: The weights could not be downloaded or read.
     """
     if attrs.evolve(extractor, side="head") != attrs.evolve(head, side="head"):
         raise UsageError(
-            f"A pair is cut from one network: the extractor is of {extractor.model} {dict(extractor.kwargs)} at "
-            f"{extractor.cut!r}, the head of {head.model} {dict(head.kwargs)} at {head.cut!r}."
+            f"A pair must be cut from one network, got {extractor.model} {dict(extractor.kwargs)} at {extractor.cut!r} "
+            f"and {head.model} {dict(head.kwargs)} at {head.cut!r}."
         )
     with seeded(seed):
         whole = whole_of(extractor, pretrained=weights == "pretrained")
@@ -101,13 +101,13 @@ def build_pair(
 def check_builds_again(
     owner: str, parts: Mapping[str, nn.Module], blueprints: Mapping[str, Blueprint], shape: Sequence[int]
 ) -> None:
-    """Build parts anew from blueprints and weights, as publishing and loading do, before anything is trained.
+    """Check before training that publishing and loading will rebuild the parts.
 
     Args:
-        owner: What the parts belong to, for messages.
-        parts: By side, on the CPU, in eval mode; the second takes the output of the first.
-        blueprints: By side.
-        shape: Of the first part's input.
+        owner: Owner of the parts, for messages.
+        parts: Parts by side, on the CPU, in eval mode; the second takes the output of the first.
+        blueprints: Blueprints by side.
+        shape: Shape of the first part's input.
 
     Raises:
         CutError: As for ``check_rebuilt``.
@@ -121,17 +121,17 @@ def check_builds_again(
 
 
 def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract: Contract) -> None:
-    """Build a part anew, as loading does, and compare it with what its contract promises.
+    """Rebuild a part, as loading does, and compare it with its contract.
 
     Args:
-        owner: What the part is called in messages.
+        owner: Name of the part, for messages.
         module: The part, with its weights, on the CPU.
-        blueprint: Of the part.
-        contract: Of the part; its probe decides. Without one, only the names and shapes of the weights do.
+        blueprint: Blueprint of the part.
+        contract: Contract of the part. Its probe is compared; without one, only names and shapes of the weights.
 
     Raises:
-        CutError: The part is not rebuilt, gives other outputs, or gives random ones in eval mode; names the tensors or
-            attributes outside the state dict that differ.
+        CutError: The part cannot be rebuilt, its outputs differ, or they are random in eval mode; the message names
+            the tensors or attributes outside the state dict that differ.
     """
     dtypes = [port.dtype for port in contract.structural.inputs]
     _check_rebuilt(owner, module, blueprint, contract.statistical.probe, dtypes)
@@ -146,7 +146,7 @@ def _check_rebuilt(
     *,
     early: bool = False,
 ) -> None:
-    """Compare a part with one built anew; before training, also buffers that no output of eval mode shows."""
+    """Compare a part with a rebuilt one; before training, also buffers that do not affect outputs in eval mode."""
     state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     again = build(blueprint, state=state, share=True)
     if promised is None:
@@ -156,8 +156,8 @@ def _check_rebuilt(
         run.probe, observe(again, *promised.shapes, dtypes=dtypes, seed=1, bounded=False).probe
     ):
         raise CutError(
-            f"{owner} gives random outputs in eval mode, so that no contract can promise them; it is not kept. Draw "
-            "random numbers only where self.training is set.",
+            f"{owner} gives random outputs in eval mode, which a contract cannot promise. Draw random numbers only if "
+            "self.training is set.",
             subject=owner,
         )
     names = list(differing_state(module, again))
@@ -166,17 +166,17 @@ def _check_rebuilt(
     if buffers or not same:
         names = buffers or names
         fault = "has other buffers" if same else "gives other outputs on the probe input"
-        holds = f"has another {', '.join(map(repr, names[:3]))}" if names else "holds state"
+        state_names = f" ({', '.join(map(repr, names[:3]))})" if names else ""
         raise CutError(
-            f"{owner}, rebuilt from its blueprint and its weights, {fault}; it is not kept. It {holds} outside its "
-            "state dict, draws random numbers when it is built, or was changed after its contract was derived. "
+            f"{owner}, rebuilt from its blueprint and its weights, {fault}. It has state outside its state "
+            f"dict{state_names}, draws random numbers when it is built, or was changed after its contract was derived. "
             "Register a persistent buffer, or compute it from the arguments of the network.",
             subject=names[0] if names else owner,
         )
 
 
 def _parts(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:
-    """Cut a whole network as its blueprint says, to the width and with the entry layers that it states."""
+    """Cut a full network as its blueprint states, including width and entry layers."""
     sides = remembered_sides(whole, blueprint)
     parts = sides["extractor"](whole), sides["head"](whole)
     extractor, head = widened(*parts, blueprint, channels_of(blueprint))
@@ -184,18 +184,18 @@ def _parts(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module
 
 
 def _part(whole: nn.Module, blueprint: Blueprint) -> nn.Module:
-    """Cut one part out of a whole network as its blueprint says."""
-    if blueprint.width is not None:  # to know the network's own width takes both
+    """Cut one part out of a full network as its blueprint states."""
+    if blueprint.width is not None:  # the network's own width is known only from both parts
         return _parts(whole, blueprint)[blueprint.side == "head"]
     part = remembered_sides(whole, blueprint)["head" if blueprint.side == "head" else "extractor"](whole)
     return entered(part, blueprint) if blueprint.side == "head" else part
 
 
 def own_width_of(blueprint: Blueprint) -> int:
-    """Return how many channels cross in a network as it is, whatever width its blueprint states.
+    """Return the number of channels at a network's cut, whatever width its blueprint states.
 
     Raises:
-        CutError: No maps of channels before rows and columns cross, which a 1x1 convolution could bring to a width.
+        CutError: The features are not NCHW maps, so a 1x1 convolution cannot change their width.
     """
     bare = attrs.evolve(blueprint, side="extractor", width=None)
     extractor = build(bare, seed=0)
@@ -203,25 +203,25 @@ def own_width_of(blueprint: Blueprint) -> int:
     (port,) = structural(extractor, bare).outputs
     if port.layout != "NCHW":
         raise CutError(
-            f"A width is brought about by a 1x1 convolution over maps of channels before rows and columns (NCHW); "
-            f"{bare.model} gives {port.layout} at {bare.cut!r}. Split elsewhere, or leave the width out.",
+            f"A width needs NCHW features for its 1x1 convolution; {bare.model} gives {port.layout} at {bare.cut!r}. "
+            "Split elsewhere, or leave the width out.",
             subject=bare.cut,
         )
     return width
 
 
 def with_classes(blueprint: Blueprint, classes: int) -> Blueprint:
-    """Return the blueprint of the same part for another count of classes.
+    """Return the blueprint of the same part for another number of classes.
 
     Args:
-        blueprint: Of a whole network, or of a head.
-        classes: New length of the output.
+        blueprint: Blueprint of a part.
+        classes: New number of classes.
     """
     return attrs.evolve(blueprint, kwargs={**blueprint.kwargs, "num_classes": classes})
 
 
 def class_layers(blueprint: Blueprint) -> tuple[str, ...]:
-    """Return the paths of the class layers of a network, as its builder names them; empty where it names none."""
+    """Return the paths of a network's class layers, as its builder names them; empty if it names none."""
     with seeded(0), without_draws():
         whole = whole_of(blueprint)
     return tuple(name.removesuffix(".") for name in class_layer(whole))
@@ -233,13 +233,13 @@ def structural(
     """Derive the ports of a part by running it at several batch and image sizes.
 
     Args:
-        module: The part; its mode, buffers and the global random state are as before afterwards.
-        blueprint: Says which side it is and which image size it was traced at.
-        feature_ports: For a head: the feature ports of the extractor it belongs to. Without them an extractor is
-            built to learn the shapes, and the ranges are ``"any"``.
+        module: The part; its mode, buffers and the global random state are restored.
+        blueprint: Blueprint of the part, with its side and the traced image size.
+        feature_ports: For a head: feature ports of its extractor. Without them an extractor is built to learn the
+            shapes, and the ranges are ``"any"``.
 
     Raises:
-        CutError: The module does not run on such input, or gives something else than tensors.
+        CutError: The module fails on such input, or does not return tensors.
     """
     if blueprint.side == "extractor":
         return extractor_structure(module, blueprint, channels_of(blueprint), _port_names(module))
@@ -252,5 +252,5 @@ def structural(
 
 
 def _port_names(module: nn.Module) -> tuple[str, ...] | None:
-    """Return the names of what crosses, where the part says them."""
+    """Return the names of the feature ports, if the part has them."""
     return getattr(module, "port_names", None)

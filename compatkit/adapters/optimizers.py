@@ -1,4 +1,4 @@
-"""Optimizers by timm's names with timm's parameter groups, and the layers and stages in which timm groups a network."""
+"""timm's optimizers by name, its parameter groups, and its grouping of a network into layers and stages."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from compatkit.contracts.contract import Blueprint
 from compatkit.errors import UsageError, suggest
 
 LOOKAHEAD = "lookahead_"
-"""Before the name of any optimizer: its weights are drawn back to slow copies every six steps."""
+"""Prefix of any optimizer: every six steps its weights move towards slow copies."""
 SETTINGS = ("lr", "weight_decay", "momentum")
 """Arguments of optimizers that are settings of a trainer."""
 
 
 def check(name: str) -> None:
-    """Raise unless timm has an optimizer that a run can take its steps with, and can be resumed with.
+    """Check that timm has an optimizer, and that training with it can be resumed exactly.
 
     Raises:
-        UsageError: It has none of this name, it needs second derivatives, or its state is in no checkpoint.
+        UsageError: The name is unknown, the optimizer needs second derivatives, or checkpoints lack its state.
     """
     known, base = list(map(str, list_optimizers())), name.removeprefix(LOOKAHEAD)
     if base not in known:
@@ -44,34 +44,31 @@ def check(name: str) -> None:
         )
     info, why = get_optimizer_info(base), None
     if info.second_order:
-        why = "needs second derivatives, which no step of a run computes"
+        why = "needs second derivatives, which are not computed"
     elif base.startswith("kron"):
-        why = "draws from a generator of its own, which is in no checkpoint"
+        why = "has a random generator of its own, which is not in checkpoints"
     elif isinstance(info.opt_class, str):
-        why = f"is {info.opt_class}, of which it is not known whether a run resumes bit for bit"
+        why = f"is {info.opt_class}, which is not known to resume exactly"
     if why is not None:
         raise UsageError(f"The optimizer {name!r} {why}. Take another, such as 'adamw'.", subject=name)
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise unless an optimizer has these arguments.
+    """Check the names of an optimizer's options.
 
     Args:
-        name: timm's name of the optimizer, perhaps with ``lookahead_`` in front.
-        options: Arguments beyond the rate, momentum and weight decay, by name.
+        name: timm's name of the optimizer, optionally with the prefix ``lookahead_``.
+        options: Options other than learning rate, momentum and weight decay.
 
     Raises:
-        UsageError: It has no such argument, which is named.
+        UsageError: The optimizer has no such option.
     """
     kind: Any = get_optimizer_class(name.removeprefix(LOOKAHEAD), bind_defaults=False)
-    known = [
-        parameter
-        for parameter in inspect.signature(kind).parameters
-        if parameter not in ("params", *SETTINGS)
-    ]
+    parameters = inspect.signature(kind).parameters
+    known = [parameter for parameter in parameters if parameter not in ("params", *SETTINGS)]
     for key in options:
         if key not in known:
-            hint = f" Set {key} itself, beside optimizer." if key in SETTINGS else suggest(key, known)
+            hint = f" Set the trainer's {key} instead." if key in SETTINGS else suggest(key, known)
             raise UsageError(
                 f"The optimizer {name!r} takes no option {key!r}.{hint} It takes {', '.join(known)}.",
                 subject=key,
@@ -81,21 +78,21 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 def make(
     groups: Sequence[dict[str, Any]], name: str, lr: float, momentum: float, options: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
-    """Return timm's optimizer of that name; ``momentum`` is for those that have one.
+    """Return an optimizer of timm.
 
     Args:
-        groups: Parameter groups, as torch takes them.
-        name: timm's name.
+        groups: Parameter groups of torch.
+        name: timm's name of the optimizer.
         lr: Learning rate of the first step.
-        momentum: Of the optimizers that have one.
-        options: Further arguments by name.
+        momentum: Momentum, for optimizers that have one.
+        options: Further options by name.
     """
     return create_optimizer_v2(list(groups), name, lr=lr, momentum=momentum, **options)
 
 
 @attrs.frozen(eq=False)
 class _Network:
-    """What timm's groupings ask of a network: all its parameters, of which some are of parts."""
+    """Stand-in for a network that timm groups: its parameters, those of parts in place of its own."""
 
     parameters: Mapping[str, Tensor]
     group_matcher: Callable[..., Any]
@@ -111,19 +108,19 @@ def parameter_groups(
     *,
     spare: bool = True,
 ) -> list[dict[str, Any]]:
-    """Return the parameters of parts as timm groups those of the uncut network.
+    """Return the parameters of parts, grouped as timm groups the uncut network.
 
     Args:
-        parts: Extractor and head of one network, which are grouped together, or of several; or a module of no
-            network, with None.
-        weight_decay: Of each group that decays.
+        parts: Extractors and heads with their blueprints; those of one network are grouped together. The blueprint of
+            another module is None.
+        weight_decay: Weight decay of each group that decays.
         layer_decay: Factor of the learning rate from a layer to the one before, as ``lr_scale`` of the groups; None
-            keeps one rate.
-        spare: Whether norms, biases, one-dimensional tensors, and what a network's ``no_weight_decay`` names, do not
-            decay; they never do where ``layer_decay`` is None.
+            uses one rate.
+        spare: Whether norms, biases, one-dimensional tensors, and those in a network's ``no_weight_decay``, do not
+            decay; they never do if ``layer_decay`` is None.
 
     Raises:
-        UsageError: Layers are needed, and a network does not say what its layers are.
+        UsageError: ``layer_decay`` is set, and a network does not define its layers.
     """
     networks: list[tuple[Blueprint | None, dict[str, Tensor]]] = []
     for blueprint, module in parts:
@@ -161,15 +158,15 @@ def blank(blueprint: Blueprint) -> nn.Module:
 
 
 def grouped(blueprint: Blueprint, by: Literal["layer", "stage"], wanted: str) -> dict[str, int]:
-    """Return the number of the layer or stage of each tensor of the uncut network, by timm's ``group_matcher``.
+    """Return the index of the layer or stage of each tensor of the uncut network, by timm's ``group_matcher``.
 
     Args:
-        blueprint: Of a part.
-        by: Layers, or stages, which are coarser; from 0, and the last has the class layer.
-        wanted: The setting that needs them, for messages.
+        blueprint: Blueprint of a part.
+        by: ``"layer"`` or the coarser ``"stage"``; indices start at 0, the last contains the class layer.
+        wanted: Setting that needs them, for messages.
 
     Raises:
-        UsageError: The network does not say what they are.
+        UsageError: The network does not define them.
     """
     whole = blank(blueprint)
     matcher = _matcher(whole, blueprint, wanted)
@@ -181,8 +178,8 @@ def _matcher(whole: nn.Module, blueprint: Blueprint, wanted: str) -> Callable[..
     matcher = getattr(whole, "group_matcher", None)
     if matcher is None:
         raise UsageError(
-            f"{wanted} goes by the layers of a network, which {blueprint.model} ({blueprint.builder}) does not tell: "
-            f"it has no group_matcher, as networks of timm have. Leave {wanted} out, or take a network of timm.",
+            f"{wanted} needs a network with timm's group_matcher, which {blueprint.model} ({blueprint.builder}) lacks. "
+            f"Leave {wanted} out, or use a network of timm.",
             subject=blueprint.model,
         )
     return matcher

@@ -114,7 +114,7 @@ def test_more_stages_than_there_are_is_refused_with_their_count(network: str, th
 def test_what_cannot_be_frozen_so_is_refused() -> None:
     with pytest.raises(UsageError, match="'freeze_stages' must be a whole number from 0 up"):
         task(freeze_stages=-1)
-    with pytest.raises(UsageError, match=r"freeze_stages goes by the layers .* lenet"):
+    with pytest.raises(UsageError, match=r"freeze_stages needs .* group_matcher, which lenet"):
         quick(steps=0).fit([ck.Task("a", data_set("a", size=(32, 32)), "lenet", "conv2", freeze_stages=1)])
 
 

@@ -217,7 +217,7 @@ def test_timms_optimizers_are_taken_or_refused_with_the_reason() -> None:
         ),
         (
             {"optimizer": "adamw", "optimizer_options": {"lr": 1e-3}},
-            "takes no option 'lr'. Set lr itself",
+            "takes no option 'lr'. Set the trainer's lr",
             "lr",
         ),
         (
@@ -237,9 +237,7 @@ def test_what_no_optimizer_takes_is_refused(settings: dict[str, Any], said: str,
 
 def test_a_network_that_does_not_tell_its_layers_is_refused() -> None:
     asked = ck.Task("a", data_set("a", size=(32, 32)), "lenet", "conv2", size=32)
-    with pytest.raises(
-        UsageError, match=r"layer_decay goes by the layers .* lenet .* no group_matcher"
-    ) as caught:
+    with pytest.raises(UsageError, match=r"layer_decay needs .* group_matcher, which lenet") as caught:
         quick(steps=1, layer_decay=0.5).fit([asked])
     assert caught.value.subject == "lenet"
 

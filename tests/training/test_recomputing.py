@@ -146,7 +146,9 @@ def test_steps_that_recompute_are_neither_compiled_nor_captured() -> None:
 
 def test_what_cannot_be_recomputed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"recompute_activations": True, "size": 32}
-    with pytest.raises(UsageError, match=r"recompute_activations goes by the layers .* lenet") as caught:
+    with pytest.raises(
+        UsageError, match=r"recompute_activations needs .* group_matcher, which lenet"
+    ) as caught:
         quick(steps=0).fit([ck.Task("a", data_set("a", size=(32, 32)), "lenet", "conv2", **asked)])
     assert caught.value.subject == "lenet"
     with pytest.raises(UsageError, match=r"passes='fused' was asked for.*activations are recomputed"):

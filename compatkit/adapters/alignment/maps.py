@@ -18,9 +18,9 @@ class Affine:
     Attributes:
         weight: float64 ``(c, d)``.
         bias: float64 ``(d,)``.
-        residual: Share of the variance of y that is left, 0 where all is explained, on the samples of the fit; above 1
-            for maps that are further off than the mean.
-        samples: How many there were.
+        residual: Unexplained share of the variance of y on the samples of the fit; above 1 if the map is worse than
+            the mean.
+        samples: Number of samples.
     """
 
     weight: Tensor
@@ -30,10 +30,10 @@ class Affine:
 
     @classmethod
     def of(cls, moments: PairedMoments, weight: Tensor, bias: Tensor) -> Affine:
-        """Return a map with the share of variance that it leaves on the samples of the moments.
+        """Return a map with its residual on the samples of the moments.
 
         Args:
-            moments: Of x, c channels, and y, d channels.
+            moments: Moments of x, c channels, and y, d channels.
             weight: float64 ``(c, d)``.
             bias: float64 ``(d,)``.
         """
@@ -45,7 +45,7 @@ class Affine:
 
 
 LEAST = 1e-9
-"""A singular value below this share of the largest is rounding; its directions are of the decomposition's making."""
+"""Singular values below this share of the largest are rounding errors; their directions are arbitrary."""
 
 
 def procrustes(moments: PairedMoments, *, scaled: bool, turned: Tensor | None = None) -> Affine:
@@ -53,16 +53,16 @@ def procrustes(moments: PairedMoments, *, scaled: bool, turned: Tensor | None = 
 
     With U S V' the thin singular value decomposition of Xc'Yc it is Q = U V', and z goes to ``s (z - mx) Q + my`` with
     the scale s = sum(S) / ||Xc||^2. Directions that the samples do not span, as with fewer samples than channels, have
-    no best turn: Q leaves them out, so that what is seen of them later becomes 0.
+    no best rotation: Q maps them to 0.
 
     Args:
-        moments: Of the samples; any two widths.
-        scaled: Whether the scale is fitted too. Where statistics of batch normalization follow that are estimated
-            anew it changes nothing; before stored ones it shrinks the features and does harm.
-        turned: Q, where it is known already.
+        moments: Moments of the samples; any two widths.
+        scaled: Whether to fit the scale too. It has no effect before batch normalization whose statistics are
+            re-estimated; before stored statistics it shrinks the features and does harm.
+        turned: Q, if it is known already.
 
     Raises:
-        DataError: There is nothing to fit on.
+        DataError: There are too few or constant samples.
     """
     weight = rotation(moments) if turned is None else turned
     if scaled:
@@ -96,7 +96,7 @@ FEW_IMAGES = 100
 
 
 def usual_strength(images: int) -> float:
-    """Return the strength for so many images: .1 up to 100, .01 beyond.
+    """Return the default strength for a number of images: 0.1 up to 100, 0.01 beyond.
 
     Between .001 and .1 accuracies differ by less than a point on digits and CIFAR halves; 1 costs up to 16 points
     where stored statistics follow.
@@ -107,17 +107,17 @@ def usual_strength(images: int) -> float:
 def ridge(moments: PairedMoments, strength: float, towards: Tensor | None = None) -> Affine:
     """Return ``y = x W + b`` with ``W = (C + lambda I)^-1 (R + lambda T)`` and ``b = my - mx W``.
 
-    C = Xc'Xc / m, R = Xc'Yc / m and ``lambda = strength * trace(C) / c``, so that the strength is free of the features'
-    scale. T is what W shrinks to: 0, or the Procrustes map.
+    C = Xc'Xc / m, R = Xc'Yc / m and ``lambda = strength * trace(C) / c``, so that the strength is independent of the
+    scale of the features. W is shrunk towards T: 0, or the Procrustes map.
 
     Args:
-        moments: Of the samples.
-        strength: Of the regularization; 0 is plain least squares.
+        moments: Moments of the samples.
+        strength: Strength of the regularization; 0 is plain least squares.
         towards: T, float64 ``(c, d)``; None shrinks to 0.
 
     Raises:
         UsageError: The strength is below 0.
-        DataError: There is nothing to fit on, or not enough for a fit without regularization.
+        DataError: There are too few or constant samples.
     """
     if not strength >= 0:
         raise UsageError(f"The strength of a regularization is a number from 0, got {strength!r}.")
@@ -143,20 +143,20 @@ def ridge(moments: PairedMoments, strength: float, towards: Tensor | None = None
 
 
 def _near_singular(lower: Tensor) -> bool:
-    """Return whether a Cholesky factor has a pivot that is rounding."""
+    """Return whether a pivot of a Cholesky factor is a rounding error."""
     pivots = lower.diagonal()
     return float(pivots.min()) <= 1e-7 * float(pivots.max())
 
 
 def permutation(moments: PairedMoments) -> Affine:
-    """Return the permutation of channels as a map whose weight holds zeros and ones, and no bias.
+    """Return the permutation of channels that maximizes correlation, as a map of zeros and ones without bias.
 
-    Each channel goes where it correlates, by linear assignment (Kuhn 1955) over the matrix of correlations, as in Li et
+    It is found by linear assignment (Kuhn 1955) over the matrix of correlations, as in Li et
     al. (2016), "Convergent Learning: Do different neural networks learn the same representations?".
-    Channels that hardly change correlate with nothing and go where there is room.
+    Nearly constant channels have correlation 0.
 
     Raises:
-        DataError: The widths differ, or there is nothing to fit on.
+        DataError: The widths differ, or there are too few or constant samples.
     """
     moments.check()
     width, target = moments.xy.shape

@@ -1,6 +1,6 @@
-"""Second moments of paired samples, streamed: all that a closed-form fit needs, in float64, never all samples at once.
+"""Second moments of paired samples in float64, accumulated block by block, for fits in closed form.
 
-Memory is that of ``(c + d) c`` numbers and of one block of samples, whatever the count of images.
+They take memory for ``(c + d) c`` numbers and one block of samples, whatever the number of images.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from torch import Tensor
 from compatkit.errors import DataError
 
 BLOCK = 2**23
-"""Values of x in float64 at once (64 MB)."""
+"""Values of x that are converted to float64 at a time (64 MB)."""
 ROUNDING = 1e-24
-"""A variance below this share of the squared mean is rounding."""
+"""A variance below this share of the squared mean is a rounding error."""
 DEAD = 1e-4
 """A channel whose standard deviation is below this share of the largest one is dead."""
 
@@ -24,7 +24,7 @@ class PairedMoments:
     """Means and centered second moments of samples x with samples y, all float64.
 
     Attributes:
-        samples: m, how many pairs.
+        samples: m, number of pairs.
         mean_x: ``(c,)``.
         mean_y: ``(d,)``.
         xx: ``(c, c)``, Xc'Xc.
@@ -41,7 +41,7 @@ class PairedMoments:
 
     @classmethod
     def empty(cls, width: int, target: int) -> PairedMoments:
-        """Return the moments of no sample yet, for c and d channels.
+        """Return the moments of zero samples, for c and d channels.
 
         Args:
             width: c, channels of x.
@@ -54,11 +54,11 @@ class PairedMoments:
         return cls(0, zeros(width), zeros(target), zeros(width, width), zeros(width, target), zeros(target))
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        """Take in samples.
+        """Add samples.
 
         Args:
             x: ``(m, c)``, any floating-point type.
-            y: ``(m, d)``, row by row what x should give.
+            y: ``(m, d)``, target of each row of x.
 
         Raises:
             DataError: A value is not finite, or the rows do not pair up.
@@ -71,7 +71,7 @@ class PairedMoments:
                 self._add(left.double(), right.double())
 
     def dead(self) -> tuple[int, int]:
-        """Return how many channels of x and of y hardly change from sample to sample."""
+        """Return the number of nearly constant channels of x and of y."""
         counts = []
         for squares in (self.xx.diagonal(), self.yy):
             largest = float(squares.max())
@@ -79,7 +79,7 @@ class PairedMoments:
         return counts[0], counts[1]
 
     def constant(self) -> tuple[bool, bool]:
-        """Return whether x, and whether y, is the same in all samples."""
+        """Return whether x and y, respectively, are constant over all samples."""
         constants = []
         for squares, average in ((self.xx.diagonal(), self.mean_x), (self.yy, self.mean_y)):
             variance = float(squares.mean()) / max(1, self.samples)
@@ -87,10 +87,10 @@ class PairedMoments:
         return constants[0], constants[1]
 
     def check(self) -> None:
-        """Refuse moments that nothing can be fitted to.
+        """Check that a map can be fitted.
 
         Raises:
-            DataError: There are fewer than two samples, or x is the same in all of them.
+            DataError: There are fewer than two samples, or x is constant.
         """
         if self.samples < 2:
             raise DataError(f"A fit needs at least two samples, got {self.samples}.")
@@ -98,7 +98,7 @@ class PairedMoments:
             raise DataError("The features do not change from image to image; there is nothing to fit on.")
 
     def _add(self, x: Tensor, y: Tensor) -> None:
-        """Take in one block (Chan, Golub and LeVeque 1979)."""
+        """Add one block (Chan, Golub and LeVeque 1979)."""
         mean_x, mean_y = x.mean(dim=0), y.mean(dim=0)
         if not (bool(torch.isfinite(x).all()) and bool(torch.isfinite(y).all())):
             raise DataError("Features to fit on are not finite; look at the weights of the extractors.")

@@ -1,4 +1,4 @@
-"""Samples of feature maps: one a position, or one a patch of positions as a convolution sees it."""
+"""Samples from feature maps: one per position, or one per window of a convolution."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 VALUES = 2**24
-"""Values of patches at once, before some of them are drawn (64 MB in float32)."""
+"""Values of windows that are extracted at a time (64 MB in float32)."""
 
 
 @attrs.frozen
 class Window:
-    """What a convolution looks at for one position of its output; both sides are treated alike unless given twice."""
+    """Window of a convolution: (height, width) of kernel, stride, padding and dilation."""
 
     kernel: tuple[int, int] = (1, 1)
     stride: tuple[int, int] = (1, 1)
@@ -24,7 +24,7 @@ class Window:
 
     @property
     def size(self) -> int:
-        """Positions in it."""
+        """Number of positions in the window."""
         return self.kernel[0] * self.kernel[1]
 
 
@@ -32,7 +32,7 @@ PATCH = Window((3, 3), padding=(1, 1))
 
 
 def rows(features: Tensor, layout: str) -> Tensor:
-    """Return one sample a position, ``(m, c)``, of features in any layout.
+    """Return one sample per position, ``(m, c)``, of features in any layout.
 
     Args:
         features: A map or tokens, any floating-point type.
@@ -48,15 +48,15 @@ def rows(features: Tensor, layout: str) -> Tensor:
 def paired(
     features: Tensor, target: Tensor, layout: str, window: Window, share: float, draw: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield samples of features with those of the target at the same place.
+    """Yield samples of features with those of the target at the same position.
 
     Args:
         features: ``(n, c, h, w)`` for windows of several positions; any layout else.
-        target: One position for each that the window gives, in the same layout.
-        layout: Of both.
-        window: Its zero padding is that of a convolution.
-        share: Share of the positions that are drawn, the same count of every image; 1 takes all.
-        draw: Draws them.
+        target: One position per window, in the same layout.
+        layout: Layout of both.
+        window: Window with zero padding.
+        share: Share of the positions that are drawn, equally many of each image; 1 takes all.
+        draw: Generator that draws them.
 
     Yields:
         ``(m, c * positions of the window)``, by channel, then row, then column, as a convolution's weight; ``(m, d)``.
@@ -83,7 +83,7 @@ def paired(
 
 
 def _rows_at(features: Tensor, layout: str, chosen: Tensor) -> Tensor:
-    """Return some of ``rows``; of maps whose channels come first no more than these are moved."""
+    """Return some of ``rows`` without permuting complete NCHW maps."""
     if layout != "NCHW":
         return rows(features, layout)[chosen]
     flat = features.flatten(2)
@@ -91,7 +91,7 @@ def _rows_at(features: Tensor, layout: str, chosen: Tensor) -> Tensor:
 
 
 def _drawn(images: int, positions: int, share: float, draw: torch.Generator) -> Tensor:
-    """Return drawn positions of each image, counted over all, in ascending order."""
+    """Return random positions of each image as flat indices, in ascending order."""
     count = max(1, round(share * positions))
     order = torch.rand(images, positions, generator=draw).argsort(dim=1)[:, :count].sort(dim=1).values
     return (order + torch.arange(images)[:, None] * positions).flatten()

@@ -1,4 +1,4 @@
-"""Cuts that this process has made before, so that a part is rebuilt without tracing its network again."""
+"""Cache of cuts in this process, so that a part is rebuilt without tracing its network again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from compatkit.contracts.contract import Blueprint
 from compatkit.foundation.codec import dumps
 
 LARGEST = 256
-"""Cuts that a process remembers; the oldest is dropped first."""
+"""Limit on the number of cached cuts; the oldest is dropped first."""
 
 _known: dict[tuple[Any, ...], Sides] = {}
 
 
 def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
-    """Return how the parts of a blueprint's network are made, from an earlier cut if there is one.
+    """Return the sides of a blueprint's network, from an earlier cut if there is one.
 
     Args:
-        whole: As built from the blueprint.
-        blueprint: Says where and how to cut; networks of plugins, whose code may change, are cut anew each time.
+        whole: Network built from the blueprint.
+        blueprint: Blueprint with cut and approach. Networks of plugins, whose code may change, are not cached.
 
     Raises:
         CutError: As for ``sides_of``.
@@ -43,12 +43,12 @@ def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
 
 
 def forget() -> None:
-    """Forget all cuts."""
+    """Clear the cache."""
     _known.clear()
 
 
 def _settings(whole: nn.Module, cut: str) -> list[Any]:
-    """Return classes and settings of the modules whose code is traced; global switches as timm's set some of these."""
+    """Return classes and settings of the modules that are traced; timm's global switches change some of them."""
     holders = [] if cut == CANONICAL else cut.split(".")[:-1]
     paths = {"", *accumulate(holders, "{}.{}".format)}
     return [

@@ -1,4 +1,4 @@
-"""Which part of a cut network owns which parameter and buffer."""
+"""Assign each parameter and buffer of a cut network to one part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Part = Literal["extractor", "head"]
 
 
 def state_of(whole: nn.Module) -> dict[str, Tensor]:
-    """Return all parameters and buffers by name, buffers outside the state dict and aliases included.
+    """Return all parameters and buffers by name, including non-persistent buffers and aliases.
 
     Returns:
         The tensors themselves, by dotted name; an alias is listed under each of its names.
@@ -28,13 +28,13 @@ def state_of(whole: nn.Module) -> dict[str, Tensor]:
 def owners(whole: nn.Module, used: Mapping[Part, Iterable[int]], boundary: str | None) -> dict[str, Part]:
     """Return the side of every parameter and buffer.
 
-    A tensor that neither side uses follows the module it is registered on, else its place: after the cut
-    module (or in the class layer) it goes to the head.
+    A tensor that neither side uses follows its module, else its position: after the cut module (or in the class
+    layer) it goes to the head.
 
     Args:
         whole: The network that is cut.
-        used: By side: ``id`` of the tensors it uses.
-        boundary: Path of the cut module; None where the class layer begins the head.
+        used: ``id`` of the used tensors by side.
+        boundary: Path of the cut module; None if the head begins with the class layer.
 
     Raises:
         CutError: A parameter or a buffer of the state dict is used on both sides.

@@ -1,7 +1,7 @@
-"""What a forward pass does besides computing: tensors assigned, resized or added, and state kept elsewhere.
+"""Detect side effects of a forward pass: tensors assigned, resized or added, and state in plain attributes.
 
-Parts, checkpoints and averages hold a network's tensors by name and change them in place. A forward pass that puts
-another tensor under a name, as ``self.calls = self.calls + 1`` does, leaves them with the old one.
+Parts, checkpoints and averages refer to a network's tensors by name and change them in place. A forward pass that
+assigns another tensor to a name, such as ``self.calls = self.calls + 1``, leaves them with the old one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RegisteredTensors:
 
     @classmethod
     def of(cls, *networks: nn.Module) -> RegisteredTensors:
-        """Return what networks hold now."""
+        """Return the current tensors of networks."""
         return cls(
             tuple(
                 (path, module, kind, dict(vars(module)[kind]), _shapes(vars(module)[kind]))
@@ -45,7 +45,7 @@ class RegisteredTensors:
         )
 
     def changed(self) -> list[str]:
-        """Return the names of tensors that were assigned, added, taken away or resized since."""
+        """Return the names of tensors that were assigned, added, removed or resized since."""
         names: list[str] = []
         for path, module, kind, tensors, shapes in self.modules:
             now = vars(module)[kind]
@@ -64,13 +64,13 @@ class RegisteredTensors:
                 now.update(tensors)
 
     def check(self, network: nn.Module) -> None:
-        """Raise if a forward pass changed what stands under a name, after putting it back.
+        """Restore the tensors and raise if a forward pass changed any.
 
         Args:
-            network: For the message.
+            network: The network, for the message.
 
         Raises:
-            CutError: Names the buffers or parameters; ``subject`` is the first.
+            CutError: A buffer or parameter was changed; ``subject`` is the first.
         """
         if names := self.changed():
             self.restore()
@@ -83,14 +83,14 @@ class RegisteredTensors:
 
 
 def check_buildable(network: nn.Module, model: str) -> None:
-    """Raise for a network that no part can be made of, whatever the cut.
+    """Refuse a network that cannot be cut anywhere.
 
     Args:
-        network: As its builder gave it.
-        model: Its name.
+        network: Network of a builder.
+        model: Name of the network.
 
     Raises:
-        CutError: It has lazy layers, or hooks of its own; ``subject`` is the module's path.
+        CutError: The network has lazy layers, or hooks of its own; ``subject`` is the module's path.
     """
     for path, module in network.named_modules():
         own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
@@ -113,11 +113,11 @@ def check_buildable(network: nn.Module, model: str) -> None:
 def copied(network: nn.Module) -> nn.Module:
     """Return a deep copy of a network, also after forward passes that assign computed tensors to its modules.
 
-    ``torch.nn.utils.weight_norm`` and ``spectral_norm`` compute ``weight`` anew in each pass; the copy holds its
-    values, without the graph that torch refuses to copy.
+    ``torch.nn.utils.weight_norm`` and ``spectral_norm`` compute ``weight`` in each pass; the copy gets its values
+    without the autograd graph, which torch cannot copy.
 
     Args:
-        network: Whatever its mode and device; it is not changed.
+        network: The network, in any mode and on any device; it is not changed.
     """
     computed = {
         id(value): value.detach().clone()
@@ -129,11 +129,11 @@ def copied(network: nn.Module) -> nn.Module:
 
 
 def differing_state(network: nn.Module, other: nn.Module) -> Iterator[str]:
-    """Yield names of tensors and numbers outside the state dict in which two networks of one blueprint differ.
+    """Yield the names of tensors and numbers outside the state dict that differ between two networks.
 
     Args:
-        network: Of the blueprint.
-        other: Built again from it.
+        network: A network.
+        other: Network built from the same blueprint.
     """
     others = dict(other.named_modules())
     for path, module in network.named_modules():
@@ -144,11 +144,11 @@ def differing_state(network: nn.Module, other: nn.Module) -> Iterator[str]:
 
 
 def changed_attributes(network: nn.Module, before: dict[str, dict[str, object]]) -> list[str]:
-    """Return names of plain attributes that a forward pass has set.
+    """Return the names of plain attributes that a forward pass changed.
 
     Args:
-        network: After the pass.
-        before: What ``attributes`` returned before it.
+        network: The network after the pass.
+        before: Result of ``attributes`` before the pass.
     """
     return [
         f"{path}.{name}" if path else name
@@ -159,7 +159,7 @@ def changed_attributes(network: nn.Module, before: dict[str, dict[str, object]])
 
 
 def attributes(network: nn.Module) -> dict[str, dict[str, object]]:
-    """Return the numbers and tensors that modules hold as plain attributes, by path and name."""
+    """Return the numbers and tensors in plain attributes of modules, by path and name."""
     return {path: _plain(module) for path, module in network.named_modules()}
 
 
@@ -184,7 +184,7 @@ def _equal(value: object, other: object) -> bool:
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors are equal, NaN where the other has NaN."""
+    """Return whether two tensors are equal; NaN equals NaN."""
     return torch.equal(a, b) or (a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all()))
 
 
