@@ -104,7 +104,7 @@ def load_part(
     own = part.state_dict()
     if mismatch := compare(state, own):
         raise CutError(
-            f"The weights do not fit {owner}: {'; '.join(mismatch.sentences())}. {advice}",
+            f"The weights are not those of {owner}: {'; '.join(mismatch.sentences())}. {advice}",
             subject=owner,
         )
     part.load_state_dict(dict(state), strict=True, assign=share and _takes(own, state))
