@@ -214,7 +214,7 @@ class Assembly(nn.Module):
         Args:
             split: Images; brought to the size and channels of the contract.
             batch_size: Images of a batch.
-            seed: Of a random order.
+            seed: Seed of a random order.
 
         Yields:
             ``(n, channels, height, width)`` with n at most ``batch_size``.

@@ -57,10 +57,7 @@ class Column:
             self.failure = f"{self.name} does not take features of shape {_shape(features)}: {error}"
             return None
         if logits.ndim != 2 or logits.shape[1] != self.outputs:
-            self.failure = (
-                f"{self.name} gives outputs of shape {tuple(logits.shape)}; "
-                f"its contract names {self.outputs} classes"
-            )
+            self.failure = f"{self.name} gives outputs of shape {tuple(logits.shape)}; its contract names {self.outputs} classes"
             return None
         return logits.float().cpu()
 

@@ -76,7 +76,7 @@ class Moments:
         """Return the moments of both together (Chan, Golub and LeVeque 1979).
 
         Args:
-            other: Of other images, at the same port.
+            other: Other of other images, at the same port.
 
         Returns:
             New moments; neither operand changes.

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     Given = One | Split | Iterable[One]
 
 EXPECTED = (
-    "a file or a folder of images, a PIL image, a numpy array (height, width), (height, width, channels) or "
-    "(n, height, width, channels), a tensor (channels, height, width) or (n, channels, height, width), or a list of "
-    "these"
+    "a file or a folder of images, a PIL image, a numpy array (height, width), (height, width, channels) or (n, "
+    "height, width, channels), a tensor (channels, height, width) or (n, channels, height, width), or a list of these"
 )
 CHANNELS = (1, 3)
 SCALES = {"f": ValueRange(0.0, 1.0), "u": ValueRange(0, MAX_16_BIT)}

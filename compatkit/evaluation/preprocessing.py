@@ -192,10 +192,10 @@ def affine(
     Each is ``(1, channels, 1, 1)``, or ``(width * channels,)`` for a row of pixels if ``width`` is not 0.
 
     Args:
-        mean: Of each channel, on the scale 0 to 1.
-        std: Of each channel, on the same scale.
-        device: Of the result.
-        dtype: Of the result.
+        mean: Mean of each channel, on the scale 0 to 1.
+        std: Std of each channel, on the same scale.
+        device: Device of the result.
+        dtype: Dtype of the result.
         width: Pixels of a row, or 0.
 
     Returns:

@@ -72,7 +72,7 @@ def probe(train: Samples, test: Samples, *, kind: str = "gradient", seed: int = 
         train: Features ``(n, p)`` and labels ``(n,)``.
         test: The same of other images.
         kind: A key of ``PROBES``.
-        seed: Of the classifier.
+        seed: Seed of the classifier.
 
     Raises:
         UnknownName: There is no such probe.

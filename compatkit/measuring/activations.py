@@ -83,7 +83,7 @@ class Activations(Mapping[str, Array]):
         """Return the same rows in a random order under the same positions: a control, in which no image has its own.
 
         Args:
-            seed: Of the order.
+            seed: Seed of the order.
 
         Returns:
             Copies in memory.

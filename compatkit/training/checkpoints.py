@@ -44,7 +44,7 @@ def save(
     """Write the state of ``loop`` and of the run around it.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         loop: After ``note["step"]`` steps of every task.
         run: Manifest of the run.
         note: JSON values of the run: see ``NOTED``.

@@ -49,7 +49,7 @@ class Trial:
     """A regularizer under test.
 
     Args:
-        factory: Of the regularizer.
+        factory: Factory of the regularizer.
         used: How the runs use it.
         tasks: What is trained.
         frozen: As for ``Trainer.fit``.

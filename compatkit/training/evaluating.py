@@ -82,7 +82,7 @@ class Evaluator:
         Args:
             setup: Tasks and networks of the run.
             averages: Moving averages of the weights, or None.
-            step: Of the row.
+            step: Step of the row.
 
         Returns:
             ``{"task", "step", "on", "weights": "trained" or "averages", "loss", "accuracy"}``.
@@ -193,7 +193,7 @@ class Stopper:
 
         Args:
             step: Steps that are done.
-            rows: Of ``Evaluator.measure``, those of averages last.
+            rows: Rows of ``Evaluator.measure``, those of averages last.
             weights: Everything that is trained, and its averages, by name.
         """
         figures = [row[self.rule.on] for row in rows if row["weights"] == rows[-1]["weights"]]

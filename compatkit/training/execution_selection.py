@@ -74,7 +74,7 @@ def possible_execution(loop: Loop, mode: Mode) -> Execution:
     """Return ``mode``, or the part of it that is possible, with the reason why not the rest.
 
     Args:
-        loop: Of a prepared run.
+        loop: Loop of a prepared run.
         mode: The requested mode.
     """
     wanted = Execution(mode, "asked for")
@@ -127,7 +127,7 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
     Captures and replays a step of each task, and leaves the run as it was.
 
     Args:
-        loop: Of a prepared run.
+        loop: Loop of a prepared run.
         compiles: Whether losses are compiled too.
     """
     device = loop.setup.precision.device
@@ -168,7 +168,7 @@ def draws_random_numbers(loop: Loop, task_loop: TaskLoop) -> bool:
     """Return whether a task's forward pass draws random numbers.
 
     Args:
-        loop: Of a prepared run.
+        loop: Loop of a prepared run.
         task_loop: Loop of the task.
     """
     with loop.untouched():
@@ -184,7 +184,7 @@ def compile_difference(loop: Loop, task_loop: TaskLoop) -> str | None:
     """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None where it agrees.
 
     Args:
-        loop: Of a prepared run.
+        loop: Loop of a prepared run.
         task_loop: Loop of the task.
     """
     try:

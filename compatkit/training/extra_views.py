@@ -109,7 +109,7 @@ def mixing_reason(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
 
     Args:
         extractor: Tried in evaluation mode, but for batch normalization; left as it was.
-        shape: Of a batch of images, ``(batch, channels, height, width)``.
+        shape: Shape of a batch of images, ``(batch, channels, height, width)``.
     """
     for name, module in extractor.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
@@ -131,7 +131,7 @@ def record_mixing_reason(recorder: Recorder, shape: tuple[int, ...]) -> str | No
 
     Args:
         recorder: Knows afterwards which tensors have a row for each image.
-        shape: Of an image, ``(channels, height, width)``.
+        shape: Shape of an image, ``(channels, height, width)``.
     """
     images = recorder.images(2 * IMAGES, shape)
     with recorder.unchanged(), batch_statistics(recorder.extractor):
@@ -189,9 +189,9 @@ def choose_view_batching(
 
     Args:
         option: The setting ``passes`` of the trainer.
-        state: Of the task.
+        state: State of the task.
         device: Where it runs.
-        recorder: Of the task, where some of its layers are recorded.
+        recorder: Recorder of the task, where some of its layers are recorded.
 
     Raises:
         UsageError: One pass was asked for, and the extractor would mix the views, or the records of its layers.
@@ -268,7 +268,7 @@ class ExtraViews:
         """Run the extractor on a batch, and on its further views where that is one pass.
 
         Args:
-            extractor: Of the task.
+            extractor: Extractor of the task.
             batch: With its stacked views, if they were gathered with it.
 
         Returns:

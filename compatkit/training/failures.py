@@ -52,7 +52,7 @@ class Failures:
     """Reports the failure of any process of a run once.
 
     Attributes:
-        rank: Of this process.
+        rank: Rank of this process.
         size: Count of processes.
         store: Shared by the processes; outlives each of them under torchrun.
         places: Host and process id, by rank.

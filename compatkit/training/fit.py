@@ -21,7 +21,7 @@ from compatkit.training.task_state import AuxiliaryHead, TaskState
 
 
 class History(Tabular, list[dict[str, Any]]):
-    """Rows ``{"task", "step", "losses": {name: mean}}``, oldest first: a list that can be indexed by names too.
+    """Rows ``{"task", "step", "losses": {name: mean}}``, oldest first: a list that can also be indexed by names.
 
     ``history["mnist/accuracy"]`` has the accuracy on the training batches, ``history["mnist/dcc/loss"]`` the loss of a
     regularizer: ``<task>/<name in the rows>``. The task's own loss, ``task`` in the rows, is ``history["mnist/loss"]``
@@ -31,7 +31,7 @@ class History(Tabular, list[dict[str, Any]]):
     As a table it has a row for each row, with the run's seed and a column for each loss: ``loss`` for the task's own.
 
     Attributes:
-        seed: Of the run; None for rows alone.
+        seed: Seed of the run; None for rows alone.
     """
 
     seed: int | None = None
@@ -46,38 +46,35 @@ class History(Tabular, list[dict[str, Any]]):
         ]
 
     @overload
-    def __getitem__(self, place: SupportsIndex, /) -> dict[str, Any]: ...
+    def __getitem__(self, key: SupportsIndex, /) -> dict[str, Any]: ...
     @overload
-    def __getitem__(self, place: slice, /) -> list[dict[str, Any]]: ...
+    def __getitem__(self, key: slice, /) -> list[dict[str, Any]]: ...
     @overload
-    def __getitem__(self, place: str, /) -> NDArray[np.float64]: ...
-    def __getitem__(self, place: str | SupportsIndex | slice, /) -> Any:
+    def __getitem__(self, key: str, /) -> NDArray[np.float64]: ...
+    def __getitem__(self, key: str | SupportsIndex | slice, /) -> Any:
         """Return a row, rows, or the values of a name.
 
         Raises:
             UnknownName: No row has that name.
         """
-        if not isinstance(place, str):
-            return super().__getitem__(place)
-        return np.array([value for _, value in self._of(place)], dtype=np.float64)
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        return np.array([value for _, value in self._points(key)], dtype=np.float64)
 
     def steps(self, name: str) -> NDArray[np.int64]:
-        """Return how many steps were done at each value of ``name``, int64 ``(rows,)``.
-
-        Returns:
-            In the order of rows.
+        """Return the number of completed steps at each value of ``name``, int64 ``(rows,)``, in the order of rows.
 
         Raises:
             UnknownName: No row has that name.
         """
-        return np.array([step for step, _ in self._of(name)], dtype=np.int64)
+        return np.array([step for step, _ in self._points(name)], dtype=np.int64)
 
     @property
     def names(self) -> tuple[str, ...]:
         """All names that have values."""
         return tuple(dict.fromkeys(f"{row['task']}/{name}" for row in self for name in row["losses"]))
 
-    def _of(self, wanted: str) -> list[tuple[int, float]]:
+    def _points(self, wanted: str) -> list[tuple[int, float]]:
         """Return step and value of each row that has a name."""
         points = [
             (row["step"], value)
@@ -87,8 +84,7 @@ class History(Tabular, list[dict[str, Any]]):
         ]
         if not points:
             raise UnknownName(
-                f"The history has nothing called {wanted!r}. It has {', '.join(self.names) or 'no row'}.",
-                subject=wanted,
+                f"The history has no {wanted!r}; it has {', '.join(self.names) or 'no rows'}.", subject=wanted
             )
         return points
 
@@ -124,39 +120,29 @@ class Fit(Shown):
         trainer, plugins = self.run["trainer"], [plugin["as"] for plugin in self.run["plugins"]]
         rows = [("task", "network", "trained on", "loss", "evaluated")]
         for name, state in self.tasks.items():
-            losses = [
-                row["losses"]["task"]
-                for row in self.history
-                if row["task"] == name and "task" in row["losses"]
-            ]
+            history = [row["losses"] for row in self.history if row["task"] == name]
+            losses = [losses["task"] for losses in history if "task" in losses]
             seen = [row for row in self.evaluations if row["task"] == name]
-            rows.append(
-                (
-                    name,
-                    f"{state.task.model} cut at {state.task.cut}",
-                    f"{len(state.examples):,} images of {state.examples.name}",
-                    f"{losses[0]:.3g} to {losses[-1]:.3g}" if losses else "",
-                    f"accuracy {seen[-1]['accuracy']:.3f} on {seen[-1]['on']}" if seen else "",
-                )
-            )
-        lines = [
-            f"{trainer['steps']:,} steps a task, seed {trainer['seed']}; regularizers: {', '.join(plugins) or 'none'}"
-        ]
-        lines += aligned(rows)
-        if self.auxiliary:
-            lines.append(f"shared heads: {', '.join(self.auxiliary)}")
-        return "\n".join(lines)
+            network = f"{state.task.model} cut at {state.task.cut}"
+            images = f"{len(state.examples):,} images of {state.examples.name}"
+            loss = f"{losses[0]:.3g} to {losses[-1]:.3g}" if losses else ""
+            evaluated = f"accuracy {seen[-1]['accuracy']:.3f} on {seen[-1]['on']}" if seen else ""
+            rows.append((name, network, images, loss, evaluated))
+        names = ", ".join(plugins) or "none"
+        title = f"{trainer['steps']:,} steps a task, seed {trainer['seed']}; regularizers: {names}"
+        shared = [f"shared heads: {', '.join(self.auxiliary)}"] if self.auxiliary else []
+        return "\n".join([title, *aligned(rows), *shared])
 
     def learning_speed(self, name: str) -> float:
-        """Return the area under a task's curve of evaluated accuracy, over the steps between its ends: from 0 to 1.
+        """Return the area under a task's curve of evaluated accuracy, divided by its range of steps: from 0 to 1.
 
-        By the trapezoid rule, between the first evaluation and the last; of trained weights, not averages. With
+        By the trapezoid rule, from the first evaluation of the trained weights to the last. With
         ``Trainer(evaluate_every=..., evaluate_on="train")`` it is one number for how fast the network learned its
         training set (Maennel et al. 2020, app. B). Compare runs of the same steps and evaluations.
 
         Raises:
-            UnknownName: There is no such task.
-            UsageError: It was evaluated fewer than twice.
+            UnknownName: The fit has no such task.
+            UsageError: The task was evaluated fewer than twice.
         """
         self._task(name)
         rows = [row for row in self.evaluations if row["task"] == name and row["weights"] == "trained"]
@@ -166,11 +152,12 @@ class Fit(Shown):
                 f"The task {name!r} was evaluated {len(steps)} times; a curve needs two points. Train with "
                 "Trainer(evaluate_every=..., evaluate_on='train')."
             )
-        heights = np.array([row["accuracy"] for row in rows], dtype=np.float64)
-        return float(((heights[1:] + heights[:-1]) / 2 * np.diff(steps)).sum() / (steps[-1] - steps[0]))
+        accuracies = np.array([row["accuracy"] for row in rows], dtype=np.float64)
+        means = (accuracies[1:] + accuracies[:-1]) / 2
+        return float((means * np.diff(steps)).sum() / (steps[-1] - steps[0]))
 
     def averaged(self) -> Fit:
-        """Return a fit whose parts hold the moving averages, to be published like any other; this one does not change.
+        """Return a fit whose parts have the averaged weights, to be published like any other; this one does not change.
 
         Frozen heads are the same objects. The run's manifest says ``"weights": "averages"``.
 
@@ -178,13 +165,13 @@ class Fit(Shown):
             UsageError: The run kept no averages.
         """
         if self.averages is None:
-            raise UsageError("This fit holds no averages of its weights. Train with Trainer(ema=0.999).")
+            raise UsageError("This fit has no averages of its weights. Train with Trainer(ema=0.999).")
         averages = self.averages
 
         def averaged(module: nn.Module, owner: str) -> nn.Module:
-            made = copied(module)
-            made.load_state_dict(dict(averages[owner]), strict=True)
-            return made
+            copy = copied(module)
+            copy.load_state_dict(dict(averages[owner]), strict=True)
+            return copy
 
         tasks = {
             name: attrs.evolve(
@@ -206,9 +193,7 @@ class Fit(Shown):
 
     def _task(self, name: str) -> TaskState:
         if name not in self.tasks:
-            raise UnknownName(
-                f"This fit trained the tasks {', '.join(self.tasks)}; there is no task {name!r}."
-            )
+            raise UnknownName(f"This fit has no task {name!r}; its tasks are {', '.join(self.tasks)}.")
         return self.tasks[name]
 
     def network(self, name: str) -> nn.Sequential:
@@ -217,7 +202,7 @@ class Fit(Shown):
         return nn.Sequential(state.extractor, state.head)
 
     def weights(self, name: str) -> dict[str, Tensor]:
-        """Return the state dict of one task's whole network, to start another task from (``Task.weights``).
+        """Return the state dict of one task's complete network, to start another task from (``Task.weights``).
 
         Returns:
             Contiguous copies of all parameters and buffers, by the names of the uncut network.
@@ -237,7 +222,7 @@ def set_anchors(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, Auxiliar
 
     Args:
         tasks: States by name; changed in place.
-        auxiliary: Heads by name; the digests of trained ones are set.
+        auxiliary: Heads by name; digests of trained ones are set.
     """
     for head in auxiliary.values():
         if not head.frozen:
@@ -250,10 +235,7 @@ def set_anchors(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, Auxiliar
         ]
         part = state.task.extractor
         if state.freezes_extractor and part is not None:
-            known = {shared.digest for shared in state.anchors}
+            known = {anchor.digest for anchor in state.anchors}
             inherited = part.manifest.contract.protocol.anchors
-            state.anchors += [
-                shared
-                for shared in inherited
-                if shared.kind == "auxiliary_head" and shared.digest not in known
-            ]
+            heads = (anchor for anchor in inherited if anchor.kind == "auxiliary_head")
+            state.anchors += [anchor for anchor in heads if anchor.digest not in known]

@@ -22,7 +22,7 @@ def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Membe
     """Raise if a loss has gradients for a parameter that is not trained.
 
     Args:
-        loss: Of a step, with its graph.
+        loss: Loss of a step, with its graph.
         trained: Parameters that optimizers update, or that a task keeps frozen.
         members: The plugins of the run.
 
@@ -84,7 +84,7 @@ def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: 
 
     Args:
         parameters: All that are trained.
-        plugins: Of the run.
+        plugins: Plugins of the run.
         step: After its hooks.
 
     Raises:

@@ -281,8 +281,8 @@ class Recorder:
         """Run a few images through the network to find the recorded tensors that are overwritten, and copy those.
 
         Args:
-            shape: Of an image, ``(channels, height, width)``.
-            precision: Of the run.
+            shape: Shape of an image, ``(channels, height, width)``.
+            precision: Precision of the run.
 
         Raises:
             UsageError: A layer cannot be recorded.
@@ -325,7 +325,7 @@ class Recorder:
 
         Args:
             count: Images.
-            shape: Of one image.
+            shape: Shape of one image.
 
         Returns:
             On the device of the extractor; always the same numbers.

@@ -89,7 +89,7 @@ class RunLog:
         """Log rows of an evaluation, whose time does not count as training.
 
         Args:
-            rows: Of ``Evaluator.measure``.
+            rows: Rows of ``Evaluator.measure``.
             seconds: Time that the evaluation took.
         """
         self._time += seconds

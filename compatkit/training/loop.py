@@ -185,7 +185,7 @@ class Loop:
 
         Args:
             task: State of the task.
-            number: Of its step, from 0.
+            number: Number of its step, from 0.
             reports: Whether plugins may report figures: at the first step, and where a row of the history closes.
 
         Returns:
@@ -212,7 +212,7 @@ class Loop:
 
         Args:
             task_loop: Loop of the task.
-            number: Of its step, from 0.
+            number: Number of its step, from 0.
             reports: As for ``step``.
         """
         if number not in task_loop.span:
@@ -232,7 +232,7 @@ class Loop:
 
         Args:
             task_loop: Loop of the task.
-            number: Of its step, from 0.
+            number: Number of its step, from 0.
         """
         self.mark("rest")
         whole = self.begin(task_loop, number)
@@ -258,7 +258,7 @@ class Loop:
 
         Args:
             task_loop: Loop of the task.
-            number: Of its step, from 0.
+            number: Number of its step, from 0.
         """
         batch = task_loop.source.batch(number)
         if not task_loop.task.supervised:
@@ -296,7 +296,7 @@ class Loop:
         """Run forward and backward pass, and update this task's network and every shared module; may be captured.
 
         Args:
-            task_loop: Of the task.
+            task_loop: Task loop of the task.
             steps: The micro-batches of one step.
         """
         if len(steps) == 1:
@@ -365,8 +365,8 @@ class Loop:
         """Set the learning rate of a step, where it differs from that of the step before.
 
         Args:
-            number: Of the step, from 0.
-            optimizers: Of the task that takes it.
+            number: Number of the step, from 0.
+            optimizers: Optimizers of the task that takes it.
         """
         rate = self.rate(number)
         if rate != self._rate:

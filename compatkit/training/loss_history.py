@@ -132,7 +132,7 @@ class LossHistory:
         Args:
             tensors: First value of ``waiting``.
             note: Second value of ``waiting``.
-            device: Of the run.
+            device: Device of the run.
         """
         for task, entry in note.items():
             losses: list[dict[str, Tensor]] = [{} for _ in range(entry["steps"])]

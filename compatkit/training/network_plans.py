@@ -108,8 +108,8 @@ def to_width(task: Task, planned: CutPlan, channels: int, size: tuple[int, int])
     Args:
         task: May state ``width`` and ``rest``.
         planned: Plan of its model.
-        channels: Of the images.
-        size: Of the images.
+        channels: Channels of the images.
+        size: Size of the images.
 
     Raises:
         CutError: The features are no maps of channels, or several tensors.

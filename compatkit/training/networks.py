@@ -43,8 +43,8 @@ def start_from_parts(task: Task, part: Component, seed: int, precision: Precisio
     Args:
         task: Its ``head`` is a component, or None: a head of the extractor's own network is drawn then.
         part: The task's extractor.
-        seed: Of the run; draws the head if it is no component.
-        precision: Of the run.
+        seed: Seed of the run; draws the head if it is no component.
+        precision: Precision of the run.
 
     Raises:
         UsageError: The classes are not those of the head, or the head does not take the features.
@@ -176,7 +176,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
 
     Args:
         task: As the user made it.
-        seed: Of the run.
+        seed: Seed of the run.
         precision: Device, format and memory layout.
 
     Raises:
@@ -252,8 +252,8 @@ def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:
     layer used up; the class layer itself is drawn with the task's own count, or not changed.
 
     Args:
-        state: Of the task; its modules are changed in place.
-        seed: Of the weights.
+        state: State of the task; its modules are changed in place.
+        seed: Seed of the weights.
         class_layer: Whether the class layer is drawn too.
     """
     own = state.extractor_blueprint, state.head_blueprint

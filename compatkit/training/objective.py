@@ -68,7 +68,7 @@ class Objective(nn.Module):
 
         Args:
             step: With the batch.
-            seeds: Of the random numbers of the network, then of each regularizer; none leaves torch's generators alone.
+            seeds: Seeds for the network, then for each regularizer; without seeds torch's generators are left alone.
 
         Returns:
             See ``Outcome``.

@@ -47,7 +47,7 @@ class Schedule:
 
         Args:
             step: From 0.
-            steps: Of the whole run.
+            steps: Steps of the whole run.
         """
         warm = min(1.0, (step + 1) / (self.warmup + 1))
         if self.kind == "step":
@@ -81,11 +81,11 @@ def make_optimizer(
     On a GPU the learning rate of each group is a tensor there where a captured step can read it at every replay.
 
     Args:
-        groups: Of the parameters to be trained, all on one device: ``params``, and what is their own.
+        groups: Groups of the parameters to be trained, all on one device: ``params``, and what is their own.
         kind: ``"adam"`` or ``"sgd"`` as in the papers, or another by timm's name.
         lr: Initial learning rate.
-        momentum: Of those that have one.
-        weight_decay: Of the papers' optimizers; the groups of others state it.
+        momentum: Momentum of those that have one.
+        weight_decay: Weight decay of the papers' optimizers; the groups of others state it.
         options: Further arguments of the optimizer.
     """
     device = groups[0]["params"][0].device
@@ -133,7 +133,7 @@ def set_lr(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
     Args:
         optimizer: Changed in place.
-        rate: Of groups without a scale of their own.
+        rate: Rate of groups without a scale of their own.
     """
     for group in optimizer.param_groups:
         scaled = rate * group.get("lr_scale", 1.0)
@@ -276,7 +276,7 @@ class Averages:
 
         Args:
             task: Its name.
-            step: Of the task, from 0.
+            step: Step of the task, from 0.
         """
         averages, values, copies, counts = self._pairs[task]
         torch._foreach_lerp_(averages, values, 1 - self.decay_at(step))  # pyright: ignore[reportPrivateImportUsage]

@@ -24,7 +24,7 @@ from compatkit.training.randomness import generator, seed_of
 from compatkit.training.task_state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor, TaskState
 
 LEAST_CLASSES = 2
-"""Classes of a head that classifies: one class has nothing to tell apart."""
+"""Smallest number of classes of a head that classifies."""
 SIDES = ("extractor", "head")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -43,7 +43,7 @@ class SetUp:
         recorders: By task, the layers to record; only tasks for which a plugin asked.
         metadata: By instance, the choices that it reported.
         gradients: By instance whose gradients are compared with the task's, whether they are balanced too.
-        instance: The instance that is being set up.
+        instance: Name of the plugin instance that is being set up.
     """
 
     seed: int
@@ -61,41 +61,41 @@ class SetUp:
     compared: bool = False
 
     def rng(self, *key: str | int) -> torch.Generator:
-        """Return a CPU generator of the plugin's own; ``key`` starts with the plugin's instance name."""
+        """Return a CPU generator for the plugin; ``key`` starts with the name of the plugin instance."""
         return generator(self.seed, "plugin", *key)
 
     def initialize(
         self, task: TaskState, *stream: str | int, seed: int | None = None, class_layer: bool = True
     ) -> None:
-        """Draw the task's initial weights anew from ``stream`` instead of from a stream of its own.
+        """Draw the task's initial weights again, from ``stream`` instead of from the task's own stream.
 
         Args:
-            task: Whose network; its modules stay the same objects.
-            stream: Names the stream; the same stream and seed give the same weights in any run.
-            seed: Used in place of the run's seed.
-            class_layer: Whether the class layer is drawn from it too; else it is not changed.
+            task: Task whose network is initialized; its modules stay the same objects.
+            stream: Name of the stream; the same stream and seed give the same weights in any run.
+            seed: Seed to use in place of the run's seed.
+            class_layer: Whether the class layer is drawn too; else it is not changed.
         """
         self.reset(task, stream, seed, class_layer)
 
     def own(self, name: str, module: nn.Module) -> nn.Module:
-        """Hand a module of the plugin to the run: it is trained like a network, and saved in checkpoints.
+        """Register a module of the plugin with the run: it is trained like a network, and saved in checkpoints.
 
         It is moved to the run's device in place and gets an optimizer of its own, which updates it in every step of
         every task, except parameters whose ``requires_grad`` is False. ``Trainer.explain`` lists it as
         ``plugin.<instance>.<name>``. Weights that torch draws in ``compatkit_set_up`` follow from the seed.
 
         Args:
-            name: Its purpose: letters, digits, ``_`` and ``-``; unique among the plugin's modules.
-            module: Made in ``compatkit_set_up``, with all its shapes known.
+            name: Purpose of the module: letters, digits, ``_`` and ``-``; unique among the plugin's modules.
+            module: Module created in ``compatkit_set_up``, with all its shapes known.
 
         Returns:
             The same module.
 
         Raises:
-            UsageError: Called outside of ``compatkit_set_up``; the name is taken or invalid; it is no module, or a lazy
-                one.
+            UsageError: It is called outside of ``compatkit_set_up``; the name is taken or invalid; ``module`` is not a
+                module, or a lazy one.
         """
-        instance = self._current_instance("own", "optimizers are made before the first step")
+        instance = self._current_instance("own", "optimizers are created before the first step")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UsageError(
                 f"own expects a name of letters, digits, '_' and '-', such as 'projection'; got {name!r}.",
@@ -103,19 +103,21 @@ class SetUp:
             )
         if not isinstance(module, nn.Module):
             raise UsageError(
-                f"own expects a torch.nn.Module as {name!r}; got {type_of(module)}. Put a single parameter "
-                "into a module of its own.",
+                f"own expects a torch.nn.Module as {name!r}; got {type_of(module)}. Wrap a single parameter in a "
+                "module.",
                 subject=name,
             )
         if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
             raise UsageError(
-                f"The module {name!r} is lazy: its shapes are not known before the first step. Give them; "
-                "setup.tasks[...].feature_shape has those of the features.",
+                f"The module {name!r} is lazy. Give its shapes; setup.tasks[...].feature_shape has those of the "
+                "features.",
                 subject=name,
             )
         owner = f"plugin.{instance}.{name}"
         if owner in self.owners:
-            raise UsageError(f"This run owns a module {owner!r} already. Give each a name.", subject=name)
+            raise UsageError(
+                f"This run already owns a module {owner!r}. Give each its own name.", subject=name
+            )
         self.owners[owner] = module
         return self.precision.place(module)
 
@@ -123,8 +125,8 @@ class SetUp:
         """Build a module that the run owns, see ``own``, with initial weights of the stream ``key``.
 
         Args:
-            blueprint: Such as ``setup.tasks[...].head_blueprint``.
-            key: Names the stream; the same gives the same weights in any run. Joined by ``-``, it names the module.
+            blueprint: Architecture of the module, such as ``setup.tasks[...].head_blueprint``.
+            key: Name of the stream, the same for the same weights in any run. Joined by ``-``, it names the module.
 
         Returns:
             The module, on the run's device.
@@ -139,68 +141,67 @@ class SetUp:
         return self.precision.place(build(blueprint, seed=seed_of(self.seed, "initial", *key)))
 
     def record_layers(self, task: TaskState, names: Iterable[str]) -> None:
-        """Ask for inputs and outputs of layers of a task's network, as ``step.layers`` in ``compatkit_losses``.
+        """Request inputs and outputs of layers of a task's network, as ``step.layers`` in ``compatkit_losses``.
 
         Args:
-            task: Whose network.
-            names: Paths of modules in the whole network, as in its state dict.
+            task: Task whose network has the layers.
+            names: Paths of modules in the complete network, as in its state dict.
 
         Raises:
             UnknownName: The network has no such layer.
-            UsageError: Called outside of ``compatkit_set_up``, or ``names`` is one text; or a layer lies in the head
-                of a task without labels, which does not run.
+            UsageError: It is called outside of ``compatkit_set_up``, or ``names`` is a string; or a layer belongs to the
+                head of a task without labels, which does not run.
         """
         instance = self._current_instance("record_layers", "layers are chosen before the first step")
         if isinstance(names, str):
             raise UsageError(f"record_layers expects several names, such as [{names!r}]; got {names!r}.")
-        made = Recorder(task.extractor, task.head, None if task.runs_head else task.name)
-        recorder = self.recorders.setdefault(task.name, made)
-        recorder.request(instance, names)
+        new = Recorder(task.extractor, task.head, None if task.runs_head else task.name)
+        self.recorders.setdefault(task.name, new).request(instance, names)
 
     def tell(self, facts: Mapping[str, Any]) -> None:
-        """Report what the plugin chose by itself, for the plan of the run and its manifest, as ``chosen``.
+        """Report choices of the plugin, for the plan of the run and its manifest, as ``chosen``.
 
         Args:
             facts: JSON values, the same for the same run; those of a second call are added.
 
         Raises:
-            FormatError: No manifest can hold them.
-            UsageError: Called outside of ``compatkit_set_up``.
+            FormatError: They are not JSON values.
+            UsageError: It is called outside of ``compatkit_set_up``.
         """
-        instance = self._current_instance("tell", "a plan is made before the first step")
+        instance = self._current_instance("tell", "the plan is written before the first step")
         dumps(dict(facts))
         self.metadata.setdefault(instance, {}).update(facts)
 
     def compare_gradients(self, *, balance: bool = False) -> None:
         """Compare the gradient of the plugin's losses with the task's, over the task's own network.
 
-        The history has the ratio of their norms as ``<instance>/gradient_ratio``, weight included: measured in the
-        first step, the last, and each in which a row is closed, where steps are not compiled or captured. It costs two
-        more backward passes in such a step; the plugin cannot use that name for a loss.
+        The history has the ratio of their norms as ``<instance>/gradient_ratio``, weight included. It is measured in
+        eager steps, in the first step, the last, and each that closes a row of the history. It costs two more backward
+        passes in such a step; the plugin cannot use that name for a loss.
 
         Args:
-            balance: Scale the losses in every step, such that the norm of their gradient is the plugin's weight times
-                that of the task's. The history has the factor as ``<instance>/factor`` then.
+            balance: Whether to scale the losses in every step so that the norm of their gradient is the plugin's weight
+                times that of the task's. The history then has the factor as ``<instance>/factor``.
 
         Raises:
-            UsageError: Called outside of ``compatkit_set_up``, or a task has no loss of its own to compare with.
+            UsageError: It is called outside of ``compatkit_set_up``, or a task has no loss of its own to compare with.
         """
         instance = self._current_instance(
-            "compare_gradients", "what a step measures is settled before the first"
+            "compare_gradients", "the measurements of a step are fixed before the first"
         )
         for state in self.tasks.values():
             if balance and not state.runs_head:
                 raise UsageError(
-                    f"{instance}: gradients are balanced against those of the task's own loss; task {state.name!r} has "
-                    "none, as its head does not run. Give a plain weight.",
+                    f"{instance}: the head of task {state.name!r} does not run, so there is no loss to balance "
+                    "gradients against. Give a plain weight.",
                     subject=state.name,
                 )
         self.gradients[instance] = balance
 
-    def _current_instance(self, word: str, why: str) -> str:
-        """Return the instance that is being set up."""
+    def _current_instance(self, method: str, reason: str) -> str:
+        """Return the instance that is being set up; raise outside of ``compatkit_set_up``."""
         if self.instance is None:
-            raise UsageError(f"{word} is for compatkit_set_up: {why}.")
+            raise UsageError(f"{method} can only be called in compatkit_set_up: {reason}.")
         return self.instance
 
     def shared_classes(self) -> tuple[Label, ...]:
@@ -229,36 +230,34 @@ class SetUp:
         """Add a head with the architecture of a target head, or take the frozen one of that name.
 
         Args:
-            name: Its purpose; ``<prefix>/shared.<name>`` when published.
-            classes: Its outputs, for a head that classifies.
-            outputs: Count of outputs, for any other head.
-            like: The task whose head has the desired architecture; None takes the first task's.
+            name: Purpose of the head; ``<prefix>/shared.<name>`` when published.
+            classes: Classes of the outputs, for a head that classifies.
+            outputs: Number of outputs, for any other head.
+            like: Task whose head has the desired architecture; None takes the first task's.
 
         Raises:
             InvalidName: No part can be published under the name.
-            UsageError: There are fewer than two classes; the tasks' features differ in width, or in size where the
-                head takes one only; the name is taken in this run, the network cannot have that count of outputs, or
-                the frozen head takes other features, has other classes or another count of outputs.
+            UsageError: There are fewer than two classes; the features of the tasks do not fit one head; the name is taken
+                in this run; the network cannot have that number of outputs; or the frozen head takes other features, or
+                has other classes or outputs.
             UnknownName: No task is called ``like``.
         """
         if name in self.auxiliary:
             raise UsageError(
-                f"This run has an auxiliary head {name!r} already; two plugins, or two instances of one, cannot "
-                "train the same head. Leave one of them out."
+                f"This run already has an auxiliary head {name!r}; two plugins, or two instances of one, cannot train "
+                "the same head. Leave one of them out."
             )
         check_name(f"parts/shared.{name}")  # under which it is published
         answers = self.frozen[name].labels if name in self.frozen else classes
         if answers is not None and len(answers) < LEAST_CLASSES:
             raise UsageError(
-                f"The auxiliary head {name!r} tells apart {len(answers)} classes, which is nothing to learn: its loss "
-                f"is 0 whatever the features are. Give {LEAST_CLASSES} at least.",
+                f"The auxiliary head {name!r} has {len(answers)} classes, so its loss is always 0. Give at least "
+                f"{LEAST_CLASSES}.",
                 subject=name,
             )
         if like is not None and like not in self.tasks:
             raise UnknownName(
-                f"like={like!r} names no task of this run, which has {', '.join(self.tasks)}. Name the one whose "
-                "head has the architecture that the shared head is to have.",
-                subject=like,
+                f"like={like!r} is no task of this run; its tasks are {', '.join(self.tasks)}.", subject=like
             )
         first = self.tasks[like if like is not None else next(iter(self.tasks))]
         for state in self.tasks.values():
@@ -268,19 +267,19 @@ class SetUp:
             (shape,) = {self._accepts(head, state) for state in self.tasks.values()}
             if outputs is not None and shape != (outputs,):
                 raise UsageError(
-                    f"The frozen auxiliary head {name!r} gives {shape}; this run asks for {outputs} outputs. Use the "
-                    "settings that it was trained with."
+                    f"The frozen auxiliary head {name!r} has outputs of shape {shape}; this run needs {outputs}. Use "
+                    "the settings that it was trained with."
                 )
             names, wanted = ([label.name for label in some or ()] for some in (head.labels, classes))
             if classes is not None and names != wanted:
                 raise UsageError(
-                    f"The frozen auxiliary head {name!r} tells apart {names}; this run asks for {wanted}. Use the "
+                    f"The frozen auxiliary head {name!r} has the classes {names}; this run needs {wanted}. Use the "
                     "settings that it was trained with."
                 )
             return self._add_head(name, head)
         count = len(classes) if classes is not None else outputs
         if not count:
-            raise UsageError(f"The auxiliary head {name!r} needs classes or a count of outputs.")
+            raise UsageError(f"The auxiliary head {name!r} needs classes or a number of outputs.")
         blueprint = with_classes(first.head_blueprint, count)
         module = self._drawn(blueprint, "auxiliary", name)
         head = AuxiliaryHead(name, blueprint, module, tuple(classes) if classes is not None else None)
@@ -288,8 +287,8 @@ class SetUp:
             shape = self._accepts(head, state)
             if shape != (count,):
                 raise UsageError(
-                    f"A head of {blueprint.model} after {blueprint.cut} gives {shape} for {count} requested outputs "
-                    f"(auxiliary head {name!r}): the class layer is not in it. Cut the network before its class layer."
+                    f"Auxiliary head {name!r}: {blueprint.model} after {blueprint.cut} gives {shape}, not {count} "
+                    "outputs, since it has no class layer. Cut the network before its class layer."
                 )
         self.owners[f"shared.{name}"] = module
         return self._add_head(name, head)
@@ -297,15 +296,15 @@ class SetUp:
     def _check_width(self, name: str, first: TaskState, state: TaskState) -> None:
         """Raise if no head can take the features of both tasks.
 
-        Maps may differ in rows and columns, if the head's pooling absorbs it; ``_accepts`` tries that.
+        Maps may differ in height and width if the head pools them; ``_accepts`` tries that.
         """
         expected, shape = first.feature_shape[1:], state.feature_shape[1:]
         if expected[:1] == shape[:1] and len(expected) == len(shape):
             return
         raise UsageError(
-            f"The auxiliary head {name!r} needs features of one width from all tasks; {first.name!r} gives {expected}, "
-            f"{state.name!r} gives {shape}. Give all tasks one width, Task(width={expected[0]}): extractors then end "
-            "with a 1x1 convolution to it. Or choose cuts of equal width."
+            f"The auxiliary head {name!r} needs features of one width from all tasks; {first.name!r} gives "
+            f"{expected}, {state.name!r} gives {shape}. Choose cuts of equal width, or set Task(width={expected[0]}) "
+            "for all: extractors then end with a 1x1 convolution."
         )
 
     def unmoved(self) -> dict[str, nn.Module]:
@@ -317,12 +316,12 @@ class SetUp:
         """Take the released target head that was passed in with ``frozen=`` (``registry.released``).
 
         Raises:
-            UsageError: There is none, it is taken already, or does not take the tasks' features.
+            UsageError: There is none, it is already taken, or it does not take the tasks' features.
         """
         if HEAD not in self.frozen:
             raise UsageError(
-                "There is no released head to train against. Hand it in: Trainer.fit(..., "
-                "frozen=registry.released(HEAD)), or in a recipe [frozen] with head = 'NAME@VERSION'."
+                "There is no released head to train against. Give Trainer.fit(..., frozen=registry.released(HEAD)), or "
+                "[frozen] with head = 'NAME@VERSION' in a recipe."
             )
         return self.add_auxiliary_head(HEAD)
 
@@ -339,8 +338,8 @@ class SetUp:
         """
         if self.released is None:
             raise UsageError(
-                "There is no released extractor to compare with. Hand it in: Trainer.fit(..., "
-                "frozen=registry.released(HEAD, EXTRACTOR)), or in a recipe [frozen] with extractor = 'NAME@VERSION'."
+                "There is no released extractor to compare with. Give Trainer.fit(..., frozen=registry.released(HEAD, "
+                "EXTRACTOR)), or [frozen] with extractor = 'NAME@VERSION' in a recipe."
             )
         self.compared = True
         return self.released.on(task.data, task.feature_shape[1:], task.name, self.precision.device)
@@ -352,7 +351,7 @@ class SetUp:
         return head
 
     def _accepts(self, head: AuxiliaryHead, task: TaskState) -> tuple[int, ...]:
-        """Return the shape of a shared head's output for an image, or raise if it does not take a task's features."""
+        """Return the shape of a shared head's output per image; raise if it does not take a task's features."""
         features = torch.zeros(2, *task.feature_shape[1:], device=self.precision.device)
         was_training = head.module.training
         try:
@@ -369,11 +368,11 @@ class SetUp:
 
 
 def check_weights(setup: SetUp, cause: str) -> None:
-    """Raise if a module of the run holds values that no step can use.
+    """Raise if a module of the run has values that no step can use.
 
     Args:
-        setup: Of the run.
-        cause: Who may have set them, for the message.
+        setup: Setup of the run.
+        cause: Probable cause, for the message.
 
     Raises:
         IntegrityError: See ``check_values``.

@@ -1,6 +1,6 @@
-"""Prepare a run: check settings, build networks, set up plugins, make the loop, write the plan.
+"""Prepare a run: check settings, build networks, set up plugins, create the loop, write the plan.
 
-Training, explaining, profiling and sweeps all begin here, so that what one of them reports holds for the others.
+Training, explaining, profiling and sweeps all begin here, so what one of them reports holds for the others.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from compatkit.training.task_state import AuxiliaryHead, ReleasedExtractor, Task
 
 
 def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[list[Task], dict[str, Split]]:
-    """Return the tasks without a share of their training images, and the images held out, by task.
+    """Return the tasks without a share of their training images, and the held-out images by task.
 
     Args:
-        tasks: None of them is changed.
-        share: Of the images of each class, rounded, at least one of each class that has two; None takes none.
-        seed: Of the run.
+        tasks: Tasks; they are not changed.
+        share: Share of the images of each class, rounded, at least one of each class that has two; None holds out none.
+        seed: Seed of the run.
 
     Raises:
         UsageError: A task has a loader, from which nothing can be held out.
-        DataError: The images held out would be none, or of one class only.
+        DataError: No image would be held out, or images of one class only.
     """
     if share is None:
         return list(tasks), {}
@@ -63,31 +63,30 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
         data = task.data
         if task.loader is not None and not isinstance(task.loader, str | Mapping):
             raise UsageError(
-                f"Task {task.name!r} has a loader, from which no images can be held out: it may give any. Leave "
-                f"validation={share} out and set evaluate_on='test', or register the loader as a plugin, which is "
-                "given the images that are not held out.",
+                f"Task {task.name!r} has a loader, from which no images can be held out. Leave validation={share} out "
+                "and set evaluate_on='test', or register the loader as a plugin, which gets only the remaining images.",
                 subject=task.name,
             )
         out = _positions(data.train, share, seed, task.name)
         if not len(out):
             raise DataError(
-                f"Task {task.name!r}: no class of {data.train.name} has two images, so that none can be held out for "
-                "validation. Give more images, or leave validation out."
+                f"Task {task.name!r}: no class of {data.train.name} has two images, so none can be held out."
             )
         rest = np.setdiff1d(np.arange(len(data.train)), out)
         held_out[task.name] = data.train.take(out)
-        _check_classes(task, held_out[task.name], f"images held out by validation={share}")
+        _check_classes(task, held_out[task.name], f"images of validation={share}")
         remaining.append(attrs.evolve(task, data=attrs.evolve(data, train=data.train.take(rest))))
     return remaining, held_out
 
 
 def _positions(split: Split, share: float, seed: int, task: str) -> np.ndarray:
+    """Return the positions of the held-out images, sorted."""
     draw = generator(seed, "validation", task)
     chosen = [np.empty(0, dtype=np.int64)]
-    for places in split.positions_by_class():
-        count = min(max(round(share * len(places)), 1), len(places) - 1)
+    for positions in split.positions_by_class():
+        count = min(max(round(share * len(positions)), 1), len(positions) - 1)
         if count > 0:
-            chosen.append(places[torch.randperm(len(places), generator=draw).numpy()[:count]])
+            chosen.append(positions[torch.randperm(len(positions), generator=draw).numpy()[:count]])
     return np.sort(np.concatenate(chosen))
 
 
@@ -95,8 +94,8 @@ def _check_classes(task: Task, split: Split, what: str) -> None:
     present = [name for name, count in zip(split.classes, split.counts, strict=True) if count]
     if len(present) < 2:
         raise DataError(
-            f"Task {task.name!r}: the {len(split)} {what} of {split.name} are all of the class {present[0]!r}, so that "
-            "there is nothing to tell apart. Give images of at least two classes."
+            f"Task {task.name!r}: the {len(split)} {what} of {split.name} are all of the class {present[0]!r}. Give "
+            "images of at least two classes."
         )
 
 
@@ -105,20 +104,13 @@ Frozen = Fit | Mapping[str, AuxiliaryHead | ReleasedExtractor] | None
 
 
 def _as_tasks(tasks: object) -> Sequence[Task]:
-    """Return the tasks of a fit as a sequence.
-
-    Raises:
-        UsageError: They are neither a task nor a list of tasks.
-    """
-    if isinstance(tasks, Task):
-        return [tasks]
+    """Return the tasks of a fit as a list; raise if they are neither a task nor tasks."""
     listed = [*tasks] if isinstance(tasks, Iterable) and not isinstance(tasks, str | bytes) else [tasks]
-    if wrong := [task for task in listed if not isinstance(task, Task)]:
-        raise UsageError(
-            f"fit expects a Task or a list of tasks; got {wrong[0]!r:.100}, {type_of(wrong[0])}.",
-            subject=wrong[0],
-        )
-    return [task for task in listed if isinstance(task, Task)]
+    for task in listed:
+        if not isinstance(task, Task):
+            message = f"fit expects a Task or a list of tasks; got {task!r:.100}, {type_of(task)}."
+            raise UsageError(message, subject=task)
+    return listed
 
 
 @attrs.frozen(eq=False)
@@ -135,12 +127,13 @@ class FitRequest:
 
 @attrs.frozen(eq=False)
 class PreparedRun:
-    """A run whose loop has taken no step.
+    """A run before its first step.
 
     Attributes:
+        loop: Loop of the run.
         manifest: Everything that decides the result, as JSON values; the same for the same run.
         held_out: Images held out of training, by task.
-        log: The loggers of the run, which have not begun.
+        log: Loggers of the run, before ``begin``.
     """
 
     loop: Loop
@@ -156,7 +149,7 @@ class PreparedRun:
 
 @contextmanager
 def prepare(request: FitRequest) -> Iterator[PreparedRun]:
-    """Build everything of a run without taking a step; tasks that cannot be trained are refused here.
+    """Build everything of a run without taking a step; raise for tasks that cannot be trained.
 
     Inside, torch's generators and settings are those of the run; on leaving, they are restored.
 
@@ -188,29 +181,24 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
                 loop.train_mode()
                 loop.set_execution(_execution(loop))
                 manifest = describe(loop)
-                checkpoint_every = settings.checkpoint_every if settings.checkpoint is not None else None
-                world.check_same(
-                    {
-                        "plan": manifest,
-                        "checkpoint_every": checkpoint_every,
-                        "evaluate_every": settings.evaluate_every,
-                    },
-                    "plans",
-                    "Give all the same script, settings, data and versions.",
+                plan = {"plan": manifest, "evaluate_every": settings.evaluate_every}
+                plan["checkpoint_every"] = (
+                    settings.checkpoint_every if settings.checkpoint is not None else None
                 )
+                world.check_same(plan, "plans", "Give all the same script, settings, data and versions.")
                 yield PreparedRun(loop, manifest, held_out, log)
 
 
 def apply_task_hooks(task: Task, plugins: RunPlugins, seed: int) -> Task:
-    """Return what plugins make of a task before its network is built.
+    """Return the task that plugins return in place of a task, before its network is built.
 
     Args:
-        task: As the user gave it.
-        plugins: Of the run.
-        seed: Of the run.
+        task: Task of the user.
+        plugins: Plugins of the run.
+        seed: Seed of the run.
 
     Raises:
-        PluginError: A plugin gave something else, or a task of another name.
+        PluginError: A plugin returned something else, or a task of another name.
     """
     name = task.name
     for bound in plugins.task:
@@ -228,22 +216,23 @@ def apply_task_hooks(task: Task, plugins: RunPlugins, seed: int) -> Task:
 
 
 def _check(request: FitRequest, world: World) -> None:
-    """Raise for what would certainly fail, before anything is built."""
+    """Raise if the run would certainly fail, before anything is built."""
     settings, tasks = request.settings, request.tasks
     if request.frozen_statistics not in get_args(Statistics):
         raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {request.frozen_statistics!r}.")
-    folder = Path(settings.checkpoint).absolute().parent if settings.checkpoint is not None else None
-    if folder is not None and world.first and not folder.is_dir():
-        raise UsageError(f"The folder {folder} of the checkpoint does not exist; make it first.")
+    if settings.checkpoint is not None and world.first:
+        folder = Path(settings.checkpoint).absolute().parent
+        if not folder.is_dir():
+            raise UsageError(f"The folder of the checkpoint, {folder}, does not exist; create it first.")
     if not tasks:
         raise UsageError("Trainer.fit expects at least one task, got none.")
     names = [task.name for task in tasks]
     if len(set(names)) != len(names):
         raise UsageError(f"Task names must differ, got {names}.")
     for task in tasks:
-        if task.supervised and task.loader is None:
-            _check_classes(task, task.data.train, "training images")
         if task.supervised:
+            if task.loader is None:
+                _check_classes(task, task.data.train, "training images")
             labels = tuple(map(label, task.data.classes))
             common(labels, labels, owners=(task.data.name, f"the classes of {task.data.name}"))
         if (
@@ -252,15 +241,14 @@ def _check(request: FitRequest, world: World) -> None:
             and settings.evaluate_on == "train"
         ):
             raise UsageError(
-                f"Task {task.name!r} has a loader, whose images have no end to evaluate on. Leave "
-                "evaluate_on='train' out, or the loader.",
+                f"Task {task.name!r} has a loader, which has no end; evaluate_on='train' needs a training set.",
                 subject=task.name,
             )
         lacks = "labels" if not task.supervised else "head of its own" if not task.own_head else None
         if lacks and (settings.validation is not None or settings.evaluate_every is not None):
             raise UsageError(
-                f"Task {task.name!r} has no {lacks}, so that nothing can be evaluated while it trains. Leave "
-                "validation, evaluate_every and stop_early out, and measure afterwards."
+                f"Task {task.name!r} has no {lacks}, so it cannot be evaluated during training. Leave validation, "
+                "evaluate_every and stop_early out, and measure afterwards."
             )
 
 
@@ -275,13 +263,13 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
     old = next((part for part in parts.values() if isinstance(part, ReleasedExtractor)), None)
     if old is not None:
         check_values(old.module.state_dict(), f"The released extractor {old.reference}", UNUSABLE)
-    old = None if old is None else old.placed(precision)
+        old = old.placed(precision)
 
     def reset(state: TaskState, stream: tuple[str | int, ...], other: int | None, class_layer: bool) -> None:
         if state.task.extractor is not None:
             raise UsageError(
                 f"Task {state.name!r} starts from the component {state.task.extractor.reference}; a regularizer of "
-                "this run would draw its weights anew. Leave it out (identical_init), or the components."
+                "this run (identical_init) would draw its weights again. Leave one of them out."
             )
         redraw(state, seed_of(seed if other is None else other, "initial", *stream), class_layer=class_layer)
         state.rows_named = class_layer
@@ -289,8 +277,8 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
     owners = {
         f"{name}.{side}": getattr(s, side)
         for name, s in states.items()
-        for side, learns in (("extractor", not s.freezes_extractor), ("head", s.runs_head))
-        if learns
+        for side, trained in (("extractor", not s.freezes_extractor), ("head", s.runs_head))
+        if trained
     }
     setup = SetUp(seed, precision, states, frozen_heads, reset, owners=owners, released=old)
     for bound in plugins.set_up:
@@ -299,30 +287,30 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
         bound.call(setup)
         check_weights(setup, f"Plugin {bound.instance!r} left unusable weights in compatkit_set_up")
     setup.instance = None
-    if not plugins.dropped:  # a regularizer of weight 0 may be the one
+    if not plugins.dropped:  # a regularizer of weight 0 may use the part
         _check_used(setup, frozen_heads)
     check_owners({**setup.owners, **setup.unmoved()})
     return setup
 
 
 def _check_used(setup: SetUp, head_names: Iterable[str]) -> None:
-    """Raise if no regularizer of the run uses a released part."""
+    """Raise if no regularizer of the run uses a frozen part."""
     for name in head_names:
         if name not in setup.auxiliary:
             raise UsageError(
-                f"The frozen auxiliary head {name!r} is used by none of the regularizers of this run; name the "
-                "regularizer that was trained with it, or leave the head out."
+                f"No regularizer of this run uses the frozen auxiliary head {name!r}. Name the regularizer that was "
+                "trained with it, or leave the head out."
             )
     old = setup.released
     if old is not None and not setup.compared:
         raise UsageError(
-            f"The released extractor {old.reference} is used by none of the regularizers of this run; name one that "
-            "compares with it (feature_distillation, or backward_compatibility with forward), or leave it out."
+            f"No regularizer of this run uses the released extractor {old.reference}. Name one that compares with it "
+            "(feature_distillation, or backward_compatibility with forward), or leave it out."
         )
 
 
 def _execution(loop: Loop) -> Execution:
-    """Return how steps are executed: as the run of the checkpoint does, or as selected now."""
+    """Return how steps are executed: as in the run of the checkpoint, or as selected now."""
     settings = loop.settings
     if settings.execution == "auto" and settings.checkpoint is not None:
         data = checkpoints.read(Path(settings.checkpoint), loop.world)
@@ -334,10 +322,5 @@ def _execution(loop: Loop) -> Execution:
 def _frozen(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:
     check_values(head.module.state_dict(), f"The frozen auxiliary head {head.name!r}", UNUSABLE)
     module = copied(head.module).to(precision.device).requires_grad_(False)
-    return attrs.evolve(
-        head,
-        module=module,
-        frozen=True,
-        statistics=statistics,
-        digest=head.digest or parameters_digest(module),
-    )
+    digest = head.digest or parameters_digest(module)
+    return attrs.evolve(head, module=module, frozen=True, statistics=statistics, digest=digest)

@@ -33,7 +33,7 @@ class Pretraining:
     """Images and progress for ``compatkit_pretrain``.
 
     Attributes:
-        setup: Of the run.
+        setup: Setup of the run.
         image_placement: Where images are kept.
         shown: Whether progress is shown.
     """

@@ -25,8 +25,8 @@ class Profile:
 
     Attributes:
         milliseconds: Time of one step of each task, one after the other, without any clock inside.
-        shares: Of the parts of a step; they add up to 1. Regularizers' losses count as forward pass.
-        steps: Of each task that were timed.
+        shares: Shares of the parts of a step; they add up to 1. Regularizers' losses count as forward pass.
+        steps: Steps of each task that were timed.
     """
 
     milliseconds: float
@@ -75,8 +75,8 @@ def profile(loop: Loop, steps: int) -> Profile:
     are, and divided into parts without the capture.
 
     Args:
-        loop: Of a prepared run.
-        steps: Of each task that are timed.
+        loop: Loop of a prepared run.
+        steps: Steps of each task that are timed.
     """
     execution = loop.execution
     with loop.untouched():

@@ -23,7 +23,7 @@ def seed_of(seed: int, *key: str | int) -> int:
     The key's parts are length-prefixed, so ``("a", "bc")`` and ``("ab", "c")`` are different streams.
 
     Args:
-        seed: Of the run.
+        seed: Seed of the run.
         key: Names the stream: its purpose, task, epoch.
     """
     text = "".join(f"{len(str(part))}:{part}" for part in (seed, *key))
@@ -45,7 +45,7 @@ class Stream:
         """Return the stream ``key`` of a run with ``seed``.
 
         Args:
-            seed: Of the run.
+            seed: Seed of the run.
             key: Names the stream.
         """
         return cls(seed_of(seed, *key))
@@ -62,7 +62,7 @@ def generator(seed: int, *key: str | int) -> torch.Generator:
     """Return a CPU generator for the stream ``key``.
 
     Args:
-        seed: Of the run.
+        seed: Seed of the run.
         key: Names the stream.
     """
     return torch.Generator().manual_seed(seed_of(seed, *key))
@@ -72,7 +72,7 @@ def reseed(device: str, seed: int) -> None:
     """Seed the global generators that a run on ``device`` uses (dropout and the like), and no others.
 
     Args:
-        device: Of the run.
+        device: Device of the run.
         seed: From 0.
     """
     torch.default_generator.manual_seed(seed)
@@ -108,7 +108,7 @@ def determined(device: str, *, on: bool) -> Iterator[None]:
     """Set how torch chooses algorithms, and restore it on leaving.
 
     Args:
-        device: Of the run.
+        device: Device of the run.
         on: Only algorithms that give the same bits in every run. Off, cuDNN may time those that it has for these
             shapes, which are fixed, and take the fastest.
     """

@@ -83,8 +83,8 @@ class TrainingRun:
     """The state of a run between its steps, with its checkpoints, evaluations and early stopping.
 
     Attributes:
-        manifest: Of the run; a checkpoint with another manifest is refused.
-        steps: Of each task; after ``take_steps``, the step at which the run ended.
+        manifest: Manifest of the run; a checkpoint with another manifest is refused.
+        steps: Steps of each task; after ``take_steps``, the step at which the run ended.
         checkpoint: File of the state, written during the run, at its end, and when it is interrupted.
         evaluations: Rows of figures measured during training.
         changes: Augmentations that the run went on with from a checkpoint, each with its task and step.
@@ -347,7 +347,7 @@ class Interruption:
 
     Attributes:
         received: Its number, or None.
-        message: Of the KeyboardInterrupt that Ctrl-C then raises.
+        message: Message of the KeyboardInterrupt that Ctrl-C then raises.
     """
 
     received: int | None = None

@@ -1,10 +1,10 @@
-"""Settings of a run: their values, which go together, and which of them its manifest states."""
+"""Settings of a run: their values, checks across settings, and what its manifest states."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import attrs
@@ -22,24 +22,23 @@ from compatkit.training.extra_views import VIEW_BATCHING_OPTIONS, ViewBatchingOp
 from compatkit.training.optim import DECAYS, PAPERS, Schedule, check_options
 from compatkit.training.precision import Choice, spelled
 
-_share = Number(above=0, below=1, optional=True)
+_SHARE = Number(above=0, below=1, optional=True)
+OPTIONAL_COUNT = Number(least=1, whole=True, optional=True)
 # How a manifest treats a setting; without metadata it states the value.
 _BESIDE = {"manifest": "beside"}  # left out: it has no influence on the result
 _HIDDEN = {"manifest": "hidden"}  # left out: the manifest's environment states what was chosen
-_WHERE_ON = {
-    "manifest": "where on"
-}  # stated only where it differs from the default, so that other plans stay
+# Stated only where it differs from the default, so that digests of older plans do not change.
+_WHERE_ON = {"manifest": "where on"}
 _TO_STOP = {"manifest": "to stop"}  # stated only with early stopping, which depends on evaluations
 
 
-def _plain(value: Any) -> Any:
-    """Return options as JSON values, so that a plan from Python is that of a recipe; None for none."""
+def _json_options(value: Any) -> Any:
+    """Return options as JSON values, so that plans from Python and from recipes are equal; None if empty."""
     try:
         return loads(dumps(dict(value)), what="they") if value else None
     except (FormatError, TypeError, ValueError) as error:
         raise UsageError(
-            "'optimizer_options' must be a table of JSON values, such as {'betas': [0.9, 0.95]}; got "
-            f"{value!r:.100}: {error}"
+            f"'optimizer_options' must be a table of JSON values, such as {{'betas': [0.9, 0.95]}}; {error}"
         ) from error
 
 
@@ -50,10 +49,10 @@ def _local(instance: object, attribute: attrs.Attribute[Any], value: Any) -> Non
 
 
 def logger_settings(loggers: Any) -> dict[str, dict[str, Any]]:
-    """Return the settings of each logger of a run; a text or path is its folder.
+    """Return the settings of each logger of a run.
 
     Args:
-        loggers: Settings or folder by name, or None for none.
+        loggers: Folder, or settings with a folder, by the logger's name; None for no loggers.
 
     Raises:
         UnknownName: No logger of this name is installed.
@@ -61,9 +60,7 @@ def logger_settings(loggers: Any) -> dict[str, dict[str, Any]]:
     """
     example = "such as {'tensorboard': 'runs/digits'}"
     if not isinstance(loggers, Mapping | None):
-        raise UsageError(
-            f"'loggers' must be a table from loggers to folders, {example}; got {loggers!r:.100}."
-        )
+        raise UsageError(f"'loggers' must map loggers to folders, {example}; got {loggers!r:.100}.")
     settings = {
         require("loggers", name): dict(value) if isinstance(value, Mapping) else {"folder": value}
         for name, value in (loggers or {}).items()
@@ -71,16 +68,14 @@ def logger_settings(loggers: Any) -> dict[str, dict[str, Any]]:
     for name, values in settings.items():
         folder = values.get("folder")
         if not isinstance(folder, str | os.PathLike):
-            raise UsageError(
-                f"The logger {name!r} needs a folder, {example}; got {folder!r:.100}.", subject=name
-            )
+            raise UsageError(f"Logger {name!r} needs a folder, {example}; got {folder!r:.60}.", subject=name)
         local(folder, f"'loggers' ({name})")
     return settings
 
 
 def _optimizer(instance: object, attribute: object, value: Any) -> None:
     if value in PAPERS:
-        return  # without the import of timm
+        return  # known without importing timm
     from compatkit.adapters.optimizers import check
 
     check(value if isinstance(value, str) else repr(value))
@@ -102,10 +97,10 @@ class Settings:
     weight_decay: float = attrs.field(default=1e-7, validator=Number(least=0))
     schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
     device: str = attrs.field(default="auto", metadata=_HIDDEN)
-    validation: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
+    validation: float | None = attrs.field(default=None, validator=_SHARE, metadata=_WHERE_ON)
     checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, validator=_local, metadata=_BESIDE)
     optimizer_options: Mapping[str, Any] | None = attrs.field(
-        default=None, converter=_plain, metadata={**_WHERE_ON, "key": "optimiser_options"}
+        default=None, converter=_json_options, metadata={**_WHERE_ON, "key": "optimiser_options"}
     )
     layer_decay: float | None = attrs.field(
         default=None, validator=Number(above=0, most=1, optional=True), metadata=_WHERE_ON
@@ -116,11 +111,9 @@ class Settings:
     clip_norm: float | None = attrs.field(
         default=None, validator=Number(above=0, infinite=True, optional=True), metadata=_WHERE_ON
     )
-    ema: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
+    ema: float | None = attrs.field(default=None, validator=_SHARE, metadata=_WHERE_ON)
     ema_warmup: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
-    evaluate_every: int | None = attrs.field(
-        default=None, validator=Number(least=1, whole=True, optional=True), metadata=_TO_STOP
-    )
+    evaluate_every: int | None = attrs.field(default=None, validator=OPTIONAL_COUNT, metadata=_TO_STOP)
     evaluate_on: On = attrs.field(default="validation", validator=OneOf(get_args(On)), metadata=_TO_STOP)
     stop_early: EarlyStopping | None = attrs.field(
         default=None,
@@ -161,8 +154,12 @@ class Settings:
     cache: Cache = attrs.field(default="auto", validator=OneOf(get_args(Cache)), metadata=_BESIDE)
 
     def __attrs_post_init__(self) -> None:
-        """Check that the settings go together."""
-        _check(self)
+        """Check the settings that depend on each other."""
+        for conflict, message in _conflicts(self):
+            if conflict:
+                raise UsageError(message)
+        if self.optimizer_options:
+            check_options(self.optimizer, self.optimizer_options)
 
     @property
     def decay(self) -> Schedule:
@@ -171,7 +168,7 @@ class Settings:
 
     @property
     def image_placement(self) -> ImagePlacement:
-        """Where training images are kept."""
+        """Storage and decoding of training images."""
         return ImagePlacement(self.image_storage, self.memory_share, self.workers, self.cache, self.steps)
 
     def stated(self) -> dict[str, Any]:
@@ -181,14 +178,13 @@ class Settings:
             value, rule = getattr(self, field.name), field.metadata.get("manifest")
             off = value in (field.default, math.inf)
             if rule is None or (rule == "where on" and not off) or (rule == "to stop" and self.stop_early):
-                stated[field.name] = (
-                    attrs.asdict(value, filter=_is_stated) if attrs.has(type(value)) else value
-                )
+                has_fields = attrs.has(type(value))
+                stated[field.name] = attrs.asdict(value, filter=_is_stated) if has_fields else value
         return stated
 
 
 def plan_key(name: str) -> str:
-    """Return the key of a setting in plans and manifests, whose digests must not change with our spelling."""
+    """Return the key of a setting in plans and manifests; it never changes, so that digests stay equal."""
     return key_of(attrs.fields_dict(Settings)[name])
 
 
@@ -202,58 +198,41 @@ BESIDE = frozenset(
 """Settings without influence on the result."""
 
 
-def _check(settings: Settings) -> None:
-    """Raise for settings that cannot work together, or would mislead.
-
-    Raises:
-        UsageError: Two settings do not go together; the message says which and what to change.
-    """
-    if not isinstance(settings.schedule, Schedule) and settings.schedule not in DECAYS:
-        raise UsageError(
-            f"'schedule' must be {', '.join(DECAYS)}, or a Schedule; got {settings.schedule!r:.60}."
-        )
-    if isinstance(settings.schedule, Schedule) and settings.warmup:
-        raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
-    _check_pieces(settings.batch_size, settings.accumulate)
-    if settings.optimizer_options:
-        check_options(settings.optimizer, settings.optimizer_options)
-    if settings.ema_warmup and settings.ema is None:
-        raise UsageError("ema_warmup=True raises the decay of moving averages; set ema, for example 0.999.")
-    if (
+def _conflicts(settings: Settings) -> Iterator[tuple[object, str]]:
+    """Yield whether settings cannot work together, or would mislead, and the message for it."""
+    schedule, accumulate, size = settings.schedule, settings.accumulate, settings.batch_size
+    yield (
+        not isinstance(schedule, Schedule) and schedule not in DECAYS,
+        f"'schedule' must be {', '.join(DECAYS)}, or a Schedule; got {schedule!r:.60}.",
+    )
+    yield (
+        isinstance(schedule, Schedule) and settings.warmup,
+        "'warmup' is given next to a Schedule; set Schedule(warmup=...) instead.",
+    )
+    yield (
+        size % accumulate,
+        f"batch_size={size} cannot be divided into accumulate={accumulate} micro-batches of equal size. "
+        f"Set batch_size to a multiple of {accumulate}.",
+    )
+    yield (
+        size // accumulate < 2,
+        f"accumulate={accumulate} leaves {size // accumulate} image per micro-batch, too few for batch normalization. "
+        f"Set accumulate to {size // 2} or less, or a larger batch_size.",
+    )
+    yield settings.ema_warmup and settings.ema is None, "ema_warmup=True needs ema, for example ema=0.999."
+    yield (
         settings.evaluate_every is not None
         and settings.evaluate_on == "validation"
-        and settings.validation is None
-    ):
-        raise UsageError(
-            f"evaluate_every={settings.evaluate_every} has no images to evaluate on: hold out a share of the training "
-            "images with validation=0.1, or set evaluate_on='test' or 'train'."
-        )
-    if settings.stop_early is not None:
-        _check_stopping(settings)
-
-
-def _check_pieces(batch_size: int, accumulate: int) -> None:
-    if batch_size % accumulate:
-        raise UsageError(
-            f"accumulate={accumulate} works through a step's batch in {accumulate} pieces of the same size, which "
-            f"{batch_size} images do not make. Set batch_size to a multiple of {accumulate}."
-        )
-    if batch_size // accumulate < 2:
-        raise UsageError(
-            f"accumulate={accumulate} leaves {batch_size // accumulate} image a piece, of which batch normalization "
-            f"has no statistics; set accumulate to {batch_size // 2} or less, or a larger batch_size."
-        )
-
-
-def _check_stopping(settings: Settings) -> None:
-    if settings.evaluate_on != "validation":
-        raise UsageError(
-            "stop_early looks at images held out of the training set, never at the test images (a run that is ended by "
-            "its test images was chosen by them, and its figures on them are too good), nor at those trained on. Set "
-            "validation=0.1 and evaluate_on='validation'."
-        )
-    if settings.validation is None or settings.evaluate_every is None:
-        raise UsageError(
-            "stop_early needs images to look at, and when: set validation, for example 0.1, and evaluate_every, for "
-            "example 100 steps."
-        )
+        and settings.validation is None,
+        f"evaluate_every={settings.evaluate_every} has no images to evaluate on. Hold some out with validation=0.1, "
+        "or set evaluate_on='test' or 'train'.",
+    )
+    yield (
+        settings.stop_early and settings.evaluate_on != "validation",
+        "stop_early works on held-out training images only: a run that test images end was chosen by them, and its "
+        "figures on them are too good. Set validation=0.1 and evaluate_on='validation'.",
+    )
+    yield (
+        settings.stop_early and None in (settings.validation, settings.evaluate_every),
+        "stop_early needs validation, for example 0.1, and evaluate_every, for example 100 steps.",
+    )

@@ -132,7 +132,7 @@ def split_batch(batch: Batch, count: int) -> list[Batch]:
     """Return ``count`` micro-batches of a batch, of equal size and in order; they share its memory.
 
     Args:
-        batch: Of a step; its length is a multiple of ``count``.
+        batch: Batch of a step; its length is a multiple of ``count``.
         count: Micro-batches.
     """
     parts = zip(batch.images.chunk(count), batch.labels.chunk(count), batch.index.chunk(count), strict=True)

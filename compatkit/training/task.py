@@ -58,7 +58,7 @@ class Rest:
             with suppress(TypeError):
                 return cls(**value)
         raise UsageError(
-            f"Task.rest expects a table of model, cut, builder and kwargs, such as {{'model': 'mobilenetv2_cifar', "
+            "Task.rest expects a table of model, cut, builder and kwargs, such as {'model': 'mobilenetv2_cifar', "
             f"'cut': 'blocks.9'}}; got {value!r:.100}."
         )
 
@@ -66,11 +66,11 @@ class Rest:
 AUGMENTATIONS = ("crop", "flip")
 """Augmentations that move pixels, which may be combined."""
 LARGEST_VALUE = 1e6
-"""Largest normalized value of a pixel: a mean and a standard deviation that give larger ones are on another scale."""
+"""Upper bound of normalized pixels; larger ones mean that mean and std are on another scale."""
 WRITTEN = "written"
-"""Key of an attribute's metadata: the types in which it may be written, where it is converted to another."""
+"""Key of an attribute's metadata: the types that recipes may give, where the attribute is converted to another."""
 AUTO_AUGMENT = re.compile(r"(rand|augmix|original|originalr|v0|v0r|3a)(-[\w.-]*)?")
-"""Settings that timm's ``create_transform`` takes as ``auto_augment``."""
+"""Values that timm's ``create_transform`` accepts as ``auto_augment``."""
 KINDS = {"extractor": ("extractor",), "head": HEADS}
 """Kinds of components that a task may start from, by side."""
 
@@ -80,14 +80,14 @@ Augment = tuple[str, ...] | Mapping[str, Any] | Callable[[Any], Any]
 
 def _segment(instance: object, attribute: object, value: str) -> None:
     check_segment(value, what="task name")
-    check_segment(f"{value}.extractor", what=f"task name {value!r:.100}: the name of a part of it,")
+    check_segment(f"{value}.extractor", what=f"task name {value!r:.100}, as part of a component name,")
 
 
 def _images(instance: object, attribute: object, value: object) -> None:
     if not isinstance(value, DataSet):
         example = f"ck.data.load({value!r:.60})" if isinstance(value, str) else "ck.data.load(NAME or folder)"
         raise UsageError(
-            f"Task.data expects a data set, such as {example} gives; got {value!r:.60}.", subject="data"
+            f"Task.data expects a data set, such as {example}; got {value!r:.60}.", subject="data"
         )
 
 
@@ -105,9 +105,9 @@ def _augment(value: object) -> Augment:
     known = (*AUGMENTATIONS, *presets)
     for name in names:
         if name not in known or (name in presets and len(names) > 1):
-            hint = _hint(name, known) if name not in known else " A preset stands alone."
+            hint = _hint(name, known) if name not in known else " A preset cannot be combined."
             raise UsageError(
-                f"Task.augment takes {' and '.join(AUGMENTATIONS)}, or one of {', '.join(presets)}; arguments of "
+                f"Task.augment expects {' and '.join(AUGMENTATIONS)}, or one of {', '.join(presets)}; arguments of "
                 f"timm's create_transform as a table; or a transform of Pillow images. Got {typed!r:.100}.{hint}",
                 subject=name,
             )
@@ -115,14 +115,14 @@ def _augment(value: object) -> Augment:
 
 
 def _hint(name: object, known: Iterable[str]) -> str:
-    """Return what may have been meant by an augmentation that is not known."""
+    """Return a suggestion for an unknown augmentation."""
     if isinstance(name, str) and AUTO_AUGMENT.fullmatch(name):
         return f' As an argument of timm: augment = {{ auto_augment = "{name}" }}, in Python a dict.'
     return suggest(name, known)
 
 
 def _size(value: Any) -> tuple[int, int] | None:
-    """Return height and width; one number stands for both."""
+    """Return height and width; one number is used for both."""
     if value is None:
         return None
     sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
@@ -130,7 +130,7 @@ def _size(value: Any) -> tuple[int, int] | None:
         isinstance(side, Integral) and side is not True and 0 < int(side) <= LARGEST_SIDE for side in sides
     ):
         raise UsageError(
-            f"Task.size expects (height, width) in pixels, at most {LARGEST_SIDE} each, or one number for both; got "
+            f"Task.size expects (height, width), at most {LARGEST_SIDE} pixels each, or one number; got "
             f"{value!r:.100}.",
             subject=value,
         )
@@ -138,12 +138,11 @@ def _size(value: Any) -> tuple[int, int] | None:
 
 
 def _model(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Refuse a network in place of its name, with the way to name it."""
+    """Raise for a network given in place of its name, with the way to name it."""
     if hasattr(value, "state_dict"):
         raise UsageError(
-            f"'model' is the name of a network, got {type_of(value)} itself: its parts are rebuilt from a name and "
-            "arguments, in other processes and by other people. Register a builder (compatkit_builders in "
-            "docs/plugins.md), and name it: builder='mine'.",
+            f"'model' must be the name of a network; got {type_of(value)}. Parts are rebuilt from a name and "
+            "arguments: register a builder (compatkit_builders, docs/plugins.md) and name it, builder='mine'.",
             subject="model",
         )
     TEXT(instance, attribute, value)
@@ -156,53 +155,51 @@ def _loader(instance: Task, attribute: object, value: object) -> None:
         name = value if isinstance(value, str) else value.get("name")
         if not isinstance(name, str):
             raise UsageError(
-                f"Task.loader of task {instance.name!r} names a plugin's loader, alone or in a table of 'name' and "
-                f"settings; got {value!r:.100}."
+                f"Task.loader of task {instance.name!r} must be a plugin's name, or a table of 'name' and settings; "
+                f"got {value!r:.100}."
             )
         require("loaders", name)
     elif not isinstance(value, Iterable) or isinstance(value, Iterator):
         raise UsageError(
-            f"Task.loader of task {instance.name!r} expects a DataLoader, or something else that can be iterated once "
-            f"a pass; got {type(value).__name__}."
+            f"Task.loader of task {instance.name!r} must be a DataLoader, or another iterable that can be iterated "
+            f"again for each pass; got {type(value).__name__}."
         )
     if instance.augment:
         raise UsageError(
-            f"Task {instance.name!r} has a loader, whose images are not augmented here. Leave out "
-            f"augment={instance.augment!r}, and let the loader's data set crop and flip."
+            f"Task {instance.name!r} has a loader, whose images are not augmented. Leave augment={instance.augment!r} "
+            "out, and augment in the loader's data set."
         )
 
 
-def _kept(instance: Task, attribute: object, value: bool) -> None:
+def _keep_class_layer(instance: Task, attribute: object, value: bool) -> None:
     if value and not isinstance(instance.weights, Mapping):
         raise UsageError(
-            f"Task {instance.name!r}: keep_class_layer takes over the class layer of a state dict, such as Fit.weights "
-            f"gives; weights are {instance.weights!r:.80}. Leave it out, or give a state dict."
+            f"Task {instance.name!r}: keep_class_layer needs weights as a state dict, such as Fit.weights returns; got "
+            f"{instance.weights!r:.80}."
         )
 
 
 def _normalization(value: object) -> Mapping[str, tuple[float, ...]] | None:
     if value is None:
         return None
-    expected = "Task.normalize expects {'mean': ..., 'std': ...}, each a number or a list of one a channel"
+    expected = "Task.normalize expects {'mean': ..., 'std': ...}, each a number or one number per channel"
     if not isinstance(value, Mapping) or value.keys() != {"mean", "std"}:
         raise UsageError(f"{expected}; got {value!r:.100}.")
-    stated: dict[str, tuple[float, ...]] = {}
+    statistics: dict[str, tuple[float, ...]] = {}
     for name, values in value.items():
         numbers = tuple(values) if isinstance(values, list | tuple) else (values,)
         if not numbers or not all(map(Number().takes, numbers)):
             raise UsageError(f"{expected}; {name} is {values!r:.100}.")
-        stated[str(name)] = tuple(float(number) for number in numbers)
-    if len(stated["mean"]) != len(stated["std"]) or not all(deviation > 0 for deviation in stated["std"]):
-        raise UsageError(
-            f"{expected}, the standard deviations above 0; got {stated['mean']} and {stated['std']}."
-        )
-    pairs = zip(stated["mean"], stated["std"], strict=True)
+        statistics[str(name)] = tuple(float(number) for number in numbers)
+    means, stds = statistics["mean"], statistics["std"]
+    if len(means) != len(stds) or not all(std > 0 for std in stds):
+        raise UsageError(f"{expected}, with std above 0; got {means} and {stds}.")
+    pairs = zip(means, stds, strict=True)
     if not all(abs(pixel - mean) / std < LARGEST_VALUE for mean, std in pairs for pixel in (0, 1)):
         raise UsageError(
-            f"{expected}, which bring pixels to numbers below {LARGEST_VALUE:g}; got {stated['mean']} and "
-            f"{stated['std']}."
+            f"{expected}, such that normalized pixels are below {LARGEST_VALUE:g}; got {means} and {stds}."
         )
-    return stated
+    return statistics
 
 
 @checks_arguments
@@ -210,26 +207,25 @@ def _normalization(value: object) -> Mapping[str, tuple[float, ...]] | None:
 class Task:
     """One network to train.
 
-    The first ten arguments, ``name`` to ``normalize``, are those that most tasks state. The others belong to:
+    The first ten arguments, ``name`` to ``normalize``, are those that most tasks set. The others belong to:
 
-    - the batches: ``loader`` to ``cutmix``
-    - the initial weights: ``keep_class_layer`` to ``head``
-    - the architecture, where several networks share features: ``width`` to ``own_head``
-    - what is trained: ``supervised`` to ``recompute_activations``
+    - batches: ``loader`` to ``cutmix``
+    - initial weights: ``keep_class_layer`` to ``head``
+    - architecture, where several networks share features: ``width`` to ``own_head``
+    - training: ``supervised`` to ``recompute_activations``
 
     Attributes:
         name: Used in component names (``<prefix>/<name>.extractor``): one lower-case segment.
         data: Training and test images with class names.
         model: Model name, for example ``"resnet20_cifar"`` or any timm model.
         cut: Module after which it is cut, such as ``"layer2"``, or ``"forward_features"``.
-        builder: Who builds it: ``"timm"``, ``"torchvision"``, or a plugin, such as compatkit's own small networks; by
-            default the one that has a model of this name.
+        builder: Builder of the model: ``"timm"``, ``"torchvision"``, or a plugin, such as compatkit's own small
+            networks; by default the one that has a model of this name.
         kwargs: Further keyword arguments of the model, as JSON values.
         size: Height and width in pixels (one number for both); the model's own by default.
         weights: Initial weights: None (random), ``"pretrained"`` (timm's), the path of a safetensors file or of a
             folder with ``model.safetensors``, ``"local-dir:FOLDER"`` or ``"hf-hub:OWNER/NAME"`` as in timm, or a state
-            dict. Where a ``config.json`` lies beside the file, network and images are as it says. The class layer is
-            drawn again.
+            dict. A ``config.json`` next to the file decides network and images. The class layer is drawn again.
         augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal): a list, or ``"crop,flip"``. Or a
             preset: ``"cifar"`` (both), ``"imagenet"`` (timm's resized crops, flips and color jitter),
             ``"imagenet-strong"`` (these with RandAugment and random erasing), ``"none"``. Or arguments of timm's
@@ -238,42 +234,39 @@ class Task:
             those of the training images (or of the pretrained weights): ``{"mean": 0, "std": 1 / 255}`` gives the
             network 0 to 255, ``{"mean": 0.5, "std": 0.5}`` gives it -1 to 1.
         loader: Source of the training batches in place of ``data.train``, for streams and own augmentation: a
-            ``torch.utils.data.DataLoader``, or another iterable of (images, labels) that can be iterated once a pass.
-            Class names, channels, size and normalization are still those of ``data``. Or the name of a plugin's
-            loader, which is given the training images that are not held out; in a table of ``name`` and its settings.
+            ``torch.utils.data.DataLoader``, or another iterable of (images, labels) that can be iterated again for each
+            pass. Class names, channels, size and normalization are still those of ``data``. Or the name of a plugin's
+            loader, which gets the training images that are not held out, or a table of ``name`` and settings.
         smoothing: Share of each label that is spread over all classes, from 0 to below 1.
         mixup: Parameter of the beta distribution by which images and labels of a batch are mixed in pairs, usually .1
             to 1; 0 mixes none. By timm's formulas, drawn for each step.
-        cutmix: The same for rectangles that are taken over from the other image; with both, each step takes one of
-            them. A regularizer's losses are of the images themselves, which then pass beside the mixed ones.
+        cutmix: The same for rectangles that are copied from the other image; with both, each step takes one of them.
+            Losses of regularizers are computed from the images themselves, in a pass besides that of the mixed ones.
         keep_class_layer: Keep the class layer of a state dict too, to continue with the same classes.
         extractor: Component whose weights, statistics and preprocessing the network starts from; ``registry.task``
             makes such tasks. Model and cut are then the component's.
-        head: Component whose weights and statistics the head starts from, classes in its order; None draws a head anew.
+        head: Component whose weights and statistics the head starts from, classes in its order; None draws a new head.
         width: Channels of the features, to be shared by several architectures: the extractor ends with a 1x1
             convolution (with bias) to so many, and a head of another width begins with one from so many. None keeps
             the network's own.
-        rest: Network whose rest after its own cut is the head, in place of the rest of ``model``; the
-            extractor's last layer is then a 1x1 convolution to ``width``, or to this network's own width there. A
-            ``Rest``, or a table of its attributes.
-        own_head: Whether the network has a head of its own. Where not, its extractor learns through shared heads alone
+        rest: Network whose part after its own cut is the head, in place of that of ``model``; the extractor's last
+            layer is then a 1x1 convolution to ``width``, or to this network's own width there. A ``Rest``, or a table
+            of its attributes.
+        own_head: Whether the network has a head of its own. If not, its extractor learns through shared heads alone
             (``dcc``), which have the shape of the head that it would have, and no head is published.
-        supervised: Whether the head learns the classes. Where not, ``data`` loses its labels here and now, the head
-            is not trained, and the extractor learns through regularizers alone.
+        supervised: Whether the head learns the classes. If not, the labels of ``data`` are dropped, the head is not
+            trained, and the extractor learns through regularizers alone.
         freeze_extractor: Whether the extractor that it starts from is not trained; its statistics do not change either,
             see ``frozen_statistics`` of ``Trainer.fit``.
-        freeze_stages: How many stages from the image on are not trained, by timm's coarse ``group_matcher`` of the
-            uncut network, the stem counted; their batch normalization uses stored statistics, which do not change.
-        recompute_activations: Whether blocks of the network keep no activations, and compute them again in the
+        freeze_stages: Number of stages, counted from the image with the stem, that are not trained, by timm's coarse
+            ``group_matcher`` of the uncut network; their batch normalization uses stored statistics.
+        recompute_activations: Whether blocks of the network store no activations, and compute them again in the
             backward pass: less memory for more time, with the same results (timm's ``set_grad_checkpointing``).
 
     Raises:
         UnknownName: No such builder or model; the message has the nearest name.
         PluginError: The plugin of the builder is broken or blocked.
-        UsageError: An augmentation is unknown, or a loader is given and is to be augmented, or cannot be iterated
-            more than once; the normalization is none, or a class layer is to be kept that is not given; components
-            that are no extractor and head, or given beside ``weights`` or a normalization; a task without labels that
-            has no components, or a loader.
+        UsageError: A value is invalid, or some do not go together; the message says which and what to change.
     """
 
     name: str = attrs.field(validator=_segment)
@@ -308,7 +301,7 @@ class Task:
     smoothing: float = attrs.field(default=0.0, validator=Number(least=0, below=1), kw_only=True)
     mixup: float = attrs.field(default=0.0, validator=Number(least=0), kw_only=True)
     cutmix: float = attrs.field(default=0.0, validator=Number(least=0), kw_only=True)
-    keep_class_layer: bool = attrs.field(default=False, validator=_kept, kw_only=True)
+    keep_class_layer: bool = attrs.field(default=False, validator=_keep_class_layer, kw_only=True)
     extractor: Component | None = attrs.field(default=None, kw_only=True, repr=str)
     head: Component | None = attrs.field(default=None, kw_only=True, repr=str)
     width: int | None = attrs.field(
@@ -322,7 +315,7 @@ class Task:
     recompute_activations: bool = attrs.field(default=False, validator=FLAG, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        """Find the builder, check the start of the network, and drop the labels of a task that does not learn them."""
+        """Find the builder, check the start of the network, and drop the labels of an unsupervised task."""
         object.__setattr__(self, "builder", builder_for(self.model, self.builder))
         check_model(self.builder, self.model)
         for side in ("extractor", "head"):
@@ -330,8 +323,8 @@ class Task:
             kind = getattr(part, "kind", type(part).__name__)
             if part is not None and kind not in KINDS[side]:
                 raise UsageError(
-                    f"Task.{side} of task {self.name!r} expects a component of kind {side}, as registry.task loads it; "
-                    f"got {kind}."
+                    f"Task.{side} of task {self.name!r} expects a component of kind {side}, as registry.task loads "
+                    f"it; got {kind}."
                 )
         for wrong, why in self._conflicts():
             if wrong:
@@ -339,8 +332,7 @@ class Task:
         changed = [name for name in ("smoothing", "mixup", "cutmix") if getattr(self, name)]
         if changed and not (self.supervised and self.own_head):
             raise UsageError(
-                f"Task {self.name!r} has no head of its own that learns labels, so that {changed[0]} has nothing to "
-                "change. Leave it out.",
+                f"Task {self.name!r} has no head of its own that learns labels; {changed[0]} needs one. Leave it out.",
                 subject=changed[0],
             )
         if not self.supervised:
@@ -348,46 +340,46 @@ class Task:
             object.__setattr__(self, "data", DataSet(self.data.name, *bare))
 
     def _conflicts(self) -> Iterator[tuple[object, str]]:
-        """Yield what may not go together, and what is said of a task where it does not."""
-        begun, started = self.extractor is not None, self.head is not None
-        yield started and not begun, "starts from a head; give the extractor that it starts from too."
-        for word in ("weights", "normalize"):
+        """Yield whether settings conflict, and the message for it."""
+        has_extractor, has_head = self.extractor is not None, self.head is not None
+        yield (
+            has_head and not has_extractor,
+            "starts from a head; give the extractor that it starts from too.",
+        )
+        for name in ("weights", "normalize"):
+            conflict = has_extractor and getattr(self, name) is not None
             yield (
-                begun and getattr(self, word) is not None,
-                f"starts from components, which bring weights and normalization of their own. Leave out {word}=, or "
-                "the components.",
+                conflict,
+                f"starts from components, which have their own weights and normalization. Leave {name}= out.",
             )
         yield (
-            begun and self.width is not None,
-            "starts from an extractor, whose width is its own. Leave out width=.",
+            has_extractor and self.width is not None,
+            "starts from an extractor with its own width. Leave width= out.",
         )
         yield (
-            started and (self.rest is not None or not self.own_head),
-            "starts from a head. Leave out rest= and own_head=, or the head.",
+            has_head and (self.rest is not None or not self.own_head),
+            "starts from a head. Leave rest= and own_head= out, or the head.",
         )
         yield (
             self.rest is not None and isinstance(self.weights, Mapping),
-            "has weights of a whole network, and a head that is the rest of another. Give the weights as a file, which "
-            "the extractor is taken from, or start from components (registry.task).",
+            "has weights of a complete network, but rest= takes the head from another. Give the weights as a file, or "
+            "start from components (registry.task).",
         )
         yield (
-            self.freeze_extractor and not (begun and self.supervised),
-            "has freeze_extractor=True: it needs an extractor that was trained (registry.task), and labels that its "
-            "head learns.",
+            self.freeze_extractor and not (has_extractor and self.supervised),
+            "has freeze_extractor=True, which needs a trained extractor (registry.task) and labels.",
         )
         yield (
             self.freeze_extractor and (self.freeze_stages or self.recompute_activations),
-            "has freeze_extractor=True: no stage of its extractor is trained, and no activation kept. Leave out "
-            "freeze_stages and recompute_activations.",
+            "has freeze_extractor=True. Leave freeze_stages and recompute_activations out.",
         )
         yield (
             not (self.supervised or self.own_head),
-            "has neither labels nor a head of its own. Leave out own_head=.",
+            "has neither labels nor a head of its own. Leave own_head= out.",
         )
         yield (
-            not self.supervised and (not begun or not started or self.loader is not None),
-            "has supervised=False: its head learns nothing, so that it starts from an extractor and a head that were "
-            "trained (registry.task), and its images are those of data, not a loader's.",
+            not self.supervised and (not has_extractor or not has_head or self.loader is not None),
+            "has supervised=False, which needs a trained extractor and head (registry.task), and no loader.",
         )
 
     @property

@@ -39,7 +39,7 @@ class TaskLoop:
     Attributes:
         task: The task.
         source: Gives its batches.
-        optimizers: Of the parameters that its steps move: its network's and every shared module's.
+        optimizers: Optimizers of the parameters that its steps move: its network's and every shared module's.
         trainable: Those parameters.
         accumulation_steps: Number of micro-batches of a step.
         passes: Whether the extractor sees further views in the pass of the batch.
@@ -54,7 +54,7 @@ class TaskLoop:
         captured: The whole step as a CUDA graph, once it has been captured.
         views: Hooks that change a batch, each with the seeds of its random numbers; None for a pure one, which draws
             none from torch's generators.
-        seeds: Of the random numbers of the network, then of each regularizer.
+        seeds: Seeds of the random numbers of the network, then of each regularizer.
         others: Trained parameters of the other tasks' networks, by task, which no loss of these steps may reach.
     """
 
@@ -95,12 +95,12 @@ class TaskLoop:
         """Return the loop of a task before its first step; ``Loop`` documents its errors.
 
         Args:
-            settings: Of the trainer.
+            settings: Settings of the trainer.
             setup: Tasks and networks of the run.
             plugins: Regularizers of the run.
             world: Processes of the run.
             task: State of the task.
-            optimizers: Of the run, by owner.
+            optimizers: Optimizers of the run, by owner.
         """
         name, size, precision = task.name, settings.batch_size, setup.precision
         own = tuple(
@@ -159,7 +159,7 @@ class TaskLoop:
         """Resolve the plugins that are active at a step, and the span of steps in which they are; compile on request.
 
         Args:
-            number: Of the step, from 0.
+            number: Number of the step, from 0.
             compiles: Whether to compile the losses.
         """
         plugins, name, setup, device = (

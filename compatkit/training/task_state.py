@@ -50,9 +50,9 @@ class ReleasedExtractor:
 
         Args:
             data: Preprocessing of the task.
-            shape: Of the task's features, without the batch.
+            shape: Shape of the task's features, without the batch.
             task: Its name, for messages.
-            device: Of the run.
+            device: Device of the run.
 
         Returns:
             A function ``(N, C, H, W) -> (N, *shape)``.
@@ -102,7 +102,7 @@ class TaskState:
         class_layer: State-dict prefixes of the class layer inside the head.
         data: Preprocessing and labels, as they will stand in the contracts.
         examples: Training images and labels in the size and channels of the task, in host memory.
-        feature_shape: Of the tensor that crosses the cut, for a batch of two.
+        feature_shape: Feature shape of the tensor that crosses the cut, for a batch of two.
         anchors: Shared parts that this task's parts were trained against; written at the end of a run.
         initial: Tensor digest of the initial weights without the class layer.
         rows_named: Whether the rows of the class layer come from the stream of the initial weights too.

@@ -37,64 +37,64 @@ class Trainer(Settings):
     - storage of images: ``image_storage`` to ``cache``
 
     Attributes:
-        steps: Steps of each task (the paper's 20,000 is read as a count per task); with 0 the fit holds pretrained
+        steps: Steps of each task (the paper's 20,000 is read as a count per task); with 0 the fit has pretrained
             or initial weights.
-        seed: Of everything random in the run.
-        batch_size: Images a step, on all processes together.
+        seed: Seed of all random numbers of the run.
+        batch_size: Images per step, on all processes together.
         optimizer: ``"adam"`` or ``"sgd"`` as in the papers, or any other by timm's name, such as ``"adamw"`` or
             ``"lookahead_lion"``: ``timm.optim.list_optimizers()``.
         lr: Initial learning rate.
-        weight_decay: Of the papers' optimizers an L2 penalty, added to the gradient; others decay as timm's do, but
-            not norms, biases, and what a network's ``no_weight_decay()`` names.
+        weight_decay: For the papers' optimizers an L2 penalty, added to the gradient. Other optimizers decay as
+            timm's do, except norms, biases, and parameters that a network's ``no_weight_decay()`` names.
         schedule: ``"step"``, ``"cosine"``, ``"constant"``, or a ``Schedule``.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
         validation: Share of the training images of each class to hold out, drawn from (seed, task).
         checkpoint: File for the state of the run; a run with the same plan resumes from it, bit by bit.
         optimizer_options: Further arguments of the optimizer: ``{"betas": [0.9, 0.95]}``.
         layer_decay: Factor of the learning rate from each layer of a network to the one before it, by timm's
-            ``group_matcher`` of the uncut network; shared heads have the whole rate. None keeps one rate.
-        momentum: Of optimizers that have one.
-        warmup: Steps of linear rise.
-        accumulate: Number of micro-batches of a step, whose gradients are summed; ``batch_size`` counts all images of
+            ``group_matcher`` of the uncut network; shared heads have the full rate. None keeps one rate.
+        momentum: Momentum, for optimizers that have one.
+        warmup: Steps of linear rise of the learning rate.
+        accumulate: Number of micro-batches per step, whose gradients are summed; ``batch_size`` counts all images of
             a step.
         clip_norm: Largest norm of all gradients of a step; None does not clip.
         ema: Decay of exponential moving averages of all trained weights, between 0 and 1: ``Fit.averaged()``.
         ema_warmup: Whether that decay rises from 0 in the first steps.
         evaluate_every: Steps between evaluations of every task's own network: ``Fit.evaluations``. None makes none.
-        evaluate_on: ``"validation"`` (the share held out), ``"test"``, or ``"train"`` (all images trained on, as
-            they are without augmentation).
-        stop_early: When to end before the last step, by the images held out.
-        checkpoint_every: Steps between checkpoints; several processes round them up to whole rows of the history.
-        checkpoint_seconds: Seconds after which a checkpoint is due at any step, as long as writing takes little of the
-            time; None counts steps alone. One is written at the end too, and, in a run on one process, when Ctrl-C or
-            SIGTERM ends it.
+        evaluate_on: ``"validation"`` (the held-out share), ``"test"``, or ``"train"`` (all training images, without
+            augmentation).
+        stop_early: Rule that ends the run before the last step, by the held-out images.
+        checkpoint_every: Steps between checkpoints; several processes round them up to full rows of the history.
+        checkpoint_seconds: Seconds after which a checkpoint is due at any step, unless writing takes a large part of
+            the time; None counts steps alone. A checkpoint is also written at the end and, in a run on one process,
+            when Ctrl-C or SIGTERM ends it.
         new_augment: Whether a run may go on from a checkpoint whose tasks differ in ``augment`` alone; the manifest of
             the run then records each change and its step (``augment_changes``).
         log_every: Steps between rows of the history.
-        loggers: Where figures of the run are logged as they come: folders, or tables of settings with a folder, by the
-            logger's name: ``{"tensorboard": "runs/digits", "csv": "runs/digits"}``, or a plugin's.
-        progress: Whether to show progress on standard error, each evaluation at once: a bar in a terminal or a
-            notebook, elsewhere a line every ten seconds, after a minute every thirty, after ten minutes every sixty.
+        loggers: Loggers of the run by name, each with its folder or a table of settings with a folder:
+            ``{"tensorboard": "runs/digits", "csv": "runs/digits"}``, or a plugin's.
+        progress: Whether to show progress on standard error: a bar in a terminal or a notebook, elsewhere a line
+            every ten seconds, after a minute every thirty, after ten minutes every sixty; evaluations at once.
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"`` (``"bfloat16"``).
-        channels_last: NHWC in memory; None chooses.
+        channels_last: Whether images and weights are NHWC in memory; None chooses.
         execution: ``"auto"`` chooses the fastest way by a trial on a GPU, and is ``"eager"`` elsewhere; ``"compile"``,
             ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
             ``Fit.run`` states the choice and its reason; a run that resumes from a checkpoint keeps the choice.
-        deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
-        passes: How an extractor processes further views of a batch, such as rotations: ``"fused"`` in one pass, each
+        deterministic: Whether to use only algorithms that give the same bits in every run on the same device; no trial.
+        passes: Passes of the extractor over extra views of a batch, such as rotations: ``"fused"`` in one pass, each
             view normalized by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Results are equal to
             rounding, except for random numbers that networks draw (dropout).
         synchronize_statistics: Whether several processes on GPUs share the statistics of batch normalization; else
             each normalizes its share of a batch by itself.
-        image_storage: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory
+        image_storage: Storage of training images: ``"resident"`` on the device, ``"prefetched"`` in host memory
             with the next batches in transfer, ``"auto"`` by size. Batches are bitwise the same.
-        memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
-        workers: Processes that decode and augment the images of a task, where these are files or are augmented one by
-            one; None takes one a processor, eight at most. Batches do not depend on it.
+        memory_share: Share of the device's free memory that the images of one task may take under ``"auto"``.
+        workers: Number of processes that decode and augment the images of a task, where these are files or are
+            augmented one by one; None takes one per processor, eight at most. Batches do not depend on it.
         cache: Whether images of files are decoded once, before the first step, into the user's cache folder:
-            ``"auto"`` where this changes no pixel (augmentation that only moves pixels, or none), there is more than
-            an epoch, and they take at most half of the free space; ``"on"`` always. Resized crops are then taken from
-            images that are scaled down to the size that evaluation cuts from (a shorter side of 256 pixels for
+            ``"auto"`` where this changes no pixel (augmentation that only moves pixels, or none), the run takes more
+            than an epoch, and they take at most half of the free space; ``"on"`` always. Resized crops are then taken
+            from images that are scaled down to the size that evaluation crops from (a shorter side of 256 pixels for
             224 and a share of .875), which is part of the plan; ``"off"`` never.
 
     Raises:
@@ -113,7 +113,7 @@ class Trainer(Settings):
         """Train ``tasks`` together, or one task against frozen heads.
 
         Args:
-            tasks: Networks with their data sets; one step of each in turn. Or a single one.
+            tasks: One task or several; one step of each in turn.
             regularizers: Names or ``compatkit.use(...)``; only these plugins take part.
             frozen: Auxiliary heads that are not trained (incremental training): an earlier fit, or
                 ``registry.frozen(...)``.
@@ -124,7 +124,7 @@ class Trainer(Settings):
 
         Raises:
             UsageError: Names, settings or data do not fit together.
-            DataError: A data set is of one class, or smaller than a batch.
+            DataError: A data set has one class only, or is smaller than a batch.
             PluginError: A regularizer is broken or set up wrongly.
             TrainingError: A loss or weight is not finite, or the checkpoint belongs to another plan.
             MissingDependency: A logger needs a library that is not installed.
@@ -174,7 +174,7 @@ class Trainer(Settings):
         Args:
             tasks: As for ``fit``.
             regularizers: As for ``fit``.
-            steps: Steps of each task that are timed, from 1.
+            steps: Number of steps of each task to time, at least 1.
             frozen: As for ``fit``.
             frozen_statistics: As for ``fit``.
             factories: As for ``fit``.
@@ -183,7 +183,7 @@ class Trainer(Settings):
             CompatkitError: As ``fit`` does.
         """
         if steps < 1:
-            raise UsageError(f"Trainer.profile takes at least one step, got steps={steps}.")
+            raise UsageError(f"Trainer.profile needs steps >= 1; got {steps}.")
         request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories)
         with prepare(request) as prepared:
             return profile(prepared.loop, steps)

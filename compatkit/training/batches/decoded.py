@@ -103,7 +103,7 @@ class Decoded:
             precision: Device and memory layout.
             workers: Processes that decode; 0 decodes in this one.
             cache: Whether images are decoded once; ``"auto"`` where this changes no pixel and there is room.
-            steps: Of the run; nothing is decoded ahead of its end.
+            steps: Steps of the run; nothing is decoded ahead of its end.
         """
         self.per_epoch = order.per_epoch
         self._order, self._data, self._augmentation = order, data, augmentation

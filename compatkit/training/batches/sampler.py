@@ -84,8 +84,8 @@ class StoreGrid:
     """The layout of stored images in memory.
 
     Attributes:
-        height: Of an image, in pixels.
-        width: Of an image, in pixels.
+        height: Height of an image, in pixels.
+        width: Width of an image, in pixels.
         border: Zeros behind each row, and rows of zeros below each image.
     """
 
@@ -210,7 +210,7 @@ def gather(pixels: Tensor, tables: Tensor, starts: Tensor, mirrored: Tensor | No
 
     Args:
         pixels: uint8 ``(pixels, channels)``, laid out as a ``StoreGrid``.
-        tables: Of ``tables``, in the type and on the device of ``starts``.
+        tables: Tables of ``tables``, in the type and on the device of ``starts``.
         starts: Offset of each image, added to the table, ``(batch,)``.
         mirrored: 1 for mirrored images, ``(batch,)``; None where none is.
 

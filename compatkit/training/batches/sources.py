@@ -75,10 +75,10 @@ class ImagePlacement:
 
     Attributes:
         where: ``"resident"`` on the device, ``"prefetched"`` in host memory, ``"auto"`` by size.
-        share: Of the device's free memory that the images of one task may take under ``"auto"``.
+        share: Share of the device's free memory that the images of one task may take under ``"auto"``.
         workers: Processes that decode and augment images one by one; None takes one a processor, eight at most.
         cache: Whether these are decoded once.
-        steps: Of the run.
+        steps: Steps of the run.
     """
 
     where: ImageStorage = "auto"
@@ -93,8 +93,8 @@ class ImagePlacement:
         """Return the source of a task's batches, or of a share of each batch.
 
         Args:
-            state: Of the task.
-            seed: Of the run.
+            state: State of the task.
+            seed: Seed of the run.
             batch_size: Images of a step, on all processes.
             precision: Device and memory layout of the batches.
             share: The part of each batch that this process takes.
