@@ -133,7 +133,7 @@ def test_an_integer_that_no_float_can_hold_is_no_number(value: int) -> None:
             "'execution' must be one of auto, eager, compile, graph, compile\\+graph; got 'fast'",
         ),
         ({"schedule": "linear"}, "'schedule' must be step, cosine, constant, or a Schedule; got 'linear'"),
-        ({"schedule": ck.Schedule("cosine"), "warmup": 5}, "Give warmup inside the Schedule"),
+        ({"schedule": ck.Schedule("cosine"), "warmup": 5}, "'warmup' is given next to a Schedule"),
     ],
 )
 def test_a_trainer_that_cannot_train_is_not_made(settings: dict[str, Any], message: str) -> None:

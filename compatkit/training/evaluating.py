@@ -31,14 +31,14 @@ On = Literal["validation", "test", "train"]
 
 @attrs.frozen(eq=False)
 class Evaluator:
-    """Measures the networks of a run without changing modes, buffers or random numbers.
+    """Evaluates the networks of a run without changing modes, buffers or random numbers.
 
     Attributes:
-        on: Which images.
+        on: Images to evaluate on.
         every: Steps between evaluations.
         batch_size: Images of a forward pass.
-        examples: By task, on the host; a batch at a time goes to the device.
-        world: The processes that share the batches.
+        examples: Images by task, on the host; a batch at a time goes to the device.
+        world: Processes that share the batches.
     """
 
     on: On
@@ -57,32 +57,21 @@ class Evaluator:
         held_out: Mapping[str, Split],
         world: World = ALONE,
     ) -> Evaluator:
-        """Make an evaluator.
-
-        Args:
-            on: ``"validation"``, ``"test"`` or ``"train"``.
-            every: Steps of a task between two evaluations.
-            batch_size: Images of a forward pass.
-            setup: Tasks and networks of the run.
-            held_out: Images held out for validation, by task.
-            world: Processes of the run.
-        """
-        splits = {
-            name: {"validation": held_out.get(name), "test": state.task.data.test, "train": state.examples}[
-                on
-            ]
-            for name, state in setup.tasks.items()
-        }
-        examples = {name: prepare(split, setup.tasks[name].data) for name, split in splits.items() if split}
+        """Create an evaluator; arguments as the attributes, with the images held out for validation, by task."""
+        examples: dict[str, Prepared] = {}
+        for name, state in setup.tasks.items():
+            splits = {"validation": held_out.get(name), "test": state.task.data.test, "train": state.examples}
+            if split := splits[on]:
+                examples[name] = prepare(split, state.data)
         return cls(on, every, batch_size, examples, world)
 
     def measure(self, setup: SetUp, averages: Averages | None, step: int) -> list[dict[str, Any]]:
-        """Return a row for each task, and one more for its averages where there are any.
+        """Return a row for each task, and one more for its averages if there are any.
 
         Args:
             setup: Tasks and networks of the run.
             averages: Moving averages of the weights, or None.
-            step: Step of the row.
+            step: Completed steps.
 
         Returns:
             ``{"task", "step", "on", "weights": "trained" or "averages", "loss", "accuracy"}``.
@@ -90,34 +79,31 @@ class Evaluator:
         Raises:
             TrainingError: A loss is not finite.
         """
-        rows = []
+        rows, kinds = [], {"trained": None} | ({"averages": averages} if averages else {})
         with preserved(), torch.no_grad():
             for name, state in setup.tasks.items():
-                for weights, moving in {
-                    "trained": None,
-                    **({"averages": averages} if averages else {}),
-                }.items():
-                    loss, accuracy = self._figures(state, setup.precision, moving)
+                for weights, values in kinds.items():
+                    loss, accuracy = self._loss_and_accuracy(state, setup.precision, values)
                     if not math.isfinite(loss):
                         raise TrainingError(
-                            f"The loss of task {name!r} on the {self.on} images after {step} steps is not finite "
-                            f"({loss}; weights: {weights}). Lower the learning rate, add warm-up steps, clip the "
-                            "gradients with clip_norm, or use precision='float32'.",
+                            f"The loss of task {name!r} on the {self.on} images after {step} steps is {loss} "
+                            f"({weights} weights). Lower the learning rate, add warm-up steps, set clip_norm, or use "
+                            "precision='float32'.",
                             subject=name,
                         )
-                    place = {"task": name, "step": step, "on": self.on, "weights": weights}
-                    rows.append({**place, "loss": loss, "accuracy": accuracy})
+                    row = {"task": name, "step": step, "on": self.on, "weights": weights}
+                    rows.append({**row, "loss": loss, "accuracy": accuracy})
         return rows
 
-    def _figures(
+    def _loss_and_accuracy(
         self, state: TaskState, precision: Precision, averages: Averages | None
     ) -> tuple[float, float]:
         examples, device = self.examples[state.name], precision.device
-        loss, right = torch.zeros((), device=device), torch.zeros((), device=device)
+        loss, correct = torch.zeros((), device=device), torch.zeros((), device=device)
         with ExitStack() as stack:
             for module in (state.extractor, state.head):
                 stack.enter_context(evaluation_mode(module))
-            # each of several processes takes its batches
+            # each process takes its share of the batches
             parts = torch.arange(len(examples)).split(self.batch_size)[self.world.rank :: self.world.size]
             for positions, images in zip(parts, examples.each(parts), strict=True):
                 labels = examples.labels[positions].to(device)
@@ -127,13 +113,13 @@ class Evaluator:
                 with precision.autocast():
                     logits = _logits(state, pixels, averages).float()
                 loss += F.cross_entropy(logits, labels, reduction="sum")
-                right += (logits.argmax(1) == labels).sum()
-        sums = self.world.gather((float(loss), float(right)))
+                correct += (logits.argmax(1) == labels).sum()
+        sums = self.world.gather((float(loss), float(correct)))
         return sum(loss for loss, _ in sums) / len(examples), sum(count for _, count in sums) / len(examples)
 
 
 def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tensor:
-    """Return ``(batch, classes)``, computed with averages in the place of the weights, which do not change."""
+    """Return ``(batch, classes)``, computed with averages in place of the weights, which do not change."""
     if averages is None:
         return state.head(state.extractor(pixels))
 
@@ -147,18 +133,18 @@ def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tens
 @checks_arguments
 @attrs.frozen(kw_only=True)
 class EarlyStopping:
-    """Ends a run when the figure on held-out training images stops improving.
+    """Ends a run when the loss or accuracy on held-out training images stops improving.
 
-    With several tasks the figure is the mean over them: they share modules and steps, so that none can stop alone.
+    With several tasks the mean over them counts: they share modules and steps, so none can stop alone.
 
     Attributes:
-        patience: Evaluations in a row without a better figure after which the run ends.
-        least: Improvement from which on a figure counts as better.
+        patience: Number of evaluations in a row without improvement after which the run ends.
+        least: Smallest change that counts as improvement.
         on: ``"loss"`` (lower is better) or ``"accuracy"`` (higher is better).
         restore: Whether to restore the weights of the best evaluation; else those of the last step stay.
 
     Raises:
-        UsageError: One of them cannot be used.
+        UsageError: A value is invalid.
     """
 
     patience: int = attrs.field(validator=COUNT)
@@ -169,12 +155,14 @@ class EarlyStopping:
 
 @attrs.define(eq=False)
 class Stopper:
-    """The state of early stopping; kept in checkpoints.
+    """The state of early stopping; saved in checkpoints.
 
     Attributes:
-        best: Best figure so far; ``step`` is where it was measured.
+        rule: Rule of early stopping.
+        best: Best mean loss or accuracy so far.
+        step: Step at which it was measured.
         waited: Evaluations since.
-        weights: Modules and averages at ``step``, where they are to be restored.
+        weights: Modules and averages at ``step``, if they are to be restored.
     """
 
     rule: EarlyStopping
@@ -188,11 +176,11 @@ class Stopper:
         """Whether the run is to end."""
         return self.waited >= self.rule.patience
 
-    def see(self, step: int, rows: Sequence[Mapping[str, Any]], weights: Mapping[str, Tensor]) -> None:
-        """Add an evaluation: of the averages where there are any, since those are then published.
+    def add(self, step: int, rows: Sequence[Mapping[str, Any]], weights: Mapping[str, Tensor]) -> None:
+        """Add an evaluation: of the averages if there are any, since those are published.
 
         Args:
-            step: Steps that are done.
+            step: Completed steps.
             rows: Rows of ``Evaluator.measure``, those of averages last.
             weights: Everything that is trained, and its averages, by name.
         """
@@ -213,22 +201,22 @@ class Stopper:
             value.copy_(self.weights[name])
 
     def values(self) -> dict[str, Any]:
-        """Return the JSON values that a checkpoint keeps besides ``weights``."""
+        """Return the JSON values that a checkpoint stores besides ``weights``."""
         return {"best": self.best, "step": self.step, "waited": self.waited}
 
-    def take(
+    def load(
         self, values: Mapping[str, Any], best: Mapping[str, Tensor], weights: Mapping[str, Tensor]
     ) -> None:
-        """Restore the result of ``values`` and the best weights, with the memory layout of those of the run.
+        """Restore the result of ``values`` and the best weights, in the memory layout of the run's.
 
         Args:
-            values: What a checkpoint holds: best result, its step, evaluations since.
+            values: Result of ``values``.
             best: Weights of the best step.
             weights: Weights of the run, by the same names.
         """
         self.best, self.step, self.waited = values["best"], values["step"], values["waited"]
         self.weights = {name: torch.empty_like(weights[name]).copy_(value) for name, value in best.items()}
 
-    def outcome(self, steps: int) -> dict[str, Any]:
-        """Return, for the run's manifest, after how many steps it ended and the step that its weights are of."""
+    def summary(self, steps: int) -> dict[str, Any]:
+        """Return, for the run's manifest, the number of steps and the step of the final weights."""
         return {"steps": steps, "weights_of_step": self.step if self.weights else steps}

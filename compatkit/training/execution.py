@@ -14,7 +14,7 @@ from compatkit.training.step import Step, StepResult
 WARM_UP = 3
 """Steps on a side stream before the capture, as torch requires."""
 Mode = Literal["eager", "compile", "graph", "compile+graph"]
-ExecutionOption = Literal["auto", "eager", "compile", "graph", "compile+graph"]
+ExecutionOption = Literal["auto", Mode]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 

@@ -1,4 +1,4 @@
-"""Select how the steps of a run are executed: which modes are possible, compute the same, and are fastest."""
+"""Select how the steps of a run are executed: the fastest mode that is possible and gives the same results."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from compatkit.training.step import Step
 from compatkit.training.task_loop import TaskLoop
 
 TOLERANCE = {"float32": 1e-4, "bf16": 5e-2}
-"""Largest norm of a difference of all gradients, as a share of their norm."""
+"""Largest norm of the difference between all gradients, as a share of their norm."""
 STEPS = 20
-"""Steps of each task that a trial times, after as many to warm up."""
+"""Steps of each task that a trial times, after as many warm-up steps."""
 WORTH = 0.97
 """A mode must take less than this share of a simpler mode's time to be chosen."""
 SHORT = 60
-"""Seconds; a run that takes less is not compiled."""
+"""Seconds; shorter runs are not compiled."""
 
 
 def select_execution(loop: Loop) -> Execution:
-    """Return how a run is executed: as requested, or the part of that which is possible.
+    """Return how a run is executed: as requested, or the possible part of that.
 
-    Only hooks without side effects are called, and the run does not change. ``"auto"`` times the modes on a GPU; where
-    a trial runs out of memory, steps stay eager.
+    Only hooks without side effects are called, and the run does not change. ``"auto"`` times the modes on a GPU; if a
+    trial runs out of memory, steps stay eager.
 
     Args:
-        loop: Before its first step.
+        loop: Loop before its first step.
     """
     try:
         return _select(loop, loop.settings.execution)
@@ -46,7 +46,7 @@ def select_execution(loop: Loop) -> Execution:
         failure = error
     free_memory(failure)
     loop.zero_grad()
-    return Execution("eager", "there is no memory left to try another way")
+    return Execution("eager", "the memory does not suffice to try another mode")
 
 
 def _select(loop: Loop, option: ExecutionOption) -> Execution:
@@ -61,40 +61,37 @@ def _select(loop: Loop, option: ExecutionOption) -> Execution:
         if device != "cuda":
             return Execution(
                 "eager",
-                f"on {device} a compiled step gains little over {loop.setup.precision.dtype} in this memory format and "
-                "takes half a minute to make; execution='compile' asks for it",
+                f"on {device} compiling gains little over {loop.setup.precision.dtype} in this memory format and "
+                "takes half a minute; execution='compile' requests it",
             )
         if loop.world.size > 1:
-            return Execution("eager", "several processes would each find another way the fastest")
+            return Execution("eager", "several processes could each choose another mode")
         return fastest(loop)
     return possible_execution(loop, option)
 
 
 def possible_execution(loop: Loop, mode: Mode) -> Execution:
-    """Return ``mode``, or the part of it that is possible, with the reason why not the rest.
+    """Return ``mode``, or the possible part of it with the reason.
 
     Args:
         loop: Loop of a prepared run.
         mode: The requested mode.
     """
-    wanted = Execution(mode, "asked for")
+    wanted, refused = Execution(mode, "asked for"), f"{mode} was asked for, but"
     if mixing := [name for name, state in loop.setup.tasks.items() if state.task.mixes]:
-        return Execution(
-            "eager",
-            f"{mode} was asked for, but the images of task {mixing[0]!r} are mixed anew in every step",
-        )
+        return Execution("eager", f"{refused} the images of task {mixing[0]!r} are mixed again in every step")
     compiling = compile_blocker(loop) if wanted.compiles else None
     compiles = wanted.compiles and compiling is None
     capturing = capture_blocker(loop, compiles=compiles) if wanted.captures else None
     blockers = list(filter(None, (compiling, capturing)))
     if not blockers:
         return wanted
-    left: Mode = "compile" if compiles else "graph" if wanted.captures and capturing is None else "eager"
-    return Execution(left, f"{mode} was asked for, but {'; '.join(blockers)}")
+    possible: Mode = "compile" if compiles else "graph" if wanted.captures and capturing is None else "eager"
+    return Execution(possible, f"{refused} {'; '.join(blockers)}")
 
 
 def compile_blocker(loop: Loop) -> str | None:
-    """Return why losses cannot be compiled, with the plugin that prevents it; None where they can.
+    """Return why losses cannot be compiled, with the plugin that prevents it; None if they can.
 
     Runs one forward and backward pass of each task eagerly and compiled, and leaves the run as it was.
     """
@@ -103,26 +100,16 @@ def compile_blocker(loop: Loop) -> str | None:
             if bound.effect != "pure":
                 return (
                     f"compatkit_{hook} of the plugin {bound.instance!r} has the effect {bound.effect!r}; declare "
-                    "@effect('pure') if it takes tensors, gives tensors and does nothing else"
+                    "@effect('pure') if it has no side effects"
                 )
     for instance, balanced in loop.setup.gradients.items():
         if balanced:
             return f"the plugin {instance!r} balances its gradient against the task's in every step"
-    for task_loop in loop.task_loops.values():
-        if task_loop.task.task.recompute_activations:
-            return f"the network of the task {task_loop.task.name!r} recomputes its activations"
-        if draws_random_numbers(loop, task_loop):
-            return (
-                f"the network of the task {task_loop.task.name!r} draws random numbers in training (dropout or the "
-                "like), and would draw others"
-            )
-        if (reason := compile_difference(loop, task_loop)) is not None:
-            return f"task {task_loop.task.name!r}{_recorded(task_loop)}: {reason}"
-    return None
+    return _task_blocker(loop, partial(compile_difference, loop), "which compiling would change")
 
 
 def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
-    """Return why a step cannot be captured, with the plugin that prevents it; None where it can.
+    """Return why a step cannot be captured, with the plugin that prevents it; None if it can.
 
     Captures and replays a step of each task, and leaves the run as it was.
 
@@ -134,26 +121,30 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
     if torch.device(device).type != "cuda":
         return f"a CUDA graph needs a CUDA device, and this run is on {device}"
     if loop.world.size > 1:
-        return "several processes tell one another in every step which gradients they have"
+        return "several processes exchange in every step which gradients they have"
     if loop.settings.optimizer not in CAPTURED:
-        return f"the optimizer {loop.settings.optimizer!r} counts its steps, or takes its rate, outside of the device"
+        return f"the optimizer {loop.settings.optimizer!r} keeps its step count or learning rate on the host"
     for hook in ("losses", "after_backward"):
         for bound in getattr(loop.plugins, hook):
             if bound.effect == "host":
                 return (
-                    f"compatkit_{hook} of the plugin {bound.instance!r} falls into the graph and is a host effect; "
-                    "declare @effect('device') if it changes nothing but tensors on the device"
+                    f"compatkit_{hook} of the plugin {bound.instance!r} would be captured and has the effect 'host'; "
+                    "declare @effect('device') if it changes only tensors on the device"
                 )
     mode = Execution("compile+graph" if compiles else "graph", "on trial")
+    difference = partial(replay_difference, loop, execution=mode)
+    return _task_blocker(loop, difference, "which are seeded for every step")
+
+
+def _task_blocker(loop: Loop, difference: Callable[[TaskLoop], str | None], seeding: str) -> str | None:
+    """Return why the steps of some task cannot be compiled or captured, or None."""
     for task_loop in loop.task_loops.values():
+        network = f"the network of the task {task_loop.task.name!r}"
         if task_loop.task.task.recompute_activations:
-            return f"the network of the task {task_loop.task.name!r} recomputes its activations"
+            return f"{network} recomputes its activations"
         if draws_random_numbers(loop, task_loop):
-            return (
-                f"the network of the task {task_loop.task.name!r} draws random numbers in training, which are seeded "
-                "for every step"
-            )
-        if (reason := replay_difference(loop, task_loop, mode)) is not None:
+            return f"{network} draws random numbers in training (dropout or the like), {seeding}"
+        if (reason := difference(task_loop)) is not None:
             return f"task {task_loop.task.name!r}{_recorded(task_loop)}: {reason}"
     return None
 
@@ -181,7 +172,7 @@ def draws_random_numbers(loop: Loop, task_loop: TaskLoop) -> bool:
 
 
 def compile_difference(loop: Loop, task_loop: TaskLoop) -> str | None:
-    """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None where it agrees.
+    """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None if it agrees.
 
     Args:
         loop: Loop of a prepared run.
@@ -190,22 +181,22 @@ def compile_difference(loop: Loop, task_loop: TaskLoop) -> str | None:
     try:
         expected = _gradients(loop, task_loop, task_loop.objective)
         compiled = _gradients(loop, task_loop, Compiled(task_loop.objective))
-    except Exception as error:  # whatever a compiler raises: the run goes on without it
-        return f"torch.compile does not take the step ({_first_line(error)})"
+    except Exception as error:  # any error of the compiler: the run continues without it
+        return f"torch.compile cannot compile the step ({_first_line(error)})"
     return _difference(loop, expected, compiled, "compiled gradients")
 
 
 def replay_difference(loop: Loop, task_loop: TaskLoop, execution: Execution) -> str | None:
-    """Return how a replayed step updates weights differently, or why it cannot be captured; None where it agrees.
+    """Return how a replayed step updates weights differently, or why it cannot be captured; None if it agrees.
 
     Args:
-        loop: Before its first step.
-        task_loop: Whose step is tried, on one batch, from the same weights.
-        execution: With the capture to try; the step is compiled both times, or neither.
+        loop: Loop before its first step.
+        task_loop: Loop of the task whose step is tried, on one batch, from the same weights.
+        execution: Mode to try; the step is compiled both times, or neither.
     """
     before, previous = [weight.detach().double() for weight in task_loop.trainable], loop.execution
 
-    def moves(step: Callable[[list[Step]], object]) -> list[Tensor]:
+    def updates(step: Callable[[list[Step]], object]) -> list[Tensor]:
         task_loop.resolve(0, compiles=execution.compiles)
         with loop.untouched():
             step([loop.begin(task_loop, 0)])
@@ -216,15 +207,15 @@ def replay_difference(loop: Loop, task_loop: TaskLoop, execution: Execution) -> 
         Captured(partial(loop.train_step, task_loop), loop.untouched, steps).replay(steps)
 
     try:
-        expected = moves(partial(loop.train_step, task_loop))
+        expected = updates(partial(loop.train_step, task_loop))
         loop.set_execution(execution)
-        observed = moves(replayed)
-    except Exception as error:  # whatever a capture raises: the run goes on without it
+        observed = updates(replayed)
+    except Exception as error:  # any error of the capture: the run continues without it
         return f"the step cannot be captured ({_first_line(error)})"
     finally:
         loop.set_execution(previous)
         task_loop.resolve(0)
-    return _difference(loop, expected, observed, "a replayed step moves weights that")
+    return _difference(loop, expected, observed, "weight updates of a replayed step")
 
 
 def _first_line(error: Exception) -> str:
@@ -232,12 +223,12 @@ def _first_line(error: Exception) -> str:
 
 
 def _difference(loop: Loop, expected: list[Tensor], observed: list[Tensor], what: str) -> str | None:
-    """Return how far tensors are apart where this is more than rounding explains; None where it is not."""
+    """Return how far tensors are apart if this is more than rounding explains; else None."""
     scale = torch.stack([tensor.norm() for tensor in expected]).norm()
     differences = [left - right for left, right in zip(expected, observed, strict=True)]
     difference = torch.stack([tensor.norm() for tensor in differences]).norm()
-    share, most = float(difference / scale.clamp(min=1e-30)), TOLERANCE[loop.setup.precision.dtype]
-    return None if share <= most else f"{what} differ by {share:.1e} of their norm, more than {most:.0e}"
+    share, limit = float(difference / scale.clamp(min=1e-30)), TOLERANCE[loop.setup.precision.dtype]
+    return None if share <= limit else f"{what} differ by {share:.1e} of their norm, more than {limit:.0e}"
 
 
 def _gradients(loop: Loop, task_loop: TaskLoop, forward: Callable[..., Outcome]) -> list[Tensor]:
@@ -250,18 +241,17 @@ def _gradients(loop: Loop, task_loop: TaskLoop, forward: Callable[..., Outcome])
 def fastest(loop: Loop) -> Execution:
     """Return the fastest mode of those that compute the same; the run is restored afterwards.
 
-    Modes are tried from the simplest on. Two trials of the same run may choose different modes, as times differ.
+    Modes are tried in order of complexity. Two trials of the same run may choose different modes, as times differ.
     """
     plugins = loop.plugins
     for bound in (*plugins.views, *plugins.losses, *plugins.after_backward):
         if bound.effect == "host":
-            return Execution(
-                "eager", f"a trial would call the plugin {bound.instance!r}, whose effect is 'host'"
-            )
+            reason = f"a trial would call the plugin {bound.instance!r}, whose effect is 'host'"
+            return Execution("eager", reason)
     best, least, reasons = Execution("eager", ""), _seconds(loop, "eager"), []
     for mode in MODES[1:]:
         if mode.startswith("compile") and least * loop.settings.steps < SHORT:
-            reasons.append(f"{mode} would take longer to make than it could save")
+            reasons.append(f"{mode} would take longer to compile than it could save")
             continue
         candidate = possible_execution(loop, mode)
         if candidate.mode != mode:
@@ -270,7 +260,7 @@ def fastest(loop: Loop) -> Execution:
         seconds = _seconds(loop, mode)
         if seconds < WORTH * least:
             best, least = candidate, seconds
-    reason = f"the fastest of those that were possible, in a trial of {STEPS} steps"
+    reason = f"the fastest possible mode in a trial of {STEPS} steps"
     return Execution(best.mode, "; ".join([reason, *reasons]))
 
 

@@ -1,9 +1,9 @@
-"""Further views of a batch for regularizers: one pass of the extractor for all views, or a pass for each.
+"""Extra views of a batch for regularizers: one pass of the extractor for all views, or a pass for each.
 
 A pass over four views in one batch launches a quarter of the operations, but batch normalization would take the
 statistics of all of them together, which gives other gradients, and would update its buffers with views that are never
 evaluated. In ``Viewwise``, every call of ``F.batch_norm`` normalizes view by view, whichever module makes it: torch's
-layers, timm's with activation, traced graphs. No module is changed, so that none has to be changed back.
+layers, timm's with activation, traced graphs. Modules are not changed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ from compatkit.training.task_state import TaskState
 ViewBatchingOption = Literal["auto", "fused", "separate"]
 VIEW_BATCHING_OPTIONS: tuple[ViewBatchingOption, ...] = ("auto", "fused", "separate")
 TRIED = 4
-"""Images a view, to try whether an extractor keeps views apart."""
-
-
+"""Images per view in the test of whether an extractor keeps views apart."""
 CLOSE = 1e-3
 """Largest difference between features of one pass and of separate passes, as a share of the largest feature."""
 
 
 class Viewwise(TorchFunctionMode):
-    """Within it, batches are ``views`` equal parts one after the other, and are normalized part by part."""
+    """Mode in which batches are ``views`` equal parts one after the other, each normalized by itself."""
 
     def __init__(self, views: int) -> None:
         """See the class."""
@@ -66,7 +64,7 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Compute ``F.batch_norm``, which takes the same arguments, view by view."""
-    if not training:  # stored statistics know no batch
+    if not training:  # stored statistics do not depend on the batch
         return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if torch.compiler.is_compiling():
         running = None if running_mean is None or running_var is None else (running_mean, running_var)
@@ -105,10 +103,10 @@ def _reduced(
 
 
 def mixing_reason(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
-    """Return why one pass would mix the views of an extractor; None where it keeps them apart.
+    """Return why one pass would mix the views of an extractor; None if it keeps them apart.
 
     Args:
-        extractor: Tried in evaluation mode, but for batch normalization; left as it was.
+        extractor: Run in evaluation mode, except batch normalization; restored afterwards.
         shape: Shape of a batch of images, ``(batch, channels, height, width)``.
     """
     for name, module in extractor.named_modules():
@@ -122,7 +120,7 @@ def mixing_reason(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
         with Viewwise(2):
             together = extractor(images)
     if float((apart - together).abs().max()) > CLOSE * float(apart.abs().max()):
-        return "features of images depend on the others in their batch in a way of their own"
+        return "features of images depend on the other images in the batch"
     return None
 
 
@@ -130,7 +128,7 @@ def record_mixing_reason(recorder: Recorder, shape: tuple[int, ...]) -> str | No
     """Return why the records of a batch cannot be taken from a pass of several views, or None.
 
     Args:
-        recorder: Knows afterwards which tensors have a row for each image.
+        recorder: Recorder; afterwards its notes state which tensors have a row for each image.
         shape: Shape of an image, ``(channels, height, width)``.
     """
     images = recorder.images(2 * IMAGES, shape)
@@ -143,28 +141,29 @@ def record_mixing_reason(recorder: Recorder, shape: tuple[int, ...]) -> str | No
             return f"the layer {name!r} is called more often for more images"
         for call, twice in zip(calls, both[name], strict=True):
             if not all(map(_begins, call[:2], twice[:2])):
-                return f"the rows of what is recorded of the layer {name!r} are not those of the images"
+                return f"the recorded rows of the layer {name!r} do not correspond to images"
             recorder.notes[name].rows = call[0].shape != twice[0].shape, call[1].shape != twice[1].shape
     return None
 
 
 def _begins(first: Tensor, second: Tensor) -> bool:
-    """Return whether ``second`` is ``first``, or has as many rows again behind it."""
-    if first.shape != second.shape and (
-        not first.dim() or second.shape != (2 * len(first), *first.shape[1:])
-    ):
+    """Return whether ``second`` is ``first``, or ``first`` followed by as many rows."""
+    doubled = first.dim() > 0 and second.shape == (2 * len(first), *first.shape[1:])
+    if first.shape != second.shape and not doubled:
         return False
-    most = float(first.detach().abs().max()) if first.numel() else 0.0
-    return not first.numel() or float((first - second[: len(first)]).detach().abs().max()) <= CLOSE * most
+    if not first.numel():
+        return True
+    difference = float((first - second[: len(first)]).detach().abs().max())
+    return difference <= CLOSE * float(first.detach().abs().max())
 
 
 @attrs.frozen
 class ViewBatching:
-    """In how many passes an extractor sees the batch and its further views.
+    """Number of passes in which an extractor sees the batch and its extra views.
 
     Attributes:
-        fused: All in one, each view with batch statistics of its own; or one pass for each.
-        reason: Why.
+        fused: Whether all views share one pass, each with batch statistics of its own; else each has its own pass.
+        reason: Reason for the choice.
     """
 
     fused: bool
@@ -176,21 +175,19 @@ class ViewBatching:
         return "fused" if self.fused else "separate"
 
 
-SEPARATE = ViewBatching(False, "no plugin asks for further views")
-
-
+SEPARATE = ViewBatching(False, "no plugin requests extra views")
 _RECOMPUTED = "activations are recomputed, and recomputation cannot tell the views apart"
 
 
 def choose_view_batching(
     option: ViewBatchingOption, state: TaskState, device: str, recorder: Recorder | None = None
 ) -> ViewBatching:
-    """Choose for a task.
+    """Choose between one pass and separate passes for a task.
 
     Args:
-        option: The setting ``passes`` of the trainer.
+        option: Setting ``passes`` of the trainer.
         state: State of the task.
-        device: Where it runs.
+        device: Device of the run.
         recorder: Recorder of the task, where some of its layers are recorded.
 
     Raises:
@@ -200,13 +197,11 @@ def choose_view_batching(
         return ViewBatching(False, "asked for")
     if state.task.recompute_activations and option == "auto":
         return ViewBatching(False, _RECOMPUTED)
-    kind = torch.device(device).type
+    kind, recomputes = torch.device(device).type, state.task.recompute_activations
     if option == "auto" and kind != "cuda":
         return ViewBatching(False, f"on {kind} one pass gains nothing over several")
     image = len(state.data.mean), *state.data.size
-    reason = (
-        _RECOMPUTED if state.task.recompute_activations else mixing_reason(state.extractor, (TRIED, *image))
-    )
+    reason = _RECOMPUTED if recomputes else mixing_reason(state.extractor, (TRIED, *image))
     if reason is None and recorder is not None:
         reason = record_mixing_reason(recorder, image)
     if reason is None:
@@ -221,11 +216,11 @@ def choose_view_batching(
 
 @attrs.frozen(eq=False)
 class ExtraViews:
-    """The further views of one task's batches.
+    """The extra views of one task's batches.
 
     Attributes:
-        wanted: The hooks that ask for them.
-        counts: How many each asks for.
+        wanted: Hooks that request them.
+        counts: Number of views of each hook.
         fused: Whether the extractor sees them in the pass of the batch.
     """
 
@@ -235,7 +230,7 @@ class ExtraViews:
 
     @classmethod
     def of(cls, hooks: Sequence[Bound], size: tuple[int, int], fused: bool) -> ExtraViews:
-        """Find out how many views each hook gives, and leave out those that give none.
+        """Count the views of each hook, and leave out hooks without any.
 
         Args:
             hooks: Plugins' ``compatkit_further_views``.
@@ -243,33 +238,28 @@ class ExtraViews:
             fused: Whether further views pass the extractor together with the batch.
         """
         counts = {hook: len(hook.call(torch.zeros(1, 1, *size, dtype=torch.int64))) for hook in hooks}
-        hook_counts = {hook: count for hook, count in counts.items() if count}
-        return cls(tuple(hook_counts), tuple(hook_counts.values()), fused)
+        wanted = tuple(hook for hook in hooks if counts[hook])
+        return cls(wanted, tuple(counts[hook] for hook in wanted), fused)
 
     def __len__(self) -> int:
-        """Return how many views there are besides the batch itself."""
+        """Return the number of views besides the batch itself."""
         return sum(self.counts)
 
     def make(self, images: Tensor) -> list[Tensor]:
-        """Return all further views of ``images``, or of anything that stands for their pixels.
-
-        Returns:
-            One tensor a view, each in the shape of ``images``.
-        """
+        """Return all extra views of ``images``, or of a tensor of pixel positions, each in its shape."""
         return [view for bound in self.wanted for view in bound.call(images)]
 
     def unchecked(self) -> ExtraViews:
-        """Return the same without checks of what plugins return, for a compiler."""
-        return attrs.evolve(
-            self, wanted=tuple(attrs.evolve(bound, call=bound.function) for bound in self.wanted)
-        )
+        """Return the same without checks of plugins' return values, for a compiler."""
+        wanted = tuple(attrs.evolve(bound, call=bound.function) for bound in self.wanted)
+        return attrs.evolve(self, wanted=wanted)
 
     def seen(self, extractor: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, list[Tensor]]]:
         """Run the extractor on a batch, and on its further views where that is one pass.
 
         Args:
             extractor: Extractor of the task.
-            batch: With its stacked views, if they were gathered with it.
+            batch: Batch, with its stacked views if they were gathered with it.
 
         Returns:
             Features of the batch, and of the further views by the instance that asks for them; empty if not fused.

@@ -1,8 +1,8 @@
-"""Check that every parameter that a loss reaches is trained in its step: other gradients would be lost silently.
+"""Check that every parameter that a loss depends on is trained in its step; its gradient would be lost silently.
 
-A plugin that makes a module and forgets to hand it to the run would otherwise train everything but that module,
-silently. The graph of the loss is followed in the first step of each set of active plugins and in steps 1, 2, 4, 8,
-...; no tensor is read. Gradients of another task's network are looked for after each backward pass.
+A plugin that creates a module and forgets to register it with the run would otherwise train everything except that
+module. The graph of the loss is followed in the first step of each set of active plugins and in steps 1, 2, 4, 8, ...;
+no tensor is read. Gradients of another task's network are checked after each backward pass.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from compatkit.plugins import Member, RunPlugins
 from compatkit.plugins.calls import Bound
 
 
-def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Member]) -> None:
+def check_all_trained(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Member]) -> None:
     """Raise if a loss has gradients for a parameter that is not trained.
 
     Args:
         loss: Loss of a step, with its graph.
         trained: Parameters that optimizers update, or that a task keeps frozen.
-        members: The plugins of the run.
+        members: Plugins of the run.
 
     Raises:
         PluginError: Names the plugin and its parameter.
@@ -38,7 +38,7 @@ def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Membe
         for name, tensor in _tensors_of(member.instance):
             if id(tensor) in strays:
                 raise member.owner.error(_untrained(f"the parameter {name!r}", tensor), "compatkit_set_up")
-    # A plain tensor that no plugin keeps lives for this step only; a parameter is there to be trained.
+    # A plain tensor that no plugin keeps exists in this step only; a parameter is meant to be trained.
     for stray in strays.values():
         if isinstance(stray, nn.Parameter):
             message, hook = _untrained("a parameter that it does not keep", stray), "compatkit_set_up"
@@ -55,27 +55,27 @@ def cross_task_error(
     other: str,
     parameters: Iterable[Tensor],
 ) -> PluginError:
-    """Return the error for gradients of another task's network, which a step of this task would not update.
+    """Return the error for gradients of another task's network, which a step of this task would not apply.
 
     Args:
-        losses: Regularizers that are active in the step; each is called again, to find the culprit.
-        after_backward: Those with a hook after the backward pass, which may have set the gradients where no loss did.
-        step: After its backward pass.
+        losses: Regularizers that are active in the step; each is called again to find the cause.
+        after_backward: Hooks after the backward pass, which may have set the gradients if no loss did.
+        step: Step after its backward pass.
         other: Name of the other task.
         parameters: Trained parameters of its network.
     """
     parameter_ids = {id(parameter) for parameter in parameters}
-    reaching = [bound.instance for bound in losses if _reaches(bound, step, parameter_ids)]
+    causing = [bound.instance for bound in losses if _depends_on(bound, step, parameter_ids)]
     setting = [bound.instance for bound in after_backward if step.number in bound.phase]
-    names = reaching or setting or [bound.instance for bound in losses]
+    names = causing or setting or [bound.instance for bound in losses]
     subjects = " or ".join(map(repr, names)) or "of this run"
-    source = "compatkit_after_backward sets" if setting and not reaching else "a loss has"
+    source = "compatkit_after_backward sets" if setting and not causing else "a loss has"
     return PluginError(
         f"Plugin {subjects}: in step {step.number} of task {step.task.name!r} {source} a gradient for the network of "
-        f"task {other!r}, which moves in its own steps only, so that this gradient would be lost. Detach what comes "
-        f"from the other network, and give the same loss in the steps of {other!r}, where it moves that one.",
+        f"task {other!r}, which only its own steps update. Detach tensors of the other network, and return the same "
+        f"loss in the steps of {other!r}.",
         plugin=names[0] if len(names) == 1 else None,
-        hook=source.split()[0] if setting and not reaching else "compatkit_losses",
+        hook=source.split()[0] if setting and not causing else "compatkit_losses",
     )
 
 
@@ -83,9 +83,9 @@ def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: 
     """Raise if hooks after a step left gradients: the next step would add them to its own.
 
     Args:
-        parameters: All that are trained.
+        parameters: All trained parameters.
         plugins: Plugins of the run.
-        step: After its hooks.
+        step: Step after its hooks.
 
     Raises:
         PluginError: Names the plugins with such hooks.
@@ -100,16 +100,16 @@ def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: 
     names = list(dict.fromkeys(name for instances in active.values() for name in instances))
     called = [hook for hook, instances in active.items() if instances]
     raise PluginError(
-        f"Plugin {' or '.join(map(repr, names))}: after step {step.number} of task {step.task.name!r} parameters of "
-        f"the run hold gradients that {' or '.join(called)} left, which the next step would add to its own. Compute "
-        "gradients with torch.autograd.grad, or set them to None before the hook returns.",
+        f"Plugin {' or '.join(map(repr, names))}: {' or '.join(called)} left gradients after step {step.number} of "
+        f"task {step.task.name!r}, which the next step would add to its own. Use torch.autograd.grad, or set them to "
+        "None.",
         plugin=names[0] if len(names) == 1 else None,
         hook=called[0] if len(called) == 1 else None,
     )
 
 
-def _reaches(bound: Bound, step: StepLike, parameter_ids: set[int]) -> bool:
-    """Return whether a plugin's losses of a step reach any of these parameters."""
+def _depends_on(bound: Bound, step: StepLike, parameter_ids: set[int]) -> bool:
+    """Return whether a plugin's losses of a step depend on any of these parameters."""
     try:
         with torch.enable_grad():
             leaves = [leaf for loss in bound.function(step).values() for leaf in _leaves(loss)]
@@ -120,14 +120,14 @@ def _reaches(bound: Bound, step: StepLike, parameter_ids: set[int]) -> bool:
 
 def _untrained(what: str, parameter: Tensor) -> str:
     return (
-        f"the loss reaches {what}, of shape {tuple(parameter.shape)}, and no optimizer moves it, so that it would stay "
-        "as it is. In compatkit_set_up, hand its module to setup.own(name, module) and use what that returns; or set "
+        f"the loss depends on {what}, of shape {tuple(parameter.shape)}, which no optimizer updates. In "
+        "compatkit_set_up, register its module with setup.own(name, module) and use the returned module; or set "
         "requires_grad_(False)."
     )
 
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
-    """Yield the leaf tensors that a backward pass from ``loss`` gives gradients to."""
+    """Yield the leaf tensors that a backward pass from ``loss`` computes gradients for."""
     seen, waiting = set(), [loss.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -141,7 +141,7 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
 
 
 def _tensors_of(plugin: object) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that a plugin holds, with their paths among its attributes."""
+    """Yield the tensors in a plugin's attributes, with their paths."""
     state = object.__getstate__(plugin)  # instance attributes, those in slots too
     for part in state if isinstance(state, tuple) else (state,):
         yield from _inside("", part or {})

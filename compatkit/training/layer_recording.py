@@ -1,11 +1,11 @@
-"""Layer records: the input and output of layers in the target pass of a step, for the plugins that ask for them.
+"""Layer records: input and output of layers in the target pass of a step, for the plugins that request them.
 
-A forward hook on each requested layer notes its input and output while the objective runs the network on the batch, and
-at no other time. Hooks are in place only in steps in which a plugin that requested them is active.
+A forward hook on each requested layer records its input and output while the objective runs the network on the batch,
+and at no other time. Hooks are in place only in steps in which a plugin that requested them is active.
 
-A later write in place would change a recorded tensor. Activations with ``inplace=True`` therefore work on a copy while
-layers are recorded. Other writes are found before the first step by a dry run, since torch counts the writes into every
-tensor; tensors that are overwritten there are copied in each step.
+A later in-place write would change a recorded tensor. Activations with ``inplace=True`` therefore work on a copy while
+layers are recorded. Other in-place writes are found before the first step by a dry run, since torch counts the writes
+into every tensor; tensors that are overwritten there are copied in each step.
 """
 
 from __future__ import annotations
@@ -46,36 +46,37 @@ Layers = Mapping[str, Sequence[LayerCall]]
 NOTHING: Layers = {}
 
 
+@attrs.define(eq=False)
 class Pass:
-    """Whether the target pass of a task is running; shared by the notes of all its layers."""
+    """State of the target pass of a task: whether it is running, and with gradients; shared by all its layers."""
 
-    def __init__(self) -> None:
-        self.open = False
-        self.gradients = False
+    open: bool = False
+    gradients: bool = False
 
 
+@attrs.define(eq=False)
 class Notes:
-    """The calls of one layer since the pass began; the layer holds it as ``_layer_notes``.
+    """The calls of one layer since the pass began; the layer has it as ``_layer_notes``.
 
     Attributes:
-        name: Path of the layer in the whole network.
-        during: The pass to record.
-        calls: In their order.
-        copied: For input and output, whether the tensor is overwritten later and must be copied.
-        rows: For input and output, whether its first dimension is the batch.
+        name: Path of the layer in the complete network.
+        during: Pass to record.
+        calls: Calls in order.
+        copied: Whether input and output are overwritten later and must be copied.
+        rows: Whether the first dimension of input and output is the batch.
     """
 
-    def __init__(self, name: str, during: Pass) -> None:
-        self.name, self.during = name, during
-        self.calls: list[LayerCall] = []
-        self.copied: tuple[bool, bool] = (False, False)
-        self.rows: tuple[bool, bool] = (True, True)
+    name: str
+    during: Pass
+    calls: list[LayerCall] = attrs.field(factory=list)
+    copied: tuple[bool, bool] = (False, False)
+    rows: tuple[bool, bool] = (True, True)
 
     def add(self, layer: nn.Module, input: Any, output: Any) -> None:
         """Record a call.
 
         Args:
-            layer: The module that was called.
+            layer: Module that was called.
             input: Its first argument.
             output: Its result.
 
@@ -83,23 +84,17 @@ class Notes:
             UsageError: The call cannot be recorded.
         """
         if not isinstance(input, Tensor) or not isinstance(output, Tensor):
-            raise UsageError(
-                f"The layer {self.name!r} cannot be recorded: it takes {type_of(input)} and gives "
-                f"{type_of(output)}, not one tensor each. Ask for layers inside of it.",
-                subject=self.name,
-            )
+            taken, given = type_of(input), type_of(output)
+            remedy = f"it takes {taken} and gives {given}, not one tensor each. Request layers inside it."
+            raise unrecordable(self.name, remedy)
         if self.during.gradients and not torch.is_grad_enabled():
-            raise UsageError(
-                f"The layer {self.name!r} cannot be recorded: the network runs it without gradients, as reentrant "
-                "gradient checkpointing does. Use timm's set_grad_checkpointing(), or torch.utils.checkpoint with "
-                "use_reentrant=False.",
-                subject=self.name,
+            raise unrecordable(
+                self.name,
+                "the network runs it without gradients, as reentrant gradient checkpointing does. Use timm's "
+                "set_grad_checkpointing(), or torch.utils.checkpoint with use_reentrant=False.",
             )
-        if self.copied[0]:
-            input = input.clone()
-        if self.copied[1]:
-            output = output.clone()
-        self.calls.append(LayerCall(input, output, layer))
+        input = input.clone() if self.copied[0] else input
+        self.calls.append(LayerCall(input, output.clone() if self.copied[1] else output, layer))
 
     def narrow(self, views: int) -> None:
         """Keep only the batch's rows of each call: the first of ``views`` equal parts of one pass."""
@@ -113,15 +108,25 @@ class Notes:
         ]
 
 
+def unrecordable(name: str, reason: str) -> UsageError:
+    """Return the error for a layer that cannot be recorded.
+
+    Args:
+        name: Name of the layer.
+        reason: Reason and remedy.
+    """
+    return UsageError(f"The layer {name!r} cannot be recorded: {reason}", subject=name)
+
+
 def _note(module: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> None:
-    """Forward hook of every recorded layer: one function for all, which compiled graphs of other tasks share."""
+    """Record a call, as forward hook of every recorded layer; one function, which compiled graphs share."""
     notes: Notes = module._layer_notes  # type: ignore[assignment]
     if notes.during.open:
         notes.add(module, first_of(arguments, keywords), output)
 
 
 def first_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-    """Return the first argument of a call, None where there is none.
+    """Return the first argument of a call; None if there is none.
 
     Args:
         arguments: Positional arguments of the call.
@@ -130,23 +135,20 @@ def first_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     return arguments[0] if arguments else next(iter(keywords.values()), None)
 
 
+@attrs.frozen(eq=False)
 class LayerRecording:
     """The layers of one task that are recorded in some of its steps.
 
     Attributes:
-        names: By instance, the layers that it requested.
-        notes: By layer; a layer with several names has one.
-        aliases: From every name of a layer to the one under which its notes are kept.
+        names: Requested layers by instance.
+        notes: Notes by layer; a layer with several names has one.
+        aliases: For every name of a layer, the key of its notes.
     """
 
-    def __init__(
-        self,
-        names: Mapping[str, tuple[str, ...]],
-        notes: Mapping[str, Notes],
-        aliases: Mapping[str, str],
-        during: Pass,
-    ) -> None:
-        self.names, self.notes, self.aliases, self._during = names, notes, aliases, during
+    names: Mapping[str, tuple[str, ...]]
+    notes: Mapping[str, Notes]
+    aliases: Mapping[str, str]
+    _during: Pass
 
     def begin(self) -> None:
         """Start to record."""
@@ -177,19 +179,19 @@ class LayerRecording:
 
 
 def _submodules(part: nn.Module, name: str) -> list[nn.Module]:
-    """Return the module of that path, if a part has it."""
+    """Return the module of that path, or an empty list."""
     return [module for path, module in part.named_modules(remove_duplicate=False) if name and path == name]
 
 
 @attrs.define(eq=False)
 class Recorder:
-    """Layers of one task that plugins requested, and the hooks that do it.
+    """Layers of one task that plugins requested, and their hooks.
 
     Attributes:
         extractor: Extractor of the task.
         head: Its head.
-        idle: Name of the task if its head does not run, for lack of labels; else None.
-        requested: By instance, names of layers.
+        idle: Name of the task if it has no labels, so that its head does not run; else None.
+        requested: Names of layers by instance.
     """
 
     extractor: nn.Module
@@ -216,10 +218,10 @@ class Recorder:
             if not self.modules(name):
                 raise UnknownName(self._unknown(name), subject=name)
             if self.idle is not None and not _submodules(self.extractor, name):
-                raise UsageError(
-                    f"The layer {name!r} cannot be recorded: it lies in the head of task {self.idle!r}, which has no "
-                    "labels, so that its head does not run. Ask for layers of the extractor.",
-                    subject=name,
+                raise unrecordable(
+                    name,
+                    f"it belongs to the head of task {self.idle!r}, which has no labels, so its head does not run. "
+                    "Request layers of the extractor.",
                 )
         self.requested[instance] = tuple(dict.fromkeys((*self.requested.get(instance, ()), *wanted)))
 
@@ -235,8 +237,8 @@ class Recorder:
                 self._notes.setdefault(name, Notes(name, self._during))
         return self._notes
 
-    def follow(self, instances: Iterable[str]) -> LayerRecording | None:
-        """Record the layers that these instances requested, and no others; return None where there are none."""
+    def record(self, instances: Iterable[str]) -> LayerRecording | None:
+        """Record the layers that these instances requested, and no others; return None if there are none."""
         self.close()
         names = {instance: self.requested[instance] for instance in instances if instance in self.requested}
         if not any(names.values()):
@@ -278,7 +280,7 @@ class Recorder:
         return known_name
 
     def dry_run(self, shape: tuple[int, ...], precision: Precision) -> None:
-        """Run a few images through the network to find the recorded tensors that are overwritten, and copy those.
+        """Find recorded tensors that the network overwrites, by a run on a few images, and copy those from now on.
 
         Args:
             shape: Shape of an image, ``(channels, height, width)``.
@@ -298,14 +300,10 @@ class Recorder:
             input, version = entered.pop()
             notes: Notes = module._layer_notes  # type: ignore[assignment]
             if isinstance(input, Tensor) and input._version != version:
-                raise UsageError(
-                    f"The layer {notes.name!r} cannot be recorded: it writes into its own input. Ask for layers inside "
-                    "of it.",
-                    subject=notes.name,
-                )
+                raise unrecordable(notes.name, "it writes into its own input. Request layers inside it.")
             if isinstance(input, Tensor) and isinstance(output, Tensor):
                 counted.extend(
-                    (notes, place, tensor, tensor._version) for place, tensor in enumerate((input, output))
+                    (notes, side, each, each._version) for side, each in enumerate((input, output))
                 )
 
         images = self.images(IMAGES, shape)
@@ -316,19 +314,19 @@ class Recorder:
                 hooks.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
                 hooks.callback(module.register_forward_hook(after).remove)
             self.calls(images, self.extractor, self.head)
-        for notes, place, tensor, version in counted:
+        for notes, side, tensor, version in counted:
             if tensor._version != version:
-                notes.copied = (True, notes.copied[1]) if place == 0 else (notes.copied[0], True)
+                notes.copied = (True, notes.copied[1]) if side == 0 else (notes.copied[0], True)
 
     def images(self, count: int, shape: tuple[int, ...]) -> Tensor:
-        """Return noise to try the network with, ``(count, *shape)``.
+        """Return noise images, ``(count, *shape)``.
 
         Args:
-            count: Images.
+            count: Number of images.
             shape: Shape of one image.
 
         Returns:
-            On the device of the extractor; always the same numbers.
+            The same numbers every time, on the device of the extractor.
         """
         first = next(self.extractor.parameters(), torch.empty(0))
         draw = torch.Generator().manual_seed(0)
@@ -339,9 +337,9 @@ class Recorder:
 
         Args:
             images: Input of the first part.
-            parts: Called one after the other.
+            parts: Modules to call one after the other.
         """
-        recording = self.follow(self.requested)
+        recording = self.record(self.requested)
         if recording is None:
             return {}
         recording.begin()
@@ -357,7 +355,7 @@ class Recorder:
         buffers = [(buffer, buffer.detach().clone()) for part in parts for buffer in part.buffers()]
         try:
             with preserved(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a network may warn in each of its steps, where it belongs
+                warnings.simplefilter("ignore")  # the steps of the run repeat the warnings
                 yield
         finally:
             self.close()
@@ -368,9 +366,7 @@ class Recorder:
                     buffer.copy_(before)
 
     def _unknown(self, name: object) -> str:
-        known = dict.fromkeys(
-            path for part in (self.extractor, self.head) for path, _ in part.named_modules() if path
-        )
-        close = near(name, known, 3, 0.5)
+        parts = self.extractor, self.head
+        close = near(name, [path for part in parts for path, _ in part.named_modules() if path], 3, 0.5)
         hint = f"Did you mean {', '.join(map(repr, close))}?" if close else "Use names of its state dict."
         return f"The network has no layer {name!r} that could be recorded. {hint}"

@@ -17,7 +17,7 @@ from compatkit.plugins import RunPlugins
 from compatkit.training.batches.loaders import seeded
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.execution import EAGER, Captured, Execution
-from compatkit.training.gradient_checks import check_no_gradients, check_reach, cross_task_error
+from compatkit.training.gradient_checks import check_all_trained, check_no_gradients, cross_task_error
 from compatkit.training.optim import (
     CAPTURED,
     PAPERS,
@@ -194,7 +194,7 @@ class Loop:
         task_loop = self.task_loops[task.name]
         step, result = self.work(task_loop, number, reports)
         if self.averages is not None:
-            self.averages.follow(task.name, number)
+            self.averages.update(task.name, number)
         step.result = result
         self.mark("rest")
         for call in task_loop.after_step:
@@ -339,11 +339,11 @@ class Loop:
         self.mark("forward")
         if not total.requires_grad:
             raise without_gradient(step)
-        if step.number >= task_loop.next_reach_check:
+        if step.number >= task_loop.next_gradient_check:
             parts = [part for state in self.setup.tasks.values() for part in (state.extractor, state.head)]
             trained = [*self.trainable, *(parameter for part in parts for parameter in part.parameters())]
-            check_reach(total, trained, self.plugins.members)
-            task_loop.next_reach_check = 1 << step.number.bit_length()
+            check_all_trained(total, trained, self.plugins.members)
+            task_loop.next_gradient_check = 1 << step.number.bit_length()
         if task_loop.accumulation_steps > 1:
             total = total / task_loop.accumulation_steps
         with explaining(step, task_loop.objective.losses):

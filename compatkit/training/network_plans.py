@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
@@ -21,10 +21,10 @@ from compatkit.training.task import Rest, Task
 
 
 def with_weights(task: Task) -> tuple[Task, InputSpec | None]:
-    """Return a task whose weights are a file, built for the images that its folder states, and these images.
+    """Return a task whose weights are a local file, with the images that the file's folder states, or None.
 
     Args:
-        task: As the user made it.
+        task: Task of the user.
 
     Raises:
         UsageError: The weights are of another architecture, or of images that no contract describes.
@@ -38,27 +38,27 @@ def with_weights(task: Task) -> tuple[Task, InputSpec | None]:
         return attrs.evolve(task, weights=located.path), None
     if located.architecture != wanted or not BUILDERS[task.builder].like_timm:
         raise UsageError(
-            f"Task {task.name!r} is to be a {wanted} of {task.builder}, and its weights {task.weights} are of a "
-            f"{located.architecture} of timm, as their config.json says. Name that model, or other weights.",
+            f"Task {task.name!r} has the model {wanted} of {task.builder}, but its weights {task.weights} are of "
+            f"timm's {located.architecture}, as their config.json says. Change the model or the weights.",
             subject=task.name,
         )
     if images.crop_mode not in ("center", "squash"):
         raise UsageError(
-            f"Task {task.name!r}: config.json of {task.weights} crops images by {images.crop_mode!r}; a contract "
-            "describes 'center' and 'squash'. Write one of them there.",
+            f"Task {task.name!r}: config.json of {task.weights} has crop_mode {images.crop_mode!r}; only 'center' and "
+            "'squash' are supported. Write one of them there.",
             subject=task.name,
         )
-    stated = task.normalize or {"mean": images.mean, "std": images.std}
+    normalize = task.normalize or {"mean": images.mean, "std": images.std}
     kwargs, size = {**located.kwargs, **task.kwargs}, task.size or images.size
-    return attrs.evolve(task, weights=located.path, kwargs=kwargs, size=size, normalize=stated), images
+    return attrs.evolve(task, weights=located.path, kwargs=kwargs, size=size, normalize=normalize), images
 
 
 def plan_task(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
     """Return where the network of a task is cut, and the preprocessing of its images.
 
     Args:
-        task: Its weights as ``with_weights`` gives them.
-        images: What the folder of its weights states, or None.
+        task: Task whose weights ``with_weights`` has located.
+        images: Images that the folder of its weights states, or None.
 
     Raises:
         CutError: Several tensors cross the cut.
@@ -74,31 +74,22 @@ def plan_task(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
     _check_crossing(task, planned)
     size = task.size or planned.input.size
     planned = to_width(task, planned, channels, size)
-    data = Data(
-        size,
-        "L" if channels == 1 else "RGB",
-        (),
-        (),
-        labels=tuple(label(name) for name in task.data.train.classes),
-    )
+    labels = tuple(map(label, task.data.train.classes))
+    data = Data(size, "L" if channels == 1 else "RGB", (), (), labels=labels)
     if (
         task.data.train.size is None
-    ):  # photos of any proportions: resized and cut as the network's configuration says
-        configured = planned.input
-        data = attrs.evolve(
-            data, interpolation=configured.interpolation, crop_pct=configured.crop_pct, crop_mode="center"
-        )
+    ):  # images of various sizes: resized and cropped as the network is configured
+        interpolation, pct = planned.input.interpolation, planned.input.crop_pct
+        data = attrs.evolve(data, interpolation=interpolation, crop_pct=pct, crop_mode="center")
     if task.normalize is not None:
-        mean, std = _stated(task, channels)
+        mean, std = _mean_std(task, channels)
     elif task.weights == "pretrained":
         mean, std = planned.input.mean, planned.input.std
     else:
         mean, std = fitting(task.data.train, data).statistics()
     if images is not None:
-        crop: Any = images.crop_mode
-        data = attrs.evolve(
-            data, interpolation=images.interpolation, crop_pct=images.crop_pct, crop_mode=crop
-        )
+        interpolation, pct, mode = images.interpolation, images.crop_pct, cast(Any, images.crop_mode)
+        data = attrs.evolve(data, interpolation=interpolation, crop_pct=pct, crop_mode=mode)
     return planned, attrs.evolve(data, mean=mean, std=std)
 
 
@@ -106,17 +97,17 @@ def to_width(task: Task, planned: CutPlan, channels: int, size: tuple[int, int])
     """Return a plan with the width that a task states, and with the head of another network if it names one.
 
     Args:
-        task: May state ``width`` and ``rest``.
+        task: Task with ``width`` and ``rest``.
         planned: Plan of its model.
         channels: Channels of the images.
         size: Size of the images.
 
     Raises:
-        CutError: The features are no maps of channels, or several tensors.
+        CutError: The features are not maps, or several tensors.
     """
     if task.width is None and task.rest is None:
         return planned
-    own_width_of(planned.extractor)  # refuses what no 1x1 convolution fits
+    own_width_of(planned.extractor)  # raises if no 1x1 convolution fits
     other, width = planned, task.width
     if isinstance(task.rest, Rest):
         kwargs = {**task.rest.kwargs, "num_classes": len(task.data.train.classes), "in_chans": channels}
@@ -136,17 +127,17 @@ def _check_crossing(task: Task, planned: CutPlan) -> None:
     if blueprint.cut_outputs != 1:
         raise CutError(
             f"Task {task.name!r}: {blueprint.cut_outputs} tensors cross {blueprint.cut!r} of {blueprint.model}; "
-            "training needs a cut where one does, as auxiliary heads take one. `compatkit cuts` lists them.",
+            "training needs a cut that one tensor crosses. `compatkit cuts` lists them.",
             subject=blueprint.cut,
         )
 
 
-def _stated(task: Task, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and standard deviation that a task states, one a channel."""
+def _mean_std(task: Task, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation that a task states, one per channel."""
     mean, std = ((task.normalize or {})[name] for name in ("mean", "std"))
     if len(mean) not in (1, channels):
         raise UsageError(
-            f"Task {task.name!r} has images of {channels} {'channels' if channels > 1 else 'channel'}; its "
-            f"normalization states {len(mean)}. Give one number for all, or one a channel."
+            f"Task {task.name!r}: normalize has {len(mean)} numbers for images of {channels} channels. Give one "
+            "number for all channels, or one per channel."
         )
     return (mean * channels, std * channels) if len(mean) == 1 else (mean, std)

@@ -21,7 +21,7 @@ from compatkit.training.step import Step
 from compatkit.training.task_state import TaskState
 
 LEAST_NORM = 1e-12
-"""Smallest norm of a gradient in a ratio; smaller gradients are balanced by a factor of 0."""
+"""Smallest norm of a gradient in a ratio; the factor of smaller gradients is 0."""
 NOTHING = ExtraViews()
 Outcome = tuple[Tensor, dict[str, Tensor], Tensor | None]
 """The loss, a float32 scalar with its graph; its terms by name, detached; predicted classes, where the head ran."""
@@ -30,13 +30,13 @@ Outcome = tuple[Tensor, dict[str, Tensor], Tensor | None]
 class Objective(nn.Module):
     """The cross-entropy of the target head plus the losses of regularizers.
 
-    It is a module that holds everything trained, so that ``torch.func.functional_call`` can put other weights in the
-    place of a run's, for plugins too, which hold the same modules. No tensor's value is read.
+    It is a module that contains everything trained, so that ``torch.func.functional_call`` can replace the weights,
+    also for plugins, which use the same modules. No tensor's value is read.
 
     Attributes:
-        owners: The modules of the run by owner, with ``/`` in the place of the dots.
+        owners: Modules of the run by owner, with ``/`` in place of the dots.
         losses: Regularizers that add to the loss, in order.
-        further: Views that they need besides the batch itself.
+        further: Extra views that they need besides the batch itself.
         recording: Layers of the task that regularizers need, or None.
         gradients: See ``SetUp.gradients``.
     """
@@ -57,17 +57,17 @@ class Objective(nn.Module):
         self.recording, self.gradients = recording, gradients or {}
 
     def unchecked(self) -> Objective:
-        """Return the same without checks of what plugins return, for a compiler."""
-        made = copy.copy(self)
-        made.losses = tuple(attrs.evolve(bound, call=bound.function) for bound in self.losses)
-        made.further = self.further.unchecked()
-        return made
+        """Return the same without checks of plugins' return values, for a compiler."""
+        objective = copy.copy(self)
+        objective.losses = tuple(attrs.evolve(bound, call=bound.function) for bound in self.losses)
+        objective.further = self.further.unchecked()
+        return objective
 
     def forward(self, step: Step, seeds: Sequence[int] = ()) -> Outcome:
         """Compute the loss of ``step``, and store features and logits in it.
 
         Args:
-            step: With the batch.
+            step: Step with its batch.
             seeds: Seeds for the network, then for each regularizer; without seeds torch's generators are left alone.
 
         Returns:
@@ -81,18 +81,18 @@ class Objective(nn.Module):
         if logits is None:
             total = step.features.new_zeros((), dtype=torch.float32)
         else:
-            wide = logits if logits.dtype is torch.float32 else logits.float()
+            full = logits if logits.dtype is torch.float32 else logits.float()
             if step.mixed_labels is None:
-                total = F.cross_entropy(wide, step.batch.labels, label_smoothing=step.task.task.smoothing)
+                total = F.cross_entropy(full, step.batch.labels, label_smoothing=step.task.task.smoothing)
             else:
-                total = self._of_mixed(step, wide, step.mixed_labels)
+                total = self._mixed_loss(step, full, step.mixed_labels)
             terms["task"], predicted = total.detach(), logits.detach().argmax(1)
         if self.losses:
             total = self._regularized(step, total, terms, seen, calls, seeds)
         return total, terms, predicted
 
-    def _of_mixed(self, step: Step, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of mixed images; beside regularizers they pass by themselves, and move no statistics."""
+    def _mixed_loss(self, step: Step, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of mixed images; with regularizers they take their own pass, which updates no statistics."""
         if step.mixed_images is not None:
             with self.precision.autocast():
                 logits = step.classify(step.extract(step.mixed_images, write_statistics=False)).float()
@@ -109,9 +109,9 @@ class Objective(nn.Module):
     ) -> Tensor:
         """Return ``total`` plus the losses of regularizers; add their terms to ``terms``."""
         unseen, of_task = self.further.separate(step.batch), total
-        for place, bound in enumerate(self.losses, 1):
+        for number, bound in enumerate(self.losses, 1):
             if seeds:
-                reseed(self.precision.device, seeds[place])
+                reseed(self.precision.device, seeds[number])
             with self.precision.autocast():
                 step.views = seen.get(bound.instance) or [
                     step.extract(images, write_statistics=False) for images in unseen.get(bound.instance, ())
@@ -123,18 +123,13 @@ class Objective(nn.Module):
             weight: float | Tensor = bound.weight
             balances = self.gradients.get(bound.instance)
             if losses and step.logits is not None and (balances or (balances is not None and step.reports)):
-                own_norm, task_norm = (
-                    gradient_norm(step.task, loss)  # type: ignore[arg-type]
-                    for loss in (sum(losses.values()), of_task)
-                )
+                own_loss: Tensor = sum(losses.values())  # type: ignore[assignment]
+                own_norm, task_norm = gradient_norm(step.task, own_loss), gradient_norm(step.task, of_task)
                 if balances:
                     weight = torch.where(own_norm > LEAST_NORM, weight * task_norm / own_norm, 0.0)
-                reported = (
-                    {"factor": weight} if balances else {"gradient_ratio": weight * own_norm / task_norm}
-                )
-                terms |= {
-                    f"{bound.instance}/{name}": torch.as_tensor(value) for name, value in reported.items()
-                }
+                    terms[f"{bound.instance}/factor"] = weight
+                else:
+                    terms[f"{bound.instance}/gradient_ratio"] = weight * own_norm / task_norm
             for name, value in losses.items():
                 terms[f"{bound.instance}/{name}"] = value.detach()
                 total = total + weight * wide(value)
@@ -142,7 +137,7 @@ class Objective(nn.Module):
         return total
 
     def _losses(self, bound: Bound, step: Step) -> Mapping[str, Tensor]:
-        """Return a regularizer's losses: in float32, or in the precision of the run where it asks for that."""
+        """Return a regularizer's losses: in float32, or in the precision of the run if it is marked ``autocast``."""
         if bound.autocast or self.precision.dtype == "float32":
             with self.precision.autocast():
                 return bound.call(step)
@@ -158,7 +153,7 @@ class Objective(nn.Module):
         return losses
 
     def _target_pass(self, step: Step) -> tuple[dict[str, list[Tensor]], Layers]:
-        """Run the network; return features of further views by instance, and the records of layers."""
+        """Run the network; return features of extra views by instance, and the records of layers."""
         recording = self.recording
         with self.precision.autocast():
             if recording is None:
@@ -171,7 +166,7 @@ class Objective(nn.Module):
             return seen, calls
 
     def _run(self, step: Step, recording: LayerRecording | None = None) -> dict[str, list[Tensor]]:
-        """Run the extractor and, where it learns, the head; return features of further views by instance."""
+        """Run the extractor and, if it learns, the head; return features of extra views by instance."""
         with step.task.extracting():
             step.features, seen = self.further.seen(step.task.extractor, step.batch)
         if recording is not None and seen:
@@ -182,14 +177,14 @@ class Objective(nn.Module):
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """Return a tensor in float32 where it is of a narrower floating-point type, else the tensor itself."""
+    """Return a tensor in float32 if it has a narrower floating-point type, else the tensor itself."""
     return tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
 
 
 def gradient_norm(task: TaskState, loss: Tensor) -> Tensor:
     """Return the norm of a loss's gradient over the trained parameters of a task's network, at least ``LEAST_NORM``.
 
-    The graph stays for the backward pass.
+    The graph is kept for the backward pass.
 
     Args:
         task: State of the task.
@@ -198,12 +193,7 @@ def gradient_norm(task: TaskState, loss: Tensor) -> Tensor:
     Returns:
         A float32 scalar on the device of the loss.
     """
-    network = [
-        parameter
-        for part in (task.extractor, task.head)
-        for parameter in part.parameters()
-        if parameter.requires_grad
-    ]
+    network = list(task.trainable())
     if not network or not loss.requires_grad:
         return torch.full((), LEAST_NORM, device=loss.device)
     gradients = torch.autograd.grad(loss, network, retain_graph=True, allow_unused=True)
@@ -213,13 +203,13 @@ def gradient_norm(task: TaskState, loss: Tensor) -> Tensor:
 
 BACKEND = "inductor"
 VARIANTS = 64
-"""How many compiled forms of the loss a process keeps, by architecture, regularizers and batch shape."""
+"""Largest number of compiled forms of the loss per process, by architecture, regularizers and batch shape."""
 
 
 class Compiled:
-    """An objective that torch.compile has turned into one graph, without breaks and for fixed shapes.
+    """An objective compiled by torch.compile into one graph, without breaks and for fixed shapes.
 
-    Weights, buffers and images are the graph's inputs, so that the next seed of a sweep compiles nothing. Random
+    Weights, buffers and images are inputs of the graph, so that the next seed of a sweep compiles nothing. Random
     numbers of the network (dropout) are drawn in the graph, from torch's generator.
     """
 
@@ -228,10 +218,10 @@ class Compiled:
         self.objective = objective.unchecked()
 
     def __call__(self, step: Step, seeds: Sequence[int] = ()) -> Outcome:
-        """See ``Objective.forward``; the seeds are those of the whole pass, of which the first counts.
+        """See ``Objective.forward``; the seeds are ignored.
 
         Raises:
-            torch._dynamo.exc.TorchDynamoException: It cannot be compiled whole.
+            torch._dynamo.exc.TorchDynamoException: It cannot be compiled into one graph.
         """
         return _compiled(BACKEND)(self.objective, step)
 

@@ -26,12 +26,12 @@ class Schedule:
     Attributes:
         kind: ``"step"`` divides every ``every`` steps, ``"cosine"`` falls to ``floor``, ``"constant"`` stays.
         warmup: Steps of linear rise from 0 (the first step has ``1 / (warmup + 1)``).
-        every: Steps between divisions; None is a quarter of the run, as Gygli et al. do (5,000 of 20,000).
-        factor: Multiplies the rate at each division.
-        floor: Share of the rate at which ``"cosine"`` ends.
+        every: Steps between divisions; None is a quarter of the run, as in Gygli et al. (5,000 of 20,000).
+        factor: Factor of the rate at each division.
+        floor: Final share of the rate under ``"cosine"``.
 
     Raises:
-        UsageError: One of them cannot be used.
+        UsageError: A value is invalid.
     """
 
     kind: Decay = attrs.field(default="step", validator=OneOf(DECAYS))
@@ -63,9 +63,9 @@ class Schedule:
 PAPERS = ("adam", "sgd")
 """Optimizers as in the papers: weight decay is an L2 penalty on every parameter. All others are timm's."""
 _SLOW = "lookahead_step"
-"""Counts the steps of a group, and is one of the defaults of its optimizer."""
+"""Key of Lookahead's step count of a group, which is also one of the optimizer's defaults."""
 CAPTURED = (*PAPERS, "adamw")
-"""Optimizers whose steps a CUDA graph can hold: the rate is a tensor, and all state begins as zeros."""
+"""Optimizers whose steps can be captured in a CUDA graph: the rate is a tensor, and all state begins as zeros."""
 
 
 def make_optimizer(
@@ -76,16 +76,16 @@ def make_optimizer(
     weight_decay: float,
     options: Mapping[str, Any] | None = None,
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of one network, or of one shared module.
+    """Create the optimizer of one network, or of one shared module.
 
-    On a GPU the learning rate of each group is a tensor there where a captured step can read it at every replay.
+    On a GPU the learning rate of each group is a tensor, which a captured step reads at every replay.
 
     Args:
-        groups: Groups of the parameters to be trained, all on one device: ``params``, and what is their own.
+        groups: Parameter groups, all on one device.
         kind: ``"adam"`` or ``"sgd"`` as in the papers, or another by timm's name.
         lr: Initial learning rate.
-        momentum: Momentum of those that have one.
-        weight_decay: Weight decay of the papers' optimizers; the groups of others state it.
+        momentum: Momentum, for optimizers that have one.
+        weight_decay: Weight decay of the papers' optimizers; the groups of others contain theirs.
         options: Further arguments of the optimizer.
     """
     device = groups[0]["params"][0].device
@@ -107,21 +107,21 @@ def make_optimizer(
 
 
 def check_options(kind: str, options: Mapping[str, Any]) -> None:
-    """Raise unless an optimizer takes these arguments.
+    """Raise unless an optimizer accepts these arguments.
 
     Args:
         kind: Name of the optimizer.
         options: Arguments by name.
 
     Raises:
-        UsageError: It has no such argument, which is named, or refuses a value.
+        UsageError: It has no such argument, or refuses a value.
     """
     from compatkit.adapters import optimizers
 
     optimizers.check_options(kind, options)
     try:
         make_optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], kind, 0.1, 0.9, 0.0, options)
-    except Exception as error:  # each has its own way to refuse values
+    except Exception as error:  # optimizers raise errors of any class
         raise UsageError(
             f"The optimizer {kind!r} does not take optimizer_options={dict(options)!r:.200}: {error}",
             subject=kind,
@@ -144,43 +144,40 @@ def set_lr(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return moments as ``<parameter>/<name>``, and what groups count as ``group<number>/<name>``.
-
-    The tensors are the optimizer's own.
-    """
+    """Return moments as ``<parameter>/<name>`` and counters of groups as ``group<number>/<name>``; no copies."""
     stored = optimizer.state_dict()
     values = {
         f"{index}/{name}": value for index, each in stored["state"].items() for name, value in each.items()
     }
-    for place, group in enumerate(stored["param_groups"]):
-        values |= {f"group{place}/{name}": group[name] for name in _counted(optimizer, group)}
+    for number, group in enumerate(stored["param_groups"]):
+        values |= {f"group{number}/{name}": group[name] for name in _counters(optimizer, group)}
     return {key: value for key, value in values.items() if isinstance(value, Tensor | int | float)}
 
 
 def restore_state(optimizer: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
-    """Restore what ``optimizer_state`` gave, moments laid out in memory as their parameters.
+    """Restore the result of ``optimizer_state``, with moments in the memory layout of their parameters.
 
     Args:
         optimizer: Changed in place.
-        values: What ``optimizer_state`` gave.
+        values: Result of ``optimizer_state``.
     """
     stored = optimizer.state_dict()
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     stored["state"] = {}
     for group in stored["param_groups"]:
-        for name in _counted(optimizer, group) - {_SLOW}:
+        for name in _counters(optimizer, group) - {_SLOW}:
             del group[name]
     for key, value in values.items():
-        place, name = key.split("/", 1)
-        if place.startswith("group"):
-            stored["param_groups"][int(place.removeprefix("group"))][name] = value
+        owner, name = key.split("/", 1)
+        if owner.startswith("group"):
+            stored["param_groups"][int(owner.removeprefix("group"))][name] = value
         else:
-            stored["state"].setdefault(int(place), {})[name] = _laid_out(value, parameters[int(place)])
+            stored["state"].setdefault(int(owner), {})[name] = _laid_out(value, parameters[int(owner)])
     optimizer.load_state_dict(stored)
 
 
-def _counted(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> set[str]:
-    """Return what changes from step to step in a group, besides its rate."""
+def _counters(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> set[str]:
+    """Return the keys of a group that change from step to step, except its rate."""
     return group.keys() - optimizer.defaults.keys() - {"params", "lr_scale"} | group.keys() & {_SLOW}
 
 
@@ -192,10 +189,10 @@ def _laid_out(value: Any, parameter: Tensor) -> Any:
 
 
 def check_owners(owners: dict[str, nn.Module]) -> None:
-    """Check that every parameter has exactly one owner.
+    """Raise if a parameter has two owners.
 
     Raises:
-        UsageError: A parameter is held by two owners; both are named.
+        UsageError: Names the parameter and both owners.
     """
     seen: dict[int, str] = {}
     for owner, module in owners.items():
@@ -203,8 +200,8 @@ def check_owners(owners: dict[str, nn.Module]) -> None:
             other = seen.setdefault(id(parameter), owner)
             if other != owner:
                 raise UsageError(
-                    f"The parameter {name!r} is owned by {owner!r} and by {other!r}; every parameter needs exactly "
-                    "one owner. Share a module through an auxiliary head, not by putting it into two networks."
+                    f"The parameter {name!r} belongs to {owner!r} and to {other!r}; it needs exactly one owner. Share "
+                    "modules through an auxiliary head."
                 )
 
 
@@ -214,15 +211,14 @@ POWER = 2 / 3
 
 @attrs.frozen(eq=False)
 class Averages:
-    """Exponential moving averages of all that a run trains.
+    """Exponential moving averages of everything that a run trains.
 
-    Floating-point values are averaged, running statistics too: copied ones would be those of the latest weights, not of
-    the averages. Counts are copied.
+    Floating-point values are averaged, running statistics included; counters are copied.
 
     Attributes:
-        decay: Share of the averages that a step keeps; the weights make up the rest.
+        decay: Share of the averages that a step keeps.
         warmup: Whether the decay rises with the steps, as ``1 - (1 + step) ** (-2 / 3)``, until it is ``decay``.
-        values: By owner, a state dict of averages.
+        values: State dict of averages by owner.
     """
 
     decay: float
@@ -234,11 +230,11 @@ class Averages:
     def of(
         cls, decay: float, warmup: bool, owners: Mapping[str, nn.Module], tasks: Iterable[str]
     ) -> Averages:
-        """Make averages of modules by owner: ``<task>.extractor`` and ``<task>.head`` are a task's, others shared.
+        """Create averages of modules by owner; ``<task>.extractor`` and ``<task>.head`` belong to one task.
 
         Args:
-            decay: Share of the old average that a step keeps.
-            warmup: Whether the share grows from small values during the first steps.
+            decay: Share of the averages that a step keeps.
+            warmup: Whether the decay rises during the first steps.
             owners: Modules by owner.
             tasks: Names of the tasks.
         """
@@ -249,33 +245,35 @@ class Averages:
         own = {f"{task}.{side}": task for task in tasks for side in ("extractor", "head")}
         pairs: dict[str, tuple[list[Tensor], ...]] = {}
         for task in dict.fromkeys(own.values()):
-            moved = pairs[task] = [], [], [], []
+            averages, weights, copies, counters = pairs[task] = [], [], [], []
             for owner, state in states.items():
-                for key, value in state.items() if own.get(owner, task) == task else ():
-                    place = 0 if value.is_floating_point() else 2
-                    moved[place].append(values[owner][key])
-                    moved[place + 1].append(value)
+                if own.get(owner, task) != task:
+                    continue
+                for key, value in state.items():
+                    floating = value.is_floating_point()
+                    (averages if floating else copies).append(values[owner][key])
+                    (weights if floating else counters).append(value)
         return cls(decay, warmup, values, pairs)
 
     def decay_at(self, step: int) -> float:
-        """Return the decay of a step, from 0; that of the first step is 0, so that averages begin with its weights."""
+        """Return the decay of a step, from 0; the first step has 0, so that averages begin with its weights."""
         if step == 0:
             return 0.0
         return min(self.decay, 1 - (1 + step) ** -POWER) if self.warmup else self.decay
 
     @torch.no_grad()
-    def begin_from(self, owners: Mapping[str, nn.Module]) -> None:
+    def start_from(self, owners: Mapping[str, nn.Module]) -> None:
         """Set the averages to the current values of the modules, before the first step."""
         for owner, values in self.values.items():
             for name, value in owners[owner].state_dict().items():
                 values[name].copy_(value)
 
     @torch.no_grad()
-    def follow(self, task: str, step: int) -> None:
-        """Update the averages of the modules that a step of a task moves: its own network and all shared ones.
+    def update(self, task: str, step: int) -> None:
+        """Update the averages of the modules that a step of a task updates: its own network and all shared ones.
 
         Args:
-            task: Its name.
+            task: Name of the task.
             step: Step of the task, from 0.
         """
         averages, values, copies, counts = self._pairs[task]

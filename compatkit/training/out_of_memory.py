@@ -1,13 +1,16 @@
-"""Detect out-of-memory errors, and say which setting helps."""
+"""Detect out-of-memory errors, and name the settings that help."""
 
 from __future__ import annotations
 
 import traceback
+from typing import TYPE_CHECKING
 
 import torch
 
 from compatkit.errors import EnvironmentFailure
-from compatkit.training.distributed import World
+
+if TYPE_CHECKING:
+    from compatkit.training.loop import Loop
 
 SIGNS = (
     "not enough memory",
@@ -16,23 +19,21 @@ SIGNS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-"""Messages of allocators without an error class of their own: of the CPU and of CUDA's libraries."""
+"""Messages of allocators that raise a plain RuntimeError: on the CPU and in CUDA's libraries."""
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException | None) -> bool:
     """Return whether an error, or one that caused it, is about lack of memory."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, torch.OutOfMemoryError | MemoryError):
+    while error is not None:
+        allocator = isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+        if allocator or isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
-        if isinstance(cause, RuntimeError) and any(sign in str(cause) for sign in SIGNS):
-            return True
-        cause = cause.__cause__
+        error = error.__cause__
     return False
 
 
 def free_memory(error: BaseException) -> None:
-    """Free the tensors that the frames of an error hold, and return their memory to the device."""
+    """Free the tensors in the frames of an error, and return their memory to the device."""
     cause: BaseException | None = error
     while cause is not None:
         traceback.clear_frames(cause.__traceback__)
@@ -41,30 +42,27 @@ def free_memory(error: BaseException) -> None:
         torch.cuda.empty_cache()
 
 
-def out_of_memory_error(
-    task: str, step: int, batch_size: int, pieces: int, device: str, world: World
-) -> EnvironmentFailure:
+def out_of_memory_error(task: str, step: int, loop: Loop) -> EnvironmentFailure:
     """Return the error of a step that ran out of memory: task, size of the batch, and settings that need less.
 
     Args:
-        task: Whose step it was.
-        step: Its number.
-        batch_size: Images of a step.
-        pieces: In which these were worked through.
-        device: Whose memory was too small.
-        world: The processes that shared the images.
+        task: Name of the task.
+        step: Number of the step.
+        loop: Loop of the run.
     """
+    batch_size, pieces, processes = loop.settings.batch_size, loop.settings.accumulate, loop.world.size
     tried = f"a batch of {batch_size} images"
     if pieces > 1:
-        tried += f" in {pieces} pieces of {batch_size // pieces}"
-    if world.size > 1:
-        tried += f" on {world.size} processes"
-    share = batch_size // world.size
+        tried += f" in {pieces} micro-batches of {batch_size // pieces}"
+    if processes > 1:
+        tried += f" on {processes} processes"
+    share = batch_size // processes
     more = next((k for k in range(pieces + 1, share // 2 + 1) if share % k == 0), None)
     advice = "a smaller batch_size, smaller images (Task.size), a smaller network or another device"
     if more is not None:
         advice = f"accumulate={more}, which sees the same images a step, or {advice}"
     return EnvironmentFailure(
-        f"Task {task!r} ran out of memory on {device!r} in step {step} with {tried}. Set {advice}.",
+        f"Task {task!r} ran out of memory on {loop.setup.precision.device!r} in step {step} with {tried}. Set "
+        f"{advice}.",
         subject=task,
     )

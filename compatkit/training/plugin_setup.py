@@ -149,7 +149,7 @@ class SetUp:
 
         Raises:
             UnknownName: The network has no such layer.
-            UsageError: It is called outside of ``compatkit_set_up``, or ``names`` is a string; or a layer belongs to the
+            UsageError: It is called outside of ``compatkit_set_up``; ``names`` is a string; or a layer belongs to the
                 head of a task without labels, which does not run.
         """
         instance = self._current_instance("record_layers", "layers are chosen before the first step")
@@ -186,9 +186,7 @@ class SetUp:
         Raises:
             UsageError: It is called outside of ``compatkit_set_up``, or a task has no loss of its own to compare with.
         """
-        instance = self._current_instance(
-            "compare_gradients", "the measurements of a step are fixed before the first"
-        )
+        instance = self._current_instance("compare_gradients", "steps are planned before the first")
         for state in self.tasks.values():
             if balance and not state.runs_head:
                 raise UsageError(
@@ -237,9 +235,9 @@ class SetUp:
 
         Raises:
             InvalidName: No part can be published under the name.
-            UsageError: There are fewer than two classes; the features of the tasks do not fit one head; the name is taken
-                in this run; the network cannot have that number of outputs; or the frozen head takes other features, or
-                has other classes or outputs.
+            UsageError: There are fewer than two classes; the features of the tasks do not fit one head; the name is
+                taken in this run; the network cannot have that number of outputs; or the frozen head takes other
+                features, or has other classes or outputs.
             UnknownName: No task is called ``like``.
         """
         if name in self.auxiliary:

@@ -99,7 +99,7 @@ def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
                 world.broadcast(value)
     loop.train_mode()
     if loop.averages is not None:
-        loop.averages.begin_from(setup.owners)
+        loop.averages.start_from(setup.owners)
     for state in setup.tasks.values():
         state.initial = initial_digest(state)
     facts = {"plugins": reports, "initial": {name: state.initial for name, state in setup.tasks.items()}}

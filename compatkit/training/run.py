@@ -41,13 +41,8 @@ def run(prepared: PreparedRun) -> Fit:
     Raises:
         CompatkitError: See ``Trainer.fit``.
     """
-    state, loop, settings, setup = (
-        TrainingRun.of(prepared),
-        prepared.loop,
-        prepared.loop.settings,
-        prepared.loop.setup,
-    )
-    first = loop.world.first
+    state, loop = TrainingRun.of(prepared), prepared.loop
+    settings, setup, first = loop.settings, loop.setup, loop.world.first
     done, shown = state.resume(), first and settings.progress and not is_silent()
     if done < settings.steps:
         for task_loop in loop.task_loops.values():
@@ -56,8 +51,8 @@ def run(prepared: PreparedRun) -> Fit:
         state.pretrain(shown)
     with ExitStack() as stack:
         stack.enter_context(silent())
-        deferring = defer_signals(state.checkpoint is not None and loop.world.size == 1)
-        interruption = stack.enter_context(deferring)
+        alone = loop.world.size == 1
+        interruption = stack.enter_context(defer_signals(state.checkpoint is not None and alone))
         if first:
             state.log = stack.enter_context(closing(prepared.log))
             state.log.begin(done)
@@ -74,8 +69,8 @@ def run(prepared: PreparedRun) -> Fit:
         check_weights(setup, f"Plugin {bound.instance!r} left unusable weights in compatkit_finish")
     set_anchors(setup.tasks, setup.auxiliary)
     averages = loop.averages.values if loop.averages is not None else None
-    facts, rows = state.facts(), state.history.rows
-    return Fit(setup.tasks, setup.auxiliary, facts, rows, prepared.plan, state.evaluations, averages)
+    manifest, rows = state.final_manifest(), state.history.rows
+    return Fit(setup.tasks, setup.auxiliary, manifest, rows, prepared.plan, state.evaluations, averages)
 
 
 @attrs.define(eq=False)
@@ -86,10 +81,10 @@ class TrainingRun:
         manifest: Manifest of the run; a checkpoint with another manifest is refused.
         steps: Steps of each task; after ``take_steps``, the step at which the run ended.
         checkpoint: File of the state, written during the run, at its end, and when it is interrupted.
-        evaluations: Rows of figures measured during training.
-        changes: Augmentations that the run went on with from a checkpoint, each with its task and step.
-        log: Loggers of the run; on other processes than the first it has none.
-        pretrained: What plugins reported that trained before the first step; None where none did.
+        evaluations: Rows of evaluations during training.
+        changes: Changes of augmentation when the run was resumed, each with its task and step.
+        log: Loggers of the run; only the first process has any.
+        pretrained: Reports of plugins that trained before the first step; None if none did.
     """
 
     loop: Loop
@@ -109,48 +104,43 @@ class TrainingRun:
 
     @classmethod
     def of(cls, prepared: PreparedRun) -> TrainingRun:
-        """Return a prepared run before its first step."""
+        """Return the state of a prepared run before its first step."""
         loop, settings = prepared.loop, prepared.loop.settings
         path = Path(settings.checkpoint) if settings.checkpoint is not None else None
-        made = cls(loop, prepared.manifest, settings.steps, LossHistory(loop.world), path)
+        evaluator, stopper = None, Stopper(settings.stop_early) if settings.stop_early is not None else None
         if path is not None:
             _warn_of_loaders(loop)
         if settings.evaluate_every is not None:
-            images = settings.batch_size // settings.accumulate
-            made.evaluator = Evaluator.of(
+            on, every, size = (
                 settings.evaluate_on,
                 settings.evaluate_every,
-                images,
-                loop.setup,
-                prepared.held_out,
-                loop.world,
+                settings.batch_size // settings.accumulate,
             )
-        if settings.stop_early is not None:
-            made.stopper = Stopper(settings.stop_early)
-        return made
+            evaluator = Evaluator.of(on, every, size, loop.setup, prepared.held_out, loop.world)
+        history = LossHistory(loop.world)
+        return cls(loop, prepared.manifest, settings.steps, history, path, evaluator, stopper)
 
     def resume(self) -> int:
-        """Restore the checkpoint if there is one; return the steps that are done."""
+        """Restore the checkpoint if there is one; return the number of completed steps."""
         data = checkpoints.read(self.checkpoint, self.loop.world)
         if self.checkpoint is None or data is None:
             return 0
         note, tensors = checkpoints.load(self.checkpoint, data, self.loop, self.manifest)
-        self.history.rows, self.evaluations, self._saved_steps = (
-            note["history"],
-            note["evaluations"],
-            note["step"],
-        )
-        waiting = checkpoints.below("waiting/", tensors)
+        self.history.rows, self.evaluations = note["history"], note["evaluations"]
+        self._saved_steps = note["step"]
+        waiting = checkpoints.with_prefix("waiting/", tensors)
         self.history.take(waiting, note["waiting"], self.loop.setup.precision.device)
         if self.stopper is not None and note["stopping"] is not None:
-            self.stopper.take(note["stopping"], checkpoints.below("best/", tensors), self.loop.weights())
+            self.stopper.load(
+                note["stopping"], checkpoints.with_prefix("best/", tensors), self.loop.weights()
+            )
         self.pretrained, self.changes = note["pretraining"], note[checkpoints.CHANGES]
         for task, initial in (self.pretrained or {}).get("initial", {}).items():
             self.loop.setup.tasks[task].initial = initial
         return note["step"]
 
     def pretrain(self, shown: bool) -> None:
-        """Let plugins train before the first step, unless the checkpoint holds the result; save it."""
+        """Let plugins train before the first step, unless the checkpoint has the result; save a checkpoint."""
         if self.pretrained is None and self._saved_steps is None:
             self.pretrained = pretrain(self.loop, shown)
             if self.pretrained is not None:
@@ -160,16 +150,15 @@ class TrainingRun:
         """Take the steps from ``start`` on.
 
         Args:
-            start: Steps that are done.
-            bar: Shows where the run is.
+            start: Number of completed steps.
+            bar: Progress bar.
             interruption: Signals that end the run once its state is saved.
 
         Raises:
             TrainingError: A loss or a weight is not finite.
             EnvironmentFailure: The memory is too small, or the checkpoint cannot be written.
         """
-        done, self._saved_at = start, time.monotonic()
-        last = False
+        done, self._saved_at, last = start, time.monotonic(), False
         while done < self.steps and not self._stopped and not interruption.received:
             self._step(done)
             done += 1
@@ -186,24 +175,26 @@ class TrainingRun:
             if self._saved_steps != done:
                 self._save(done, last)
             interruption.message = (
-                f"Interrupted after {done:,} of {self.steps:,} steps of each task. The state is kept: the same call "
-                f"goes on from {self.checkpoint}."
+                f"Interrupted after {done:,} of {self.steps:,} steps of each task. The same call resumes from "
+                f"{self.checkpoint}."
             )
             return
         self.steps = done
         if self.stopper is not None:
             self.stopper.restore(self.loop.weights())
 
-    def facts(self) -> dict[str, Any]:
-        """Return the run's manifest, and where early stopping ended it."""
-        stopped = {"stopped": self.stopper.outcome(self.steps)} if self.stopper is not None else {}
-        changes = {checkpoints.CHANGES: self.changes} if self.changes else {}
-        facts = {**self.manifest, **stopped, **changes}
+    def final_manifest(self) -> dict[str, Any]:
+        """Return the run's manifest, with the results of early stopping, resuming and pretraining."""
+        manifest = {**self.manifest}
+        if self.stopper is not None:
+            manifest["stopped"] = self.stopper.summary(self.steps)
+        if self.changes:
+            manifest[checkpoints.CHANGES] = self.changes
         if self.pretrained is not None:
-            facts["pretraining"] = self.pretrained
-        if self.loop.world.size > 1:  # no part of the plan: the same run on another number of processes
-            facts["environment"] = {**self.manifest["environment"], "processes": self.loop.world.size}
-        return facts
+            manifest["pretraining"] = self.pretrained
+        if self.loop.world.size > 1:  # not part of the plan: the same run on another number of processes
+            manifest["environment"] = {**manifest["environment"], "processes": self.loop.world.size}
+        return manifest
 
     @property
     def _stopped(self) -> bool:
@@ -217,17 +208,15 @@ class TrainingRun:
             try:
                 self.history.add(task.name, loop.step(task, number, reports))
             except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                device = loop.setup.precision.device
-                size, pieces = settings.batch_size, settings.accumulate
-                raise out_of_memory_error(task.name, number, size, pieces, device, loop.world) from error
+                if is_out_of_memory(error):
+                    raise out_of_memory_error(task.name, number, loop) from error
+                raise
 
     def _evaluate(self, done: int, bar: Bar) -> None:
         evaluator = self.evaluator
         if evaluator is None or (done % evaluator.every and done != self.steps):
             return
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             self.history.check(done)
             self.loop.average_statistics()
@@ -235,23 +224,21 @@ class TrainingRun:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            device = self.loop.setup.precision.device
             raise EnvironmentFailure(
-                f"After step {done} the memory of {device} does not hold an evaluation on the {evaluator.on} "
-                f"images, {evaluator.batch_size} in a batch, beside the run: {error}. Use a smaller batch_size, "
-                "or accumulate=2 for the same images a step: evaluations take the images of a piece."
+                f"The evaluation on the {evaluator.on} images after step {done}, {evaluator.batch_size} in a batch, "
+                f"ran out of memory on {self.loop.setup.precision.device}: {error}. Use a smaller batch_size, or "
+                "accumulate=2."
             ) from error
         self.evaluations.extend(rows)
-        bar.evaluated(done, _figures(rows))
+        bar.evaluated(done, _by_task(rows))
         if self.stopper is not None:
-            self.stopper.see(done, rows, self.loop.weights())
-        self.log.log_evaluations(rows, time.perf_counter() - began)
+            self.stopper.add(done, rows, self.loop.weights())
+        self.log.log_evaluations(rows, time.perf_counter() - start)
 
     def _due(self, done: int, row: bool) -> bool:
-        """Return whether a checkpoint is due after ``done`` steps: by their count, or by the time since the last one.
+        """Return whether a checkpoint is due after ``done`` steps, by their number or by the time since the last one.
 
-        Several processes save at rows of the history only, where they have the same statistics, by the clock of the
-        first.
+        Several processes save only at rows of the history, where their statistics are equal, by the clock of the first.
         """
         settings, waited = self.loop.settings, time.monotonic() - self._saved_at
         limit = settings.checkpoint_seconds
@@ -268,19 +255,18 @@ class TrainingRun:
         self.log.log_losses(rows, self.loop.rate(done - 1))
 
     def _shown(self, losses: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-        """Return losses of each task with its last evaluation, of the averages where there are any."""
+        """Return losses of each task with its last evaluation, of the averages if there are any."""
         for row in self.evaluations[-2 * len(losses) :]:
-            figures = {f"{row['on']} {name}": row[name] for name in ("loss", "accuracy")}
-            losses[row["task"]] = {**losses.get(row["task"], {}), **figures}
+            losses[row["task"]] = {**losses.get(row["task"], {}), **_loss_and_accuracy(row)}
         return losses
 
     def _save(self, done: int, ended: bool = False) -> None:
         check_replicas(self.loop.world, self.loop.setup.owners)
         if self.checkpoint is None:
             return
-        began, stopper = time.monotonic(), self.stopper
+        start, stopper = time.monotonic(), self.stopper
         waiting, steps_of = self.history.waiting()
-        values = {
+        note = {
             "step": done,
             "history": self.history.rows,
             "evaluations": self.evaluations,
@@ -295,44 +281,43 @@ class TrainingRun:
             tensors |= {f"best/{name}": value for name, value in stopper.weights.items()}
         self.history.check(done)  # a loss or image that is not finite is named before the weights that follow
         if self.loop.world.first:
-            checkpoints.save(self.checkpoint, self.loop, self.manifest, values, tensors)
+            checkpoints.save(self.checkpoint, self.loop, self.manifest, note, tensors)
         self._saved_steps, self._saved_at = done, time.monotonic()
-        self._saving_seconds = self._saved_at - began
+        self._saving_seconds = self._saved_at - start
         self.log.flush()
 
     @contextmanager
     def naming_checkpoint(self) -> Iterator[None]:
-        """Add to an error of the block how many steps of the run are kept, and where."""
+        """Add the last checkpoint to errors of the block."""
         try:
             yield
         except CompatkitError as error:
             if self._saved_steps is not None:
-                error.add_note(
-                    f"The last good checkpoint, after {self._saved_steps:,} steps, is kept: {self.checkpoint}."
-                )
+                saved = f"after {self._saved_steps:,} steps, is kept: {self.checkpoint}."
+                error.add_note(f"The last good checkpoint, {saved}")
             elif self.checkpoint is not None:
                 error.add_note("No step is kept: there was no checkpoint yet.")
             raise
 
 
-def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return rows of an evaluation by task, averages apart, and by what was measured."""
-    return {
-        f"{row['task']} (averages)" if row["weights"] == "averages" else row["task"]: {
-            f"{row['on']} {name}": row[name] for name in ("loss", "accuracy")
-        }
-        for row in rows
-    }
+def _by_task(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return rows of an evaluation by task; averages are separate."""
+    suffixes = {"trained": "", "averages": " (averages)"}
+    return {f"{row['task']}{suffixes[row['weights']]}": _loss_and_accuracy(row) for row in rows}
+
+
+def _loss_and_accuracy(row: Mapping[str, Any]) -> dict[str, float]:
+    return {f"{row['on']} {name}": row[name] for name in ("loss", "accuracy")}
 
 
 def _warn_of_loaders(loop: Loop) -> None:
-    """Warn of loaders whose passes a run could not resume from its checkpoint."""
+    """Warn of loaders with which a run could not resume in the middle of a pass."""
     for name, task_loop in loop.task_loops.items():
         source = task_loop.source
         if isinstance(source, Streamed) and (why := source.unrepeatable) is not None:
             warnings.warn(
-                f"The run cannot go on from a checkpoint in the middle of a pass through the loader of task {name!r}: "
-                f"{why}. Give a torch DataLoader over a data set with a length, without persistent workers.",
+                "The run cannot resume from a checkpoint in the middle of a pass through the loader of task "
+                f"{name!r}: {why}. Use a torch DataLoader over a data set with a length, without persistent workers.",
                 stacklevel=2,
             )
 
@@ -343,11 +328,11 @@ DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SI
 
 @attrs.define(eq=False)
 class Interruption:
-    """A signal that came during a run.
+    """A signal that arrived during a run.
 
     Attributes:
-        received: Its number, or None.
-        message: Message of the KeyboardInterrupt that Ctrl-C then raises.
+        received: Number of the signal, or None.
+        message: Message of the KeyboardInterrupt after Ctrl-C.
     """
 
     received: int | None = None
@@ -356,12 +341,12 @@ class Interruption:
 
 @contextmanager
 def defer_signals(on: bool) -> Iterator[Interruption]:
-    """Defer signals to the end of a block, and end the program as they would have; a second one acts at once.
+    """Defer signals to the end of a block, then end the program as they would have; a second one acts at once.
 
-    An error inside counts as a consequence of the signal: Ctrl-C ends the worker processes of a loader too.
+    An error inside counts as a consequence of the signal: Ctrl-C also ends the worker processes of a loader.
 
     Args:
-        on: Whether to defer signals; it is never done outside the main thread.
+        on: Whether to defer signals; they are only deferred in the main thread.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C.

@@ -48,8 +48,8 @@ class TaskLoop:
         mixing: Mixes images and labels, or None.
         span: The steps for which the attributes below are right: no plugin begins or ends in them.
         views_chained: Whether a step of the span was taken, after which pure views need no check.
-        next_reach_check: Step at which the graph of the loss is next followed to all parameters it reaches: the first
-            of the span, then the powers of two; never without plugins.
+        next_gradient_check: Step at which the graph of the loss is next checked for parameters that are not trained:
+            the first of the span, then the powers of two; never without plugins.
         may_spoil_images: Whether images may not be finite: a loader's, or those that a plugin changed.
         captured: The whole step as a CUDA graph, once it has been captured.
         views: Hooks that change a batch, each with the seeds of its random numbers; None for a pure one, which draws
@@ -72,7 +72,7 @@ class TaskLoop:
     mixing: Mixing | None = None
     span: range = range(0)
     views_chained: bool = False
-    next_reach_check: int = 0
+    next_gradient_check: int = 0
     may_spoil_images: bool = False
     captured: Captured | None = None
     views: tuple[tuple[Callable[..., Any], Stream | None], ...] = ()
@@ -110,8 +110,8 @@ class TaskLoop:
         )
         if not own:
             raise UsageError(
-                f"Task {name!r} has nothing to train: all parameters of its network, and of every head that is "
-                "shared, are frozen (requires_grad is False). Leave some of them free.",
+                f"Task {name!r} has nothing to train: all parameters of its network and of shared heads are frozen "
+                "(requires_grad is False).",
                 subject=name,
             )
         source = settings.image_placement.source(task, setup.seed, size, precision, world.share(size))
@@ -124,25 +124,14 @@ class TaskLoop:
         if task.task.mixes:
             if (share := size // world.size // settings.accumulate) % 2:
                 raise UsageError(
-                    f"Task {name!r} mixes its images in pairs, which {share} images, of {size} in a batch, do not "
-                    "make. Set batch_size to a multiple of twice accumulate and the processes.",
+                    f"Task {name!r} mixes images in pairs, and {share} images per micro-batch is an odd number. Set "
+                    "batch_size to a multiple of 2 * accumulate * processes.",
                     subject=name,
                 )
             mixing = Mixing(task.task.mixup, task.task.cutmix, task.task.smoothing, len(task.labels))
-        return cls(
-            task,
-            source,
-            own,
-            tuple(p for optimizer in own for group in optimizer.param_groups for p in group["params"]),
-            settings.accumulate,
-            setup,
-            plugins,
-            world.key,
-            passes,
-            nothing,
-            nothing,
-            mixing,
-        )
+        trainable = tuple(p for optimizer in own for group in optimizer.param_groups for p in group["params"])
+        run = settings.accumulate, setup, plugins, world.key
+        return cls(task, source, own, trainable, *run, passes, nothing, nothing, mixing)
 
     def chain_views(self) -> None:
         """Chain consecutive pure views behind one guard: each was checked in the first step of the span."""
@@ -162,32 +151,18 @@ class TaskLoop:
             number: Number of the step, from 0.
             compiles: Whether to compile the losses.
         """
-        plugins, name, setup, device = (
-            self._plugins,
-            self.task.name,
-            self._setup,
-            self._setup.precision.device,
-        )
+        plugins, name, setup = self._plugins, self.task.name, self._setup
+        device = setup.precision.device
         phases = [bound.phase for event in IN_STEPS for bound in getattr(plugins, event)]
         edges = {edge for phase in phases for edge in (phase.start, phase.stop) if edge is not None}
         begin = max((edge for edge in edges if edge <= number), default=0)
         end = min((edge for edge in edges if edge > number), default=2**62)
         self.span, self.views_chained = range(begin, end), False
-        self.next_reach_check = number if plugins.members else 2**62
-        self.others = {
-            other: tuple(
-                parameter
-                for part in (state.extractor, state.head)
-                for parameter in part.parameters()
-                if parameter.requires_grad
-            )
-            for other, state in setup.tasks.items()
-            if other != name and plugins.members
-        }
-        active = {
-            event: tuple(bound for bound in getattr(plugins, event) if number in bound.phase)
-            for event in IN_STEPS
-        }
+        self.next_gradient_check = number if plugins.members else 2**62
+        others = {other: state for other, state in setup.tasks.items() if other != name and plugins.members}
+        self.others = {other: tuple(state.trainable()) for other, state in others.items()}
+        bounds = {event: getattr(plugins, event) for event in IN_STEPS}
+        active = {event: tuple(b for b in all_of if number in b.phase) for event, all_of in bounds.items()}
         self.views = tuple(
             (_watched(bound, device), None)
             if bound.effect == "pure"
@@ -200,11 +175,11 @@ class TaskLoop:
         # A plugin that changes the images of a batch would leave views of them unchanged.
         self.source.arrange(further.make if len(further) and not self.views else None)
         recorder = setup.recorders.get(name)
-        recording = recorder.follow(bound.instance for bound in losses) if recorder is not None else None
+        recording = recorder.record(bound.instance for bound in losses) if recorder is not None else None
         self.objective = Objective(
             setup.owners, losses, setup.precision, further, recording=recording, gradients=setup.gradients
         )
-        # Nobody hangs hooks on an objective; calling it as a module would only cost time.
+        # An objective has no hooks; calling it as a module would only cost time.
         self.forward = Compiled(self.objective) if compiles else self.objective.forward
         self.captured = None
         drawing = [(name,), *((bound.instance, name) for bound in losses)]
@@ -221,8 +196,8 @@ def _watched(bound: Bound, device: str) -> Callable[..., Any]:
         after = bound.call(step, batch)
         if any(not torch.equal(state, other) for state, other in zip(before, states(device), strict=True)):
             raise PluginError(
-                f"Plugin {bound.instance!r}: compatkit_views is declared @effect('pure') and draws from torch's global "
-                "generator, which is not seeded for it. Draw from step.rng(...), or declare @effect('device').",
+                f"Plugin {bound.instance!r}: compatkit_views is declared @effect('pure') but draws from torch's "
+                "global generator. Draw from step.rng(...), or declare @effect('device').",
                 plugin=bound.instance,
                 hook="compatkit_views",
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
@@ -41,7 +41,7 @@ class ReleasedExtractor:
     reference: str
 
     def placed(self, precision: Precision) -> ReleasedExtractor:
-        """Return a copy on a run's device whose weights and statistics do not change."""
+        """Return a copy on the run's device whose weights and statistics do not change."""
         module = copied(self.module).eval().requires_grad_(False)
         return attrs.evolve(self, module=precision.place(module))
 
@@ -65,16 +65,11 @@ class ReleasedExtractor:
             if wanted != other:
                 raise UsageError(
                     f"The released extractor {self.reference} takes images of {what} {wanted}; those of task {task!r} "
-                    f"are of {other}. Give the task size={self.data.size} and images of channels {self.data.channels}, "
-                    "or start it from the extractor (registry.task)."
+                    f"have {other}. Give the task size={self.data.size} and {self.data.channels} images, or start it "
+                    "from the extractor."
                 )
-        mean, std = (
-            torch.tensor(values, device=device).view(1, -1, 1, 1)
-            for values in (self.data.mean, self.data.std)
-        )
-        own_mean, own_std = (
-            torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (data.mean, data.std)
-        )
+        both = self.data.mean, self.data.std, data.mean, data.std
+        mean, std, own_mean, own_std = (torch.tensor(each, device=device).view(1, -1, 1, 1) for each in both)
         scale, shift = own_std / std, (own_mean - mean) / std
         same = (self.data.mean, self.data.std) == (data.mean, data.std)
 
@@ -86,7 +81,7 @@ class ReleasedExtractor:
         if features_shape != shape:
             raise UsageError(
                 f"The released extractor {self.reference} gives features {features_shape}; task {task!r} gives "
-                f"{shape}. Cut the task's network where both have one shape."
+                f"{shape}. Cut the task's network where both have the same shape."
             )
         return features
 
@@ -96,13 +91,13 @@ _AS_IT_IS = nullcontext()
 
 @attrs.define(eq=False)
 class TaskState:
-    """A task during a run: its modules, its data, and facts about them.
+    """A task during a run: its modules, its data, and their properties.
 
     Attributes:
         class_layer: State-dict prefixes of the class layer inside the head.
-        data: Preprocessing and labels, as they will stand in the contracts.
+        data: Preprocessing and labels, as in the contracts.
         examples: Training images and labels in the size and channels of the task, in host memory.
-        feature_shape: Feature shape of the tensor that crosses the cut, for a batch of two.
+        feature_shape: Shape of the tensor that crosses the cut, for a batch of two.
         anchors: Shared parts that this task's parts were trained against; written at the end of a run.
         initial: Tensor digest of the initial weights without the class layer.
         rows_named: Whether the rows of the class layer come from the stream of the initial weights too.
@@ -170,6 +165,11 @@ class TaskState:
         with batch_statistics(self.extractor, others="keep", besides=self.frozen_norms):
             return self.extractor(images)
 
+    def trainable(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of the network that are trained."""
+        for part in (self.extractor, self.head):
+            yield from (parameter for parameter in part.parameters() if parameter.requires_grad)
+
     def stages(self, wanted: str) -> dict[str, int]:
         """Return the number of the stage of each tensor of the uncut network, by timm's coarse ``group_matcher``.
 
@@ -180,7 +180,7 @@ class TaskState:
             From 0, at the image; the last has the class layer.
 
         Raises:
-            UsageError: The network does not say what they are.
+            UsageError: The network has no ``group_matcher``.
         """
         from compatkit.adapters.optimizers import grouped
 
@@ -203,13 +203,13 @@ class AuxiliaryHead:
     """A head that several tasks are trained against.
 
     Attributes:
-        name: Its purpose: ``"dcc"``, ``"rotation"``.
-        labels: Classes of its outputs; None where the outputs are no classes of images.
+        name: Purpose of the head: ``"dcc"``, ``"rotation"``.
+        labels: Classes of its outputs; None if the outputs are not classes of images.
         frozen: Whether its parameters stay fixed in this run.
         statistics: For a frozen head: ``"stored"`` uses its running statistics, ``"batch"`` those of the
             batch without writing its buffers (the regime of Gygli et al.).
         digest: Tensor digest of the parameters; set when it is frozen or the run has ended.
-        origin: Manifest digest of the component it came from, if it came from a registry.
+        origin: Manifest digest of the component, if it was loaded from a registry.
         initials: Digests of the initial weights of the networks it was trained with; set with ``digest``.
         plugin: Instance name of the regularizer that added it.
     """

@@ -65,7 +65,7 @@ def test_evaluations_are_in_the_json(run: Any, recipe: Any, tmp_path: Path) -> N
             "stop_early = { patience = 0 }",
             "[trainer.stop_early]: 'patience' must be a whole number from 1 up; got 0",
         ),
-        ("stop_early = { patience = 1 }", "[trainer]: stop_early needs images to look at"),
+        ("stop_early = { patience = 1 }", "[trainer]: stop_early needs validation"),
         ("evaluate_every = 5", "[trainer]: evaluate_every=5 has no images to evaluate on"),
         (
             "evaluate_on = 'tset'",
@@ -73,7 +73,7 @@ def test_evaluations_are_in_the_json(run: Any, recipe: Any, tmp_path: Path) -> N
         ),
         ("ema = 2", "[trainer]: 'ema' must be a number above 0 and below 1, or None; got 2"),
         ("clip_norm = 0", "[trainer]: 'clip_norm' must be a number above 0, or None; got 0"),
-        ("accumulate = 3", "[trainer]: accumulate=3 works through a step's batch in 3 pieces"),
+        ("accumulate = 3", "cannot be divided into accumulate=3 micro-batches"),
         ("validation = 'some'", "[trainer]: validation must be a number, got 'some'"),
     ],
 )

@@ -58,7 +58,7 @@ def convolutions(task: ck.Task) -> list[str]:
             r"variant='first' .* the head of task 'target'.* variant='local'",
         ),
         (ck.use("layerwise_autoencoder"), "'target' has no labels, so that its head stays as it is"),
-        (ck.use("identical_init"), "would draw its weights anew"),
+        (ck.use("identical_init"), "would draw its weights again"),
     ],
 )
 def test_what_needs_labels_or_the_head_is_refused(task: ck.Task, use: ck.Use, why: str) -> None:
@@ -118,5 +118,5 @@ def test_layers_of_the_head_are_not_recorded(task: ck.Task) -> None:
         def compatkit_set_up(self, setup: ck.SetUp) -> None:
             setup.record_layers(setup.tasks["target"], ["conv1", "fc"])
 
-    with pytest.raises(UsageError, match=r"'fc' cannot be recorded: it lies in the head of task 'target'"):
+    with pytest.raises(UsageError, match=r"'fc' cannot be recorded: it belongs to the head of task 'target'"):
         quick(steps=1).fit([task], ["asking"], factories={"asking": Asking})

@@ -106,8 +106,8 @@ def test_every_piece_draws_numbers_of_its_own_and_a_resumed_run_the_same_again(t
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
-        (3, "accumulate=3 works through a step's batch in 3 pieces of the same size, which 8 images do not"),
-        (8, "accumulate=8 leaves 1 image a piece.*set accumulate to 4 or less"),
+        (3, "batch_size=8 cannot be divided into accumulate=3 micro-batches"),
+        (8, "accumulate=8 leaves 1 image per micro-batch.*Set accumulate to 4 or less"),
     ],
 )
 def test_pieces_that_a_batch_does_not_make(pieces: int, message: str) -> None:

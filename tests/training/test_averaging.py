@@ -72,7 +72,7 @@ def test_averages_change_nothing_of_the_run_and_are_in_its_plan() -> None:
     assert "ema" not in plain.run["trainer"] and kept.run["trainer"]["ema"] == 0.9
     assert plain.averages is None and "weights" not in kept.run
     with pytest.raises(
-        UsageError, match=r"holds no averages of its weights. Train with Trainer\(ema=0.999\)"
+        UsageError, match=r"has no averages of its weights. Train with Trainer\(ema=0.999\)"
     ):
         plain.averaged()
 
@@ -114,7 +114,7 @@ def test_frozen_heads_have_no_averages(frozen: str) -> None:
     [
         ({"ema": 1.0}, "'ema' must be a number above 0 and below 1, or None; got 1.0"),
         ({"ema": 0}, "'ema' must be a number above 0 and below 1, or None; got 0"),
-        ({"ema_warmup": True}, "set ema, for example 0.999"),
+        ({"ema_warmup": True}, "needs ema, for example ema=0.999"),
     ],
 )
 def test_settings_that_make_no_averages(settings: dict[str, Any], message: str) -> None:

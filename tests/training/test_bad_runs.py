@@ -95,7 +95,7 @@ class TestAnotherPlan:
         assert "belongs to another plan: trainer.steps: 1 there, 2 here; " in text
         assert "tasks[0].augment: [] there, ['flip'] here" in text
         assert "trainer.clip_norm: nothing there, 0.5 here" in text
-        assert text.endswith("Name another checkpoint file, or remove this one to start anew.")
+        assert text.endswith("Name another checkpoint file, or remove this one to start again.")
 
     def test_many_differences_are_counted(self, tmp_path: Path) -> None:
         path = tmp_path / "run.safetensors"
@@ -114,7 +114,7 @@ class TestAnotherPlan:
 
         path = tmp_path / "run.safetensors"
         path.write_bytes(serialize({"x": torch.zeros(1)}, metadata='{"plan": "x", "tensors": "y"}'))
-        with pytest.raises(FormatError, match="is no checkpoint of a run"):
+        with pytest.raises(FormatError, match="is not a checkpoint"):
             quick(steps=1, checkpoint=path).fit([task()])
 
 
@@ -140,7 +140,7 @@ class TestData:
         few = data.train.take([0, 3, 6, 9, 1])
         task = ck.Task("left", ck.DataSet("left", few, data.test), "resnet8_cifar", "layer2", size=16)
         with pytest.raises(
-            DataError, match=r"the 2 images held out by validation=0.5 of left/train are all of the class '0'"
+            DataError, match=r"the 2 images of validation=0.5 of left/train are all of the class '0'"
         ):
             quick(steps=1, batch_size=2, validation=0.5).fit([task])
 
@@ -211,7 +211,7 @@ def test_two_owners_of_one_parameter_are_both_named() -> None:
 
     with pytest.raises(
         UsageError,
-        match=r"'weight' is owned by 'mine.layer' and by 'left.head'; every parameter needs exactly one",
+        match=r"'weight' belongs to 'mine.layer' and to 'left.head'; it needs exactly one",
     ):
         quick(steps=1).fit([task()], ["x"], factories={"x": Steal})
 

@@ -140,7 +140,7 @@ def test_a_figure_that_is_not_finite_ends_the_run() -> None:
     [
         (
             {"evaluate_every": 1},
-            "evaluate_every=1 has no images to evaluate on: hold out a share.*validation=0.1",
+            "evaluate_every=1 has no images to evaluate on.*validation=0.1",
         ),
         (
             {"evaluate_every": 1, "evaluate_on": "all"},

@@ -105,8 +105,8 @@ def test_features_of_different_width_name_the_remedy() -> None:
     [
         ({"width": 0}, "'width' must be a whole number from 1 to 65,?536, or None; got 0"),
         ({"rest": {"model": "resnet8_cifar"}}, "Task.rest expects a table of model, cut"),
-        ({"freeze_extractor": True}, "it needs an extractor that was trained"),
-        ({"rest": REST, "weights": {}}, "weights of a whole network, and a head that is the rest of another"),
+        ({"freeze_extractor": True}, "which needs a trained extractor"),
+        ({"rest": REST, "weights": {}}, "weights of a complete network, but rest="),
     ],
 )
 def test_what_cannot_be_meant_is_refused(change: dict[str, Any], message: str) -> None:

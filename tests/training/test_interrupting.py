@@ -241,4 +241,4 @@ def test_a_script_that_is_ended_keeps_its_state(tmp_path: Path, number: int, cod
     result = running.communicate(timeout=60)[1]
     assert running.returncode == code, result
     if number == signal.SIGINT:
-        assert "steps of each task. The state is kept" in result and "run.safetensors" in result
+        assert "steps of each task. The same call resumes" in result and "run.safetensors" in result

@@ -123,16 +123,16 @@ class Plain:
     ("loader", "reason"),
     [
         (DataLoader(Stream(), batch_size=4), "it has no length"),
-        (Plain(), "it is no torch DataLoader"),
-        (DataLoader(Noisy(), batch_size=4, num_workers=1, persistent_workers=True), "its workers are kept"),
+        (Plain(), "it is not a torch DataLoader"),
+        (DataLoader(Noisy(), batch_size=4, num_workers=1, persistent_workers=True), "its workers persist"),
     ],
     ids=["stream", "plain", "persistent"],
 )
 def test_what_cannot_be_repeated_trains_but_does_not_go_on(loader: Any, reason: str) -> None:
     source = streamed(loader)
-    with pytest.raises(TrainingError, match=rf"cannot go on from step 3.*task 'a'.*{reason}"):
+    with pytest.raises(TrainingError, match=rf"cannot resume at step 3.*task 'a'.*{reason}"):
         source.resume_at(3)
-    assert "a run cannot go on in the middle of a pass" in source.describe()
+    assert "a run cannot resume in the middle of a pass" in source.describe()
 
 
 def test_a_pass_that_was_seen_whole_is_no_obstacle() -> None:
@@ -171,7 +171,7 @@ IMAGES, LABELS = torch.zeros(4, 1, 4, 4), torch.zeros(4, dtype=torch.int64)
             (torch.zeros(5, 1, 4, 4), torch.zeros(5, dtype=torch.int64)),
             "5 images in a batch. The trainer's batch_size",
         ),
-        ((IMAGES, LABELS + 3), "labels from 3 to 3. The task's data names 3 classes"),
+        ((IMAGES, LABELS + 3), "labels from 3 to 3. The task's data has 3 classes"),
         ((IMAGES, LABELS - 1), "labels from -1 to -1"),
     ],
 )
@@ -181,9 +181,9 @@ def test_what_a_task_cannot_take_is_named(given: Any, message: str) -> None:
 
 
 def test_a_loader_that_gives_nothing_or_less_than_it_says_is_named() -> None:
-    with pytest.raises(DataError, match="gave no whole batch of 4 images in a pass"):
+    with pytest.raises(DataError, match="gave no full batch of 4 images in a pass"):
         streamed([]).batch(0)
-    with pytest.raises(DataError, match="gave no whole batch of 20 images"):
+    with pytest.raises(DataError, match="gave no full batch of 20 images"):
         streamed(fixed(), batch_size=20).batch(0)
 
     class Short(Sampler[int]):
@@ -193,15 +193,15 @@ def test_a_loader_that_gives_nothing_or_less_than_it_says_is_named() -> None:
         def __len__(self) -> int:
             return 12
 
-    with pytest.raises(DataError, match="says that a pass has 3 batches and gave 2 at most"):
+    with pytest.raises(DataError, match="has a length of 3 batches and gave only 2"):
         streamed(fixed(12, sampler=Short())).resume_at(2)
 
 
 def test_loaders_that_a_task_cannot_have_are_refused() -> None:
     data = data_set("a")
-    with pytest.raises(UsageError, match=r"task 'a' expects a DataLoader.*got list_iterator"):
+    with pytest.raises(UsageError, match=r"task 'a' must be a DataLoader.*got list_iterator"):
         ck.Task("a", data, "resnet8_cifar", "layer2", loader=iter([]))
-    with pytest.raises(UsageError, match=r"has a loader, whose images are not augmented here"):
+    with pytest.raises(UsageError, match=r"has a loader, whose images are not augmented"):
         ck.Task("a", data, "resnet8_cifar", "layer2", loader=[], augment=("flip",))
     task = ck.Task("a", data, "resnet8_cifar", "layer2", loader=fixed())
     with pytest.raises(UsageError, match=r"Task 'a' has a loader.*cannot be resident"):

@@ -126,7 +126,7 @@ class TestTrials:
         plain = quick(steps=1).fit([task()])
         self.fail(monkeypatch)
         fit = quick(steps=1).fit([task()])
-        reason = "there is no memory left to try another way"
+        reason = "the memory does not suffice to try another mode"
         assert fit.run["environment"]["execution"] == {"mode": "eager", "reason": reason}
         assert same_parts(fit, plain)
 
@@ -162,7 +162,7 @@ def test_an_evaluation_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("compatkit.training.evaluating.normalize", full)
     with pytest.raises(
         EnvironmentFailure,
-        match=r"After step 1 the memory of cpu does not hold an evaluation on the test images, 8 in a batch, beside "
-        r"the run: CUDA out of memory.*or accumulate=2",
+        match=r"The evaluation on the test images after step 1, 8 in a batch, ran out of memory on cpu: "
+        r"CUDA out of memory.*or accumulate=2",
     ):
         quick(steps=2, batch_size=8, evaluate_every=1, evaluate_on="test").fit([task()])

@@ -48,5 +48,5 @@ def test_a_step_that_computes_is_not_warned_of() -> None:
 
 
 def test_no_step_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least one step, got steps=0"):
+    with pytest.raises(UsageError, match="needs steps >= 1; got 0"):
         quick(steps=1).profile(TASKS, steps=0)

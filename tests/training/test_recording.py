@@ -138,7 +138,7 @@ def test_rows_that_are_not_those_of_images_need_passes_of_their_own() -> None:
         rows = recorder.notes[name].rows
         assert rows == ((False, False) if name == "table" else (True, True))
     assert reasons == {
-        "tokens": "the rows of what is recorded of the layer 'tokens' are not those of the images",
+        "tokens": "the recorded rows of the layer 'tokens' do not correspond to images",
         "windows": None,
         "table": None,
     }
@@ -171,7 +171,7 @@ def recorded(extractor: nn.Module, names: Iterable[str], images: Tensor) -> Mapp
     recorder = Recorder(extractor, nn.Identity())
     recorder.request("one", names)
     recorder.dry_run(tuple(images.shape[1:]), Precision("cpu", "float32", False))
-    recording = recorder.follow(["one"])
+    recording = recorder.record(["one"])
     assert recording is not None
     try:
         recording.begin()
@@ -376,7 +376,7 @@ def test_who_wanted_records_is_named_where_a_loss_cannot_be_compiled() -> None:
     result = asked.run["environment"]["execution"]
     assert result["mode"] == "eager"
     assert (
-        "task 'a', with layers recorded for 'records': torch.compile does not take the step"
+        "task 'a', with layers recorded for 'records': torch.compile cannot compile the step"
         in result["reason"]
     )
 

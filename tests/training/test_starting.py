@@ -43,7 +43,7 @@ def test_a_stated_normalization_is_what_the_network_sees() -> None:
 
 def test_it_stands_in_the_contracts_and_in_the_plan(tmp_path: Path) -> None:
     stated = {"mean": [0.1, 0.2, 0.3], "std": 0.5}
-    with pytest.raises(UsageError, match="each a number or a list of one a channel"):
+    with pytest.raises(UsageError, match="each a number or one number per channel"):
         task(channels=3, normalize=stated)
     stated["std"] = [0.5, 0.5, 0.25]
     fit = quick(steps=1).fit([task(channels=3, normalize=stated)])
@@ -74,11 +74,11 @@ def test_a_checkpoint_of_another_normalization_is_refused(tmp_path: Path) -> Non
     [
         ({"mean": 0}, "expects {'mean': ..., 'std': ...}"),
         ((0.0, 1.0), "expects {'mean': ..., 'std': ...}"),
-        ({"mean": 0, "std": 0}, "the standard deviations above 0"),
+        ({"mean": 0, "std": 0}, "with std above 0"),
         ({"mean": float("nan"), "std": 1}, "mean is nan"),
         ({"mean": "0", "std": 1}, "mean is '0'"),
         ({"mean": [], "std": 1}, r"mean is \[\]"),
-        ({"mean": [0, 0], "std": [1]}, "standard deviations above 0"),
+        ({"mean": [0, 0], "std": [1]}, "with std above 0"),
     ],
 )
 def test_what_is_no_normalization_is_refused(stated: Any, said: str) -> None:
@@ -101,7 +101,7 @@ def test_a_class_layer_goes_on_where_that_is_asked_for() -> None:
 
 def test_a_class_layer_of_other_classes_or_of_no_state_dict_is_refused() -> None:
     fit = quick(steps=1).fit([task()]).weights("a")
-    with pytest.raises(UsageError, match="keep_class_layer takes over the class layer of a state dict"):
+    with pytest.raises(UsageError, match="keep_class_layer needs weights as a state dict"):
         task(keep_class_layer=True)
     other = ck.Task(
         "b",

@@ -134,7 +134,7 @@ one = Norm()
         (Drawn, "its factory changed torch's random state"),
         (lambda: one, "returned the same object"),
         (lambda: Norm, "is the class 'Norm', not an instance"),
-        (Unowned, r"'projection\.weight', of shape \(1, 32\), and no optimizer moves it"),
+        (Unowned, r"'projection\.weight', of shape \(1, 32\), which no optimizer updates"),
         (Copied, r"'projection\.weight'.*setup\.own"),
         (Detached, "gave 'norm' without a gradient"),
         (Fails, "failed in compatkit_after_step: KeyError: 'late'"),

@@ -214,7 +214,7 @@ def test_a_folder_without_safetensors_is_refused_and_no_pickle_is_opened(tmp_pat
 
 def test_another_architecture_is_refused_by_both_names(tmp_path: Path) -> None:
     saved(tmp_path)
-    expected = rf"to be a resnet18 of timm, and its weights .* are of a {NAME} of timm, as their config.json"
+    expected = rf"the model resnet18 of timm, but its weights .* are of timm's {NAME}, as their config.json"
     with pytest.raises(UsageError, match=expected) as caught:
         prepare_task(task(tmp_path, "resnet18", "layer2"), 0, CPU)
     assert caught.value.subject == "a"
@@ -250,5 +250,5 @@ def test_a_crop_that_no_contract_describes_is_refused(tmp_path: Path) -> None:
     saved(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace('"center"', '"border"'))
-    with pytest.raises(UsageError, match="crops images by 'border'; a contract describes"):
+    with pytest.raises(UsageError, match="has crop_mode 'border'; only 'center'"):
         prepare_task(task(tmp_path), 0, CPU)

@@ -1,4 +1,4 @@
-"""Batches from a user's loader, for data that is no array of bytes: streams, own augmentation.
+"""Batches from a user's loader, for data that is not an array of bytes: streams, own augmentation.
 
 A loader's batches can be repeated if its random numbers come from generators that can be seeded: its own, and the
 global ones of torch, numpy and Python. All are seeded before each pass and each batch, and restored afterwards.
@@ -31,18 +31,18 @@ from compatkit.training.randomness import seed_of
 
 Pair = tuple[Tensor, Tensor]
 NOT_FINITE = "hold numbers that are not finite"
-LOOKED_AT = 3
+CHECKED_BATCHES = 3
 """Batches at the start of a run whose values are checked."""
 
 
 def unrepeatable(loader: Iterable[Any]) -> str | None:
-    """Return why a pass through ``loader`` cannot be repeated, or None if it can."""
+    """Return why a pass through ``loader`` cannot be repeated; None if it can."""
     if not isinstance(loader, DataLoader):
-        return "it is no torch DataLoader, so that nothing says how to seed it"
+        return "it is not a torch DataLoader, so it cannot be seeded"
     if isinstance(loader.dataset, IterableDataset):
-        return "its data set is a stream, which need not give the same twice"
+        return "its data set is a stream, which may give other images the next time"
     if loader.num_workers and loader.persistent_workers:
-        return "its workers are kept from pass to pass, with random states that cannot be set"
+        return "its workers persist from pass to pass, with random states that cannot be set"
     return None
 
 
@@ -50,24 +50,24 @@ def loader_of(loader: str | Mapping[str, Any], split: Split, data: Data, batch_s
     """Return the loader of a plugin for the images of a task.
 
     Args:
-        loader: Its name, or a table of its ``name`` and settings.
+        loader: Name of the loader, or a table of ``name`` and settings.
         split: Training images.
-        data: How the network takes them.
+        data: Preprocessing of the network.
         batch_size: Images of a batch.
 
     Raises:
         UnknownName: There is none of that name.
-        PluginError: Its factory fails, lacks a setting, or returns what cannot be iterated once a pass.
+        PluginError: Its factory fails, lacks a setting, or returns something that cannot be iterated again.
     """
     settings = {"name": loader} if isinstance(loader, str) else dict(loader)
     offer = find("loaders", settings.pop("name"))
-    made = offer.make({"split": split, "data": data, "batch_size": batch_size, **settings})
-    if not isinstance(made, Iterable) or isinstance(made, Iterator):
+    instance = offer.make({"split": split, "data": data, "batch_size": batch_size, **settings})
+    if not isinstance(instance, Iterable) or isinstance(instance, Iterator):
         raise offer.owner.error(
-            f"its factory returned {type_of(made)}; expected a DataLoader, or something else that can be iterated "
-            "once a pass."
+            f"its factory returned {type_of(instance)}; expected a DataLoader, or another iterable that can be "
+            "iterated again for each pass."
         )
-    return made
+    return instance
 
 
 def check_order(loader: Iterable[Any], data: Data, task: str) -> None:
@@ -86,25 +86,20 @@ def check_order(loader: Iterable[Any], data: Data, task: str) -> None:
         images = getattr(images, "dataset", None)  # of a subset
     if images is None:
         return
-    loader_names = [
-        label(str(name)).name for name in sorted(images.class_to_idx, key=images.class_to_idx.get)
-    ]
+    names = [label(str(name)).name for name in sorted(images.class_to_idx, key=images.class_to_idx.get)]
     own_names = [own_label.name for own_label in data.labels or ()]
-    if loader_names != own_names and sorted(loader_names) == sorted(own_names):
-        place = next(
-            number
-            for number, pair in enumerate(zip(loader_names, own_names, strict=True))
-            if pair[0] != pair[1]
-        )
+    if names != own_names and sorted(names) == sorted(own_names):
+        pairs = enumerate(zip(names, own_names, strict=True))
+        number, (name, own) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
         raise DataError(
-            f"The loader of task {task!r} calls its class {place} {loader_names[place]!r}, the task's data "
-            f"{own_names[place]!r}: the same classes in another order. Bring both into one order.",
-            subject=loader_names[place],
+            f"Class {number} of the loader of task {task!r} is {name!r}, that of the task's data {own!r}: the same "
+            "classes in another order. Reorder one of them.",
+            subject=name,
         )
 
 
 def implausible(images: Tensor, data: Data) -> str | None:
-    """Return what a batch of numbers looks like, if not like images normalized as a contract says; else None.
+    """Return why numbers do not look like images normalized as a contract says; None if they do.
 
     Args:
         images: ``(N, C, H, W)``.
@@ -112,14 +107,14 @@ def implausible(images: Tensor, data: Data) -> str | None:
     """
     mean, std = (torch.tensor(values, dtype=torch.float64) for values in (data.mean, data.std))
     lowest, highest = float((-mean / std).min()), float(((1 - mean) / std).max())
-    least, most = (float(bound) for bound in images.aminmax())
+    low, high = (float(bound) for bound in images.aminmax())
     width = highest - lowest
-    if not math.isfinite(least) or not math.isfinite(most):
+    if not math.isfinite(low) or not math.isfinite(high):
         return NOT_FINITE
-    if most > highest + 2 * width or least < lowest - 2 * width:
-        return f"reach from {least:.3g} to {most:.3g}, as bytes do that were made numbers"
-    if lowest < -0.5 and least >= 0 and most <= 1:
-        return f"reach from {least:.3g} to {most:.3g}, as images do that are scaled and not normalized"
+    if high > highest + 2 * width or low < lowest - 2 * width:
+        return f"range from {low:.3g} to {high:.3g}, like bytes"
+    if lowest < -0.5 and low >= 0 and high <= 1:
+        return f"range from {low:.3g} to {high:.3g}, like images that are scaled but not normalized"
     return None
 
 
@@ -146,7 +141,7 @@ class Streamed:
         self._passed, self._taken, self._step = -1, 0, 0
         self._iterator: Iterator[Any] | None = None
         self._upcoming: Pair | None = None
-        self._believed = 0
+        self._checked_batches = 0
         check_order(loader, data, task)
 
     def arrange(self, further: Further | None) -> None:
@@ -164,9 +159,8 @@ class Streamed:
             self._begin(self._passed + 1)
         if self._upcoming is None:
             raise DataError(
-                f"The loader of task {self._task!r} gave no whole batch of {self._batch_size} images in a pass. A "
-                "loader is begun anew for each pass: give one that can be iterated more than once, with batches of "
-                "the trainer's batch_size."
+                f"The loader of task {self._task!r} gave no full batch of {self._batch_size} images in a pass. Use a "
+                "loader that can be iterated again for each pass, with the trainer's batch_size."
             )
         (images, labels), place = self._upcoming, (self._taken - 1) * self._batch_size
         self._upcoming = self._fetch()
@@ -174,8 +168,8 @@ class Streamed:
         device = torch.device(self._precision.device)
         images, labels = images[self._share], labels[self._share]
         images = images.to(device, non_blocking=True)
-        if self._believed < LOOKED_AT and images.is_floating_point():
-            self._believed = LOOKED_AT if self._doubts(images) else self._believed + 1
+        if self._checked_batches < CHECKED_BATCHES and images.is_floating_point():
+            self._checked_batches = CHECKED_BATCHES if self._doubts(images) else self._checked_batches + 1
         pixels = normalize(images, self._data) if images.dtype == torch.uint8 else images.to(torch.float32)
         index = torch.arange(place, place + self._batch_size, device=device)[self._share]
         return Batch(
@@ -194,18 +188,17 @@ class Streamed:
         if wrong == NOT_FINITE:
             bad = int((~torch.isfinite(images).flatten(1).all(1)).nonzero()[0])
             raise DataError(
-                f"The images that the loader of task {self._task!r} gives for step {self._step - 1}, counted from 0, "
-                f"{wrong}, first in image {bad} of the batch. Mend the loader's data set, or leave such images out.",
+                f"The images of the loader of task {self._task!r} for step {self._step - 1}, counted from 0, {wrong}, "
+                f"first in image {bad} of the batch. Fix the loader's data set, or leave such images out.",
                 subject=self._task,
             )
         if wrong is not None:
-            mean, std = (
-                ", ".join(f"{value:.3g}" for value in values) for values in (self._data.mean, self._data.std)
-            )
+            sides = self._data.mean, self._data.std
+            mean, std = (", ".join(f"{value:.3g}" for value in values) for values in sides)
             warnings.warn(
-                f"The images that the loader of task {self._task!r} gives {wrong}. Expected are bytes, or (values from "
-                f"0 to 1 - mean) / std, with mean {mean} and std {std}. Normalize them so, or state Task.normalize "
-                "as the loader does it.",
+                f"The images of the loader of task {self._task!r} {wrong}. Expected are bytes, or (values from 0 to 1 "
+                f"- mean) / std, with mean {mean} and std {std}. Normalize them so, or set Task.normalize to the "
+                "loader's values.",
                 stacklevel=2,
             )
         return wrong is not None
@@ -226,11 +219,11 @@ class Streamed:
             return
         length = self.per_epoch
         if length is None:
-            raise self._refusal(step, "it has no length, so that the pass of a step is unknown")
+            raise self._cannot_resume(step, "it has no length, so the pass of a step is unknown")
         passed, place = divmod(step, length)
         reason = self.unrepeatable
         if place and reason is not None:
-            raise self._refusal(step, reason)
+            raise self._cannot_resume(step, reason)
         self.close()
         self._passed, self._step = passed - 1, step
         if not place:
@@ -240,14 +233,14 @@ class Streamed:
             self._upcoming = self._fetch()
         if self._upcoming is None:
             raise DataError(
-                f"The loader of task {self._task!r} says that a pass has {length} batches and gave {place} at most."
+                f"The loader of task {self._task!r} has a length of {length} batches and gave only {place}."
             )
 
-    def _refusal(self, step: int, reason: str) -> TrainingError:
+    def _cannot_resume(self, step: int, reason: str) -> TrainingError:
         return TrainingError(
-            f"The run cannot go on from step {step}: the batches that the loader of task {self._task!r} gave before "
-            f"cannot be told from those that follow, because {reason}. Start anew with another checkpoint file, or "
-            "give a torch DataLoader over a data set with a length, without persistent workers.",
+            f"The run cannot resume at step {step} with the loader of task {self._task!r}: {reason}. Start again with "
+            "another checkpoint file, or use a torch DataLoader over a data set with a length, without persistent "
+            "workers.",
             subject=self._task,
         )
 
@@ -279,74 +272,61 @@ class Streamed:
         self._upcoming = self._fetch()
 
     def _fetch(self) -> Pair | None:
-        """Return the next batch of the pass, None behind its last whole one."""
+        """Return the next batch of the pass; None after its last full one."""
         if self._iterator is None:
             return None
         with seeded(seed_of(self._seed, "loader", self._task, self._passed, self._taken)):
             batch = next(self._iterator, None)
-        if batch is None:
-            self._iterator = None
-            return None
-        images, labels = self._checked(batch)
-        if len(images) < self._batch_size:
+        pair = None if batch is None else self._checked(batch)
+        if pair is None or len(pair[0]) < self._batch_size:
             self._iterator = None
             return None
         self._taken += 1
-        return images, labels
+        return pair
 
     def _checked(self, batch: Any) -> Pair:
         """Return images and labels after checking them; reads labels that are on the host."""
-
-        def wrong(what: str, remedy: str) -> DataError:
-            return DataError(f"The loader of task {self._task!r} gave {what}. {remedy}", subject=self._task)
-
         pair = isinstance(batch, list | tuple) and len(batch) == 2
         if not pair or not all(isinstance(tensor, Tensor) for tensor in batch):
-            raise wrong(f"a batch that is {type_of(batch)}", "Give (images, labels), both tensors.")
+            raise self._wrong(f"a batch that is {type_of(batch)}", "Give (images, labels), both tensors.")
         images, labels = batch
         shape = len(self._data.mean), *self._data.size
         if images.dim() != 4 or tuple(images.shape[1:]) != shape:
             last = tuple(images.shape[1:]) == (*shape[1:], shape[0])
-            raise wrong(
-                f"images of shape {tuple(images.shape)}",
-                f"The task takes (batch, {str(shape)[1:]}: "
-                + (
-                    "channels come first, as of images.permute(0, 3, 1, 2)."
-                    if last
-                    else "set Task.size, or convert them."
-                ),
+            remedy = (
+                "move channels first: images.permute(0, 3, 1, 2)."
+                if last
+                else "set Task.size, or convert them."
             )
+            expected = f"The task takes (batch, {str(shape)[1:]}: {remedy}"
+            raise self._wrong(f"images of shape {tuple(images.shape)}", expected)
         if images.dtype != torch.uint8 and not images.is_floating_point():
-            raise wrong(f"images of type {images.dtype}", "Give bytes, or normalized floating-point numbers.")
+            raise self._wrong(
+                f"images of type {images.dtype}", "Give bytes, or normalized floating-point numbers."
+            )
         if labels.shape != images.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
-            raise wrong(
-                f"labels of shape {tuple(labels.shape)} and type {labels.dtype} with {len(images)} images",
-                "Give one class index, a whole number, for each image.",
-            )
+            what = f"labels of shape {tuple(labels.shape)} and type {labels.dtype} with {len(images)} images"
+            raise self._wrong(what, "Give one integer class index for each image.")
         if len(images) > self._batch_size:
-            raise wrong(
-                f"{len(images)} images in a batch",
-                f"The trainer's batch_size is {self._batch_size}; make both the same.",
-            )
-        classes = len(self._data.labels or ())
-        if (
-            labels.device.type == "cpu"
-            and len(labels)
-            and not 0 <= int(labels.min()) <= int(labels.max()) < classes
-        ):
-            raise wrong(
-                f"labels from {int(labels.min())} to {int(labels.max())}",
-                f"The task's data names {classes} classes: labels are 0 to {classes - 1}.",
-            )
+            remedy = f"The trainer's batch_size is {self._batch_size}; set both to the same number."
+            raise self._wrong(f"{len(images)} images in a batch", remedy)
+        if labels.device.type == "cpu" and len(labels):
+            low, high, classes = int(labels.min()), int(labels.max()), len(self._data.labels or ())
+            if not 0 <= low <= high < classes:
+                remedy = f"The task's data has {classes} classes: labels are 0 to {classes - 1}."
+                raise self._wrong(f"labels from {low} to {high}", remedy)
         return images.detach(), labels
+
+    def _wrong(self, what: str, remedy: str) -> DataError:
+        return DataError(f"The loader of task {self._task!r} gave {what}. {remedy}", subject=self._task)
 
     def describe(self) -> str:
         """See ``BatchSource``."""
         reason = self.unrepeatable
-        repeatable = "seeded before each pass, skipped through when a run goes on" if reason is None else None
-        return f"a {type(self._loader).__name__}, batch by batch: " + (
-            repeatable or f"a run cannot go on in the middle of a pass, because {reason}"
-        )
+        resuming = "seeded before each pass, fast-forwarded when a run resumes"
+        if reason is not None:
+            resuming = f"a run cannot resume in the middle of a pass, because {reason}"
+        return f"a {type(self._loader).__name__}, batch by batch: {resuming}"
 
     def get_ready(self) -> None:
         """See ``BatchSource``; nothing to do."""
@@ -359,7 +339,7 @@ class Streamed:
 
 @contextmanager
 def name_worker_deaths() -> Iterator[None]:
-    """Replace torch's error for a dead worker process, which it raises anywhere in the run, by one with a remedy.
+    """Replace torch's error for a dead worker process, which can occur anywhere in the run, by one with a remedy.
 
     Raises:
         EnvironmentFailure: A worker process of a loader ended.
@@ -370,8 +350,8 @@ def name_worker_deaths() -> Iterator[None]:
         if not str(error).startswith("DataLoader worker (pid"):
             raise
         raise EnvironmentFailure(
-            f"A process that reads images ended: {error} Memory may have run out: set Trainer(workers=) lower, or 0; "
-            "of a loader of your own, num_workers. A run with a checkpoint goes on from there.",
+            f"A process that reads images ended: {error} Memory may have run out: set Trainer(workers=), or "
+            "num_workers of your own loader, lower or to 0. A run with a checkpoint resumes from there.",
             subject="workers",
         ) from error
 

@@ -215,7 +215,7 @@ class TestScale:
 
 def test_what_cannot_go_on_is_said_at_the_start(tmp_path: Path) -> None:
     given = [(torch.zeros(8, 1, 16, 16, dtype=torch.uint8), torch.arange(8) % 3)] * 2
-    with pytest.warns(UserWarning, match=r"task 'a'.*no torch DataLoader"):
+    with pytest.warns(UserWarning, match=r"task 'a'.*not a torch DataLoader"):
         quick(steps=1, checkpoint=tmp_path / "run").fit([task(given)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
