@@ -29,7 +29,7 @@ from compatkit.errors import (
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, is_kept, key_of
 from compatkit.evaluation.matrix import measure
-from compatkit.evaluation.prospect import barred, is_normalized
+from compatkit.evaluation.prospect import is_normalized, wiring_obstacle
 from compatkit.evaluation.records import Cells, keep
 from compatkit.registry.copy.admission import Deciding
 from compatkit.registry.evidence import StoredResult
@@ -127,7 +127,7 @@ class Decider:
                 subject=policy,
             )
         pairs = [self._pair(item) for item in question.partners]
-        why = [barred(_report(extractor, head)) for _, extractor, head, _ in pairs]
+        why = [wiring_obstacle(_report(extractor, head)) for _, extractor, head, _ in pairs]
         if any(why):  # no measurement if the contracts do not fit
             others = "not measured: the others do not fit"
             answers = [

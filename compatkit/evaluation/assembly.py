@@ -1,4 +1,4 @@
-"""Sequences of modules with a contract for the whole."""
+"""Networks of an extractor, adapters and a head, with a contract for the complete network."""
 
 from __future__ import annotations
 
@@ -26,15 +26,12 @@ if TYPE_CHECKING:
 
 
 _ALONE = (
-    "Batch normalization takes the statistics of a single image here, which tells little of its class. Call it on "
-    "batches, or recombine with data= (100 or more, unlabeled), whose statistics the network keeps."
+    "Batch normalization uses the statistics of a single image here, so the prediction is unreliable. Call it on "
+    "batches, or recombine with data= (100 or more unlabeled images) to store statistics."
 )
-
-
 _TOGETHER = (
-    "Batch normalization takes the statistics of the batch here, so the class of an image depends on the others: "
-    "images of one class alone, such as a folder, are told about by chance. Recombine with data= (100 or more, "
-    "unlabeled, of all classes), whose statistics the network keeps."
+    "Batch normalization uses the statistics of the batch here, so predictions depend on the other images; if all "
+    "are of one class, they are about chance. Recombine with data= (100 or more unlabeled images of all classes)."
 )
 
 
@@ -49,7 +46,7 @@ class Assembly(nn.Module):
         extractor: Produces features, or None.
         adapters: Applied after the extractor; often empty.
         head: Consumes features, or None.
-        contract: Ports of the whole, preprocessing and classes.
+        contract: Ports of the network, preprocessing and classes.
         bn_policy: Batch-norm policy. Under ``"batch"``, batch normalization in eval mode uses the statistics of
             the current batch and writes no buffer, so an image's logits depend on its batch. Under all others, the
             statistics are stored in the module.
@@ -120,21 +117,21 @@ class Assembly(nn.Module):
             EnvironmentFailure: A file cannot be read.
         """
         if self.extractor is None or self.head is None:
-            lacking = "an extractor" if self.extractor is None else "a head"
-            raise UsageError(f"Expected a whole network to predict classes; this one is without {lacking}.")
+            lacking = "extractor" if self.extractor is None else "head"
+            raise UsageError(f"Predicting classes needs a complete network; this one has no {lacking}.")
         skipped: dict[int, str] | None = {} if check_damaged(damaged) == "skip" else None
         if self.bn_policy == "batch" and normalized(self):
             warnings.warn(_TOGETHER, BatchStatisticsWarning, stacklevel=2)
         files = list[str]()
         parts = self._parts(images, batch_size, skipped, files)
         probabilities, done = list[Tensor](), 0
-        with evaluation_mode(self), torch.no_grad(), warnings.catch_warnings(), bar() as tell:
+        with evaluation_mode(self), torch.no_grad(), warnings.catch_warnings(), bar() as progress:
             warnings.simplefilter("ignore", BatchStatisticsWarning)  # said above
             for some in parts:
                 done += len(some)
                 logits = self(normalize(some, self.data, device=self._device))
                 probabilities.append(logits.to(torch.float32).softmax(dim=1).cpu())
-                tell(done, len(files), "predicting")
+                progress(done, len(files), "predicting")
         shares = torch.cat(probabilities) if probabilities else torch.zeros(0, len(self.labels))
         names = [label.name for label in self.labels] or map(str, range(shares.shape[1]))
         reasons = skipped or {}
@@ -158,9 +155,7 @@ class Assembly(nn.Module):
             EnvironmentFailure: A file cannot be read.
         """
         if self.extractor is None:
-            raise UsageError(
-                "Expected a network with an extractor to prepare images; this one takes features."
-            )
+            raise UsageError("This network has no extractor: it takes features, not images.")
         return normalize(self._read(unread(images), 0, None), self.data, device=self._device)
 
     def _parts(
@@ -191,17 +186,17 @@ class Assembly(nn.Module):
         elif len(planes := self._read(readers, 0, skipped)):
             yield from (planes[part] for part in batches(len(planes), batch_size, None))
 
-    def _read(self, readers: Sequence[Unread], place: int, skipped: dict[int, str] | None) -> Tensor:
-        """Return what ``readers`` give, from the image at ``place`` on, uint8 ``(n, channels, height, width)``."""
-        planes = list[Tensor]()
+    def _read(self, readers: Sequence[Unread], first: int, skipped: dict[int, str] | None) -> Tensor:
+        """Return the images of ``readers`` from position ``first`` on, uint8 ``(n, channels, height, width)``."""
+        planes, position = list[Tensor](), first
         for _, read in readers:
             try:
                 planes.append(fitted(read(), self.data))
             except DamagedImage as error:
                 if skipped is None:
                     raise
-                skipped[place] = error.reason
-            place += 1 if place in (skipped or {}) else len(planes[-1])
+                skipped[position] = error.reason
+            position += 1 if position in (skipped or {}) else len(planes[-1])
         return torch.cat(planes) if planes else torch.zeros(0, dtype=torch.uint8)
 
     @property
@@ -228,6 +223,6 @@ def _with_gaps(rows: Tensor, gaps: Collection[int]) -> Tensor:
     """Return rows with one of NaN at each position of ``gaps``, float32 ``(n, classes)``."""
     if not gaps:
         return rows
-    whole = torch.full((len(rows) + len(gaps), rows.shape[1]), torch.nan)
-    whole[[place not in gaps for place in range(len(whole))]] = rows
-    return whole
+    filled = torch.full((len(rows) + len(gaps), rows.shape[1]), torch.nan)
+    filled[[position not in gaps for position in range(len(filled))]] = rows
+    return filled

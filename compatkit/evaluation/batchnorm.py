@@ -34,8 +34,8 @@ def norm_layers(module: nn.Module) -> tuple[_BatchNorm, ...]:
             node.op == "call_function" and node.target in _FUNCTIONS for node in layer.graph.nodes
         ):
             raise CutError(
-                "A traced graph calls batch normalization as a function, with the mode it was traced in; its "
-                "batch-norm policy cannot be chosen. Trace with the normalization layers as leaf modules."
+                "A traced graph calls batch normalization as a function, so its batch-norm policy cannot be chosen. "
+                "Trace with the normalization layers as leaf modules."
             )
     return tuple(layer for layer in module.modules() if isinstance(layer, _BatchNorm))
 
@@ -185,9 +185,7 @@ def reestimate(module: nn.Module, images: Iterable[Tensor], share: float = 0.0) 
             module(batch)
             passed += 1
         if not passed:
-            raise DataError(
-                "Estimating statistics of batch normalization needs at least one batch of images."
-            )
+            raise DataError("Estimating batch-norm statistics needs at least one batch of images.")
     return len(layers)
 
 
@@ -222,7 +220,7 @@ def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
         count = values.numel() // values.shape[1]
         if count < 2:
             raise DataError(
-                "Estimating statistics of batch normalization needs more than one value per channel in a batch."
+                "Estimating batch-norm statistics needs more than one value per channel in a batch."
             )
         spread, middle = torch.var_mean(values, dim=axes, correction=0)
         batches_seen += 1
@@ -245,6 +243,5 @@ def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
 
 
 def _buffers(layer: _BatchNorm) -> Iterator[Tensor]:
-    for value in (layer.running_mean, layer.running_var, layer.num_batches_tracked):
-        if value is not None:
-            yield value
+    buffers = layer.running_mean, layer.running_var, layer.num_batches_tracked
+    return (value for value in buffers if value is not None)

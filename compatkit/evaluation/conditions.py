@@ -30,10 +30,10 @@ BOUND = "bound_head"
 SAMPLE = "sample"
 """Setting that identifies a sample of the named images; absent if all are used."""
 Settings = dict[str, str | int | float]
-_WHAT = {
-    "metric_version": "the metric {metric} moved from version {old} to {new}",
-    "data": "the images of {name} are others now ({old}, now {new})",
-    "bound": "the bound is of another head now ({old}, now {new})",
+_CHANGES = {
+    "metric_version": "the metric {metric} changed from version {old} to {new}",
+    "data": "the images of {name} have changed ({old}, now {new})",
+    "bound": "the bound is that of another head ({old}, now {new})",
 }
 
 
@@ -57,7 +57,7 @@ class ImageFacts:
 
     @classmethod
     def of(cls, split: Split) -> ImageFacts:
-        """Return the facts of a split."""
+        """Return the properties of a split."""
         counts = dict(zip(split.classes, split.counts, strict=True))
         return cls(split.name, split.digest, len(split), counts, split.sample)
 
@@ -104,13 +104,7 @@ class Conditions:
             bound: Function digest of the head that gives the upper bound, or empty.
             adapters: Function digest and description of each adapter, in order.
         """
-        beside: Settings = {SAMPLE: True} if images.sample else {}
-        if adapters:
-            beside |= {
-                ADAPTED: "; ".join(words for _, words in adapters),
-                FUNCTIONS: " ".join(function for function, _ in adapters),
-            }
-        return {
+        settings: Settings = {
             "metric": cells.METRIC,
             "metric_version": cells.METRIC_VERSION,
             "policy": self.bn_policy,
@@ -122,7 +116,13 @@ class Conditions:
             "images": images.count,
             "normalised": normalized,
             BOUND: bound,
-        } | beside
+        }
+        if images.sample:
+            settings[SAMPLE] = True
+        if adapters:
+            settings[ADAPTED] = "; ".join(description for _, description in adapters)
+            settings[FUNCTIONS] = " ".join(function for function, _ in adapters)
+        return settings
 
 
 def key_of(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,16 +184,12 @@ def stale_reason(requested: Mapping[str, Any], cached: Mapping[str, Any], settin
         cached: Key of the cached cell.
         settings: Settings of the cached cell.
     """
-    reasons = [
-        text.format(
-            metric=settings["metric"],
-            name=settings["data"],
-            old=_short(cached[name]),
-            new=_short(requested[name]),
-        )
-        for name, text in _WHAT.items()
-        if cached[name] != requested[name] and not (name == "bound" and requested[name] is None)
-    ]
+    reasons = []
+    for name, text in _CHANGES.items():
+        old, new = cached[name], requested[name]
+        if old != new and not (name == "bound" and new is None):
+            subjects = {"metric": settings["metric"], "name": settings["data"]}
+            reasons.append(text.format(**subjects, old=_short(old), new=_short(new)))
     return "; ".join(reasons)
 
 

@@ -57,7 +57,10 @@ class Column:
             self.failure = f"{self.name} does not take features of shape {_shape(features)}: {error}"
             return None
         if logits.ndim != 2 or logits.shape[1] != self.outputs:
-            self.failure = f"{self.name} gives outputs of shape {tuple(logits.shape)}; its contract names {self.outputs} classes"
+            shape = tuple(logits.shape)
+            self.failure = (
+                f"{self.name} gives outputs of shape {shape}; its contract names {self.outputs} classes"
+            )
             return None
         return logits.float().cpu()
 
@@ -88,15 +91,13 @@ def run(
     modules = [extractor, *(column.module for column in columns)]
     if conditions.bn_policy != "running" and len(parts[-1]) < 2 and normalized(*modules):
         raise DataError(
-            f"bn_policy {conditions.bn_policy!r} needs at least 2 images in a batch; {len(examples)} images "
-            f"in batches of up to {conditions.batch_size} leave 1. Use more images, a larger batch_size, or "
-            "the policy 'running'."
+            f"bn_policy {conditions.bn_policy!r} needs at least 2 images in a batch; {len(examples)} images in "
+            f"batches of up to {conditions.batch_size} leave 1. Use another batch_size, or bn_policy='running'."
         )
 
     def sweep(before: int, count: bool) -> None:
-        for number, (positions, pixels) in enumerate(
-            zip(parts, examples.each(parts), strict=True), start=before + 1
-        ):
+        pairs = zip(parts, examples.each(parts), strict=True)
+        for number, (positions, pixels) in enumerate(pairs, start=before + 1):
             images = normalize(pixels, data, device=conditions.device)
             features = extractor(images)
             for column in columns:
@@ -135,7 +136,7 @@ def _shape(features: Features) -> str:
     return ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
 
 
-def known(device: str) -> torch.device:
+def device_named(device: str) -> torch.device:
     """Return a device by name.
 
     Raises:
@@ -145,7 +146,7 @@ def known(device: str) -> torch.device:
         return torch.device(device)
     except RuntimeError as error:
         raise EnvironmentFailure(
-            f"There is no device {device!r:.60}; expected cpu, cuda or another of torch, such as cuda:1.",
+            f"Unknown device {device!r:.60}; expected cpu, cuda or another device of torch, such as cuda:1.",
             subject=device,
         ) from error
 
@@ -162,7 +163,7 @@ def placed(module: nn.Module, device: str) -> Iterator[None]:
         EnvironmentFailure: There is no such device.
     """
     previous = next((value.device for value in (*module.parameters(), *module.buffers())), None)
-    if previous is None or previous == known(device):
+    if previous is None or previous == device_named(device):
         yield
         return
     try:
@@ -179,7 +180,7 @@ def placed(module: nn.Module, device: str) -> Iterator[None]:
 @contextmanager
 def numerics(conditions: Conditions) -> Iterator[None]:
     """Compute in float32 without TF32, or in bfloat16 with autocast."""
-    kind = known(conditions.device).type
+    kind = device_named(conditions.device).type
     with ExitStack() as stack:
         if conditions.precision == "bfloat16":
             stack.enter_context(torch.autocast(kind, torch.bfloat16))

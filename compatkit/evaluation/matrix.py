@@ -8,6 +8,7 @@ network n_aa as upper bound and batch statistics at test time (App. C.1).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import attrs
 import torch
@@ -114,9 +115,8 @@ def measure(
     for part in extractors:
         images = ImageFacts.of(data[part.reference])
         chosen = [head for head in heads if only is None or (part.reference, head.reference) in only]
-        pairs = [
-            _pair(part, head, images, between.get((part.reference, head.reference), ())) for head in chosen
-        ]
+        name = part.reference
+        pairs = [_pair(part, head, images, between.get((name, head.reference), ())) for head in chosen]
         rows.append((images, pairs, _own(part, heads, pairs, images, bounds or {})))
     steps = [
         conditions.passes(len(data[part.reference])) if any(not pair.reason for pair in pairs) else 0
@@ -145,9 +145,8 @@ def _own(
     bounds: Mapping[str, Component],
 ) -> _PlannedCell | None:
     """Return the cell that gives the bound of a row, taken from ``pairs`` if it is there."""
-    head = bounds.get(extractor.reference) or next(
-        (candidate for candidate in heads if candidate.is_own(extractor)), None
-    )
+    own_heads = (candidate for candidate in heads if candidate.is_own(extractor))
+    head = bounds.get(extractor.reference) or next(own_heads, None)
     if head is None:
         return None
     same = (pair for pair in pairs if pair.head.reference == head.reference and not pair.adapters)
@@ -157,9 +156,8 @@ def _own(
 def _pair(
     extractor: Component, head: Component, images: ImageFacts, adapters: Sequence[Adapter]
 ) -> _PlannedCell:
-    known = prospect(
-        extractor.manifest, head.manifest, images, own=head.is_own(extractor), adapted=bool(adapters)
-    )
+    manifests, own = (extractor.manifest, head.manifest), head.is_own(extractor)
+    known = prospect(*manifests, images, own=own, adapted=bool(adapters))
     report = attrs.evolve(known.report, extractor=extractor.reference, head=head.reference)
     known = attrs.evolve(known, report=report)
     name, outputs = head.reference, len(head.labels)
@@ -180,12 +178,12 @@ def _row(
     labels = torch.from_numpy(split.labels)
     beside = [own] if own is not None and own not in pairs and any(not pair.reason for pair in pairs) else []
     wired = [pair for pair in (*pairs, *beside) if not pair.reason]
-    begun: dict[tuple[tuple[int, int], ...], Tally] = {}
+    started: dict[tuple[tuple[int, int], ...], Tally] = {}
     for pair in wired:
         same = tuple(pair.prospect.classes)
-        if same not in begun:
-            begun[same] = Tally.start(labels, same, len(split.classes))
-        pair.tallies = [begun[same].anew()]
+        if same not in started:
+            started[same] = Tally.start(labels, same, len(split.classes))
+        pair.tallies = [started[same].empty()]
         joined = [adapter.module for adapter in pair.adapters]
         pair.module = nn.Sequential(*joined, pair.head.module) if joined else pair.head.module
     if own is not None and own in wired:
@@ -194,21 +192,17 @@ def _row(
         data = extractor.manifest.contract.data
         run(extractor.module, wired, ready.images(split, data), data, conditions, tick)
     norms, bound = normalized(extractor.module), own.head.function if own is not None else ""
-    made: list[Cell] = []
+    cells: list[Cell] = []
     for pair in (*pairs, *beside):
-        settings: Settings = {
-            **conditions.settings(
-                images,
-                normalized=norms or normalized(pair.head.module),
-                bound=bound,
-                adapters=[(adapter.function, str(adapter)) for adapter in pair.adapters],
-            ),
-            "device": conditions.device,
-            "torch": str(torch.__version__),
-            "own": pair.head.is_own(pair.extractor),
-        }
-        made.append(_cell(pair, split, settings, own))
-    return made
+        either, adapters = (
+            norms or normalized(pair.head.module),
+            [(a.function, str(a)) for a in pair.adapters],
+        )
+        settings = conditions.settings(images, normalized=either, bound=bound, adapters=adapters)
+        settings |= {"device": conditions.device, "torch": str(torch.__version__)}
+        settings["own"] = pair.head.is_own(pair.extractor)
+        cells.append(_cell(pair, split, settings, own))
+    return cells
 
 
 def _bound(own: _PlannedCell, wired: Sequence[_PlannedCell], labels: Tensor, classes: int) -> None:
@@ -219,9 +213,7 @@ def _bound(own: _PlannedCell, wired: Sequence[_PlannedCell], labels: Tensor, cla
     counts: dict[frozenset[int], Tally] = {}
     for pair in wired:
         classes_of_pair = frozenset(mine for mine, _ in pair.prospect.classes)
-        known = [
-            pair_of_class for pair_of_class in own.prospect.classes if pair_of_class[0] in classes_of_pair
-        ]
+        known = [match for match in own.prospect.classes if match[0] in classes_of_pair]
         if len(known) < len(classes_of_pair):
             continue
         if classes_of_pair not in counts:
@@ -231,19 +223,12 @@ def _bound(own: _PlannedCell, wired: Sequence[_PlannedCell], labels: Tensor, cla
 
 
 def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCell | None) -> Cell:
-    cell = Cell(
-        pair.extractor.reference,
-        pair.head.reference,
-        pair.prospect.report.wiring,
-        pair.prospect.report.promise,
-        "none",
-        common=pair.prospect.common,
-        settings=settings,
-        findings=notes_of(pair.prospect, settings, figures=False),
-        reason=pair.reason,
-    )
+    report, common = pair.prospect.report, pair.prospect.common
+    names = pair.extractor.reference, pair.head.reference
+    kept: dict[str, Any] = {"common": common, "settings": settings, "reason": pair.reason}
     if pair.reason:
-        return cell
+        notes = notes_of(pair.prospect, settings, figures=False)
+        return Cell(*names, report.wiring, report.promise, "none", findings=notes, **kept)
     tally, bound = pair.tallies[0], pair.bound if own is not None and not own.reason else None
     chance = chance_level(torch.from_numpy(split.labels), [mine for mine, _ in pair.prospect.classes])
     measured, free = (figure(correct, tally.count) for correct in tally.correct())
@@ -256,11 +241,13 @@ def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCel
     if tally.broken:
         settings[BROKEN] = tally.broken
     notes = notes_of(pair.prospect, settings, figures=True)
-    if own is not None and (unknown := unknown_classes(own.head.labels, pair.prospect.common)):
+    if own is not None and (unknown := unknown_classes(own.head.labels, common)):
         notes += (no_bound(own.head.reference, unknown),)
-    return attrs.evolve(
-        cell,
-        grade=grade(measured, chance, limit, difference),
+    return Cell(
+        *names,
+        report.wiring,
+        report.promise,
+        grade(measured, chance, limit, difference),
         restricted=measured,
         unrestricted=free,
         chance=chance,
@@ -268,4 +255,5 @@ def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCel
         recovered=recovered(measured.accuracy, chance, limit.accuracy if limit is not None else None),
         difference=difference,
         findings=notes,
+        **kept,
     )

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 Direction = Literal["higher", "lower", "none"]
 Status = Literal["ok", "approximate", "degenerate", "undefined"]
-FACTS = ("unit", "direction", "estimator", "count", "paper", "equation")
+PROPERTIES = ("unit", "direction", "estimator", "count", "paper", "equation")
 """Attributes of results that are columns of their tables."""
-COLUMNS = ("metric", "value", "status", "reason", *FACTS)
+COLUMNS = ("metric", "value", "status", "reason", *PROPERTIES)
 FLATTENINGS = ("all", "pooled", "positions")
 
 
 @attrs.frozen(kw_only=True)
 class Result(Tabular):
-    """The result of a metric, with the facts needed to interpret it.
+    """The result of a metric, with the properties needed to interpret it.
 
     Attributes:
         name: Name of the metric.
@@ -61,7 +61,7 @@ class Result(Tabular):
         _check_value(self.name, self.value, self.status, self.reason)
 
     def _rows(self) -> list[dict[str, Any]]:
-        figure = {name: getattr(self, name) for name in ("value", "status", "reason", *FACTS)}
+        figure = {name: getattr(self, name) for name in ("value", "status", "reason", *PROPERTIES)}
         return [{"metric": self.name, **figure}]
 
     def to_json(self) -> dict[str, Any]:
@@ -111,16 +111,24 @@ class Table(Tabular):
             _check_value(self.name, cell.value, cell.status, cell.reason)
 
     def _rows(self) -> list[dict[str, Any]]:
-        facts = {name: getattr(self, name) for name in FACTS}
-        columns = [axis if axis not in COLUMNS else f"axis {axis}" for axis in self.axes]
+        properties = {name: getattr(self, name) for name in PROPERTIES}
+        columns = self._axis_columns()
         return [
-            {"metric": self.name, **dict(zip(columns, names, strict=True)), **attrs.asdict(cell), **facts}
+            {
+                "metric": self.name,
+                **dict(zip(columns, names, strict=True)),
+                **attrs.asdict(cell),
+                **properties,
+            }
             for names, cell in self
         ]
 
     def _grid(self) -> tuple[str, str, str] | None:
-        columns = [axis if axis not in COLUMNS else f"axis {axis}" for axis in self.axes]
+        columns = self._axis_columns()
         return (columns[0], columns[1], "value") if len(columns) == 2 else None
+
+    def _axis_columns(self) -> list[str]:
+        return [axis if axis not in COLUMNS else f"axis {axis}" for axis in self.axes]
 
     def __iter__(self) -> Iterator[tuple[tuple[str, ...], TableCell]]:
         """Yield the names along the axes together with each cell."""
@@ -132,16 +140,16 @@ class Table(Tabular):
         Raises:
             UnknownName: An axis is missing or unknown, or has no such name.
         """
-        place = 0
+        position = 0
         for axis, known in self.axes.items():
             if names.get(axis) not in known:
                 raise UnknownName(
                     f"The table {self.name!r} has {', '.join(known)} along {axis!r}; got {names.get(axis)!r}."
                 )
-            place = place * len(known) + known.index(names[axis])
+            position = position * len(known) + known.index(names[axis])
         if unknown := names.keys() - self.axes.keys():
             raise UnknownName(f"The table {self.name!r} has the axes {', '.join(self.axes)}; got {unknown}.")
-        return self.cells[place]
+        return self.cells[position]
 
     @property
     def values(self) -> NDArray[np.float64]:
@@ -232,8 +240,8 @@ def flattened(name: str, values: Tensor, how: str) -> Tensor:
     """
     if values.is_complex() or values.ndim < 1 or (how != "all" and values.ndim > 4):
         raise DataError(
-            f"The layer {name!r} gives {values.dtype} of shape {tuple(values.shape)}; expected real numbers as maps, "
-            "tokens or vectors. Choose another layer, or flatten='all'.",
+            f"The layer {name!r} gives {values.dtype} of shape {tuple(values.shape)}; expected maps, tokens or "
+            "vectors of real numbers. Choose another layer, or flatten='all'.",
             subject=name,
         )
     if not values.is_floating_point() or values.element_size() < 4:
@@ -307,17 +315,15 @@ def advance(metric: Metric, state: Any, observation: Observation, subject: Subje
         observation: The batch.
         subject: The network under measurement.
     """
-    names = observed(metric)
-    return metric.update(
-        state, **{name: getattr(observation if name in OBSERVED else subject, name) for name in names}
-    )
+    sources = {name: observation if name in OBSERVED else subject for name in observed(metric)}
+    return metric.update(state, **{name: getattr(source, name) for name, source in sources.items()})
 
 
 def conclude(metric: Metric, state: Any, subject: Subject) -> tuple[Measured, ...]:
     """Return the results of a metric.
 
     Args:
-        metric: Metric that made ``state``.
+        metric: Metric that created ``state``.
         state: State after the last batch.
         subject: The network under measurement.
 
@@ -328,13 +334,12 @@ def conclude(metric: Metric, state: Any, subject: Subject) -> tuple[Measured, ..
     results = returned if isinstance(returned, tuple) else (returned,)
     if not results or not all(isinstance(result, (Result, Table)) for result in results):
         raise PluginError(
-            f"finalize of {metric!r} returned {type(returned).__name__}. Return a Result or a Table of "
-            "compatkit.evaluation.metrics, or a tuple of these."
+            f"finalize of {metric!r} returned {type(returned).__name__}. Return a ck.metrics.Result or Table, or a "
+            "tuple of these."
         )
-    if len({result.name for result in results}) != len(results):
-        raise PluginError(
-            f"finalize of {metric!r} returned two results with the same name: {[result.name for result in results]}."
-        )
+    names = [result.name for result in results]
+    if len(set(names)) != len(names):
+        raise PluginError(f"finalize of {metric!r} returned two results with the same name: {names}.")
     return results
 
 
@@ -344,8 +349,8 @@ def _taken(method: Callable[..., Any], known: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             raise PluginError(
-                f"{getattr(method, '__qualname__', method)} takes the unknown argument {name!r}."
-                f"{suggestion(name, known)} Known: {', '.join(known)}."
+                f"{getattr(method, '__qualname__', method)} has the unknown argument "
+                f"{name!r}.{suggestion(name, known)} Known: {', '.join(known)}."
             )
     return names
 
@@ -376,21 +381,19 @@ def check_metric(offer: Offer, settings: dict[str, Any]) -> Metric:
     Raises:
         PluginError: The factory returned a class, or an object that lacks a method.
     """
-    made = offer.make(settings)
-    if isinstance(made, type):
-        raise offer.owner.error(f"its factory returns the class {made.__name__!r}; return an instance of it.")
-    missing = [
-        word for word in ("init", "update", "merge", "finalize") if not callable(getattr(made, word, None))
-    ]
-    if missing:
+    metric = offer.make(settings)
+    if isinstance(metric, type):
         raise offer.owner.error(
-            f"the metric lacks {', '.join(missing)}; it needs init, update, merge and finalize."
+            f"its factory returns the class {metric.__name__!r}; return an instance of it."
         )
+    methods = ("init", "update", "merge", "finalize")
+    if missing := [name for name in methods if not callable(getattr(metric, name, None))]:
+        raise offer.owner.error(f"the metric lacks {', '.join(missing)}; it needs {', '.join(methods)}.")
     try:
-        observed(made)
+        observed(metric)
     except PluginError as error:
         raise offer.owner.error(str(error)) from error
-    return made
+    return metric
 
 
 def equal_norm_weights(network: nn.Module, draw: torch.Generator) -> nn.Module:
@@ -407,12 +410,12 @@ def equal_norm_weights(network: nn.Module, draw: torch.Generator) -> nn.Module:
     import torch
     from torch import nn
 
-    made = copy.deepcopy(network)
+    control = copy.deepcopy(network)
     with torch.no_grad():
-        for layer in made.modules():
+        for layer in control.modules():
             if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
                 norms = layer.weight.double().flatten(1).norm(dim=1, keepdim=True)
                 rows = torch.randn(layer.weight.flatten(1).shape, generator=draw, dtype=torch.float64)
                 scaled = (rows / rows.norm(dim=1, keepdim=True)).to(norms.device) * norms
                 layer.weight.copy_(scaled.view_as(layer.weight))
-    return made
+    return control

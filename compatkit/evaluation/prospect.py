@@ -1,4 +1,4 @@
-"""Whether a pair can be measured, on which classes, and if not, why; without running it."""
+"""Check whether a pair of parts can be measured, and on which classes, without running it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NORMALIZED = "batch"
 
 @attrs.frozen(eq=False)
 class Prospect:
-    """What is known of a pair before it runs.
+    """Result of checking a pair before it runs.
 
     Attributes:
         report: Check of the two contracts with the classes of these images.
@@ -90,15 +90,14 @@ def notes_of(known: Prospect, settings: Mapping[str, Any], *, figures: bool) -> 
     """Return a cell's notes for display: findings of the check, and remarks on the settings.
 
     Args:
-        known: What is known of the pair.
+        known: Prospect of the pair.
         settings: Settings of the cell.
         figures: Whether the cell has figures that hold, so that it is not unproven.
     """
     notes = [str(finding) for finding in known.report.findings if not figures or finding.level != "empirical"]
     if not settings["normalised"]:
-        notes.append(
-            f"No batch normalization in either part: the policy {settings['policy']!r} changes nothing."
-        )
+        policy = settings["policy"]
+        notes.append(f"No batch normalization in either part: the policy {policy!r} changes nothing.")
     if BROKEN in settings:
         notes.append(f"{settings[BROKEN]} images gave outputs that are not finite; they count as wrong.")
     return tuple(notes)
@@ -136,7 +135,7 @@ def _labels(names: tuple[str, ...]) -> tuple[Label, ...]:
     return tuple(map(label, names))
 
 
-def barred(report: Report, *, adapted: bool = False) -> str:
+def wiring_obstacle(report: Report, *, adapted: bool = False) -> str:
     """Return why two parts cannot be wired, with or without adapters; empty if they can.
 
     Args:
@@ -150,7 +149,7 @@ def barred(report: Report, *, adapted: bool = False) -> str:
 
 
 def _reason(report: Report, images: ImageFacts, names: tuple[str, ...], adapted: bool) -> str:
-    if why := barred(report, adapted=adapted):
+    if why := wiring_obstacle(report, adapted=adapted):
         return why
     if images.counts is None:
         return ""

@@ -44,7 +44,7 @@ class Recombination(Assembly):
         adapters: Applied between the two; often empty.
         head: Consumes features.
         inserted: The adapters with their ports and what they were fitted on.
-        contract: Contract of the whole: the extractor's preprocessing, the head's classes, normalization and anchors
+        contract: Contract of the network: the extractor's preprocessing, the head's classes, normalization and anchors
             of both parts, and the blueprints of the adapters in order.
         report: Check of the two parts, with findings on this recombination.
         bn_policy: Batch-norm policy. Under ``"batch"``, batch normalization in eval mode uses the statistics of
@@ -117,32 +117,32 @@ class Recombination(Assembly):
             raise IncompatibleError(str(report), subject=report)
         if estimates(policy) != (data is not None or statistics is not None):
             raise UsageError(
-                f"bn_policy={policy!r} needs data= (unlabeled images of the extractor's own data)."
+                f"bn_policy={policy!r} needs data=, unlabeled images of the extractor's data set."
                 if data is None
-                else f"data= is for bn_policy='reestimate' and 'mix:N' only, not for {policy!r}; leave it out."
+                else f"bn_policy={policy!r} takes no data=; only 'reestimate' and 'mix:N' do."
             )
         parts = [extractor.module, head.module]
         if estimates(policy):
             parts = [copy.deepcopy(module) for module in parts]
         notes = [_inserted(adapter, extractor, head) for adapter in adapters]
         notes += _notes(policy, normalized(*parts, *(adapter.module for adapter in adapters)), own)
-        made = cls(
+        network = cls(
             *parts,
             report=report.with_findings(notes),
             contract=_contract(extractor.manifest.contract, head.manifest.contract, adapters),
-            sources=(_apart(extractor), _apart(head)),
+            sources=(_without_module(extractor), _without_module(head)),
             adapters=adapters,
             bn_policy=policy,
             estimated=None if statistics is None else statistics.facts,
         ).eval()
         if statistics is not None:
-            made.restore(statistics.tensors)
+            network.restore(statistics.tensors)
         elif data is not None:
             share = stored_share(policy, len(data))
-            reestimate(made, made.normalized_batches(data, batch_size, seed), share)
-            facts = {"name": data.name, "digest": data.digest, "images": len(data)}
-            made.estimated = {"data": facts, "batch_size": batch_size, "seed": seed}
-        return made
+            reestimate(network, network.normalized_batches(data, batch_size, seed), share)
+            images = {"name": data.name, "digest": data.digest, "images": len(data)}
+            network.estimated = {"data": images, "batch_size": batch_size, "seed": seed}
+        return network
 
     @property
     def statistics(self) -> dict[str, Tensor]:
@@ -169,8 +169,7 @@ class Recombination(Assembly):
         ]
         if other:
             raise UsageError(
-                f"The statistics do not match this recombination: {', '.join(other[:3])}. Use those that were "
-                "estimated for the same parts.",
+                f"The statistics do not match this recombination: {', '.join(other[:3])}. Use those of the same parts.",
                 subject=other,
             )
         with torch.no_grad():
@@ -202,13 +201,13 @@ def policy_for(extractor: Component, head: Component, stated: str | None, images
     return "running" if head.trained_with == extractor.digest else DEFAULT
 
 
-def _apart(part: Component) -> Component:
+def _without_module(part: Component) -> Component:
     """Return a component without its module and registry; the network may hold a copy of the module."""
     return attrs.evolve(part, registry=None, module=None)
 
 
 def _contract(extractor: Contract, head: Contract, adapters: Sequence[Adapter]) -> Contract:
-    """Return the contract of the whole."""
+    """Return the contract of the complete network."""
     sides = extractor.protocol, head.protocol
     anchors = dict.fromkeys(anchor for side in sides for anchor in side.anchors)
     return Contract(

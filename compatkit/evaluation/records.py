@@ -19,8 +19,8 @@ from compatkit.evaluation.conditions import key_of
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.store import Store
 
-TOLD = 3
-"""Most damaged results named one by one."""
+SHOWN_DAMAGED = 3
+"""Largest number of damaged results in a message."""
 CLASSES = "classes"
 """Stored with the settings: the common classes, named as in the data set."""
 WIRING = "wiring"
@@ -165,8 +165,10 @@ class Cells:
         """Warn once of all results left out; there may be thousands."""
         if not self._damaged:
             return
-        more = len(self._damaged) - TOLD
-        text = "; ".join([*self._damaged[:TOLD], *([f"and {more:,} more results"] if more > 0 else [])])
+        more = len(self._damaged) - SHOWN_DAMAGED
+        text = "; ".join(
+            [*self._damaged[:SHOWN_DAMAGED], *([f"and {more:,} more results"] if more > 0 else [])]
+        )
         warnings.warn(
             f"{text}; as if they had not been measured. `compatkit verify --repair` moves damaged files to "
             "quarantine, `compatkit matrix` measures again.",
@@ -202,9 +204,7 @@ def check_settings(settings: Mapping[str, Any], key: Mapping[str, Any]) -> None:
     try:
         msgspec.convert(settings, _Settings)
     except msgspec.ValidationError as error:
-        raise FormatError(
-            f"the settings of a result are not usable, so it is unknown what it depends on: {error}; measure again."
-        ) from error
+        raise FormatError(f"the settings of a result are damaged: {error}; measure again.") from error
     rest = {name: value for name, value in settings.items() if name not in (CLASSES, WIRING)}
     if not all(isinstance(value, str | int | float) for value in rest.values()):
         raise FormatError("the settings of a result are texts and numbers.")

@@ -25,7 +25,7 @@ class Tally:
 
     Attributes:
         columns: Head outputs of the common classes, ``(common,)``.
-        place: Index of each example's class in ``columns``, or ``OUTSIDE``, ``(n,)``.
+        target: Index of each example's class in ``columns``, or ``OUTSIDE``, ``(n,)``.
         counted: Whether the example's class counts, ``(n,)``.
         best: Index in ``columns`` of the argmax over them, ``(n,)``; ``OUTSIDE`` before a prediction, ``NOT_FINITE``
             if an output was not finite.
@@ -33,7 +33,7 @@ class Tally:
     """
 
     columns: Tensor
-    place: Tensor
+    target: Tensor
     counted: Tensor
     best: Tensor
     free: Tensor
@@ -48,16 +48,14 @@ class Tally:
             pairs: Matching (class of the split, output of the head), each once.
             classes: Number of classes of the split; examples of those of ``pairs`` count.
         """
-        listed = list(pairs)
-        places = torch.full((classes,), OUTSIDE, dtype=torch.int64)
-        for position, (own, _) in enumerate(listed):
-            places[own] = position
-        columns = torch.tensor([output for _, output in listed], dtype=torch.int64)
+        common = torch.tensor(list(pairs), dtype=torch.int64).reshape(-1, 2)
+        column_of_class = torch.full((classes,), OUTSIDE, dtype=torch.int64)
+        column_of_class[common[:, 0]] = torch.arange(len(common))
         nothing = torch.full(labels.shape, OUTSIDE, dtype=torch.int64)
-        place = places[labels]
-        return cls(columns, place, place != OUTSIDE, nothing, nothing.clone())
+        target = column_of_class[labels]
+        return cls(common[:, 1], target, target != OUTSIDE, nothing, nothing.clone())
 
-    def anew(self) -> Tally:
+    def empty(self) -> Tally:
         """Return an empty tally for the same examples and outputs."""
         nothing = torch.full_like(self.best, OUTSIDE)
         return attrs.evolve(self, best=nothing, free=nothing.clone())
@@ -72,8 +70,8 @@ class Tally:
         if not self.columns.numel():
             return
         free = logits.argmax(dim=1)
-        whole = torch.equal(self.columns, torch.arange(logits.shape[1]))
-        best = free if whole else logits[:, self.columns].argmax(dim=1)
+        all_columns = torch.equal(self.columns, torch.arange(logits.shape[1]))
+        best = free if all_columns else logits[:, self.columns].argmax(dim=1)
         finite = torch.isfinite(logits)
         if not finite.all():
             best, free = (torch.where(finite.all(dim=1), chosen, NOT_FINITE) for chosen in (best, free))
@@ -84,7 +82,7 @@ class Tally:
     def restricted(self) -> Tensor:
         """Whether each example counts and is right by the argmax over ``columns``, bool ``(n,)``."""
         if self._right is None:  # cached: every other head of the row compares with the bound
-            self._right = self.counted & (self.best == self.place)
+            self._right = self.counted & (self.best == self.target)
         return self._right
 
     @property
@@ -92,9 +90,9 @@ class Tally:
         """Whether each example counts and is right by the argmax over all outputs, bool ``(n,)``."""
         if not self.columns.numel():
             return torch.zeros_like(self.counted)
-        # Examples without a place are compared with column 0, but do not count as right below.
-        target = self.columns[self.place.clamp(min=0)]
-        return self.counted & (self.free == target)
+        # Examples outside are compared with column 0, but do not count as right below.
+        output = self.columns[self.target.clamp(min=0)]
+        return self.counted & (self.free == output)
 
     @property
     def broken(self) -> int:
@@ -112,10 +110,8 @@ class Tally:
 
     def against(self, bound: Tally) -> tuple[int, int]:
         """Return the numbers of examples that only this head, and only ``bound``, gets right (restricted)."""
-        return (
-            int((self.restricted & ~bound.restricted).sum()),
-            int((bound.restricted & ~self.restricted).sum()),
-        )
+        own, other = self.restricted, bound.restricted
+        return int((own & ~other).sum()), int((other & ~own).sum())
 
 
 def chance_level(labels: Tensor, classes: Sequence[int]) -> float:

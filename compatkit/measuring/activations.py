@@ -53,7 +53,7 @@ class Activations(Mapping[str, Array]):
         """
         if name not in self.layers:
             raise UnknownName(
-                f"There are no activations of {name!r:.80}.{suggest(name, self.layers)} Layers here: "
+                f"There are no activations of {name!r:.80}.{suggest(name, self.layers)} Layers: "
                 f"{', '.join(self.layers)}.",
                 subject=name,
             )
@@ -90,13 +90,11 @@ class Activations(Mapping[str, Array]):
         """
         order = np.random.default_rng(seed).permutation(len(self.positions))
 
-        def moved(rows: Array) -> Array:
+        def shuffle(rows: Array) -> Array:
             return rows.reshape(len(order), -1, rows.shape[1])[order].reshape(rows.shape)
 
-        settings = {**self.settings, "shuffled": seed}
-        return Activations(
-            {name: moved(rows) for name, rows in self.layers.items()}, self.positions, settings
-        )
+        layers = {name: shuffle(rows) for name, rows in self.layers.items()}
+        return Activations(layers, self.positions, {**self.settings, "shuffled": seed})
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Activations:
@@ -114,17 +112,16 @@ class Activations(Mapping[str, Array]):
             index = json.loads((where / INDEX).read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise DataError(
-                f"{where} holds no activations, or writing them was interrupted: {INDEX} is missing. Record them "
-                "again with ck.activations(..., folder=...).",
+                f"{where} has no {INDEX}: it holds no complete activations. Record them again.",
                 subject=str(where),
             ) from error
         except ValueError as error:
-            raise FormatError(f"{where / INDEX} is no JSON: {error}.", subject=str(where)) from error
+            raise FormatError(f"{where / INDEX} is not JSON: {error}.", subject=str(where)) from error
         try:
             if index["format"] != FORMAT:
                 raise ValueError(f"format {index['format']} is not {FORMAT}")
             positions = np.load(where / index["positions"], allow_pickle=False)
-            # Copy-on-write: torch wants arrays that can be written, and no file is.
+            # Copy-on-write: torch needs writable arrays, and files are never written.
             layers = {
                 name: np.load(where / entry["file"], mmap_mode="c", allow_pickle=False)
                 for name, entry in index["layers"].items()
@@ -167,8 +164,14 @@ class _OutputRecorder:
         raise NotImplementedError  # one pass
 
     def finalize(self, state: int) -> Result:
-        facts: dict[str, Any] = {"unit": "count", "direction": "none", "estimator": self.flatten, "paper": ""}
-        return Result(name="activations", value=float(state), count=state, equation="", **facts)
+        properties = {
+            "unit": "count",
+            "direction": "none",
+            "estimator": self.flatten,
+            "paper": "",
+            "equation": "",
+        }
+        return Result(name="activations", value=float(state), count=state, **properties)  # type: ignore[arg-type]
 
     def _space(self, shape: tuple[int, int], kind: Any) -> Array:
         """Return room for the rows of one layer."""
@@ -215,11 +218,8 @@ def activations(
     try:
         with nullcontext() if where is None else _emptied_after_errors(where):
             measurement = measure(network, data, [recorder], layers=layers, **settings)
-            result = Activations(
-                recorder.layers,
-                np.concatenate(recorder.positions),
-                {**measurement.settings, "flatten": flatten},
-            )
+            positions = np.concatenate(recorder.positions)
+            result = Activations(recorder.layers, positions, {**measurement.settings, "flatten": flatten})
             if where is None:
                 return result
             _write_index(where, result)
@@ -233,7 +233,7 @@ def activations(
 def unreadable(error: Exception) -> str:
     """Return why numpy could not read a file; it reports an unknown format as a pickle."""
     objects = "pickle" in str(error) or "object" in str(error)
-    return "it holds Python objects, or is no such file" if objects else f"{error}".rstrip(".")
+    return "it holds Python objects, or has another format" if objects else f"{error}".rstrip(".")
 
 
 @contextmanager
@@ -247,38 +247,30 @@ def _emptied_after_errors(folder: Path) -> Iterator[None]:
 
 
 def _empty(folder: Path) -> Path:
-    """Return a folder, made where there is none.
-
-    Raises:
-        DataError: There is something in it.
-        EnvironmentFailure: It cannot be made.
-    """
+    """Return a folder, created if it does not exist; raise if it is not empty or cannot be created."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise DataError(
-                f"{folder} is not empty; activations need a folder of their own.", subject=str(folder)
-            )
+        empty = not any(folder.iterdir())
     except OSError as error:
-        raise EnvironmentFailure(
-            f"The folder {folder} cannot be made: {error.strerror or error}.", subject=str(folder)
-        ) from error
+        message = f"The folder {folder} cannot be created: {error.strerror or error}."
+        raise EnvironmentFailure(message, subject=str(folder)) from error
+    if not empty:
+        raise DataError(f"{folder} is not empty; activations need their own folder.", subject=str(folder))
     return folder
 
 
 def _write_index(folder: Path, result: Activations) -> None:
     """Write the index last: with it, the activations are complete."""
-    for rows in result.layers.values():
+    layers = {}
+    for number, (name, rows) in enumerate(result.layers.items()):
         rows.flush()  # type: ignore[attr-defined]
+        layers[name] = {"file": f"{number:04}.npy", "shape": list(rows.shape)}
     np.save(folder / "positions.npy", result.positions)
     index = {
         "format": FORMAT,
         "positions": "positions.npy",
         "settings": dict(result.settings),
-        "layers": {
-            name: {"file": f"{place:04}.npy", "shape": list(rows.shape)}
-            for place, (name, rows) in enumerate(result.layers.items())
-        },
+        "layers": layers,
     }
     draft = folder / f"{INDEX}.part"
     draft.write_text(json.dumps(index, indent=2), encoding="utf-8")

@@ -65,19 +65,18 @@ def measure_arrays(
     name = metric if by_name else type(metric).__name__
     if settings and not by_name:
         raise UsageError(
-            f"{name} is a metric already; give {', '.join(settings)} where it is made: make_metric(name, ...).",
+            f"{name} is a metric object; give {', '.join(settings)} when it is created: make_metric(name, ...).",
             subject=next(iter(settings)),
         )
     if batch_size is not None:
         COUNT.check("measure_arrays", batch_size=batch_size)
-    made = make_metric(metric, **settings) if by_name else metrics_of([metric])[0]
-    roles = roles_of(made)
+    instance = make_metric(metric, **settings) if by_name else metrics_of([metric])[0]
+    roles = roles_of(instance)
     if len(arrays) != len(roles):
         raise UsageError(
-            f"{name} takes {len(roles)} arrays, in this order: {', '.join(roles)}; got {len(arrays)}.",
-            subject=name,
+            f"{name} takes {len(roles)} arrays: {', '.join(roles)}; got {len(arrays)}.", subject=name
         )
-    results = on_arrays([made], dict(zip(roles, arrays, strict=True)), batch_size=batch_size)
+    results = on_arrays([instance], dict(zip(roles, arrays, strict=True)), batch_size=batch_size)
     return Measurement({result.name: result for result in results}, {"metric": name, **settings})
 
 
@@ -92,12 +91,11 @@ def roles_of(metric: Metric) -> tuple[str, ...]:
     """
     wanted, ending = set(observed(metric)), set(finalized(metric))
     if not wanted:  # of weights alone
-        others = {"other_weights"} if {"other", "other_layers"} & ending else set()
-        return tuple(role for role in ROLES if role in {"weights", *others})
+        return ("weights", "other_weights") if {"other", "other_layers"} & ending else ("weights",)
     if {"network", "other"} & (wanted | ending):
         raise UsageError(
-            f"{type(metric).__name__} runs a network, which arrays are not. Give the network itself to ck.measure, or "
-            "its parts to `compatkit metric`.",
+            f"{type(metric).__name__} runs a network. Give the network to ck.measure, or its parts to `compatkit "
+            "metric`.",
             subject=type(metric).__name__,
         )
     wanted = {"weights" if name == "layers" else name for name in wanted}
@@ -129,29 +127,26 @@ def on_arrays(
     chosen = metrics_of(metrics)
     tensors = {role: _tensors(role, array, refuse) for role, array in arrays.items()}
     for metric in chosen:
-        _check_roles(metric, tensors)
-    samples = [
-        (role, name, tensor)
-        for role, layers in tensors.items()
-        if not role.endswith("weights")
-        for name, tensor in layers.items()
-    ]
+        needed = roles_of(metric)
+        if set(needed) != set(tensors):
+            name, given = type(metric).__name__, ", ".join(tensors)
+            message = f"{name} takes {len(needed)} arrays: {', '.join(needed)}; got {len(tensors)}: {given}."
+            raise UsageError(message, subject=name)
+    sampled = {role: layers for role, layers in tensors.items() if not role.endswith("weights")}
+    samples = [(role, name, tensor) for role, layers in sampled.items() for name, tensor in layers.items()]
     count = len(positions) if positions is not None else len(samples[0][2]) if samples else 0
     for role, name, tensor in samples:
         if len(tensor) != count and (positions is None or len(tensor) % max(1, count)):
             raise DataError(
-                f"Every array needs one row a sample: {name!r} of {role} has {len(tensor):,}, the first one {count:,}. "
-                "Record all on the same samples.",
+                f"{name!r} of {role} has {len(tensor):,} rows, the first array {count:,}; each needs one row per "
+                "sample.",
                 subject=name,
             )
     layers = _modules(tensors, "weights", "outputs")
     others = _modules(tensors, "other_weights", "other_outputs")
-    subject = Subject(
-        network=nn.Sequential(*layers.values()),
-        layers=layers,
-        other=nn.Sequential(*others.values()) if others else None,
-        other_layers=others,
-    )
+    other = nn.Sequential(*others.values()) if others else None
+    network = nn.Sequential(*layers.values())
+    subject = Subject(network=network, layers=layers, other=other, other_layers=others)
     index = torch.arange(count) if positions is None else torch.from_numpy(positions)
     results: list[Measured] = []
     with torch.no_grad():
@@ -174,25 +169,15 @@ def read_array(path: str | os.PathLike[str]) -> Any:
     """
     file = local(path, "a file of arrays")
     try:
-        # Mapped, not read; copy-on-write, as torch wants arrays that can be written.
+        # Mapped, not read; copy-on-write, since torch needs writable arrays.
         arrays = np.load(file, mmap_mode="c", allow_pickle=False)
         return arrays if isinstance(arrays, np.ndarray) else dict(arrays)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(
-            f"{os.fspath(path)} cannot be read as arrays of numbers: {unreadable(error)}. Write numbers with "
-            "numpy.save, or numpy.savez.",
+            f"{os.fspath(path)} cannot be read as arrays of numbers: {unreadable(error)}. Use numpy.save or "
+            "numpy.savez.",
             subject=os.fspath(path),
         ) from error
-
-
-def _check_roles(metric: Metric, tensors: Mapping[str, Any]) -> None:
-    needed = roles_of(metric)
-    if set(needed) != set(tensors):
-        raise UsageError(
-            f"{type(metric).__name__} takes {len(needed)} arrays: {', '.join(needed)}; got {len(tensors)}: "
-            f"{', '.join(tensors)}.",
-            subject=type(metric).__name__,
-        )
 
 
 def _tensors(role: str, array: Any, refuse: bool) -> dict[str, Tensor]:
@@ -204,8 +189,8 @@ def _tensors(role: str, array: Any, refuse: bool) -> dict[str, Tensor]:
 
 def _tensor(name: str, array: Any, role: str, refuse: bool) -> Tensor:
     """Return an array as a tensor, float32 or float64 (labels int64), without a copy where that is possible."""
-    kind_of_numbers = "whole numbers" if role == "labels" else "real numbers"
-    expected = f"{name!r} of {role} must be a dense array of {kind_of_numbers}, one row a sample"
+    numbers = "integers" if role == "labels" else "real numbers"
+    expected = f"{name!r} of {role} must be a dense array of {numbers}, one row per sample"
     try:
         if isinstance(array, Tensor):
             array = array.detach().cpu()
@@ -218,7 +203,7 @@ def _tensor(name: str, array: Any, role: str, refuse: bool) -> Tensor:
     if values.dtype.kind not in kinds or values.ndim < 1 or not values.size or masked:
         raise DataError(
             f"{expected}; got {type_of(array)} of {values.dtype} with shape {values.shape}."
-            + (" Fill what is masked, or leave these rows out." if masked else ""),
+            + (" Fill masked values, or leave these rows out." if masked else ""),
             subject=name,
         )
     wide = values.dtype.kind == "f" and values.dtype.itemsize >= np.dtype(np.float64).itemsize
@@ -235,14 +220,14 @@ def _check_finite(name: str, role: str, values: NDArray[Any]) -> None:
         wrong = ~np.isfinite(values[first : first + rows]).reshape(min(rows, len(values) - first), -1).all(1)
         if wrong.any():
             raise DataError(
-                f"{name!r} of {role} holds values that are not finite, in row {first + int(wrong.argmax()):,} first. "
-                "Record in float32, look at the weights, or leave the layer out.",
+                f"{name!r} of {role} has values that are not finite, first in row {first + int(wrong.argmax()):,}. "
+                "Record in float32, check the weights, or leave the layer out.",
                 subject=name,
             )
 
 
 def _modules(tensors: Mapping[str, Mapping[str, Tensor]], weights: str, outputs: str) -> dict[str, nn.Module]:
-    """Return layers with these weights, or layers without any for the names of outputs."""
+    """Return layers with these weights, and layers without weights for other names of outputs."""
     modules: dict[str, nn.Module] = {name: nn.Identity() for name in tensors.get(outputs, {})}
     for name, weight in tensors.get(weights, {}).items():
         if weight.ndim == 2:

@@ -97,27 +97,27 @@ def measure(
     parts = parts_of(network)
     known_layers = layers_of(parts)
     classes = data.classes if isinstance(data, (Split, DataSet)) else ()
-    network_under_test = Subject(
-        network=_whole(network),
+    subject = Subject(
+        network=_complete(network),
         layers=choose(known_layers, layers),
         classes=classes,
-        other=None if other is None else _whole(other),
+        other=None if other is None else _complete(other),
         other_layers={} if other is None else choose(layers_of(parts_of(other)), layers),
     )
-    _check_required(required_fields, network_under_test, known_layers, data)
+    _check_required(required_fields, subject, known_layers, data)
     tensors = (tensor for part in parts.values() for tensor in part.state_dict().values())
     own_device = next((tensor.device for tensor in tensors), torch.device("cpu"))
     conditions = Conditions("running", batch_size, seed or 0, precision, str(device or own_device))
     states = [metric.init() for metric in metric_list]
     settings: dict[str, Any] = {
-        "layers": list(network_under_test.layers),
+        "layers": list(subject.layers),
         "torch": str(torch.__version__),
         "bn_policy": getattr(network, "bn_policy", "running"),
     }
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(numerics(conditions))
-        for module in (network_under_test.network, network_under_test.other):
+        for module in (subject.network, subject.other):
             if module is not None:
                 stack.enter_context(placed(module, conditions.device))
                 stack.enter_context(evaluation_mode(module))
@@ -129,16 +129,14 @@ def measure(
             sources = source, source if same else _source(data, other_preprocessing, conditions.device)
             settings |= {**source.settings, "batch_size": batch_size, "precision": conditions.precision}
             settings |= {"device": conditions.device, "seed": seed}
-            recorded = stack.enter_context(_recording(network_under_test.layers, required_fields, ""))
-            compared = stack.enter_context(
-                _recording(network_under_test.other_layers, required_fields, "other_")
-            )
+            recorded = stack.enter_context(_recording(subject.layers, required_fields, ""))
+            compared = stack.enter_context(_recording(subject.other_layers, required_fields, "other_"))
             index_batches = batches(source.count, batch_size, seed)
             settings["order"] = hashlib.sha256(torch.cat(index_batches).numpy().tobytes()).hexdigest()
             for number, indices in enumerate(index_batches, 1):
-                batch = _observe(network_under_test, sources, indices, number, (recorded, compared))
+                batch = _observe(subject, sources, indices, number, (recorded, compared))
                 states = [
-                    advance(metric, state, batch, network_under_test) if observed(metric) else state
+                    advance(metric, state, batch, subject) if observed(metric) else state
                     for metric, state in zip(metric_list, states, strict=True)
                 ]
                 if progress is not None:
@@ -146,7 +144,7 @@ def measure(
         results = [
             result
             for metric, state in zip(metric_list, states, strict=True)
-            for result in conclude(metric, state, network_under_test)
+            for result in conclude(metric, state, subject)
         ]
     by_name = {result.name: result for result in results}
     if len(by_name) < len(results):
@@ -163,20 +161,19 @@ def metrics_of(metrics: Any) -> list[Metric]:
             offending value.
     """
     is_list = isinstance(metrics, Iterable) and not isinstance(metrics, str | bytes | Mapping)
-    made: list[Metric] = []
+    instances: list[Metric] = []
     for metric in metrics if is_list else [metrics]:
         if is_list and isinstance(metric, str):
-            made.append(make_metric(metric))
+            instances.append(make_metric(metric))
         elif is_list and isinstance(metric, Metric) and not isinstance(metric, type):
-            made.append(metric)
+            instances.append(metric)
         else:
             hint = f" Put it in a list: [{metrics!r:.40}]." if isinstance(metrics, str) else ""
             raise UsageError(
-                "metrics= expects a list of names of metrics, such as ['accuracy'], or of metrics; got "
-                f"{metric!r:.60}.{hint}",
+                f"metrics= expects a list of names, such as ['accuracy'], or of metrics; got {metric!r:.60}.{hint}",
                 subject=metric,
             )
-    return made
+    return instances
 
 
 def _check_images(data: Any) -> None:
@@ -188,8 +185,7 @@ def _check_images(data: Any) -> None:
     pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(tensor, Tensor) for tensor in data)
     if not pair and not isinstance(data, Split | DataSet | None):
         raise UsageError(
-            "data= expects images with labels: a data set, a split, or two tensors (images, class indices); got "
-            f"{type_of(data)}.",
+            f"data= expects a data set, a split, or two tensors (images, class indices); got {type_of(data)}.",
             subject=data,
         )
 
@@ -214,14 +210,13 @@ def _source(data: Images, preprocessing: Preprocessing | None, device: str) -> _
         images, labels = data
         if len(images) != len(labels):
             raise DataError(f"{len(images)} images come with {len(labels)} labels; each needs one.")
-        return _Source(
-            len(labels), labels.long(), lambda indices: images[indices].to(device), {"images": len(labels)}
-        )
+        count = len(labels)
+        return _Source(count, labels.long(), lambda indices: images[indices].to(device), {"images": count})
     split = data.test if isinstance(data, DataSet) else data
     if preprocessing is None:
         raise UsageError(
-            "A bare module does not say how it wants its images. Give preprocessing= (a task's or a contract's data: "
-            "fit.tasks[...].data, registry.manifest(...).contract.data), or images as tensors."
+            "A plain module needs preprocessing=, the data of a task or contract (fit.tasks[...].data, "
+            "registry.manifest(...).contract.data), or images as tensors."
         )
 
     def make(indices: Tensor) -> Tensor:
@@ -233,7 +228,7 @@ def _source(data: Images, preprocessing: Preprocessing | None, device: str) -> _
 
 
 def _observe(
-    network_under_test: Subject,
+    subject: Subject,
     sources: tuple[_Source, _Source],
     indices: Tensor,
     number: int,
@@ -241,25 +236,15 @@ def _observe(
 ) -> Observation:
     (source, other_source), (recorded, compared) = sources, recordings
     images = source.make(indices)
-    labels = source.labels[indices].to(images.device)
-    logits = _forward(network_under_test.network, images, "network")
+    labels, positions = source.labels[indices].to(images.device), indices.to(images.device)
+    logits = _forward(subject.network, images, "network").float()
     inputs, outputs = recorded.take(number)
-    observation = Observation(
-        images=images,
-        labels=labels,
-        positions=indices.to(images.device),
-        logits=logits.float(),
-        inputs=inputs,
-        outputs=outputs,
-    )
-    if network_under_test.other is None:
-        return observation
-    other_images = images if other_source is source else other_source.make(indices)
-    other_logits = _forward(network_under_test.other, other_images, "other network")
-    inputs, outputs = compared.take(number)
-    return attrs.evolve(
-        observation, other_logits=other_logits.float(), other_inputs=inputs, other_outputs=outputs
-    )
+    fields: dict[str, Any] = {"inputs": inputs, "outputs": outputs}
+    if subject.other is not None:
+        other_images = images if other_source is source else other_source.make(indices)
+        fields["other_logits"] = _forward(subject.other, other_images, "other network").float()
+        fields["other_inputs"], fields["other_outputs"] = compared.take(number)
+    return Observation(images=images, labels=labels, positions=positions, logits=logits, **fields)
 
 
 def _forward(network: nn.Module, images: Tensor, name: str) -> Tensor:
@@ -274,8 +259,8 @@ def _forward(network: nn.Module, images: Tensor, name: str) -> Tensor:
         raise
     except RuntimeError as error:
         raise DataError(
-            f"The {name} does not take images {tuple(images.shape[1:])} of {images.dtype}: {error}. Check the shape "
-            "and type of the images, or convert the network (network.float())."
+            f"The {name} does not take images {tuple(images.shape[1:])} of {images.dtype}: {error}. Check their shape "
+            "and type, or convert the network (network.float())."
         ) from error
 
 
@@ -299,31 +284,25 @@ def parts_of(network: Network) -> dict[str, nn.Module]:
     if isinstance(network, nn.Module):
         return {"": network}
     raise UsageError(
-        f"A network is a torch module, a task of a fit (fit.tasks[...]), or what registry.recombine gives; got "
-        f"{type_of(network)}."
+        f"Expected a torch module, a task of a fit (fit.tasks[...]), or a recombination; got {type_of(network)}."
     )
 
 
-def _whole(network: Network) -> nn.Module:
+def _complete(network: Network) -> nn.Module:
     return network if isinstance(network, nn.Module) else nn.Sequential(network.extractor, network.head)
 
 
 def _check_required(
-    required_fields: set[str],
-    network_under_test: Subject,
-    known: Mapping[str, nn.Module],
-    data: Images | None,
+    required_fields: set[str], subject: Subject, known: Mapping[str, nn.Module], data: Images | None
 ) -> None:
     """Raise if a metric would lack an input."""
-    if (
-        required_fields & {"inputs", "outputs", "other_inputs", "other_outputs", "layers"}
-        and not network_under_test.layers
-    ):
+    layered = {"inputs", "outputs", "other_inputs", "other_outputs", "layers"}
+    if required_fields & layered and not subject.layers:
         raise UsageError(
-            "These metrics look at layers; name some, by path or glob: layers=['layer1.*', 'fc'] (--layer). The "
-            f"network's layers are {listed(known)}."
+            "These metrics need layers; name some, by path or glob: layers=['layer1.*', 'fc'] (--layer). The network's "
+            f"layers are {listed(known)}."
         )
-    if any(name.startswith("other") for name in required_fields) and network_under_test.other is None:
+    if any(name.startswith("other") for name in required_fields) and subject.other is None:
         raise UsageError("These metrics compare two networks; give the other one: other=... (--against)")
     if data is None and required_fields & set(OBSERVED):
-        raise UsageError(f"These metrics look at {', '.join(sorted(required_fields))} of images; give data.")
+        raise UsageError(f"These metrics need data, for the {', '.join(sorted(required_fields))} of images.")

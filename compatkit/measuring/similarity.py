@@ -67,12 +67,12 @@ def similarity(
     if several:
         apart = exclude_same and right is None
         results = tuple(summary for table in results for summary in _over_runs(table, lefts, rights, apart))
-    facts: dict[str, Any] = {"runs": [len(lefts), len(rights)]}
+    settings: dict[str, Any] = {"runs": [len(lefts), len(rights)]}
     if isinstance(lefts[0], Activations):
-        facts |= {"order": lefts[0].order, "this": dict(lefts[0].settings)}
+        settings |= {"order": lefts[0].order, "this": dict(lefts[0].settings)}
     if isinstance(rights[0], Activations):
-        facts |= {"other": dict(rights[0].settings)}
-    return Measurement({result.name: result for result in results}, facts)
+        settings |= {"other": dict(rights[0].settings)}
+    return Measurement({result.name: result for result in results}, settings)
 
 
 def _recorded_as(flattened: set[Any], metric: Metric) -> Metric:
@@ -84,20 +84,18 @@ def _recorded_as(flattened: set[Any], metric: Metric) -> Metric:
 
 def _runs(activations: Any, side: str) -> list[Any]:
     runs = [activations] if isinstance(activations, Mapping) else activations
-    if (
-        not isinstance(runs, Sequence)
-        or not runs
-        or not all(isinstance(run, Mapping) and run for run in runs)
-    ):
+    listed = isinstance(runs, Sequence) and runs
+    if not listed or not all(isinstance(run, Mapping) and run for run in runs):
         raise UsageError(
-            f"{side} expects activations, arrays by layer, or a list of these, one a run; got {type_of(activations)}.",
+            f"{side} expects activations, arrays by layer, or a list of these, one per run; got "
+            f"{type_of(activations)}.",
             subject=side,
         )
     for number, run in enumerate(runs):
         if list(run) != list(runs[0]):
             raise DataError(
-                f"Run {number} of {side} has the layers {', '.join(run)}, run 0 {', '.join(runs[0])}; runs of a "
-                "network have the same ones.",
+                f"Run {number} of {side} has the layers {', '.join(run)}, run 0 {', '.join(runs[0])}; they must be "
+                "the same.",
                 subject=number,
             )
     return list(runs)
@@ -115,25 +113,20 @@ def _check_samples(runs: Sequence[Any]) -> NDArray[np.int64] | None:
             [str(each.settings.get(key, "tensors")) for each in (stated[0], run)]
             for key in ("data", "data_digest")
         )
+        positions, others = stated[0].positions, run.positions
         if digests[0] != digests[1]:
-            sources = [f"{name} ({digest[:24]})" for name, digest in zip(names, digests, strict=True)]
+            first, other = (f"{name} ({digest[:24]})" for name, digest in zip(names, digests, strict=True))
+            message = f"Activations of different images: {first} and {other}. Record both on the same images."
+            raise DataError(message, subject=names[1])
+        if len(positions) != len(others):
+            message = f"Activations of different numbers of images: {len(positions):,} and {len(others):,}."
+            raise DataError(message, subject=len(others))
+        if (positions != others).any():
+            at = int((positions != others).argmax())
             raise DataError(
-                f"Activations of different images cannot be compared: {sources[0]} and {sources[1]}. Record both "
-                "networks on the same images.",
-                subject=names[1],
-            )
-        positions, other_positions = stated[0].positions, run.positions
-        if len(positions) != len(other_positions):
-            raise DataError(
-                f"Activations of {len(positions):,} and of {len(other_positions):,} images cannot be compared.",
-                subject=len(other_positions),
-            )
-        if (positions != other_positions).any():
-            place = int((positions != other_positions).argmax())
-            raise DataError(
-                f"The images come in different orders: at place {place:,}, image {positions[place]:,} and image "
-                f"{other_positions[place]:,}. Record both with the same seed.",
-                subject=place,
+                f"The images have different orders: position {at:,} is image {positions[at]:,} and image "
+                f"{others[at]:,}. Record both with the same seed.",
+                subject=at,
             )
     return stated[0].positions if stated else None
 
@@ -150,34 +143,27 @@ def _over_runs(
     """Return a table of layers of runs with its runs as axes, their mean and their spread."""
     if not isinstance(table, Table) or tuple(table.axes) != ("this", "other"):
         raise UsageError(
-            f"The result {table.name!r} is no table of this by other layers; several runs need one. Compare two runs "
-            "at a time.",
+            f"The result {table.name!r} is not a table of this by other layers, as several runs need. Compare two "
+            "runs.",
             subject=table.name,
         )
     this, other = tuple(lefts[0]), tuple(rights[0])
     a, b, p, q = len(lefts), len(rights), len(this), len(other)
-    places = np.arange(a * p * b * q).reshape(a, p, b, q).transpose(0, 2, 1, 3)  # runs first
-    axes = {
-        "this run": tuple(map(str, range(a))),
-        "other run": tuple(map(str, range(b))),
-        "this": this,
-        "other": other,
-    }
-    whole = attrs.evolve(table, axes=axes, cells=tuple(table.cells[at] for at in places.ravel()))
+    index = np.arange(a * p * b * q).reshape(a, p, b, q).transpose(0, 2, 1, 3)  # runs first
+    runs = {"this run": tuple(map(str, range(a))), "other run": tuple(map(str, range(b)))}
+    layers = {"this": this, "other": other}
+    all_runs = attrs.evolve(
+        table, axes={**runs, **layers}, cells=tuple(table.cells[at] for at in index.ravel())
+    )
     pairs = [(i, j) for i in range(a) for j in range(b) if not (apart and i == j)]
-    cells = [[table.cells[places[i, j, k, m]] for i, j in pairs] for k in range(p) for m in range(q)]
+    cells = [[table.cells[index[i, j, k, m]] for i, j in pairs] for k in range(p) for m in range(q)]
     summaries = []
     for name, figure in (("mean", _mean), ("spread", _spread)):
-        summaries.append(
-            attrs.evolve(
-                table,
-                name=f"{table.name}/{name}",
-                axes={"this": this, "other": other},
-                cells=tuple(_summary(some, figure) for some in cells),
-                estimator=f"{name} over {len(pairs)} pairs of runs; {table.estimator}",
-            )
-        )
-    return whole, *summaries
+        values = tuple(_summary(some, figure) for some in cells)
+        about = f"{name} over {len(pairs)} pairs of runs; {table.estimator}"
+        full_name = f"{table.name}/{name}"
+        summaries.append(attrs.evolve(table, name=full_name, axes=layers, cells=values, estimator=about))
+    return all_runs, *summaries
 
 
 APART = 0.1

@@ -1,4 +1,4 @@
-"""Train with a regularizer so that broken promises show: twice, resumed, in bf16, in pieces, at other batch sizes."""
+"""Train with a regularizer to find errors: twice, resumed, in bf16, in micro-batches, at other batch sizes."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Trial:
 
     Args:
         factory: Factory of the regularizer.
-        used: How the runs use it.
-        tasks: What is trained.
-        frozen: As for ``Trainer.fit``.
+        used: Settings of the regularizer.
+        tasks: Tasks to train.
+        frozen: See ``Trainer.fit``.
     """
 
     def __init__(self, factory: Callable[..., Any], used: Use, tasks: Sequence[Task], frozen: Frozen) -> None:
@@ -62,7 +62,7 @@ class Trial:
         """Train in all ways.
 
         Raises:
-            PluginError: A promise is broken; the message has the remedy.
+            PluginError: A requirement is not met; the message has the remedy.
             TrainingError: A loss is not finite.
         """
         watched = self._replaced(self._checked)
@@ -83,9 +83,7 @@ class Trial:
     def _resumed(self) -> Fit:
         with tempfile.TemporaryDirectory(prefix="compatkit-") as folder:
             state = {"checkpoint": Path(folder) / "state", "checkpoint_every": STOP}
-            with suppress(
-                KeyboardInterrupt
-            ):  # of _stopping; a plugin without hooks of steps is not interrupted
+            with suppress(KeyboardInterrupt):  # raised by _stopping, unless the plugin has no hooks of steps
                 self._fit(self._replaced(_stopping), steps=STEPS, **state)
             return self._fit(self.factory, steps=STEPS, **state)
 
@@ -93,17 +91,16 @@ class Trial:
         """Raise where two runs differ in a loss or a weight."""
         for left, right in zip(fit.history, other.history, strict=True):
             for name, value in left["losses"].items():
-                if not math.isclose(
-                    value, right["losses"].get(name, math.nan), rel_tol=CLOSE[0], abs_tol=CLOSE[1]
-                ):
+                other_value = right["losses"].get(name, math.nan)
+                if not math.isclose(value, other_value, rel_tol=CLOSE[0], abs_tol=CLOSE[1]):
+                    step = f"step {left['step']} of {left['task']}"
                     raise self._broken(
-                        f"{how}, the loss {name!r} of step {left['step']} of {left['task']} is "
-                        f"{right['losses'].get(name)}, not {value}. {remedy}"
+                        f"{how}, the loss {name!r} of {step} is {other_value}, not {value}. {remedy}"
                     )
         for name, task in fit.tasks.items():
             for key, value in _weights(task):
                 if not torch.allclose(value, dict(_weights(other.tasks[name]))[key], *CLOSE):
-                    raise self._broken(f"{how}, the weights {key!r} of {name} are others. {remedy}")
+                    raise self._broken(f"{how}, the weights {key!r} of {name} differ. {remedy}")
 
     def _check_scale(self, whole: Fit) -> None:
         """Raise for a loss that is a sum over the images of a batch; ``whole`` took the largest in its first step."""
@@ -117,9 +114,9 @@ class Trial:
             if all(_doubles(*three) for three in zip(*values, strict=True)):
                 means = [f"{sum(some) / len(some):.4g}" for some in values]
                 raise self._broken(
-                    f"the loss {name!r} grows with the images of a batch: {', '.join(means)} for "
-                    f"{', '.join(map(str, SIZES))} images. Take the mean over the batch, not the sum: the weight of "
-                    "the loss would depend on the batch size, and with `accumulate` on the number of pieces."
+                    f"the loss {name!r} grows with the number of images: {', '.join(means)} for "
+                    f"{', '.join(map(str, SIZES))} images. Use the mean over the batch, not the sum, so that its "
+                    "weight does not depend on batch_size or accumulate."
                 )
 
     def _replaced(self, change: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
@@ -144,33 +141,29 @@ class Trial:
         @functools.wraps(call)
         def called(*arguments: Any, **keywords: Any) -> Any:
             step = _step_of(arguments, keywords) if hook in BEFORE_STEP else None
-            before = None if step is None else [(key, weight.clone()) for key, weight in _weights(step.task)]
-            data = None if step is None else {name: tensor.detach().clone() for name, tensor in _data(step)}
-            facts = _facts(instance)
+            if step is None:
+                return call(*arguments, **keywords)
+            weights = [(key, weight.clone()) for key, weight in _weights(step.task)]
+            data = {name: tensor.detach().clone() for name, tensor in _data(step)}
+            attributes = _attributes(instance)
             result = call(*arguments, **keywords)
-            if step is None or before is None or data is None:
-                return result
             for name, now in _data(step):
                 if not torch.equal(data[name], now.detach()):
                     raise self._broken(
-                        f"{hook} wrote into the {name} of the step, which the task and other plugins read. Make a new "
-                        "tensor instead of changing this one in place."
+                        f"{hook} wrote into the {name} of the step, which the task and other plugins use. Create a new "
+                        "tensor instead."
                     )
-            for (key, value), (_, now) in zip(before, _weights(step.task), strict=True):
+            for (key, value), (_, now) in zip(weights, _weights(step.task), strict=True):
                 if not torch.equal(value, now):
                     raise self._broken(
-                        f"{hook} changed the weights {key!r} of {step.task.name}. Return losses that move them, or "
+                        f"{hook} changed the weights {key!r} of {step.task.name}. Return losses that train them, or "
                         "change them in compatkit_after_step."
                     )
             if effect == "pure":
                 again = call(*arguments, **keywords)
                 alike = all(map(_equal, _tensors(result), _tensors(again)))
-                if _facts(instance) != facts or not alike:
-                    what = (
-                        "gives other values when it is called again"
-                        if not alike
-                        else "changes its attributes"
-                    )
+                if _attributes(instance) != attributes or not alike:
+                    what = "changes its attributes" if alike else "gives other values when it is called again"
                     raise self._broken(
                         f"{hook} is declared @effect('pure') and {what}. Drop the declaration, or draw from "
                         "step.rng(...) and keep state in compatkit_after_step."
@@ -201,21 +194,19 @@ _AGAIN = (
     "time and no global state."
 )
 _RESUMED = (
-    "Return all that later steps depend on in compatkit_state, and take it in compatkit_load_state; register modules "
-    "with setup.own."
+    "Return everything that later steps depend on in compatkit_state, and restore it in compatkit_load_state; "
+    "register modules with setup.own."
 )
 
 
 def _step_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Return the step that a hook was given, or None."""
-    return next(
-        (
-            argument
-            for argument in (*arguments, *keywords.values())
-            if hasattr(argument, "batch") and hasattr(argument, "number")
-        ),
-        None,
+    """Return the step among the arguments of a hook, or None."""
+    steps = (
+        each
+        for each in (*arguments, *keywords.values())
+        if hasattr(each, "batch") and hasattr(each, "number")
     )
+    return next(steps, None)
 
 
 def _weights(task: Any) -> Iterator[tuple[str, Tensor]]:
@@ -226,24 +217,19 @@ def _weights(task: Any) -> Iterator[tuple[str, Tensor]]:
 
 def _data(step: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a step that all plugins share."""
-    for name, tensor in (
-        *((name, getattr(step.batch, name, None)) for name in ("images", "labels")),
-        *((name, getattr(step, name, None)) for name in ("features", "logits")),
-        *((f"view {number}", tensor) for number, tensor in enumerate(getattr(step, "views", ()), 1)),
-    ):
-        if isinstance(tensor, Tensor):
-            yield name, tensor
+    tensors = {name: getattr(step.batch, name, None) for name in ("images", "labels")}
+    tensors |= {name: getattr(step, name, None) for name in ("features", "logits")}
+    tensors |= {f"view {number}": view for number, view in enumerate(getattr(step, "views", ()), 1)}
+    yield from ((name, tensor) for name, tensor in tensors.items() if isinstance(tensor, Tensor))
 
 
 def _doubles(small: float, middle: float, large: float) -> bool:
-    least, most = DOUBLED
-    return min(small, middle) > 1e-6 and all(
-        least < ratio < most for ratio in (middle / small, large / middle)
-    )
+    low, high = DOUBLED
+    return min(small, middle) > 1e-6 and all(low < ratio < high for ratio in (middle / small, large / middle))
 
 
-def _facts(instance: Any) -> dict[str, Any]:
-    """Return the plain values that an object holds, and which tensors, after how many writes into them."""
+def _attributes(instance: Any) -> dict[str, Any]:
+    """Return the plain attributes of an object, and the identity and version of its tensors."""
     return {
         name: (id(value), value._version) if isinstance(value, Tensor) else value
         for name, value in getattr(instance, "__dict__", {}).items()

@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from compatkit.errors import EnvironmentFailure, TrainingError, UsageError
@@ -31,7 +32,7 @@ class World:
     Attributes:
         rank: Number of this process, from 0.
         size: Count of processes.
-        device: Where this process computes: the device asked for, or its own GPU.
+        device: Requested device, or the GPU of this process.
     """
 
     rank: int = 0
@@ -55,22 +56,21 @@ class World:
         return device if self.size == 1 else torch.device(device).type
 
     def check_batch(self, batch_size: int, pieces: int = 1) -> None:
-        """Check that a batch can be shared, and each share worked through in ``pieces``.
+        """Check that a batch can be divided among the processes, and each share into micro-batches.
 
         Args:
             batch_size: Images of a step, on all processes.
             pieces: Micro-batches of a step.
 
         Raises:
-            UsageError: It does not divide, or leaves a process with a single image.
+            UsageError: It cannot be divided, or leaves a process with a single image.
         """
-        if self.size > 1 and (batch_size % (self.size * pieces) or batch_size < 2 * self.size * pieces):
-            least = self.size * pieces
-            parts = f" and {pieces} pieces (accumulate)" if pieces > 1 else ""
+        least = self.size * pieces
+        if self.size > 1 and (batch_size % least or batch_size < 2 * least):
+            parts = f" and {pieces} micro-batches (accumulate)" if pieces > 1 else ""
             raise UsageError(
-                f"batch_size counts the images of a step on all processes together: {batch_size} cannot be shared by "
-                f"{self.size} processes{parts} in equal parts of 2 or more. Take a multiple of "
-                f"{least} from {2 * least} on, or start another number of processes."
+                f"batch_size={batch_size}, the images of a step on all processes, cannot be divided among {self.size} "
+                f"processes{parts} in equal parts of 2 or more. Use a multiple of {least} from {2 * least} on."
             )
 
     def share(self, count: int) -> slice:
@@ -82,8 +82,7 @@ class World:
         """Return the JSON values of all processes by rank; all processes must call it."""
         if self.size == 1:
             return [value]
-        texts = self._gather(json.dumps(value).encode())
-        return [json.loads(text) for text in texts]
+        return [json.loads(text) for text in self._gather(json.dumps(value).encode())]
 
     def broadcast_bytes(self, data: bytes | None) -> bytes | None:
         """Return the bytes that the first process gives; the others give None."""
@@ -92,60 +91,52 @@ class World:
         received = self._gather(b"" if data is None else b"=" + data)[0]
         return received[1:] if received else None
 
+    @detect_lost_processes()
     def _gather(self, data: bytes) -> list[bytes]:
-        import torch.distributed as dist
-
-        with detect_lost_processes():
-            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-            dist.all_gather(sizes, torch.tensor([len(data)]), group=self._control)
-            most = max(int(size) for size in sizes)
-            own = torch.zeros(most, dtype=torch.uint8)
-            own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else own[:0]
-            texts = [torch.zeros(most, dtype=torch.uint8) for _ in range(self.size)]
-            dist.all_gather(texts, own, group=self._control)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(data)]), group=self._control)
+        longest = max(int(size) for size in sizes)
+        own = torch.zeros(longest, dtype=torch.uint8)
+        own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else own[:0]
+        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(texts, own, group=self._control)
         return [text[: int(size)].numpy().tobytes() for text, size in zip(texts, sizes, strict=True)]
 
+    @detect_lost_processes()
     def all_reduce_max(self, flags: Tensor) -> None:
         """Set each of ``flags`` (uint8, on the CPU) in place that any process sets; no device waits for it."""
-        import torch.distributed as dist
+        dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._control)
 
-        with detect_lost_processes():
-            dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._control)
-
+    @detect_lost_processes()
     def all_reduce_sum(self, values: Tensor) -> None:
         """Sum ``values`` over the processes in place; on a GPU its stream waits, not this process."""
-        import torch.distributed as dist
-
-        with detect_lost_processes():
-            dist.all_reduce(values, group=self._devices)
+        dist.all_reduce(values, group=self._devices)
 
     def broadcast(self, value: Tensor) -> None:
         """Overwrite ``value`` in place with that of the first process."""
-        import torch.distributed as dist
-
         laid = value.contiguous()
         with detect_lost_processes():
             dist.broadcast(laid.view(-1).view(torch.uint8), 0, group=self._devices)
         if laid.data_ptr() != value.data_ptr():
             value.copy_(laid)
 
-    def check_same(self, facts: Mapping[str, Any], what: str, remedy: str) -> None:
+    def check_same(self, values: Mapping[str, Any], what: str, remedy: str) -> None:
         """Check that all processes have equal JSON values.
 
         Args:
-            facts: Values of this process.
-            what: What they are, for the message.
-            remedy: What to do, for the message.
+            values: Values of this process.
+            what: Noun for the values, for the message.
+            remedy: Advice, for the message.
 
         Raises:
             TrainingError: They differ; the first difference is named, on all processes.
         """
-        everyone = self.gather(facts)
+        everyone = self.gather(values)
         for rank, other in enumerate(everyone):
             if other != everyone[0]:
-                place, first, value = differences(everyone[0], other)[0]
+                key, first, value = differences(everyone[0], other)[0]
                 raise TrainingError(
-                    f"The processes of this run have different {what}: {place} is {first:.200} in process 0 and "
+                    f"The processes of this run have different {what}: {key} is {first:.200} in process 0 and "
                     f"{value:.200} in process {rank}. {remedy}"
                 )
 
@@ -155,35 +146,31 @@ ALONE = World()
 
 
 def differences(left: Any, right: Any) -> list[tuple[str, str, str]]:
-    """Return where two JSON values differ: the place, and the value on each side, ``"nothing"`` where one lacks it.
+    """Return the differences of two JSON values: path, and the value on each side or ``"nothing"``.
 
     Args:
         left: A JSON value.
         right: Another.
     """
-    lefts, rights = dict(_leaves(left)), dict(_leaves(right))
-
-    def shown(leaves: Mapping[str, object], place: str) -> str:
-        return repr(leaves[place]) if place in leaves else "nothing"
-
-    places = dict.fromkeys((*rights, *lefts))
-    values = [(place, shown(lefts, place), shown(rights, place)) for place in places]
+    lefts, rights = ({path: repr(value) for path, value in _leaves(side)} for side in (left, right))
+    paths = dict.fromkeys((*rights, *lefts))
+    values = [(path, lefts.get(path, "nothing"), rights.get(path, "nothing")) for path in paths]
     return [value for value in values if value[1] != value[2]]
 
 
-def _leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
+def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            yield from _leaves(item, f"{place}.{key}".lstrip("."))
+            yield from _leaves(item, f"{path}.{key}".lstrip("."))
     elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
         for number, item in enumerate(value):
-            yield from _leaves(item, f"{place}[{number}]")
+            yield from _leaves(item, f"{path}[{number}]")
     else:
-        yield place, list(value) if isinstance(value, tuple) else value
+        yield path, list(value) if isinstance(value, tuple) else value
 
 
-PATIENCE = timedelta(minutes=10)
-"""How long a process waits for the others; compiling may take minutes, and differs between them."""
+TIMEOUT = timedelta(minutes=10)
+"""Time that a process waits for the others; compiling may take minutes, and differs between them."""
 _runs = itertools.count()
 
 
@@ -200,50 +187,45 @@ def join_processes(device: str, checkpoint: str | os.PathLike[str] | None = None
         UsageError: There is no GPU for this process.
         TrainingError: Another process failed or is gone.
     """
-    place = _place()
-    if place is None:
+    rank, size = _rank_and_size()
+    if size == 1:
         yield World(device=device)
         return
-    rank, size = place
     cuda = device in ("auto", "cuda") and torch.cuda.is_available()
-    made = not torch.distributed.is_initialized()
+    created = not dist.is_initialized()
     try:
         control, store = _join(rank, size, cuda)
-        devices = torch.distributed.group.WORLD if cuda else control
+        devices = dist.group.WORLD if cuda else control
         world = World(rank, size, device, control, devices)
         address = [socket.gethostname(), os.getpid()]
         failures = Failures(rank, size, store, world.gather(address), checkpoint)
     except (RuntimeError, ValueError, ProcessLost) as error:
         raise EnvironmentFailure(
-            f"Process {rank} of {size} cannot reach the others ({error}). Start all of them with torchrun, which sets "
-            "MASTER_ADDR and MASTER_PORT to where process 0 listens."
+            f"Process {rank} of {size} cannot reach the others ({error}). Start all with torchrun, which sets "
+            "MASTER_ADDR and MASTER_PORT to those of process 0."
         ) from error
-    whole = False
+    finished = False
     try:
         with failures.reported():
             world.device = _own(device, cuda)
             yield world
             world.gather(None)  # no process leaves while another still waits for it
-            whole = True
+            finished = True
     finally:
-        _leave(world, made, whole)
+        _leave(world, created, finished)
 
 
-def _place() -> tuple[int, int] | None:
-    """Return rank and count of processes; None for a single process."""
-    dist = torch.distributed
+def _rank_and_size() -> tuple[int, int]:
+    """Return rank and number of processes; 0 and 1 for a single process."""
     if dist.is_available() and dist.is_initialized():
-        rank, size = dist.get_rank(), dist.get_world_size()
-    elif all(os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    else:
-        return None
-    return (rank, size) if size > 1 else None
+        return dist.get_rank(), dist.get_world_size()
+    if all(os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return 0, 1
 
 
 def _join(rank: int, size: int, cuda: bool) -> tuple[Any, Any]:
     """Return a group for values on the CPU, and the store that outlives a process."""
-    import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
     prefix = f"compatkit/{next(_runs)}"  # a store keeps the keys of earlier runs of the same processes
@@ -252,8 +234,8 @@ def _join(rank: int, size: int, cuda: bool) -> tuple[Any, Any]:
     else:
         store = PrefixStore(prefix, _store())
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    return dist.new_group(backend="gloo", timeout=PATIENCE), store
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    return dist.new_group(backend="gloo", timeout=TIMEOUT), store
 
 
 @functools.cache
@@ -264,12 +246,10 @@ def _store() -> Any:
     return next(iter(rendezvous("env://")))[0]
 
 
-def _leave(world: World, made: bool, whole: bool) -> None:
+def _leave(world: World, created: bool, finished: bool) -> None:
     """Close the groups; after a failure those of GPUs stay open, since closing them would wait for lost processes."""
-    import torch.distributed as dist
-
     cuda = world._devices is not world._control
-    if made and (whole or not cuda):
+    if created and (finished or not cuda):
         dist.destroy_process_group()
     else:
         dist.destroy_process_group(world._control)
@@ -280,15 +260,15 @@ def _own(device: str, cuda: bool) -> str:
     """Return the device of this process."""
     if device.startswith("cuda:"):
         raise UsageError(
-            f"Several processes cannot share {device!r}; ask for 'cuda' or 'auto': each takes its own."
+            f"Several processes cannot share {device!r}; use 'cuda' or 'auto', so that each takes its own GPU."
         )
     if not cuda:
         return device
     count, local = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", torch.cuda.current_device()))
     if local >= count:
         raise UsageError(
-            f"This process is number {local} of its machine, counted from 0, and there are {count} GPUs: start no more "
-            f"than {count} here (torchrun --nproc-per-node {count}), or set device='cpu'."
+            f"This machine has {count} GPUs and this is its process {local}, counted from 0. Start {count} processes "
+            f"or fewer (torchrun --nproc-per-node {count}), or set device='cpu'."
         )
     torch.cuda.set_device(local)
     return f"cuda:{local}"

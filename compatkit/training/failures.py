@@ -55,17 +55,17 @@ class Failures:
         rank: Rank of this process.
         size: Count of processes.
         store: Shared by the processes; outlives each of them under torchrun.
-        places: Host and process id, by rank.
-        checkpoint: Named as the file to go on from.
+        addresses: Host and process id, by rank.
+        checkpoint: File to resume from, for messages.
     """
 
     rank: int
     size: int
     store: Any
-    places: Sequence[Sequence[Any]]
+    addresses: Sequence[Sequence[Any]]
     checkpoint: str | os.PathLike[str] | None
     _over: bool = False
-    _asked: bool = False
+    _terminating: bool = False
 
     @property
     def _own(self) -> str:
@@ -99,7 +99,7 @@ class Failures:
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGTERM: torchrun sends it when another process is gone, a cluster when time is up."""
-        self._asked = True
+        self._terminating = True
         if not self._over:
             raise Ended
 
@@ -113,9 +113,9 @@ class Failures:
         else:
             what = f"another process than {self.rank} of {self.size} is gone or does not answer ({error})"
         self._claim(what)
-        remedy = "Start it again; a run that keeps a checkpoint goes on from there."
+        remedy = "Start it again; a run with a checkpoint resumes from there."
         if self.checkpoint is not None and (path := Path(self.checkpoint)).exists():
-            remedy = f"Start it again: it goes on from the checkpoint {path}."
+            remedy = f"Start it again: it resumes from the checkpoint {path}."
         raise TrainingError(f"The run cannot go on: {what}. {remedy}") from None
 
     def _claim(self, message: str) -> None:
@@ -129,7 +129,7 @@ class Failures:
             return
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            if self._asked:
+            if self._terminating:
                 os.kill(os.getpid(), signal.SIGTERM)
         if "TORCHELASTIC_RUN_ID" in os.environ:
             time.sleep(GRACE)
@@ -143,7 +143,7 @@ class Failures:
         time.sleep(HEAD_START)  # a process that is ending is not gone yet
         names = [
             f"process {rank} of {self.size} (id {number})"
-            for rank, (host, number) in enumerate(self.places)
+            for rank, (host, number) in enumerate(self.addresses)
             if rank != self.rank and host == socket.gethostname() and _dead(number)
         ]
         return " and ".join(names)

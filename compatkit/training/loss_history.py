@@ -57,11 +57,10 @@ class LossHistory:
         return new
 
     def _means(self, step: int) -> dict[str, dict[str, float]]:
-        means = {task: _means(waiting) for task, waiting in self._waiting.items()}
+        means = {task: _means(results) for task, results in self._waiting.items()}
         if self.world.size > 1:
-            means = {
-                task: self._over_processes(means[task], waiting) for task, waiting in self._waiting.items()
-            }
+            pairs = self._waiting.items()
+            means = {task: self._over_processes(means[task], results) for task, results in pairs}
         if not all(math.isfinite(mean) for of_task in means.values() for mean in of_task.values()):
             raise self._first(step)
         return means
@@ -81,29 +80,31 @@ class LossHistory:
         images = self._waiting[task][number - step].images
         if images is not None and not math.isfinite(float(images)):
             return TrainingError(
-                f"The images of task {task!r} are not finite in step {number}, counted from 0, so that its losses are "
-                "not either. Look at what makes them: the task's loader, or a plugin's compatkit_views.",
+                f"The images of task {task!r} are not finite in step {number}, counted from 0, nor are its losses. "
+                "Check the task's loader, or plugins with compatkit_views.",
                 subject=task,
             )
         what = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
         plugin, of_plugin, _ = name.partition("/")
         origin = f" The plugin {plugin!r} computed it; the task's own loss was finite." if of_plugin else ""
         return TrainingError(
-            f"{what} of task {task!r} is not finite in step {number}, counted from 0: it is {value}.{origin} Lower the "
-            "learning rate, add warm-up steps, clip the gradients with clip_norm, or use precision='float32'.",
+            f"{what} of task {task!r} is {value} in step {number}, counted from 0.{origin} Lower the learning rate, "
+            "add warm-up steps, set clip_norm, or use precision='float32'.",
             subject=name,
         )
 
     def _over_processes(self, means: Mapping[str, float], waiting: Sequence[StepResult]) -> dict[str, float]:
         """Return the means over all processes; a process without a loss that another has counts as 0."""
-        places = {name: [at for at, result in enumerate(waiting) if name in result.names] for name in means}
-        everyone = self.world.gather({name: (means[name], places[name]) for name in means})
-        whole: dict[str, float] = {}
+        steps_with = {
+            name: [at for at, result in enumerate(waiting) if name in result.names] for name in means
+        }
+        everyone = self.world.gather({name: (means[name], steps_with[name]) for name in means})
+        means_of_all: dict[str, float] = {}
         for name in dict.fromkeys(name for other in everyone for name in other):
             reports = [other[name] for other in everyone if name in other]
-            steps = {step for _, places in reports for step in places}
-            whole[name] = sum(mean * len(places) for mean, places in reports) / (self.world.size * len(steps))
-        return whole
+            steps = {step for _, steps in reports for step in steps}
+            means_of_all[name] = sum(mean * len(at) for mean, at in reports) / (self.world.size * len(steps))
+        return means_of_all
 
     def waiting(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return results that no row holds yet, for a checkpoint between two rows: tensors by name, and their steps.
@@ -116,13 +117,13 @@ class LossHistory:
         for task, steps in self._waiting.items():
             names = note[task] = {"steps": len(steps), "names": {}}
             for name in dict.fromkeys(name for step in steps for name in step.losses):
-                at = [place for place, step in enumerate(steps) if name in step.losses]
-                tensors[f"loss/{task}/{name}"] = torch.stack([steps[place].losses[name] for place in at])
+                at = [number for number, step in enumerate(steps) if name in step.losses]
+                tensors[f"loss/{task}/{name}"] = torch.stack([steps[number].losses[name] for number in at])
                 names["names"][name] = {"at": at, "sizes": []}
             if sides := _answers(steps):
                 for side, parts in zip(("predicted", "true"), sides, strict=True):
                     tensors[f"{side}/{task}/accuracy"] = torch.cat(parts)
-                at = [place for place, step in enumerate(steps) if step.predicted is not None]
+                at = [number for number, step in enumerate(steps) if step.predicted is not None]
                 names["names"]["accuracy"] = {"at": at, "sizes": [len(part) for part in sides[0]]}
         return tensors, note
 
@@ -140,17 +141,15 @@ class LossHistory:
             for name, stored in entry["names"].items():
                 if stored["sizes"]:
                     sides = (tensors[f"{side}/{task}/{name}"].to(device) for side in ("predicted", "true"))
-                    for place, *pair in zip(
-                        stored["at"], *(side.split(stored["sizes"]) for side in sides), strict=True
-                    ):
-                        predictions[place] = tuple(pair)
+                    parts = (side.split(stored["sizes"]) for side in sides)
+                    for number, *pair in zip(stored["at"], *parts, strict=True):
+                        predictions[number] = tuple(pair)
                 else:
                     values = tensors[f"loss/{task}/{name}"].to(device).unbind()
-                    for place, value in zip(stored["at"], values, strict=True):
-                        losses[place][name] = value
-            self._waiting[task] = [
-                StepResult(step_losses, *pair) for step_losses, pair in zip(losses, predictions, strict=True)
-            ]
+                    for number, value in zip(stored["at"], values, strict=True):
+                        losses[number][name] = value
+            pairs = zip(losses, predictions, strict=True)
+            self._waiting[task] = [StepResult(step_losses, *pair) for step_losses, pair in pairs]
 
     def so_far(self) -> dict[str, dict[str, float]]:
         """Return the mean losses of the steps that no row holds yet, of this process; else those of the last row.

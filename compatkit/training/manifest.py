@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -29,7 +29,7 @@ def describe(loop: Loop) -> dict[str, Any]:
         "trainer": {plan_key(name): value for name, value in loop.settings.stated().items()}
         | {"scheduling": "alternate", "steps_are": "per task"},
         "tasks": [_task(state, loop.task_loops[name].source) for name, state in setup.tasks.items()],
-        "plugins": [_plugin(entry, setup.metadata) for entry in loop.plugins.manifest()],
+        "plugins": [{**entry, **_chosen(entry["as"], setup)} for entry in loop.plugins.manifest()],
         "frozen": _frozen(setup),
         "environment": {
             "compatkit": version("compatkit"),
@@ -44,9 +44,8 @@ def describe(loop: Loop) -> dict[str, Any]:
     }
 
 
-def _plugin(entry: dict[str, Any], metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    chosen = metadata.get(entry["as"])
-    return entry if chosen is None else {**entry, "chosen": dict(chosen)}
+def _chosen(instance: str, setup: SetUp) -> dict[str, Any]:
+    return {"chosen": dict(setup.metadata[instance])} if instance in setup.metadata else {}
 
 
 def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
@@ -200,10 +199,10 @@ class Explanation:
 
     def __str__(self) -> str:
         owners = {
-            owner[
-                "owner"
-            ]: f"{len(owner['parameters']):,} tensors, {owner['values']:,} parameters, optimizer "
-            f"{owner['moved_by'] or 'none'}"
+            owner["owner"]: (
+                f"{len(owner['parameters']):,} tensors, {owner['values']:,} parameters, optimizer "
+                f"{owner['moved_by'] or 'none'}"
+            )
             for owner in self.owners
         }
         parts: dict[str, Mapping[str, Any]] = {
@@ -211,14 +210,13 @@ class Explanation:
             "Hyperparameters": self.settings,
             "Regularizers": {plugin["as"]: plugin["settings"] for plugin in self.regularizers},
             "Owners of the parameters": owners,
-            **{f"Chosen by {name}": facts for name, facts in self.chosen.items()},
+            **{f"Chosen by {name}": choices for name, choices in self.chosen.items()},
             "Execution": {self.execution["mode"]: self.execution["reason"]},
         }
-        lines = {title: list(_lines(facts)) for title, facts in parts.items()}
+        lines = {title: list(_lines(values)) for title, values in parts.items()}
         lines["Hooks, in the order in which they are called"] = self.events.splitlines()
-        return "\n\n".join(
-            "\n".join([title, *(f"  {line}" for line in each or ["none"])]) for title, each in lines.items()
-        )
+        blocks = ([title, *(f"  {line}" for line in each or ["none"])] for title, each in lines.items())
+        return "\n\n".join(map("\n".join, blocks))
 
     __repr__ = __str__
 
@@ -227,9 +225,9 @@ def _printed(task: Mapping[str, Any]) -> dict[str, Any]:
     return {"steps_per_epoch" if name == "steps_an_epoch" else name: value for name, value in task.items()}
 
 
-def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line a fact, with nested facts below it."""
-    for name, value in facts.items():
+def _lines(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line per value, with nested values below it."""
+    for name, value in values.items():
         if isinstance(value, Mapping):
             yield f"{name}:"
             yield from (f"  {line}" for line in _lines(value))
@@ -237,26 +235,19 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
-def _owners(loop: Loop) -> Sequence[Mapping[str, Any]]:
-    optimizer_by_parameter = {
+def _owners(loop: Loop) -> Iterator[Mapping[str, Any]]:
+    optimizer_of = {
         id(parameter): f"{name} ({loop.settings.optimizer})"
         for name, optimizer in loop.optimizers.items()
         for group in optimizer.param_groups
         for parameter in group["params"]
     }
-    return [
-        {
+    for owner, module in {**loop.setup.owners, **loop.setup.unmoved()}.items():
+        parameters = dict(module.named_parameters())
+        optimizers = (optimizer_of.get(id(parameter)) for parameter in parameters.values())
+        yield {
             "owner": owner,
-            "parameters": [name for name, _ in module.named_parameters()],
-            "values": sum(parameter.numel() for parameter in module.parameters()),
-            "moved_by": next(
-                (
-                    optimizer_by_parameter[id(parameter)]
-                    for parameter in module.parameters()
-                    if id(parameter) in optimizer_by_parameter
-                ),
-                None,
-            ),
+            "parameters": list(parameters),
+            "values": sum(parameter.numel() for parameter in parameters.values()),
+            "moved_by": next(filter(None, optimizers), None),
         }
-        for owner, module in {**loop.setup.owners, **loop.setup.unmoved()}.items()
-    ]

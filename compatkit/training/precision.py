@@ -53,13 +53,13 @@ class Precision:
             channels_last: Memory layout of images, or None.
 
         Raises:
-            UsageError: The device does not exist, or the format is unknown.
+            UsageError: The device cannot be used.
         """
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             kind = torch.device(device).type
-            torch.zeros(1, device=device).item()  # the meta device makes tensors, but none with a value
+            torch.zeros(1, device=device).item()  # tensors of the meta device have no values
         except (RuntimeError, AssertionError) as error:
             raise UsageError(
                 f"Device {device!r} cannot be used here ({error}); use 'cpu' or 'auto'."
@@ -67,8 +67,6 @@ class Precision:
         if dtype == "auto":
             fast = has_fast_bf16() if kind == "cpu" else kind == "cuda" and torch.cuda.is_bf16_supported()
             dtype = "bf16" if fast else "float32"
-        if dtype not in ("float32", "bf16"):
-            raise UsageError(f"Precision expects 'auto', 'float32' or 'bf16', got {dtype!r}.")
         # bf16 convolutions are fast in NHWC only; for float32 on a CPU NHWC gains on small maps too.
         return cls(device, dtype, True if channels_last is None else channels_last)
 

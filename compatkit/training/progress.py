@@ -27,14 +27,12 @@ class Bar:
 
     def __init__(self, shown: bool, title: str, total: int, start: int, images_per_step: int) -> None:
         self._title, self._total, self._start, self._images = title, total, start, images_per_step
-        self._began = self._told = time.perf_counter()
+        self._began = self._printed_at = time.perf_counter()
         self._losses: Losses = {}
-        self._shown, self._live = shown, None
         console = _console() if shown else None
-        if console is not None:
-            self._live = self._lively(console)
+        self._shown, self._live = shown, None if console is None else self._live_display(console)
 
-    def _lively(self, console: Console) -> Live:
+    def _live_display(self, console: Console) -> Live:
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -80,11 +78,11 @@ class Bar:
         if not self._shown:
             return
         now = time.perf_counter()
-        due = now - self._told >= pause(now - self._began, EVERY)
+        due = now - self._printed_at >= pause(now - self._began, EVERY)
         if losses is not None and (due or (self._live is not None and not self._losses)):
             self._losses = losses()
         if due:
-            self._told = now
+            self._printed_at = now
         if self._live is not None:
             self._progress.update(self._row, completed=step, speed=f"{self._speed(step):,.0f} images/s")
         elif due or step == self._total:
@@ -98,7 +96,7 @@ class Bar:
             figures: Values by task and name.
         """
         if self._shown:
-            self._print("; ".join((self._place(step), *_words(figures))))
+            self._print("; ".join((self._position(step), *_words(figures))))
 
     def _print(self, line: str) -> None:
         if self._live is not None:
@@ -106,7 +104,7 @@ class Bar:
         else:
             print(line, file=sys.stderr, flush=True)
 
-    def _place(self, step: int) -> str:
+    def _position(self, step: int) -> str:
         return f"{self._title}: step {step:,} of {self._total:,}"
 
     def _speed(self, step: int) -> float:
@@ -117,7 +115,7 @@ class Bar:
         speed = self._speed(step)
         left = round((self._total - step) * self._images / speed) if speed else 0
         rate = f"{speed:,.0f} images/s", f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
-        return "; ".join((self._place(step), *_words(self._losses), *rate))
+        return "; ".join((self._position(step), *_words(self._losses), *rate))
 
     def _render(self) -> RenderableType:
         from rich.console import Group

@@ -78,9 +78,8 @@ def reseed(device: str, seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if device != "cpu" and torch.device(device).type == "cuda":
         index = torch.device(device).index
-        torch.cuda.default_generators[torch.cuda.current_device() if index is None else index].manual_seed(
-            seed
-        )
+        index = torch.cuda.current_device() if index is None else index
+        torch.cuda.default_generators[index].manual_seed(seed)
 
 
 def states(device: str) -> list[torch.Tensor]:
@@ -115,10 +114,8 @@ def determined(device: str, *, on: bool) -> Iterator[None]:
     on_gpu = torch.device(device).type == "cuda"
     if on and on_gpu:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, and reads it once
-    deterministic = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark
     try:
         if on:
@@ -127,8 +124,6 @@ def determined(device: str, *, on: bool) -> Iterator[None]:
             torch.backends.cudnn.benchmark = not on
         yield
     finally:
-        if (
-            on
-        ):  # else nothing of it: torch would import its compiler, which Ctrl-C may have left half imported
-            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+        if on:  # otherwise torch would import its compiler, which Ctrl-C may have left half imported
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.backends.cudnn.benchmark = benchmark

@@ -50,9 +50,8 @@ def _blocks(state: TaskState) -> list[tuple[str, nn.Module]]:
         blocks += _within(part, "", inner, getattr(part, "stops_at", ""))
     if not blocks:
         raise UsageError(
-            f"recompute_activations goes by blocks of modules, and {state.task.model} of task {state.name!r} has "
-            "none between its first layer and its class layer. Leave it out; accumulate=2 of the trainer needs less "
-            "memory too.",
+            f"recompute_activations needs blocks of modules; {state.task.model} of task {state.name!r} has none "
+            "between its first layer and its class layer. Use accumulate=2 of the trainer to save memory.",
             subject=state.name,
         )
     return blocks
@@ -63,14 +62,14 @@ def _within(
 ) -> Iterator[tuple[str, nn.Module]]:
     """Yield the blocks below a module; ``stop`` is where a stopped extractor leaves its code, a block unfinished."""
     for name, child in module.named_children():
-        place = f"{path}{name}"
-        numbers = {layers.get(f"{place}.{parameter}") for parameter, _ in child.named_parameters()}
-        whole = len(numbers) == 1 and None not in numbers and type(child) not in _CONTAINERS
-        whole = whole and not stop.startswith(f"{place}.")
-        if whole and any(child.children()) and not isinstance(child, _BatchNorm):
-            yield place, child
+        child_path = f"{path}{name}"
+        numbers = {layers.get(f"{child_path}.{parameter}") for parameter, _ in child.named_parameters()}
+        is_block = len(numbers) == 1 and None not in numbers and type(child) not in _CONTAINERS
+        is_block = is_block and not stop.startswith(f"{child_path}.")
+        if is_block and any(child.children()) and not isinstance(child, _BatchNorm):
+            yield child_path, child
         else:
-            yield from _within(child, f"{place}.", layers, stop)
+            yield from _within(child, f"{child_path}.", layers, stop)
 
 
 @contextmanager
@@ -122,14 +121,11 @@ class _Recomputation(AbstractContextManager[None]):
     _stack: ExitStack = attrs.field(factory=ExitStack)
 
     def __enter__(self) -> None:
-        tensors = [*self.inputs, *self.block.parameters()]
-        if any(
-            tensor is not before or tensor._version != version
-            for tensor, (before, version) in zip(tensors, self.versions, strict=True)
-        ):
+        pairs = zip([*self.inputs, *self.block.parameters()], self.versions, strict=True)
+        if any(tensor is not old or tensor._version != version for tensor, (old, version) in pairs):
             raise TrainingError(
-                f"The block {self.name!r} cannot be recomputed: its input or its weights were changed between the "
-                "forward and the backward pass. Leave recompute_activations out.",
+                f"The block {self.name!r} cannot be recomputed: its input or weights changed between forward and "
+                "backward pass. Leave recompute_activations out.",
                 subject=self.name,
             )
         # Running statistics have seen the batch; autograd wants them passed again all the same.

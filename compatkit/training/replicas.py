@@ -42,9 +42,8 @@ class Bucket:
     def of(cls, parameters: Iterable[Tensor]) -> Bucket:
         """Allocate memory for the gradients of ``parameters``."""
         bucketed = tuple(parameters)
-        memory = (
-            bucketed[0].detach().new_zeros(sum(parameter.numel() for parameter in bucketed) + len(bucketed))
-        )
+        size = sum(parameter.numel() for parameter in bucketed) + len(bucketed)
+        memory = bucketed[0].detach().new_zeros(size)
         views, start = [], 0
         for parameter in bucketed:
             views.append(memory.as_strided(parameter.shape, _strides(parameter), start))
@@ -71,7 +70,7 @@ class Bucket:
         if grads:
             torch._foreach_copy_(views, grads)  # pyright: ignore[reportPrivateImportUsage]
 
-    def give(self, has_gradient: Iterable[bool]) -> None:
+    def assign(self, has_gradient: Iterable[bool]) -> None:
         """Set the gradients of the parameters for which any process has one."""
         for parameter, view, has in zip(self.parameters, self.views, has_gradient, strict=True):
             parameter.grad = view if has else None
@@ -107,10 +106,10 @@ class GradientAllReduce:
             else:
                 self.world.all_reduce_max(
                     present
-                )  # over the CPU's connection, so that no process waits for the device
+                )  # over the CPU's connection: no process waits for the device
             self.world.all_reduce_sum(bucket.memory)
             bucket.memory /= self.world.size
-            bucket.give((bucket.flags > 0 if on_cpu else present > 0).tolist())
+            bucket.assign((bucket.flags > 0 if on_cpu else present > 0).tolist())
 
 
 def _buckets(modules: Iterable[nn.Module]) -> tuple[Bucket, ...]:
@@ -146,7 +145,7 @@ def average_statistics(world: World, owners: Mapping[str, nn.Module], averages: 
     for owner, module in owners.items():
         layers = {
             id(layer) for layer in norm_layers(module) if layer.training
-        }  # those of frozen stages are equal
+        }  # frozen ones are equal anyway
         names = [f"{name}." if name else "" for name, layer in module.named_modules() if id(layer) in layers]
         averaged = averages.values[owner] if averages is not None else {}
         for state in (module.state_dict(), averaged):
@@ -176,7 +175,7 @@ def check_replicas(world: World, owners: Mapping[str, nn.Module]) -> None:
     """
     if world.size > 1:
         digests = {owner: state_digest(module.state_dict()) for owner, module in owners.items()}
-        remedy = "They began alike and move by the same gradients: a plugin changed them in one process only."
+        remedy = "They get the same gradients: a plugin changed them in one process only."
         world.check_same(digests, "weights", remedy)
 
 
@@ -207,8 +206,8 @@ def sync_batchnorm(modules: Iterable[nn.Module], world: World, *, on: bool) -> I
         return
     if not world.device.startswith("cuda"):
         raise UsageError(
-            f"synchronize_statistics needs GPUs: torch.nn.SyncBatchNorm takes no tensors on {world.device!r}. Leave it "
-            "out, so that each process normalizes its share by itself, or use networks without batch normalization."
+            f"synchronize_statistics needs GPUs; this run is on {world.device!r}. Leave it out, so that each process "
+            "normalizes its share by itself."
         )
     layers = [
         (layer, _kind(layer))
@@ -232,11 +231,8 @@ def _kind(layer: _BatchNorm) -> type[nn.SyncBatchNorm]:
     """Return the synchronized class for a layer."""
     if type(layer).forward is _BatchNorm.forward:
         return nn.SyncBatchNorm
-    if isinstance(getattr(layer, "act", None), nn.Module) and isinstance(
-        getattr(layer, "drop", None), nn.Module
-    ):
+    if all(isinstance(getattr(layer, name, None), nn.Module) for name in ("act", "drop")):
         return _Activated
     raise UsageError(
-        f"synchronize_statistics cannot synchronize a {type(layer).__module__}.{type(layer).__name__}: it "
-        "normalizes in its own way. Leave the setting out."
+        f"synchronize_statistics does not support {type(layer).__module__}.{type(layer).__name__}. Leave it out."
     )

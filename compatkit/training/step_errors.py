@@ -43,17 +43,10 @@ def explaining(step: Step, losses: Sequence[Bound]) -> Iterator[None]:
 def without_gradient(step: Step) -> UsageError:
     """Return the error for a step whose loss has no gradient."""
     task = step.task
+    lacks = "head of its own" if task.supervised else "labels"
+    reason = f"it has no {lacks}, and no active regularizer has a loss that trains its extractor."
     if task.runs_head:
-        reason = (
-            "its network is frozen, and no regularizer that is active moves a shared head. Leave some parameters free, "
-            "or begin later."
-        )
-    else:
-        lacks = "head of its own" if task.supervised else "labels"
-        reason = (
-            f"it has no {lacks}, and no regularizer gave a loss that moves its extractor. Name one that does in every "
-            "step."
-        )
+        reason = "its network is frozen, and no active regularizer trains a shared head."
     return UsageError(
         f"In step {step.number} task {task.name!r} has a loss without any gradient: {reason}",
         subject=task.name,
@@ -80,8 +73,7 @@ def _explained(error: RuntimeError, step: Step, losses: Sequence[Bound]) -> Comp
 def _kept_graph(keeping: Sequence[str], step: Step) -> PluginError:
     return PluginError(
         f"Plugin {' or '.join(map(repr, keeping))}: in step {step.number} of task {step.task.name!r} a loss uses a "
-        "tensor that was kept from an earlier step together with its graph, which is gone. Detach what is kept "
-        "from one step to another: self.features = step.features.detach().",
+        "tensor of an earlier step whose graph is gone. Detach what is kept: self.features = step.features.detach().",
         plugin=keeping[0] if len(keeping) == 1 else None,
         hook="compatkit_losses",
     )
@@ -111,11 +103,9 @@ def _nodes(tensors: Sequence[Tensor]) -> Iterator[Node]:
 
 def _spent(node: Node) -> bool:
     """Return whether what a node saved for the backward pass is gone, or was changed since."""
-    for name in (
-        attribute
-        for attribute in dir(node)
-        if attribute.startswith("_saved_") or attribute == "saved_tensors"
-    ):
+    for name in dir(node):
+        if not name.startswith("_saved_") and name != "saved_tensors":
+            continue
         try:
             getattr(node, name)
         except RuntimeError as error:

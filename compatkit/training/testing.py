@@ -88,8 +88,7 @@ def assert_regularizer(
     bounds: list[Bound] = [bound for event in EVENTS for bound in getattr(plugins, event)]
     if not bounds:
         raise PluginError(
-            f"The regularizer {factory!r} keeps a state but takes part in no event of a run. Implement one "
-            f"of {', '.join(EVENTS)}.",
+            f"The regularizer {factory!r} implements no event of a run. Implement one of {', '.join(EVENTS)}.",
             plugin=NAME,
         )
     Trial(factory, uses[0], tasks or _tasks(), frozen).run()
@@ -142,8 +141,8 @@ def assert_metric(
     for full, empty in zip(whole, results(metric.init()), strict=True):
         if full.count and any(cell.status != "undefined" for cell in _cells(empty)):
             raise PluginError(
-                f"The metric {empty.name!r} gives {[cell.value for cell in _cells(empty)]} without any example. "
-                "Give None with the status 'undefined' and a reason.",
+                f"The metric {empty.name!r} gives {[cell.value for cell in _cells(empty)]} without any example. Give "
+                "None with the status 'undefined' and a reason.",
                 plugin=NAME,
             )
 
@@ -249,29 +248,21 @@ def _pass(metric: Metric, parts: Sequence[Observation], about: Subject) -> Any:
 
 
 def _cells(result: Measured) -> tuple[TableCell, ...]:
-    return (
-        (TableCell(result.value, result.status, result.reason),)
-        if isinstance(result, Result)
-        else result.cells
-    )
+    if isinstance(result, Result):
+        return (TableCell(result.value, result.status, result.reason),)
+    return result.cells
 
 
 def _same(expected: Sequence[Measured], actual: Sequence[Measured], change: str) -> None:
     for whole, part in zip(expected, actual, strict=True):
         pairs = zip(_cells(whole), _cells(part), strict=True)
-        if all(_close(left.value, right.value) for left, right in pairs) and whole.count == part.count:
-            continue
-        shown = [[cell.value for cell in _cells(result)] for result in (whole, part)]
-        raise PluginError(
-            f"The metric {whole.name!r} changed from {shown[0]} (of {whole.count}) to {shown[1]} "
-            f"(of {part.count}) by {change}.",
-            plugin=NAME,
-        )
+        if not all(_close(left.value, right.value) for left, right in pairs) or whole.count != part.count:
+            before, after = ([cell.value for cell in _cells(result)] for result in (whole, part))
+            counts = f"from {before} (of {whole.count}) to {after} (of {part.count})"
+            raise PluginError(f"The metric {whole.name!r} changed {counts} by {change}.", plugin=NAME)
 
 
 def _close(left: float | None, right: float | None) -> bool:
-    return left == right or (
-        left is not None
-        and right is not None
-        and math.isclose(left, right, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
-    )
+    if left is None or right is None:
+        return left is right
+    return math.isclose(left, right, rel_tol=RELATIVE, abs_tol=ABSOLUTE)

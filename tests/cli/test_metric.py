@@ -57,7 +57,7 @@ def test_two_networks_are_compared(run: Any) -> None:
         (("acuracy",), "acuracy"),
         (("accuracy", "--set", "top=2"), "--set expects METRIC.NAME=VALUE"),
         (("accuracy", "--set", "accuracy.best=2"), "no setting 'best'"),
-        (("mutual_information_plane",), "look at layers; name some"),
+        (("mutual_information_plane",), "need layers; name some"),
         (("mutual_information_plane", "--layer", "fcc"), "no layer 'fcc'. Did you mean 'fc'?"),
     ],
 )

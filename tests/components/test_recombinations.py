@@ -492,7 +492,7 @@ def test_search_and_list_know_it(registry: ck.Registry) -> None:
 def test_a_wrong_policy_or_missing_images_are_refused_as_ever(registry: ck.Registry) -> None:
     with pytest.raises(DataError):  # found again nowhere: the test made them
         registry.recombine(LEFT, RIGHT, bn_policy="reestimate")
-    with pytest.raises(UsageError, match="data= is for"):
+    with pytest.raises(UsageError, match="takes no data="):
         registry.recombine(LEFT, RIGHT, bn_policy="batch", data=IMAGES)
     with pytest.raises(IncompatibleError):
         registry.recombine(NARROW, RIGHT)

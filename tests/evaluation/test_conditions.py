@@ -109,7 +109,7 @@ def test_another_bound_is_the_same_question_and_a_missing_one_takes_any() -> Non
     assert is_kept(key_of(none), key_of(one)) and is_kept(key_of(none), key_of(none))
     assert not is_kept(key_of(one), key_of(none)) and not is_kept(key_of(one), key_of(two))
     told = stale_reason(key_of(one), key_of(none), none)
-    assert told == "the bound is of another head now (none, now value:111111111111)"
+    assert told == "the bound is that of another head (none, now value:111111111111)"
 
 
 def test_all_that_moved_is_told() -> None:

@@ -284,25 +284,25 @@ def test_the_order_is_that_of_the_data_unless_seeded() -> None:
     ("change", "error", "message"),
     [
         ({"layers": ["fcc"]}, UnknownName, r"no layer 'fcc'. Did you mean 'fc'\? Its layers are stem, norm"),
-        ({"layers": []}, UsageError, r"look at layers; name some"),
-        ({"data": None}, UsageError, "of images; give data"),
-        ({"data": DATA}, UsageError, "does not say how it wants its images"),
+        ({"layers": []}, UsageError, r"need layers; name some"),
+        ({"data": None}, UsageError, "need data, for"),
+        ({"data": DATA}, UsageError, "plain module needs preprocessing="),
         ({"data": (TENSORS[0], TENSORS[1][:4])}, DataError, "10 images come with 4 labels"),
         (
             {"network": network().half()},
             DataError,
-            r"The network does not take images .* of torch.float32: .*Check the shape .*network.float",
+            r"The network does not take images .* of torch.float32: .*Check their shape .*network.float",
         ),
         (
             {"other": network().half()},
             DataError,
-            r"The other network does not take images .* of torch.float32: .*Check the shape .*network.float",
+            r"The other network does not take images .* of torch.float32: .*Check their shape .*network.float",
         ),
         ({"metrics": ["acuracy"]}, UnknownName, "accuracy"),
         ({"metrics": [Agreement()]}, UsageError, "give the other one: other="),
         ({"metrics": [Seen(), Seen()]}, UsageError, "results of the same name"),
         ({"precision": "float8"}, UsageError, "'precision' must be one of"),
-        ({"network": "resnet"}, UsageError, "A network is a torch module"),
+        ({"network": "resnet"}, UsageError, "Expected a torch module"),
     ],
 )
 def test_refusals(change: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -432,7 +432,7 @@ class Number(Seen):
     ("factory", "message"),
     [
         (Batchwise, "by smaller batches"),
-        (Asks, r"takes the unknown argument 'output'. Did you mean 'outputs'\?"),
+        (Asks, r"has the unknown argument 'output'. Did you mean 'outputs'\?"),
         (Twins, "two results with the same name"),
         (Number, "returned float"),
     ],

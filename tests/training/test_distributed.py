@@ -230,13 +230,13 @@ def test_one_process_says_what_is_wrong_and_the_other_is_not_left_waiting(
         (
             9,
             1,
-            "9 cannot be shared by 2 processes in equal parts of 2 or more. Take a multiple of 2 from 4 on",
+            "among 2 processes in equal parts of 2 or more. Use a multiple of 2 from 4 on",
         ),
-        (2, 1, "2 cannot be shared by 2 processes"),
+        (2, 1, "cannot be divided among 2 processes"),
         (
             6,
             2,
-            "by 2 processes and 2 pieces (accumulate) in equal parts of 2 or more. Take a multiple of 4 from 8 on",
+            "among 2 processes and 2 micro-batches (accumulate) in equal parts of 2 or more. Use a multiple of 4 from 8 on",
         ),
     ],
 )

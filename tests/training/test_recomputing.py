@@ -154,6 +154,6 @@ def test_what_cannot_be_recomputed_is_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UsageError, match=r"passes='fused' was asked for.*activations are recomputed"):
         quick(steps=1, passes="fused").fit([task(recompute_activations=True)], ["rotation_prediction"])
     monkeypatch.setattr(recompute, "_within", lambda *given: iter(()))
-    with pytest.raises(UsageError, match=r"goes by blocks .* resnet8_cifar of task 'a' has none") as caught:
+    with pytest.raises(UsageError, match=r"needs blocks .* resnet8_cifar of task 'a' has none") as caught:
         quick(steps=0).fit([task(recompute_activations=True)])
     assert caught.value.subject == "a"

@@ -130,7 +130,7 @@ one = Norm()
     ("factory", "message"),
     [
         (Misspelt, "Did you mean 'compatkit_losses'"),
-        (StateOnly, "takes part in no event of a run"),
+        (StateOnly, "implements no event of a run"),
         (Drawn, "its factory changed torch's random state"),
         (lambda: one, "returned the same object"),
         (lambda: Norm, "is the class 'Norm', not an instance"),
@@ -424,7 +424,7 @@ def test_a_regularizer_that_keeps_its_promises(factory: Callable[..., Any]) -> N
         (Averages, "label data", "wrote into the labels"),
         (Averages, "feature data", "wrote into the features"),
         (Averages, "remembers", "pure.*changes its attributes"),
-        (Averages, "sum", "grows with the images of a batch.*mean over the batch"),
+        (Averages, "sum", "grows with the number of images.*mean over the batch"),
     ],
 )
 def test_a_broken_promise_is_named(factory: Callable[..., Any], fault: str, message: str) -> None:

@@ -159,7 +159,7 @@ def test_extractors_that_mix_a_batch_are_found() -> None:
         assert mixing_reason(module, shape) is None
         assert module.training
         assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-    assert "in a way of their own" in (
+    assert "depend on the other images" in (
         mixing_reason(nn.Sequential(nn.Conv2d(3, 4, 3), Centered()), shape) or ""
     )
     synchronized = nn.SyncBatchNorm.convert_sync_batchnorm(network("batch norm", torch.float32))

@@ -208,7 +208,7 @@ def test_one_part_alone(registry: ck.Registry, tmp_path: Path, side: str) -> Non
     assert torch.equal(run(again, given), run(part, given))
     assert set(load_file(file)) == set(part.state_dict())
     assert again.description.kind == side
-    with pytest.raises(UsageError, match="Expected a whole network to predict"):
+    with pytest.raises(UsageError, match="Predicting classes needs a complete network"):
         again.predict(IMAGES)
     with pytest.raises(UsageError, match="needs all parts of a network"):
         registry.export(f"nets/a.{side}", file, names="whole")

@@ -194,7 +194,7 @@ def test_a_head_that_gives_the_bound_from_now_on_makes_figures_without_one_stale
     registry.store.publish("digits/again.head", own)
     (cell,) = registry.matrix(LEFT, RIGHT, tests).cells
     assert cell.state == "stale" and cell.reason.startswith(
-        "the bound is of another head now (none, now value:"
+        "the bound is that of another head (none, now value:"
     )
     assert registry.matrix(LEFT, RIGHT, tests, fill="stale").cells[0].bound is not None
     registry.store.withdraw("digits/again.head", "1.0.0", "again")
