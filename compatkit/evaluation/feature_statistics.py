@@ -67,8 +67,8 @@ class Moments:
         squares = (flat - mean).square().sum(dim=0)
         if not bool(torch.isfinite(squares).all()):
             raise IntegrityError(
-                f"The features at {port.name!r} are not finite on images like the training images, so the component "
-                "is not published. Train again with a lower learning rate or in float32."
+                f"The features at {port.name!r} are not finite on training images, so the component is not published. "
+                "Train again with a lower learning rate or in float32."
             )
         return cls(images, len(flat), mean.numpy(), squares.numpy(), isinstance(port.channels, int))
 
@@ -76,7 +76,7 @@ class Moments:
         """Return the moments of both together (Chan, Golub and LeVeque 1979).
 
         Args:
-            other: Other of other images, at the same port.
+            other: Moments of other images, at the same port.
 
         Returns:
             New moments; neither operand changes.
@@ -142,8 +142,7 @@ def feature_moments(
             features = tuple(out) if isinstance(out, tuple | list) else (out,)
             if len(features) != len(ports):
                 raise CutError(f"Expected {len(ports)} feature tensors, one per port; got {len(features)}.")
-            moments = [
-                Moments.of(tensor, port, len(chosen)) for tensor, port in zip(features, ports, strict=True)
-            ]
+            pairs = zip(features, ports, strict=True)
+            moments = [Moments.of(tensor, port, len(chosen)) for tensor, port in pairs]
             total = [a.merged(b) for a, b in zip(total, moments, strict=True)] if total else moments
     return tuple(total)

@@ -1,4 +1,4 @@
-"""Images as people have them: files, folders, PIL images, arrays and tensors, one or many."""
+"""Read images given as files, folders, PIL images, arrays or tensors, one or many."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def _each(source: Any) -> Iterator[Unread]:
         else:
             yield "", partial(np.asarray, source.images)
     elif isinstance(source, str | os.PathLike):
-        place = Path(source).expanduser()
-        if not place.exists():
-            raise DataError(f"There is no file or folder {place}.", subject=place)
-        if place.is_dir():
-            yield from _files(find_images(place.resolve()))
+        path = Path(source).expanduser()
+        if not path.exists():
+            raise DataError(f"There is no file or folder {path}.", subject=path)
+        if path.is_dir():
+            yield from _files(find_images(path.resolve()))
         else:
-            yield str(place), lambda: decode(read_file(place), str(place))
+            yield str(path), lambda: decode(read_file(path), str(path))
     elif isinstance(source, Tensor | np.ndarray):
         yield "", lambda: _array(source)
     elif isinstance(source, Image):
@@ -99,8 +99,8 @@ def _each(source: Any) -> Iterator[Unread]:
 
 
 def _files(images: LazyImages) -> Iterator[Unread]:
-    for place in range(len(images)):
-        yield images.name_in("", place), partial(images.image, place)
+    for position in range(len(images)):
+        yield images.name_in("", position), partial(images.image, position)
 
 
 def _array(array: Any) -> Images:
@@ -113,8 +113,8 @@ def _array(array: Any) -> Images:
     flat = values.ndim == 2 and not tensor
     if 0 in shape or not (flat or (values.ndim in (3, 4) and values.shape[-1] in CHANNELS)):
         raise DataError(
-            f"A{' tensor' if tensor else 'n array'} of shape {shape} is neither an image nor a batch: expected "
-            f"{EXPECTED}; 1 or 3 channels. Gray ones without it: images[{':, None' if tensor else '..., None'}].",
+            f"A{' tensor' if tensor else 'n array'} of shape {shape} is not an image or a batch: expected {EXPECTED}, "
+            f"with 1 or 3 channels. For gray images use images[{':, None' if tensor else '..., None'}].",
             subject=shape,
         )
     values = values[..., None] if values.ndim == 2 else values
@@ -124,13 +124,12 @@ def _array(array: Any) -> Images:
     scale = SCALES.get(values.dtype.kind) if values.dtype.kind == "f" or values.dtype.itemsize == 2 else None
     try:
         if scale is None:
-            raise ValueError(f"values of type {values.dtype} tell no scale")
+            raise ValueError(f"values of type {values.dtype} have no scale")
         return np.stack([to_8_bit(image, scale) for image in values])
     except ValueError as error:
         raise DataError(
-            f"Images hold 0 to 255 as uint8, 0 to {MAX_16_BIT:,} as uint16, or 0 to 1 as floats; got {values.dtype} "
-            f"from {values.min()} to {values.max()}: {error}. What is normalized already goes into the model itself: "
-            "model(images).",
+            f"Images need 0 to 255 as uint8, 0 to {MAX_16_BIT:,} as uint16, or 0 to 1 as floats; got {values.dtype} from "
+            f"{values.min()} to {values.max()}: {error}. Call the model itself for normalized images: model(images).",
             subject=shape,
         ) from error
 

@@ -17,7 +17,7 @@ from compatkit.errors import DataError, UnknownName
 from compatkit.plugins.isolation import suggestion
 
 SHOWN = 30
-"""Most layers named in a message."""
+"""Largest number of layers in a message."""
 
 
 def layers_of(parts: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
@@ -29,16 +29,13 @@ def layers_of(parts: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
             as an adapter, has its part's name.
     """
     modules = [
-        (part, path or part, module_of_path)
+        (part, path or part, submodule)
         for part, module in parts.items()
-        for path, module_of_path in module.named_modules()
+        for path, submodule in module.named_modules()
         if path or (part and not any(module.children()))
     ]
     times = Counter(path for _, path, _ in modules)
-    return {
-        path if times[path] == 1 else f"{part}.{path}": module_of_path
-        for part, path, module_of_path in modules
-    }
+    return {path if times[path] == 1 else f"{part}.{path}": module for part, path, module in modules}
 
 
 def listed(known: Mapping[str, nn.Module]) -> str:
@@ -64,15 +61,12 @@ def choose(known: Mapping[str, nn.Module], wanted: Sequence[str]) -> dict[str, n
                 f"The network has no layer {pattern!r}.{suggestion(pattern, known)} Its layers are {listed(known)}.",
                 subject=pattern,
             )
-    return {
-        name: module
-        for name, module in known.items()
-        if name in wanted
-        or (
-            type(module).forward is not nn.Module.forward
-            and any(fnmatchcase(name, pattern) for pattern in wanted)
-        )
-    }
+
+    def is_chosen(name: str, module: nn.Module) -> bool:
+        callable_module = type(module).forward is not nn.Module.forward
+        return name in wanted or (callable_module and any(fnmatchcase(name, pattern) for pattern in wanted))
+
+    return {name: module for name, module in known.items() if is_chosen(name, module)}
 
 
 @attrs.define(eq=False)
@@ -104,21 +98,20 @@ class LayerRecord:
         for name, calls in self._calls.items():
             if not calls:
                 raise DataError(
-                    f"The layer {name!r} was not called in batch {batch}, so there is nothing to measure. Name layers "
-                    "inside it, or others.",
+                    f"The layer {name!r} was not called in batch {batch}. Name layers inside it, or others.",
                     subject=name,
                 )
-            for place, (input_value, gave) in enumerate(calls, 1):
-                full = name if len(calls) == 1 else f"{name}#{place}"
-                for kind, value, record in (("given", input_value, inputs), ("giving", gave, outputs)):
+            for number, (given, returned) in enumerate(calls, 1):
+                full = name if len(calls) == 1 else f"{name}#{number}"
+                for kind, value, named in (("given", given, inputs), ("giving", returned, outputs)):
                     if value is not None:
                         _check_finite(value, full, kind, batch)
-                        record[full] = value
+                        named[full] = value
             shapes = tuple(tuple(tensor.shape[1:]) for pair in calls for tensor in pair if tensor is not None)
             if self._shapes.setdefault(name, shapes) != shapes:
                 raise DataError(
-                    f"The layer {name!r} saw shapes {list(self._shapes[name])} in the first batch and {list(shapes)} "
-                    f"in batch {batch}. Measure images of one size."
+                    f"The layer {name!r} had shapes {list(self._shapes[name])} in the first batch and {list(shapes)} "
+                    f"in batch {batch}. Use images of one size."
                 )
             calls.clear()
         return inputs, outputs
@@ -135,7 +128,7 @@ def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -
         inputs: Whether to record inputs.
         outputs: Whether to record outputs.
     """
-    made = LayerRecord(inputs, outputs, {name: [] for name in layers})
+    record = LayerRecord(inputs, outputs, {name: [] for name in layers})
     waiting: dict[str, list[Tensor | None]] = {name: [] for name in layers}
 
     def before(name: str) -> Any:
@@ -146,9 +139,11 @@ def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -
         return hook
 
     def after(name: str) -> Any:
-        def hook(module: nn.Module, arguments: tuple[Any, ...], gave: Any) -> None:
-            value = _first((gave,)) if outputs else None
-            made._calls[name].append((waiting[name].pop(), None if value is None else value.detach().clone()))
+        def hook(module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
+            value = _first((returned,)) if outputs else None
+            record._calls[name].append(
+                (waiting[name].pop(), None if value is None else value.detach().clone())
+            )
 
         return hook
 
@@ -157,7 +152,7 @@ def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -
         for name, module in layers.items():
             handles.append(module.register_forward_pre_hook(before(name), with_kwargs=True))
             handles.append(module.register_forward_hook(after(name), prepend=True))
-        yield made
+        yield record
     finally:
         for handle in handles:
             handle.remove()
@@ -169,8 +164,8 @@ def _first(values: tuple[Any, ...]) -> Tensor | None:
 
 
 def _check_finite(value: Tensor, name: str, kind: str, batch: int) -> None:
-    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-        count = int((~torch.isfinite(value)).sum())
+    count = int((~torch.isfinite(value)).sum()) if value.is_floating_point() else 0
+    if count:
         verb = "is given" if kind == "given" else "gives"
         raise DataError(
             f"The layer {name!r} {verb} {count:,} non-finite values of {value.numel():,}, first in batch {batch}. "

@@ -31,7 +31,7 @@ class Prediction:
     damaged: str = ""
 
 
-_FACTS = ("label", "probability", "position")
+_COLUMNS = ("label", "probability", "position")
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -41,8 +41,8 @@ class Predictions(Shown, Tabular):
     Attributes:
         probabilities: float32 ``(n, classes)`` on the CPU; rows sum to 1, those of damaged images are NaN.
         classes: Class names in the order of the outputs, or their indices as text if unnamed.
-        files: What each image is called, where all are files; else empty.
-        damaged: Why an image could not be decoded, by its place among the images; see ``predict(damaged="skip")``.
+        files: File of each image if all are files; else empty.
+        damaged: Why an image could not be decoded, by its position; see ``predict(damaged="skip")``.
     """
 
     probabilities: Tensor
@@ -50,36 +50,40 @@ class Predictions(Shown, Tabular):
     files: tuple[str, ...] = ()
     damaged: Mapping[int, str] = attrs.field(factory=dict)
 
-    _columns = ("image", *_FACTS)
+    _columns = ("image", *_COLUMNS)
 
     def _rows(self) -> list[dict[str, Any]]:
         """Return a row for each image: its file or number, and its most likely class, or why it is damaged."""
         return [
             {"image": image}
-            | ({"damaged": best.damaged} if best.damaged else {name: getattr(best, name) for name in _FACTS})
+            | (
+                {"damaged": best.damaged}
+                if best.damaged
+                else {name: getattr(best, name) for name in _COLUMNS}
+            )
             for image, best in zip(self.files or range(len(self)), self, strict=True)
         ]
 
     @property
     def positions(self) -> Tensor:
-        """Index of the most likely class of each image, int64 ``(n,)``; -1 of a damaged one."""
+        """Index of the most likely class of each image, int64 ``(n,)``; -1 for damaged images."""
         best = self.probabilities.argmax(dim=1)
         best[list(self.damaged)] = -1
         return best
 
     @property
     def labels(self) -> list[str]:
-        """Name of the most likely class of each image; empty of a damaged one."""
+        """Name of the most likely class of each image; empty for damaged images."""
         return [self.classes[position] if position >= 0 else "" for position in self.positions.tolist()]
 
     def top(self, count: int = 5) -> list[list[Prediction]]:
-        """Return the ``count`` most likely classes of each image, the best first; none of a damaged one."""
+        """Return the ``count`` most likely classes of each image, best first; none for damaged images."""
         if self.damaged:
             return [[] if at in self.damaged else self[at : at + 1].top(count)[0] for at in range(len(self))]
-        best, places = self.probabilities.topk(min(count, len(self.classes)), dim=1)
+        best, indices = self.probabilities.topk(min(count, len(self.classes)), dim=1)
         return [
             [Prediction(self.classes[at], share, at) for share, at in zip(*row, strict=True)]
-            for row in zip(best.tolist(), places.tolist(), strict=True)
+            for row in zip(best.tolist(), indices.tolist(), strict=True)
         ]
 
     def __len__(self) -> int:
@@ -91,13 +95,13 @@ class Predictions(Shown, Tabular):
     def __getitem__(self, image: slice) -> Predictions: ...
     def __getitem__(self, image: int | slice) -> Prediction | Predictions:
         if isinstance(image, slice):
-            places = list(range(len(self)))[image]
-            damaged = {new: self.damaged[old] for new, old in enumerate(places) if old in self.damaged}
+            positions = list(range(len(self)))[image]
+            damaged = {new: self.damaged[old] for new, old in enumerate(positions) if old in self.damaged}
             return Predictions(self.probabilities[image], self.classes, self.files[image], damaged)
         row = self.probabilities[image]
-        place = image % len(self)
-        if place in self.damaged:
-            return Prediction("", math.nan, -1, self.damaged[place])
+        position = image % len(self)
+        if position in self.damaged:
+            return Prediction("", math.nan, -1, self.damaged[position])
         at = int(row.argmax())
         return Prediction(self.classes[at], float(row[at]), at)
 

@@ -65,14 +65,14 @@ class Prepared:
             yield from map(self.batch, parts)
             return
         with ThreadPoolExecutor(1, thread_name_prefix="next-batch") as reading:
-            coming: Future[Tensor] | None = None
+            upcoming: Future[Tensor] | None = None
             for part in parts:
                 following = reading.submit(self.batch, part)
-                if coming is not None:
-                    yield coming.result()
-                coming = following
-            if coming is not None:
-                yield coming.result()
+                if upcoming is not None:
+                    yield upcoming.result()
+                upcoming = following
+            if upcoming is not None:
+                yield upcoming.result()
 
 
 def fitting(split: Split, data: Data) -> Split:
@@ -90,8 +90,8 @@ def fitting(split: Split, data: Data) -> Split:
         needed = len(split) * math.prod(data.size) * len(data.mean)
         if needed > max(LARGEST_SET, split.images.nbytes):
             raise TooCostly(
-                f"{len(split):,} images take {needed:,} bytes at the size of the contract, {by(data.size)}; at most "
-                f"{LARGEST_SET:,} are held in memory. Give fewer, or images in files, which are read one by one.",
+                f"{len(split):,} images take {needed:,} bytes at the contract's size {by(data.size)}; the limit in "
+                f"memory is {LARGEST_SET:,}. Use fewer, or images in files, which are read one by one.",
                 subject=split.name,
             )
     return split.converted(data.channels).resized(
@@ -168,13 +168,13 @@ def normalize(
     """
     channels = images.shape[1]
     if not channels == len(data.mean) == len(data.std):
+        means, stds = len(data.mean), len(data.std)
         raise DataError(
-            f"The images have {channels} channels; the contract gives {len(data.mean)} means and "
-            f"{len(data.std)} standard deviations. Prepare the images with the same contract."
+            f"The images have {channels} channels; the contract has {means} means and {stds} stds."
         )
     pixels = images.to(device).to(dtype, copy=True)  # transfer bytes, then convert
     if channels > 1 and pixels.is_contiguous(memory_format=torch.channels_last):
-        # Whole rows at once: three channels are too few for an efficient inner loop.
+        # Full rows at once: three channels are too few for an efficient inner loop.
         rows = pixels.permute(0, 2, 3, 1).view(*images.shape[0:4:2], -1)
         scale, shift = affine(data.mean, data.std, pixels.device, dtype, images.shape[3])
         torch.addcmul(shift, rows, scale, out=rows)
@@ -193,7 +193,7 @@ def affine(
 
     Args:
         mean: Mean of each channel, on the scale 0 to 1.
-        std: Std of each channel, on the same scale.
+        std: Standard deviation of each channel, on the same scale.
         device: Device of the result.
         dtype: Dtype of the result.
         width: Pixels of a row, or 0.
@@ -203,12 +203,9 @@ def affine(
     """
     with torch.inference_mode(False):
         scale = torch.tensor([1 / (WHITE * deviation) for deviation in std], dtype=torch.float64)
-        shift = torch.tensor(
-            [-middle / deviation for middle, deviation in zip(mean, std, strict=True)], dtype=torch.float64
-        )
+        shifts = [-middle / deviation for middle, deviation in zip(mean, std, strict=True)]
+        shift = torch.tensor(shifts, dtype=torch.float64)
         both = scale.to(dtype).to(device), shift.to(dtype).to(device)
-        return (
-            (both[0].repeat(width), both[1].repeat(width))
-            if width
-            else (both[0].view(1, -1, 1, 1), both[1].view(1, -1, 1, 1))
-        )
+        if width:
+            return both[0].repeat(width), both[1].repeat(width)
+        return both[0].view(1, -1, 1, 1), both[1].view(1, -1, 1, 1)

@@ -1,7 +1,7 @@
-"""Probes: how well labels and factors of images follow from features, beside what guessing gives.
+"""Probes: how well labels and factors of images follow from features, compared with chance.
 
 Bonheme and Grzes (2023), Sec. 4.3, classify the mean representation of a VAE with gradient boosting (scikit-learn's
-defaults: 100 trees of depth 3, rate .1), one classifier a label.
+defaults: 100 trees of depth 3, rate .1), one classifier per label.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PROBES: Mapping[str, Callable[[int], Any]] = {
 
 @attrs.frozen
 class Probed:
-    """What a probe reached on test samples.
+    """Result of a probe on test samples.
 
     Attributes:
         accuracy: Share of right answers, from 0 to 1.
@@ -80,23 +80,20 @@ def probe(train: Samples, test: Samples, *, kind: str = "gradient", seed: int = 
     """
     if kind not in PROBES:
         raise UnknownName(
-            f"There is no probe {kind!r:.60}.{suggest(str(kind), PROBES)} There are {', '.join(PROBES)}.",
+            f"Unknown probe {kind!r:.60}.{suggest(str(kind), PROBES)} There are {', '.join(PROBES)}.",
             subject=kind,
         )
     features, labels = _checked(train, "train")
     others, truth = _checked(test, "test", features.shape[1])
     if labels.ndim != 1 or (labels.dtype.kind == "f" and (labels % 1 != 0).any()):
         raise DataError(
-            f"train: expected a class for each sample; got {labels.dtype} of shape {labels.shape}. ck.explained takes "
-            "values that are no classes.",
+            f"train: expected a class for each sample; got {labels.dtype} of shape {labels.shape}. Use ck.explained "
+            "for values that are not classes.",
             subject="train",
         )
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
-        raise DataError(
-            f"A probe tells classes apart; all {len(labels)} training labels are {classes[0]}. Give samples of "
-            "several classes."
-        )
+        raise DataError(f"All {len(labels)} training labels are {classes[0]}; a probe needs several classes.")
     answers = PROBES[kind](seed).fit(features, labels).predict(others)
     chance = float((truth == classes[counts.argmax()]).mean())
     return Probed(float((answers == truth).mean()), chance, len(classes))
@@ -120,15 +117,12 @@ def explained(train: Samples, test: Samples) -> float:
     others, truth = _checked(test, "test", features.shape[1])
     mean, scale = features.mean(0), features.std(0)
     scale[scale == 0] = 1
-    left, right = (
-        np.column_stack([(side - mean) / scale, np.ones(len(side))]) for side in (features, others)
-    )
+    sides = features, others
+    left, right = (np.column_stack([(side - mean) / scale, np.ones(len(side))]) for side in sides)
     values, truth = (column.reshape(len(column), -1).astype(np.float64) for column in (values, truth))
     total = np.square(truth - truth.mean(0)).sum()
     if not total > 0:
-        raise DataError(
-            "The factor does not vary over the test samples, so that there is nothing to explain."
-        )
+        raise DataError("The factor does not vary over the test samples.")
     coefficients = np.linalg.lstsq(left, values, rcond=None)[0]
     return float(1 - np.square(truth - right @ coefficients).sum() / total)
 
@@ -137,11 +131,8 @@ def _checked(
     samples: Samples, name: str, width: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
     features, values = np.asarray(samples[0], dtype=np.float64), np.asarray(samples[1])
-    fits = (
-        features.ndim == 2
-        and len(features) == len(values) > 1
-        and features.shape[1] == (width or features.shape[1])
-    )
+    fits = features.ndim == 2 and len(features) == len(values) > 1
+    fits = fits and features.shape[1] == (width or features.shape[1])
     if not fits or not np.isfinite(features).all():
         raise DataError(
             f"{name}: expected finite features (n, p) and a value for each of at least two samples; got "

@@ -18,7 +18,7 @@ from compatkit.training.layer_recording import LayerRecording, Layers
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import reseed
 from compatkit.training.step import Step
-from compatkit.training.task_state import TaskState
+from compatkit.training.task_state import TaskState, trained_parameters
 
 LEAST_NORM = 1e-12
 """Smallest norm of a gradient in a ratio; the factor of smaller gradients is 0."""
@@ -193,7 +193,7 @@ def gradient_norm(task: TaskState, loss: Tensor) -> Tensor:
     Returns:
         A float32 scalar on the device of the loss.
     """
-    network = list(task.trainable())
+    network = trained_parameters(task)
     if not network or not loss.requires_grad:
         return torch.full((), LEAST_NORM, device=loss.device)
     gradients = torch.autograd.grad(loss, network, retain_graph=True, allow_unused=True)

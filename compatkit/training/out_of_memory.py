@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING
 
 import torch
 
 from compatkit.errors import EnvironmentFailure
-
-if TYPE_CHECKING:
-    from compatkit.training.loop import Loop
+from compatkit.training.distributed import World
 
 SIGNS = (
     "not enough memory",
@@ -42,27 +39,30 @@ def free_memory(error: BaseException) -> None:
         torch.cuda.empty_cache()
 
 
-def out_of_memory_error(task: str, step: int, loop: Loop) -> EnvironmentFailure:
+def out_of_memory_error(
+    task: str, step: int, batch_size: int, pieces: int, device: str, world: World
+) -> EnvironmentFailure:
     """Return the error of a step that ran out of memory: task, size of the batch, and settings that need less.
 
     Args:
         task: Name of the task.
         step: Number of the step.
-        loop: Loop of the run.
+        batch_size: Images of a step.
+        pieces: Micro-batches of a step.
+        device: Device whose memory was too small.
+        world: Processes that shared the images.
     """
-    batch_size, pieces, processes = loop.settings.batch_size, loop.settings.accumulate, loop.world.size
     tried = f"a batch of {batch_size} images"
     if pieces > 1:
         tried += f" in {pieces} micro-batches of {batch_size // pieces}"
-    if processes > 1:
-        tried += f" on {processes} processes"
-    share = batch_size // processes
+    if world.size > 1:
+        tried += f" on {world.size} processes"
+    share = batch_size // world.size
     more = next((k for k in range(pieces + 1, share // 2 + 1) if share % k == 0), None)
     advice = "a smaller batch_size, smaller images (Task.size), a smaller network or another device"
     if more is not None:
         advice = f"accumulate={more}, which sees the same images a step, or {advice}"
     return EnvironmentFailure(
-        f"Task {task!r} ran out of memory on {loop.setup.precision.device!r} in step {step} with {tried}. Set "
-        f"{advice}.",
+        f"Task {task!r} ran out of memory on {device!r} in step {step} with {tried}. Set {advice}.",
         subject=task,
     )

@@ -208,9 +208,10 @@ class TrainingRun:
             try:
                 self.history.add(task.name, loop.step(task, number, reports))
             except Exception as error:
-                if is_out_of_memory(error):
-                    raise out_of_memory_error(task.name, number, loop) from error
-                raise
+                if not is_out_of_memory(error):
+                    raise
+                batch, device = (settings.batch_size, settings.accumulate), loop.setup.precision.device
+                raise out_of_memory_error(task.name, number, *batch, device, loop.world) from error
 
     def _evaluate(self, done: int, bar: Bar) -> None:
         evaluator = self.evaluator

@@ -24,7 +24,7 @@ from compatkit.training.plugin_setup import SetUp
 from compatkit.training.randomness import Stream, states
 from compatkit.training.settings import Settings
 from compatkit.training.step import Step
-from compatkit.training.task_state import TaskState
+from compatkit.training.task_state import TaskState, trained_parameters
 
 NETWORK = "network/"
 """Prefix of a task's name in the name of the optimizer of its extractor and head."""
@@ -160,7 +160,7 @@ class TaskLoop:
         self.span, self.views_chained = range(begin, end), False
         self.next_gradient_check = number if plugins.members else 2**62
         others = {other: state for other, state in setup.tasks.items() if other != name and plugins.members}
-        self.others = {other: tuple(state.trainable()) for other, state in others.items()}
+        self.others = {other: tuple(trained_parameters(state)) for other, state in others.items()}
         bounds = {event: getattr(plugins, event) for event in IN_STEPS}
         active = {event: tuple(b for b in all_of if number in b.phase) for event, all_of in bounds.items()}
         self.views = tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
@@ -165,11 +165,6 @@ class TaskState:
         with batch_statistics(self.extractor, others="keep", besides=self.frozen_norms):
             return self.extractor(images)
 
-    def trainable(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters of the network that are trained."""
-        for part in (self.extractor, self.head):
-            yield from (parameter for parameter in part.parameters() if parameter.requires_grad)
-
     def stages(self, wanted: str) -> dict[str, int]:
         """Return the number of the stage of each tensor of the uncut network, by timm's coarse ``group_matcher``.
 
@@ -196,6 +191,12 @@ class TaskState:
     def labels(self) -> tuple[Label, ...]:
         """Classes in the order of the head's outputs."""
         return self.data.labels or ()
+
+
+def trained_parameters(state: TaskState) -> list[nn.Parameter]:
+    """Return the parameters of a task's network that are trained."""
+    parts = (state.extractor, state.head)
+    return [parameter for part in parts for parameter in part.parameters() if parameter.requires_grad]
 
 
 @attrs.define(eq=False)

@@ -12,7 +12,7 @@ from measured import cell, settings
 
 from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import FormatError
-from compatkit.evaluation.records import TOLD, Cells, record
+from compatkit.evaluation.records import SHOWN_DAMAGED, Cells, record
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry.evidence import StoredResult, from_bytes, key_of, to_bytes
 
@@ -147,7 +147,7 @@ def test_a_damaged_result_says_why() -> None:
 def test_damaged_results_are_told_together() -> None:
     damaged = Cells()
     damaged.warn(stacklevel=2)  # nothing to tell: no warning, which would be an error here
-    for number in range(TOLD + 4):
+    for number in range(SHOWN_DAMAGED + 4):
         damaged.leave_out(f"e{number}", "h", FormatError("gone."))
     with pytest.warns(
         UserWarning, match=r"e0 with h: a result is left out: gone; .* and 4 more results; as if"

@@ -341,7 +341,7 @@ def test_a_layer_that_is_not_called_or_changes_its_shape_is_refused() -> None:
     listed = nn.Sequential(nn.ModuleDict({"inner": nn.Conv2d(1, 1, 1)}), nn.Flatten())
     assert list(choose(layers_of({"": listed}), ["*"])) == ["0.inner", "1"], "a list of modules is not called"
     assert list(choose(layers_of({"": listed}), ["0"])) == ["0"]
-    with pytest.raises(DataError, match=r"'used' saw shapes .* in the first batch and .* in batch 2"):
+    with pytest.raises(DataError, match=r"'used' had shapes .* in the first batch and .* in batch 2"):
         ck.measure(Sometimes(), TENSORS, [Seen()], layers=["used"], batch_size=5)
 
 

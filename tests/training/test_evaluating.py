@@ -130,7 +130,7 @@ def test_a_figure_that_is_not_finite_ends_the_run() -> None:
                 next(step.task.head.parameters()).fill_(float("nan"))
 
     with pytest.raises(
-        TrainingError, match=r"loss of task 'left' on the validation images after 1 steps is not"
+        TrainingError, match=r"loss of task 'left' on the validation images after 1 steps is nan"
     ):
         quick(**SETTINGS, evaluate_every=1, log_every=4).fit(tasks(), ["x"], factories={"x": Break})
 

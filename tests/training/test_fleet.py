@@ -116,7 +116,7 @@ def test_what_cannot_be_meant_is_refused(change: dict[str, Any], message: str) -
 
 def test_a_task_without_a_head_cannot_be_evaluated_and_needs_a_loss() -> None:
     task = tasks()[1]
-    with pytest.raises(UsageError, match="has no head of its own, so that nothing can be evaluated"):
+    with pytest.raises(UsageError, match="has no head of its own, so it cannot be evaluated"):
         quick(steps=1, evaluate_every=1, evaluate_on="test").fit([task], ["dcc"])
     with pytest.raises(UsageError, match="it has no head of its own, and no regularizer gave a loss"):
         quick(steps=1).fit([task])

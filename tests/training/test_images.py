@@ -182,7 +182,7 @@ def test_crops_and_flips_are_streams_of_their_own() -> None:
     ids=["smaller", "other values", "other type"],
 )
 def test_views_that_do_more_than_move_pixels_are_refused(further: Any) -> None:
-    with pytest.raises(UsageError, match=r"Further view 1 of images of 3 x 4.*keep the size"):
+    with pytest.raises(UsageError, match=r"Extra view 1 of images of 3 x 4.*only permute pixels"):
         tables(StoreGrid(3, 4), further)
 
 
@@ -192,7 +192,7 @@ def test_a_set_smaller_than_a_batch_is_refused() -> None:
 
 
 def test_what_cannot_be_augmented_or_placed_is_named() -> None:
-    with pytest.raises(UsageError, match=r"Task.augment takes crop and flip") as caught:
+    with pytest.raises(UsageError, match=r"Task.augment expects crop and flip") as caught:
         ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", augment=("crop", "turn"))
     assert caught.value.subject == "turn"
     for words in (

@@ -20,7 +20,7 @@ from compatkit.evaluation.preprocessing import normalize
 from compatkit.training.batches.loaders import Streamed
 from compatkit.training.precision import Precision
 
-pytestmark = pytest.mark.filterwarnings("ignore:The images that the loader")
+pytestmark = pytest.mark.filterwarnings("ignore:The images of the loader")
 """Numbers that say which image they are."""
 
 DATA = Data((4, 4), "L", (0.5,), (0.25,), "bilinear", tuple(ck.label(name) for name in "abc"))
@@ -166,7 +166,7 @@ IMAGES, LABELS = torch.zeros(4, 1, 4, 4), torch.zeros(4, dtype=torch.int64)
         ((IMAGES, LABELS[:3]), r"labels of shape \(3,\) and type torch.int64 with 4 images"),
         ((IMAGES, LABELS.float()), "type torch.float32"),
         ((IMAGES, LABELS.bool()), "type torch.bool"),
-        ((torch.zeros(4, 4, 4, 1), LABELS), "channels come first"),
+        ((torch.zeros(4, 4, 4, 1), LABELS), "move channels first"),
         (
             (torch.zeros(5, 1, 4, 4), torch.zeros(5, dtype=torch.int64)),
             "5 images in a batch. The trainer's batch_size",

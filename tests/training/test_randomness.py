@@ -75,7 +75,7 @@ def test_a_pure_view_that_draws_from_torchs_own_generator_is_refused() -> None:
 
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=(16, 16))
     with pytest.raises(
-        PluginError, match=r"'noise': compatkit_views is declared @effect\('pure'\) and draws"
+        PluginError, match=r"'noise': compatkit_views is declared @effect\('pure'\) but draws"
     ):
         quick(steps=1).fit([task], ["noise"], factories={"noise": Noise})
     quick(steps=2).fit([task], ["proper"], factories={"proper": Proper})

@@ -318,7 +318,7 @@ def test_layers_are_chosen_before_the_first_step() -> None:
         def compatkit_finish(self, setup: ck.SetUp) -> None:
             setup.record_layers(setup.tasks["a"], ["conv1"])
 
-    with pytest.raises(PluginError, match="record_layers is for compatkit_set_up"):
+    with pytest.raises(PluginError, match="record_layers can only be called in compatkit_set_up"):
         quick(steps=1).fit([small()], ["late"], factories={"late": Late})
 
 

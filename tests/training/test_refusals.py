@@ -53,7 +53,7 @@ def test_a_checkpoint_with_the_state_of_an_optimizer_that_this_run_does_not_have
     tensors = {name.replace("network/a/", "a.extractor/"): value for name, value in deserialize(data).items()}
     note["tensors"] = state_digest(tensors)
     replace_file(path, serialize(tensors, metadata=json.dumps(note)))
-    with pytest.raises(FormatError, match=r"holds 'optimiser/a.extractor/\d+/.*another version of compatkit"):
+    with pytest.raises(FormatError, match=r"has 'optimiser/a.extractor/\d+/.*Another version of compatkit"):
         trainer.fit([task()])
 
 

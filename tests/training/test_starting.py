@@ -87,7 +87,7 @@ def test_what_is_no_normalization_is_refused(stated: Any, said: str) -> None:
 
 
 def test_as_many_numbers_as_channels() -> None:
-    with pytest.raises(UsageError, match="has images of 3 channels; its normalization states 2"):
+    with pytest.raises(UsageError, match="normalize has 2 numbers for images of 3 channels"):
         prepare_task(task(channels=3, normalize={"mean": [0, 0], "std": [1, 1]}), 0, CPU)
 
 

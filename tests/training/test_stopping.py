@@ -119,7 +119,7 @@ def test_a_killed_run_ends_where_it_would_have_ended(
     [
         ({**SETTINGS, "evaluate_on": "test"}, "on held-out training images only.*its figures on them are too good"),
         ({"validation": 0.25}, "stop_early needs validation"),
-        ({"evaluate_every": 5, "evaluate_on": "validation"}, "hold out a share"),
+        ({"evaluate_every": 5, "evaluate_on": "validation"}, "Hold some out"),
     ],
 )
 def test_settings_that_cannot_stop_a_run(settings: dict[str, Any], message: str) -> None:

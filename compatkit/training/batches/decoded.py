@@ -1,7 +1,7 @@
 """Batches of images that are decoded and augmented in worker processes, and normalized on the device.
 
-What is random of an image depends on (seed, task, epoch, image) alone. So the batches are the same with any number of
-workers, and a run goes on at any step.
+The randomness of an image depends on (seed, task, epoch, image) alone, so batches are the same with any number of
+workers, and a run can resume at any step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EpochPosition = tuple[int, int]
 
 
 class _Augmented(Dataset[Any]):
-    """Images by epoch and position; an error is returned, not raised, as it would lose its type on the way."""
+    """Images by epoch and position; errors are returned, since raised ones lose their type between processes."""
 
     def __init__(
         self, examples: Split, augmentation: ImageAugmentation, shape: tuple[int, ...], seed: int, task: str
@@ -47,12 +47,12 @@ class _Augmented(Dataset[Any]):
         self._tried = False
 
     def decode_once(self) -> None:
-        """Take images from the cache folder from now on, if they can be there."""
+        """Use the cache folder from now on, if the images can be cached."""
         if not self._tried:
             self._pixels, self._tried = decoded_once(self._examples), True
 
-    def __getitem__(self, place: EpochPosition) -> Tensor | CompatkitError:
-        epoch, position = place
+    def __getitem__(self, key: EpochPosition) -> Tensor | CompatkitError:
+        epoch, position = key
         try:
             source = self._examples if self._pixels is None else self._pixels
             image = source.image(position)
@@ -111,18 +111,16 @@ class Decoded:
         converted = fitting(examples, data) if augmentation.fitted else examples.converted(data.channels)
         self.shrinks = cache == "on" and examples.lazy and not augmentation.fitted
         if self.shrinks:
-            how = {"interpolation": data.interpolation, "crop_pct": data.crop_pct}
-            converted = converted.shrunk(data.size, **how)
-        seldom = steps <= order.per_epoch or not augmentation.fitted
-        self._caches = examples.lazy and (
-            cache == "on" or (cache == "auto" and not seldom and fits(converted))
-        )
+            interpolation, crop_pct = data.interpolation, data.crop_pct
+            converted = converted.shrunk(data.size, interpolation=interpolation, crop_pct=crop_pct)
+        reused = steps > order.per_epoch and augmentation.fitted
+        self._caches = examples.lazy and (cache == "on" or (cache == "auto" and reused and fits(converted)))
         shape = *data.size, len(data.mean)
         self._images = _Augmented(converted, augmentation, shape, order.seed, order.task)
         self._labels = torch.from_numpy(examples.labels)
         self._step = 0
         self._stop = steps
-        self._coming: Iterator[Tensor | CompatkitError] | None = None
+        self._upcoming: Iterator[Tensor | CompatkitError] | None = None
 
     def arrange(self, further: Further | None) -> None:
         """See ``BatchSource``: further views are made from the batch."""
@@ -134,10 +132,10 @@ class Decoded:
             DataError: An image is damaged or gone.
             EnvironmentFailure: One cannot be read.
         """
-        if step != self._step or self._coming is None or step == self._stop:
+        if step != self._step or self._upcoming is None or step == self._stop:
             self.close()
-            self._coming = self._begin(step)
-        stacked = next(self._coming)
+            self._upcoming = self._begin(step)
+        stacked = next(self._upcoming)
         self._step = step + 1
         if isinstance(stacked, CompatkitError):
             raise stacked
@@ -170,13 +168,13 @@ class Decoded:
         return f"{self._order.count:,} images, {augmented} by {where}{once}"
 
     def get_ready(self) -> None:
-        """See ``BatchSource``: decode all images into the cache folder, where they are kept there."""
+        """See ``BatchSource``: decode all images into the cache folder, if they are cached."""
         if self._caches:
             self._images.decode_once()
 
     def close(self) -> None:
         """See ``BatchSource``."""
-        self._coming = None
+        self._upcoming = None
 
     def _begin(self, step: int) -> Iterator[Tensor | CompatkitError]:
         self.get_ready()
@@ -188,7 +186,7 @@ class Decoded:
             collate_fn=_joined,
             prefetch_factor=AHEAD if self._workers else None,
             worker_init_fn=_begin_worker,
-            generator=torch.Generator(),  # its draws would come from the global one
+            generator=torch.Generator(),  # otherwise it would draw from the global one
         )
         return iter(loader)
 
@@ -200,6 +198,6 @@ def _joined(images: list[Tensor | CompatkitError]) -> Tensor | CompatkitError:
 
 
 def _begin_worker(worker: int) -> None:
-    """Ignore Ctrl-C: the run ends its workers once its state is saved."""
+    """Ignore Ctrl-C: the run ends its workers after saving its state."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)

@@ -1,8 +1,8 @@
 """Random draws of an epoch: the order of the images, crops and flips.
 
-Images are stored row by row with a border of zeros behind each row and below each image. Neighbors share borders, so
-that a crop that reaches over an edge reads zeros without any test. The position of a pixel of a batch is then one sum:
-the start of its image, the shift of the crop, and the place of the pixel in an image that may be mirrored and turned.
+Images are stored row by row with a border of zeros after each row and below each image. Neighbors share borders, so
+that a crop that extends over an edge reads zeros without any test. The position of a pixel of a batch is then one sum:
+the start of its image, the shift of the crop, and the pixel's position in an image that may be mirrored and turned.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class StoreGrid:
     Attributes:
         height: Height of an image, in pixels.
         width: Width of an image, in pixels.
-        border: Zeros behind each row, and rows of zeros below each image.
+        border: Zeros after each row, and rows of zeros below each image.
     """
 
     height: int
@@ -198,9 +198,9 @@ def tables(grid: StoreGrid, further: Further | None = None) -> Tensor:
     for number, view in enumerate(views):
         if view.shape != both.shape or view.dtype != both.dtype or not bool(torch.isin(view, both).all()):
             raise UsageError(
-                f"Further view {number} of images of {grid.height} x {grid.width} has {tuple(view.shape[-2:])} pixels "
-                f"of type {view.dtype}, or values that are no pixels of the image. Views turn, mirror and move pixels "
-                "and keep the size; compute others from the batch where losses are asked for."
+                f"Extra view {number} of images of {grid.height} x {grid.width} has {tuple(view.shape[-2:])} pixels "
+                f"of type {view.dtype}, or values that are not pixels of the image. Views may only permute pixels; "
+                "compute others in compatkit_losses."
             )
     return torch.stack(views).flatten(2).flatten(2)
 

@@ -111,10 +111,9 @@ class ImagePlacement:
                 raise
             count, (height, width) = len(state.examples), state.data.size
             raise EnvironmentFailure(
-                f"The memory of {precision.device} does not hold the training images of task {state.name!r} "
+                f"The memory of {precision.device} is too small for the training images of task {state.name!r} "
                 f"({count:,} of {height}x{width} pixels, {count * height * width * len(state.data.mean) / 2**20:,.0f} "
-                f"MiB as bytes): {error}. Use Trainer(image_storage='prefetched'), which keeps them in host memory, "
-                "a subset of the data set, or a Task.loader.",
+                f"MiB): {error}. Use Trainer(image_storage='prefetched'), a subset of the data set, or a Task.loader.",
                 subject=state.name,
             ) from error
 
@@ -125,8 +124,8 @@ class ImagePlacement:
         if task.loader is not None:
             if self.where != "auto":
                 raise UsageError(
-                    f"Task {task.name!r} has a loader, which gives its batches one by one: its images cannot be "
-                    f"{self.where}. Leave the trainer's image_storage='auto', or the loader out."
+                    f"Task {task.name!r} has a loader, so its images cannot be {self.where}. Set the trainer's "
+                    "image_storage='auto', or leave the loader out."
                 )
             loader = task.loader
             if isinstance(loader, str | Mapping):
@@ -136,24 +135,22 @@ class ImagePlacement:
         if task.data.train.lazy or not task.moves_pixels:
             if self.where != "auto":
                 raise UsageError(
-                    f"The images of task {task.name!r} are decoded or augmented one by one and cannot be {self.where}. "
-                    "Leave the trainer's image_storage='auto'."
+                    f"The images of task {task.name!r} are decoded or augmented one by one and cannot be "
+                    f"{self.where}. Set the trainer's image_storage='auto'."
                 )
             workers = min(8, processors()) if self.workers is None else self.workers
-            drawn = image_augmentation(task.augment, state.data)
-            arguments = task.data.train, state.data, order, drawn, precision, workers
+            augmentation = image_augmentation(task.augment, state.data)
+            arguments = task.data.train, state.data, order, augmentation, precision, workers
             return Decoded(*arguments, self.cache, self.steps)
-        moved = Augmentation(cast("tuple[str, ...]", task.augment), seed, task.name)
-        arguments = state.examples, state.data, order, moved, precision
+        crops = Augmentation(cast("tuple[str, ...]", task.augment), seed, task.name)
+        arguments = state.examples, state.data, order, crops, precision
         if self.where != "auto":
             return Resident(*arguments) if self.where == "resident" else Prefetched(*arguments)
         if device.type != "cuda":
             return Resident(*arguments)  # the device's memory is the host's
         free, _ = torch.cuda.mem_get_info(device)
-        needed = Resident.needs(state.examples, moved)
+        needed = Resident.needs(state.examples, crops)
         if needed <= self.share * free:
             return Resident(*arguments)
-        return Prefetched(
-            *arguments,
-            reason=f"{needed / 2**20:,.0f} MiB, more than {self.share:.0%} of {free / 2**20:,.0f} free",
-        )
+        sizes = f"{needed / 2**20:,.0f} MiB, more than {self.share:.0%} of {free / 2**20:,.0f} free"
+        return Prefetched(*arguments, reason=sizes)

@@ -20,13 +20,13 @@ from compatkit.training.precision import Precision
 if TYPE_CHECKING:
     from compatkit.data.transforms import Images
 
-PIECE = 64 * 2**20
-"""Bytes of images that are sent to the device at once."""
+CHUNK = 64 * 2**20
+"""Bytes of images per transfer to the device."""
 INT32 = 2**31 - 1
 
 
 class Views:
-    """Makes normalized views of images that lie in a store; shared by all sources that keep bytes."""
+    """Computes normalized views of stored images; used by all sources of stored bytes."""
 
     def __init__(self, grid: StoreGrid, data: Data, precision: Precision) -> None:
         self.grid, self._last = grid, precision.channels_last
@@ -36,7 +36,7 @@ class Views:
         self.arrange(None)
 
     def arrange(self, further: Further | None) -> None:
-        """Make these views besides the images themselves from now on."""
+        """Set the views that are computed besides the images themselves."""
         self.further, self._tables = further, torch.empty(0)
 
     def of(self, pixels: Tensor, starts: Tensor, mirrored: Tensor | None) -> Tensor:
@@ -119,7 +119,7 @@ class Stored:
         order, drawn = self._order.epoch(epoch), self._augmentation
         return order, drawn.moved(epoch, len(order), self._grid), drawn.mirrored(epoch, len(order))
 
-    def _sent(self, value: Tensor) -> Tensor:
+    def _to_device(self, value: Tensor) -> Tensor:
         """Return ``value`` on the run's device without waiting for it."""
         if self._device.type == "cuda":
             value = value.pin_memory()
@@ -165,15 +165,15 @@ class Resident(Stored):
 
     def _draw(self, epoch: int) -> list[tuple[Any, ...]]:
         """Return for each batch of an epoch: positions, labels, starts of the pixels, and which are mirrored."""
-        order, moved, mirrored = self._draws(epoch)
-        index, starts = self._sent(order), order * self._grid.area
-        starts = self._sent((starts if moved is None else starts + moved).to(self._type))
-        drawn = [self._cut(index), self._cut(self._labels.index_select(0, index)), self._cut(starts)]
-        flips = (None,) * self.per_epoch if mirrored is None else self._cut(self._sent(mirrored))
-        return list(zip(*drawn, flips, strict=True))
+        order, shifts, mirrored = self._draws(epoch)
+        index, starts = self._to_device(order), order * self._grid.area
+        starts = self._to_device((starts if shifts is None else starts + shifts).to(self._type))
+        columns = [self._batches(each) for each in (index, self._labels.index_select(0, index), starts)]
+        flips = (None,) * self.per_epoch if mirrored is None else self._batches(self._to_device(mirrored))
+        return list(zip(*columns, flips, strict=True))
 
-    def _cut(self, drawn: Tensor) -> tuple[Tensor, ...]:
-        """Return draws of an epoch batch by batch."""
+    def _batches(self, drawn: Tensor) -> tuple[Tensor, ...]:
+        """Return draws of an epoch, one tensor per batch."""
         return drawn.view(-1, self._order.batch_size)[:, self._order.share].unbind()
 
     def describe(self) -> str:
@@ -188,10 +188,10 @@ class Resident(Stored):
 
 
 def _stored(images: Tensor, grid: StoreGrid, device: torch.device) -> Tensor:
-    """Return all pixels ``(pixels, channels)`` on the device, with their borders; sent piece by piece."""
+    """Return all pixels ``(pixels, channels)`` on the device, with their borders; transferred in chunks."""
     count, channels = len(images), images.shape[3]
     pixels = torch.zeros(grid.pixels(count), channels, dtype=torch.uint8, device=device)
-    target, step = grid.within(pixels), max(1, PIECE // (grid.area * channels))
+    target, step = grid.within(pixels), max(1, CHUNK // (grid.area * channels))
     for begin in range(0, count, step):
         target[begin : begin + step] = images[begin : begin + step]
     return pixels
@@ -203,13 +203,13 @@ AHEAD = 2
 
 @attrs.frozen(eq=False)
 class Fetched:
-    """A batch's bytes on the device, or on their way: whole images, not yet cropped, flipped or turned.
+    """A batch's bytes, on the device or in transfer: complete images, before crops, flips and views.
 
     Attributes:
         images: uint8 ``(batch, height, width, channels)``.
         moved: Pixels of the store by which crops move, or None.
         mirrored: 1 for mirrored images, or None.
-        arrived: Event that the device waits for before it reads them; None where nothing is sent.
+        arrived: Event that the device waits for before it reads them; None on a CPU.
     """
 
     images: Tensor
@@ -221,7 +221,7 @@ class Fetched:
 
 
 class Prefetched(Stored):
-    """Images in host memory; whole images are sent, and cropped, flipped, turned and normalized on the device.
+    """Images in host memory; complete images are transferred, then cropped, flipped and normalized on the device.
 
     Batches are bitwise those of ``Resident``: the same draws, the same gather, from a store of one batch.
     """
@@ -254,7 +254,7 @@ class Prefetched(Stored):
         fetched = waiting.pop(step).result()
         self._waiting = waiting
         if fetched.arrived is not None:
-            self._take_over(fetched)
+            self._wait_for(fetched)
         self._grid.within(self._store).copy_(fetched.images)
         starts = self._starts if fetched.moved is None else self._starts + fetched.moved
         images = self._views.of(self._store, starts, fetched.mirrored)
@@ -274,14 +274,12 @@ class Prefetched(Stored):
         if self._stream is None:
             return Fetched(images, labels, index, moved, mirrored, None)
         with torch.cuda.stream(self._stream):
-            sent = [
-                None if tensor is None else self._sent(tensor)
-                for tensor in (images, labels, index, moved, mirrored)
-            ]
+            tensors = images, labels, index, moved, mirrored
+            sent = [None if tensor is None else self._to_device(tensor) for tensor in tensors]
             return Fetched(*sent, self._stream.record_event())  # type: ignore[arg-type]
 
-    def _take_over(self, fetched: Fetched) -> None:
-        """Let the run's stream wait for the transfer, and keep its memory until then."""
+    def _wait_for(self, fetched: Fetched) -> None:
+        """Make the run's stream wait for the transfer, and keep its memory until then."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(fetched.arrived)  # type: ignore[arg-type]
         for value in (fetched.images, fetched.labels, fetched.index, fetched.moved, fetched.mirrored):

@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "gray without an axis": (lambda _: np.zeros((5, 28, 28), dtype=np.uint8), r"images\[..., None\]"),
     "channels last in a tensor": (lambda _: torch.zeros(8, 9, 3), "channels, height, width"),
     "nothing": (lambda _: [], "no images"),
-    "an empty array": (lambda _: np.zeros((0, 8, 8, 3)), "neither an image"),
+    "an empty array": (lambda _: np.zeros((0, 8, 8, 3)), "not an image"),
     "normalised": (lambda _: torch.randn(2, 3, 16, 16), r"model\(images\)"),
     "floats of 0 to 255": (lambda _: np.arange(48.0).reshape(4, 4, 3) * 5, "0 to 1 is expected"),
     "12 bits in 16": (lambda _: np.full((4, 4), 4000, dtype=np.uint16), "ends? at"),

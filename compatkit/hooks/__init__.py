@@ -4,26 +4,28 @@ There are two separate layers. **Registration hooks** are called once, when a ru
 hooks** are methods of the object that a regularizer's factory returns; a fit resolves them once into plain tuples, so
 pluggy is never called inside a step.
 
-Arguments of training hooks are declared as Protocols, so that this module need not import the classes that implement
-them: ``compatkit.Step``, ``compatkit.SetUp``, ``compatkit.TaskState`` and ``compatkit.Pretraining``.
+The arguments of training hooks are declared in ``arguments``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import attrs
 import pluggy
 
 from compatkit.errors import UsageError
 from compatkit.foundation.limits import WHOLE, Number, OneOf
+from compatkit.hooks.arguments import Batch as Batch
+from compatkit.hooks.arguments import LoggerLike as LoggerLike
+from compatkit.hooks.arguments import PretrainingLike as PretrainingLike
+from compatkit.hooks.arguments import SetUpLike as SetUpLike
+from compatkit.hooks.arguments import StepLike as StepLike
+from compatkit.hooks.arguments import TaskLike as TaskLike
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from compatkit.contracts.contract import Blueprint, Data, Label
+    from torch import Tensor
 
 PROJECT = "compatkit"
 HOOK_API = 1
@@ -74,167 +76,26 @@ def effect(kind: Effect) -> Callable[[Function], Function]:
 
 
 def autocast(function: Function) -> Function:
-    """Let ``compatkit_losses`` run in the precision of the run's forward passes: bf16 where the trainer has it.
+    """Run ``compatkit_losses`` in the precision of the run's forward passes, such as bf16.
 
     Without it the hook runs in float32: ``step.features``, ``logits``, ``views`` and ``layers`` are cast up, and
-    networks that it calls run in float32 too. Mark a hook that calls heads or extractors, where bf16 saves time, and
-    compute its loss from ``logits.float()``.
+    networks that it calls run in float32 too. Mark hooks that call heads or extractors, since bf16 saves time there,
+    and compute their losses from ``logits.float()``.
     """
     function.compatkit_autocast = True  # type: ignore[attr-defined]
     return function
-
-
-@attrs.frozen(eq=False)
-class Batch:
-    """One mini-batch.
-
-    Attributes:
-        images: Normalized, ``(batch, channels, height, width)``.
-        labels: Class indices of the task, ``(batch,)``; all -1 where the task has none.
-        index: Indices in the training set, ``(batch,)``; for images of a loader, positions in the current pass over it.
-        stacked: ``images`` followed by the further views of all of them, ``(views * batch, ...)``; ``images`` is its
-            beginning. None without further views, or once the images have been changed.
-    """
-
-    images: Tensor
-    labels: Tensor
-    index: Tensor
-    stacked: Tensor | None = None
-
-    def copied(self) -> Batch:
-        """Return a deep copy."""
-        labels, index = self.labels.clone(), self.index.clone()
-        if self.stacked is None:
-            return Batch(self.images.clone(), labels, index)
-        stacked = self.stacked.clone()
-        return Batch(stacked[: len(labels)], labels, index, stacked)
-
-    def take(self, other: Batch) -> None:
-        """Copy the values of ``other``, a batch of the same shapes, into this batch's memory."""
-        self.labels.copy_(other.labels, non_blocking=True)
-        self.index.copy_(other.index, non_blocking=True)
-        if self.stacked is None:
-            self.images.copy_(other.images, non_blocking=True)
-        elif other.stacked is not None:
-            self.stacked.copy_(other.stacked, non_blocking=True)
-
-
-class TaskLike(Protocol):
-    """A task during a run, as hooks see it: ``compatkit.TaskState``."""
-
-    extractor: nn.Module
-    head: nn.Module
-    extractor_blueprint: Blueprint
-    head_blueprint: Blueprint
-    class_layer: tuple[str, ...]
-    data: Data
-    feature_shape: tuple[int, ...]
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def labels(self) -> tuple[Label, ...]: ...
-    @property
-    def supervised(self) -> bool: ...
-    @property
-    def runs_head(self) -> bool: ...
-    @property
-    def freezes_extractor(self) -> bool: ...
-    def extract(self, images: Tensor, *, write_statistics: bool = True) -> Tensor: ...
-    def stages(self, wanted: str) -> Mapping[str, int]: ...
-
-
-class StepLike(Protocol):
-    """One step of one task, as hooks see it: ``compatkit.Step``."""
-
-    number: int
-    piece: int
-    batch: Batch
-    features: Tensor
-    logits: Tensor | None
-    reports: bool
-    views: Sequence[Tensor]
-
-    @property
-    def task(self) -> TaskLike: ...
-    @property
-    def layers(self) -> Mapping[str, Sequence[Any]]: ...
-    @property
-    def losses(self) -> Mapping[str, Tensor]: ...
-    def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor: ...
-    def classify(self, features: Tensor) -> Tensor: ...
-    def rng(self, *key: str | int) -> torch.Generator: ...
-
-
-class SetUpLike(Protocol):
-    """The set-up of a run, as hooks see it: ``compatkit.SetUp``."""
-
-    @property
-    def tasks(self) -> Mapping[str, TaskLike]: ...
-    @property
-    def auxiliary(self) -> Mapping[str, Callable[[Tensor], Tensor]]: ...
-    def rng(self, *key: str | int) -> torch.Generator: ...
-    def own(self, name: str, module: nn.Module) -> nn.Module: ...
-    def build(self, blueprint: Blueprint, *key: str | int) -> nn.Module: ...
-    def initialize(
-        self, task: Any, *stream: str | int, seed: int | None = None, class_layer: bool = True
-    ) -> None: ...
-    def record_layers(self, task: Any, names: Iterable[str]) -> None: ...
-    def tell(self, facts: Mapping[str, Any]) -> None: ...
-    def compare_gradients(self, *, balance: bool = False) -> None: ...
-    def shared_classes(self) -> tuple[Label, ...]: ...
-    def add_auxiliary_head(
-        self,
-        name: str,
-        *,
-        classes: Sequence[Label] | None = None,
-        outputs: int | None = None,
-        like: str | None = None,
-    ) -> Callable[[Tensor], Tensor]: ...
-    def released_head(self) -> Callable[[Tensor], Tensor]: ...
-    def released_extractor(self, task: Any) -> Callable[[Tensor], Tensor]: ...
-
-
-class PretrainingLike(Protocol):
-    """Batches and progress bars for training before the first step: ``compatkit.Pretraining``."""
-
-    def batches(self, task: Any, *key: str | int, steps: int, batch_size: int) -> Iterator[Batch]: ...
-    def bar(self, title: str, steps: int, batch_size: int) -> Any: ...
-
-
-class LoggerLike(Protocol):
-    """Writes figures of a run as they come; only one process of a run calls its logger."""
-
-    def begin(self, step: int) -> None:
-        """Open what is written to, for a run of which ``step`` steps are done, and drop later figures.
-
-        A run that was killed may have logged steps after its last checkpoint; the resumed run takes them again.
-        """
-        ...
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write figures such as ``<task>/losses/<name>`` or ``<task>/accuracy``, after ``step`` steps of each task."""
-        ...
-
-    def flush(self) -> None:
-        """Write everything to disk: a checkpoint is saved, and these figures are not logged again."""
-        ...
-
-    def close(self) -> None:
-        """Close what ``begin`` opened."""
-        ...
 
 
 class Register:
     """Callback passed to registration hooks: ``register(name, factory)``."""
 
     def __call__(self, name: str, factory: Callable[..., Any]) -> None:
-        """Offer ``factory`` under the name that runs use; settings are its keyword arguments."""
+        """Register ``factory`` under a name for runs; settings are its keyword arguments."""
         raise NotImplementedError
 
 
 class Registration:
-    """Registration hooks, by which a package offers plugins. Each receives ``register`` and returns None."""
+    """Registration hooks, with which a package offers plugins. Each receives ``register`` and returns None."""
 
     @hookspec
     def compatkit_regularizers(self, register: Register) -> None:
@@ -263,7 +124,7 @@ class Registration:
         """Offer builders of networks: ``factory(model, **kwargs) -> torch.nn.Module``.
 
         The same name and keyword arguments (JSON values) must give the same modules in every process, with weights
-        drawn from torch alone. A factory must not read files: both may come from an untrusted manifest.
+        drawn by torch alone. A factory must not read files: name and arguments may come from an untrusted manifest.
 
         Example::
 
@@ -287,7 +148,7 @@ class Registration:
     def compatkit_loaders(self, register: Register) -> None:
         """Offer loaders: ``factory(split, data, batch_size) -> torch.utils.data.DataLoader``, or the like.
 
-        ``split`` are the training images of the task's data set, without those held out; ``data`` says size, channels,
+        ``split`` has the training images of the task's data set, without held-out ones; ``data`` has size, channels,
         mean, standard deviation and classes. Further arguments are settings: ``loader = {name = "mine", workers = 4}``.
 
         Example::
@@ -299,7 +160,7 @@ class Registration:
 
     @hookspec
     def compatkit_loggers(self, register: Register) -> None:
-        """Offer loggers of a run: ``factory(folder) -> LoggerLike``, which writes nothing before ``begin``.
+        """Offer loggers of a run: ``factory(folder) -> LoggerLike``, which must not write before ``begin``.
 
         Further arguments are settings: ``Trainer(loggers={"mine": {"folder": "runs", "project": "digits"}})``.
 
@@ -354,7 +215,7 @@ class Registration:
     def compatkit_rungs(self, register: Register) -> None:
         """Offer rungs of bridges: ``factory(inputs) -> RungFit`` joins a head to an extractor that it does not know.
 
-        ``inputs``, a ``compatkit.components.bridges.rungs.RungInputs``, has features of both sides, and a copy of the
+        ``inputs``, a ``compatkit.components.bridges.rungs.RungInputs``, has features of both sides and a copy of the
         head.
 
         Example::
@@ -368,9 +229,9 @@ class Registration:
     def compatkit_launchers(self, register: Register) -> None:
         """Offer launchers of sweeps: factories of objects that are called with ``(work, jobs, workers)``.
 
-        The call is a generator. It carries out ``work(job)`` for each job, a text, in some process, at most ``workers``
-        at a time (None: as many as fit), and yields the job's position with the answer, a text, or with the error that
-        ended its process, as soon as it has ended. ``work`` is a function of an importable module.
+        The call is a generator. It runs ``work(job)`` for each job, a string, in some process, at most ``workers`` at a
+        time (None: as many as fit). As soon as a job ends, it yields the job's position with the result, a string, or
+        with the error that ended its process. ``work`` is a function of an importable module.
 
         Example::
 
@@ -385,7 +246,7 @@ class Training:
 
     @hookspec
     def compatkit_task(self, task: Defined, seed: int) -> Defined:
-        """Return the ``compatkit.Task`` to train in place of ``task``, before networks are built; or ``task`` itself.
+        """Return a ``compatkit.Task`` to train in place of ``task``, before networks are built; or ``task`` itself.
 
         Example::
 
@@ -397,7 +258,7 @@ class Training:
 
     @hookspec
     def compatkit_set_up(self, setup: SetUpLike) -> None:
-        """Run once before the first step: build modules, register them with the run, initialize weights.
+        """Build modules, register them with the run, and initialize weights, once before the first step.
 
         Example::
 
@@ -424,8 +285,8 @@ class Training:
                 return {"steps": 100}
 
         Args:
-            setup: As in ``compatkit_set_up``.
-            pretraining: Gives batches and a progress bar.
+            setup: Tasks and networks of the run.
+            pretraining: Source of batches and progress bars.
         """
         raise NotImplementedError
 
@@ -441,16 +302,16 @@ class Training:
 
         Args:
             step: The current step.
-            batch: Images ``(N, C, H, W)``, normalized, and labels ``(N,)``; what earlier plugins returned.
+            batch: Images ``(N, C, H, W)``, normalized, and labels ``(N,)``, as returned by earlier plugins.
         """
         raise NotImplementedError
 
     @hookspec
     def compatkit_further_views(self, images: Tensor) -> Sequence[Tensor]:
-        """Return further views of ``images`` for the extractor; ``step.views`` has their features.
+        """Return extra views of ``images`` for the extractor; ``step.views`` has their features.
 
-        A view has the shape of the images, and the same pixels in other places. The trainer calls it once with the
-        positions of pixels, whole numbers, and gathers the views of each batch together with its images.
+        A view permutes the pixels of an image. The trainer calls the hook once with the positions of pixels, integers,
+        and gathers the views of each batch together with its images.
 
         Example::
 
@@ -481,7 +342,7 @@ class Training:
             step: The current step; features and outputs are computed on first use.
 
         Returns:
-            Scalars, each on the device of the step.
+            Scalars on the device of the step.
         """
         raise NotImplementedError
 
@@ -509,7 +370,7 @@ class Training:
 
     @hookspec
     def compatkit_after_epoch(self, step: StepLike) -> None:
-        """Run after a task has seen each of its training examples once more.
+        """Run after each pass of a task through its training examples.
 
         Example::
 
@@ -531,7 +392,7 @@ class Training:
 
     @hookspec
     def compatkit_state(self) -> Mapping[str, Any]:
-        """Return tensors and JSON values for the checkpoint (modules that the run owns are saved already).
+        """Return tensors and JSON values for the checkpoint; modules that the run owns are saved anyway.
 
         Example::
 
