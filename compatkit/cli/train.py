@@ -241,7 +241,8 @@ def _check_versions(root: Path, plan: Recipe, version: str | None, images: Polic
             continue
         if policy.across_major or version is None or Version.parse(version).major == latest.major:
             deciding(policy.data, at_hand)
-            notes.append(f"{name}: the policy {policy}")
+            subject = "" if policy.scope == name else f"{name}: "
+            notes.append(f"{subject}the policy {policy}")
     if published and version is None:
         notes.append(
             f"{', '.join(published)} {'is' if len(published) == 1 else 'are'} published already. Other weights take "

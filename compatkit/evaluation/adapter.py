@@ -14,7 +14,7 @@ from compatkit.contracts.stitch import described
 from compatkit.registry.weights.tensorfile import serialize, tensor_digest
 
 ADAPTS = "adapts"
-"""Relation to the extractor that an adapter was made for."""
+"""Relation to the extractor that an adapter was fitted for."""
 TARGETS = "targets"
 """Relation to the extractor whose features an adapter was fitted to reproduce."""
 
@@ -29,7 +29,7 @@ class Adapter:
         takes: Input ports.
         gives: Output ports.
         data: Images that the ports were derived for.
-        parents: The extractor it was made for and, if fitted, the extractor it imitates.
+        parents: The extractor it was fitted for and, if fitted, the extractor it imitates.
         training: What it was fitted on, as JSON values: ``method``, ``data`` (name, digest, number of ``images``),
             ``samples``, ``strength`` and ``residual`` (share of unexplained variance of the closed-form fit); empty if
             it has no weights.

@@ -126,7 +126,7 @@ class Assembly(nn.Module):
         parts = self._parts(images, batch_size, skipped, files)
         probabilities, done = list[Tensor](), 0
         with evaluation_mode(self), torch.no_grad(), warnings.catch_warnings(), bar() as progress:
-            warnings.simplefilter("ignore", BatchStatisticsWarning)  # said above
+            warnings.simplefilter("ignore", BatchStatisticsWarning)  # raised above
             for some in parts:
                 done += len(some)
                 logits = self(normalize(some, self.data, device=self._device))

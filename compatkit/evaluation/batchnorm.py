@@ -166,7 +166,7 @@ def reestimate(module: nn.Module, images: Iterable[Tensor], share: float = 0.0) 
     """Estimate the statistics of batch normalization in place, in one pass over unlabeled images.
 
     Args:
-        module: The whole recombined network; the head must see the features of this pass.
+        module: The complete recombined network; the head must see the features of this pass.
         images: Normalized batches of nearly equal size, each ``(batch, channels, height, width)``.
         share: Weight of the stored statistics; see ``estimating``.
 

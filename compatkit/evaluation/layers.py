@@ -24,7 +24,7 @@ def layers_of(parts: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     """Return all modules of a network by path.
 
     Args:
-        parts: The network under the name ``""``, or its parts by name. Modules of a part keep their paths in the whole
+        parts: The network under the name ``""``, or its parts by name. Modules keep their paths in the complete
             network; if two parts have the same path, it becomes ``<part>.<path>``. A part that is a single layer, such
             as an adapter, has its part's name.
     """

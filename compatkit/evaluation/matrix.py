@@ -176,8 +176,8 @@ def _row(
 ) -> list[Cell]:
     """Run one extractor; each head fills its own cell, the extractor's own head also the bounds."""
     labels = torch.from_numpy(split.labels)
-    beside = [own] if own is not None and own not in pairs and any(not pair.reason for pair in pairs) else []
-    wired = [pair for pair in (*pairs, *beside) if not pair.reason]
+    extra = [own] if own is not None and own not in pairs and any(not pair.reason for pair in pairs) else []
+    wired = [pair for pair in (*pairs, *extra) if not pair.reason]
     started: dict[tuple[tuple[int, int], ...], Tally] = {}
     for pair in wired:
         same = tuple(pair.prospect.classes)
@@ -193,7 +193,7 @@ def _row(
         run(extractor.module, wired, ready.images(split, data), data, conditions, tick)
     norms, bound = normalized(extractor.module), own.head.function if own is not None else ""
     cells: list[Cell] = []
-    for pair in (*pairs, *beside):
+    for pair in (*pairs, *extra):
         either, adapters = (
             norms or normalized(pair.head.module),
             [(a.function, str(a)) for a in pair.adapters],

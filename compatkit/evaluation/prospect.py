@@ -73,7 +73,7 @@ def unknown_classes(own: Labels, common: Sequence[str]) -> tuple[str, ...]:
         common: Names of the common classes, as in the images' data set.
     """
     known = {mine for mine, _ in shared_classes(_labels(tuple(common)), own)}
-    return tuple(name for place, name in enumerate(common) if place not in known)
+    return tuple(name for position, name in enumerate(common) if position not in known)
 
 
 def no_bound(head: str, unknown: Sequence[str]) -> str:

@@ -180,14 +180,14 @@ class Cells:
         if result.error:
             raise FormatError(result.error)
         settings, conditions = result.settings, result.conditions
-        place = id(settings), id(conditions)
-        known = self._known.get(place)
+        key = id(settings), id(conditions)
+        known = self._known.get(key)
         if known is None:
             check_settings(settings, conditions)
             plain = {name: value for name, value in settings.items() if name not in (CLASSES, WIRING)}
             shared = plain | {"own": False}, plain | {"own": True}, settings[WIRING], tuple(settings[CLASSES])
             # keep references to both objects so that their ids are not reused
-            known = self._known[place] = (*shared, settings, conditions)
+            known = self._known[key] = (*shared, settings, conditions)
         return known
 
 
@@ -204,7 +204,7 @@ def check_settings(settings: Mapping[str, Any], key: Mapping[str, Any]) -> None:
     try:
         msgspec.convert(settings, _Settings)
     except msgspec.ValidationError as error:
-        raise FormatError(f"the settings of a result are damaged: {error}; measure again.") from error
+        raise FormatError(f"the settings of a result are not usable: {error}; measure again.") from error
     rest = {name: value for name, value in settings.items() if name not in (CLASSES, WIRING)}
     if not all(isinstance(value, str | int | float) for value in rest.values()):
         raise FormatError("the settings of a result are texts and numbers.")

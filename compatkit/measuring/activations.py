@@ -196,8 +196,8 @@ def activations(
     Args:
         network: As for ``ck.measure``.
         data: Images with labels, as for ``ck.measure``; the labels are not looked at.
-        layers: Names or globs of layers: paths in the whole network. Their outputs are taken as they leave the layer,
-            before an activation that works in place. A layer called several times is ``name#1``, ``name#2``, ...
+        layers: Names or globs of layers: paths in the complete network. Their outputs are recorded before a later
+            in-place activation changes them. A layer called several times is ``name#1``, ``name#2``, ...
         flatten: ``"all"``: every value of an image is a column; ``"pooled"``: channels, each the mean over its
             positions; ``"positions"``: channels, with every position of every image a row.
         folder: A new or empty folder, for sets larger than memory: rows are written there as they come, and the arrays

@@ -58,7 +58,7 @@ def measure_arrays(
 
     Raises:
         UnknownName: No metric of this name is installed.
-        UsageError: The metric runs a network, takes other arrays, or settings come with a metric that is made already.
+        UsageError: The metric runs a network, takes other arrays, or settings are given with a metric object.
         DataError: An array is no array of numbers, has other samples, or values that are not finite.
     """
     by_name = isinstance(metric, str)

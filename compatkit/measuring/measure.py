@@ -270,7 +270,7 @@ def _recording(layers: Mapping[str, nn.Module], required_fields: set[str], prefi
 
 
 def parts_of(network: Network) -> dict[str, nn.Module]:
-    """Return the parts of a network by name; a part's layers have the paths of the whole network.
+    """Return the parts of a network by name; a part's layers have the paths of the complete network.
 
     Raises:
         UsageError: It is no network.

@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {
     "execution": "eager",
     "progress": False,
     "log_every": 1,
-    "optimizer": "sgd",  # Adam's first steps turn differences in the last bit into whole steps
+    "optimizer": "sgd",  # Adam's first steps turn differences in the last bit into full steps
 }
 
 
@@ -67,14 +67,14 @@ class Trial:
         """
         watched = self._replaced(self._checked)
         try:
-            whole = self._fit(self.factory, steps=STEPS)
+            complete = self._fit(self.factory, steps=STEPS)
         except RuntimeError:  # of autograd, after a hook wrote into a weight: watched, it says so itself
             self._fit(watched, steps=STEPS)
             raise
-        self._same(whole, self._fit(watched, steps=STEPS), "run again with the same seed", _AGAIN)
-        self._same(whole, self._resumed(), f"interrupted after {STOP} steps and resumed", _RESUMED)
+        self._same(complete, self._fit(watched, steps=STEPS), "run again with the same seed", _AGAIN)
+        self._same(complete, self._resumed(), f"interrupted after {STOP} steps and resumed", _RESUMED)
         self._fit(self.factory, steps=1, precision="bf16", accumulate=2)
-        self._check_scale(whole)
+        self._check_scale(complete)
 
     def _fit(self, factory: Callable[..., Any], **settings: Any) -> Fit:
         trainer = Trainer(**{**SETTINGS, **settings})
@@ -102,12 +102,12 @@ class Trial:
                 if not torch.allclose(value, dict(_weights(other.tasks[name]))[key], *CLOSE):
                     raise self._broken(f"{how}, the weights {key!r} of {name} differ. {remedy}")
 
-    def _check_scale(self, whole: Fit) -> None:
-        """Raise for a loss that is a sum over the images of a batch; ``whole`` took the largest in its first step."""
+    def _check_scale(self, complete: Fit) -> None:
+        """Raise for a loss that is a sum over the images of a batch; ``complete`` has the largest batch."""
         rows: list[Sequence[Mapping[str, Any]]] = [
             self._fit(self.factory, steps=1, batch_size=size).history for size in SIZES[:-1]
         ]
-        rows.append(whole.history[: len(rows[0])])
+        rows.append(complete.history[: len(rows[0])])
         names = {name for row in rows[0] for name in row["losses"] if name.startswith(f"{self.used.as_}/")}
         for name in sorted(names):
             values = [[abs(row["losses"].get(name, 0.0)) for row in history] for history in rows]
@@ -123,7 +123,7 @@ class Trial:
         """Return a factory of the same settings, of regularizers each of whose hooks is changed."""
 
         @functools.wraps(self.factory)
-        def made(**settings: Any) -> Any:
+        def create(**settings: Any) -> Any:
             instance, owner = self.factory(**settings), Owner(self.used.as_)
             refuse_class(instance, owner, argument_name="what its factory returns")
             return SimpleNamespace(
@@ -133,7 +133,7 @@ class Trial:
                 }
             )
 
-        return made
+        return create
 
     def _checked(self, hook: str, effect: str, call: Callable[..., Any], instance: Any) -> Callable[..., Any]:
         """Return a hook that is checked when it is called."""

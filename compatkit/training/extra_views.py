@@ -111,7 +111,7 @@ def mixing_reason(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
     """
     for name, module in extractor.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
-            return f"{name!r} synchronizes statistics of whole batches between processes"
+            return f"{name!r} synchronizes statistics of full batches between processes"
     first = next(extractor.parameters(), torch.empty(0))
     draw = torch.Generator().manual_seed(0)
     images = torch.randn(2 * shape[0], *shape[1:], generator=draw).to(first.device, first.dtype)

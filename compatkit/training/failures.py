@@ -116,7 +116,7 @@ class Failures:
         remedy = "Start it again; a run with a checkpoint resumes from there."
         if self.checkpoint is not None and (path := Path(self.checkpoint)).exists():
             remedy = f"Start it again: it resumes from the checkpoint {path}."
-        raise TrainingError(f"The run cannot go on: {what}. {remedy}") from None
+        raise TrainingError(f"The run cannot continue: {what}. {remedy}") from None
 
     def _claim(self, message: str) -> None:
         """Record the failure of this process; if another was first, wait to be ended, then raise its error."""
@@ -135,7 +135,7 @@ class Failures:
             time.sleep(GRACE)
         rank, reason = json.loads(recorded)
         raise TrainingError(
-            f"The run cannot go on: process {rank} of {self.size} failed first: {reason}"
+            f"The run cannot continue: process {rank} of {self.size} failed first: {reason}"
         ) from None
 
     def _gone(self) -> str:

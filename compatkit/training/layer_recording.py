@@ -33,7 +33,7 @@ class LayerCall(NamedTuple):
 
     Attributes:
         input: Its first argument, ``(batch, ...)``.
-        output: Its result, ``(batch, ...)``, unchanged also where an in-place activation follows.
+        output: Its result, ``(batch, ...)``, also unchanged if an in-place activation follows.
         layer: The module.
     """
 
@@ -208,7 +208,7 @@ class Recorder:
 
         Args:
             instance: Name of the plugin's instance.
-            names: Paths of modules in the whole network.
+            names: Paths of modules in the complete network.
 
         Raises:
             UnknownName: No layer has such a name.

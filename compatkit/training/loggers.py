@@ -1,4 +1,4 @@
-"""Figures of a run on their way to its loggers, which plugins bring: TensorBoard, CSV, and third parties'."""
+"""Pass the losses and accuracies of a run to its loggers: TensorBoard, CSV, and plugins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compatkit.registry.os_errors import environment
 
 METHODS = ("begin", "log_metrics", "flush", "close")
 UNPREFIXED = ("accuracy", "gradient_norm")
-"""Entries of a row of the history that are no losses."""
+"""Entries of a row of the history that are not losses."""
 BoundLogger = tuple[Owner, Path, LoggerLike]
 """A logger with its plugin and its folder, for messages."""
 
@@ -26,7 +26,7 @@ BoundLogger = tuple[Owner, Path, LoggerLike]
 class RunLog:
     """Loggers of a run, and the clock for its speed; without loggers it does nothing.
 
-    Names of figures begin with the task: ``<task>/losses/<name>``, ``<task>/accuracy``, ``<task>/gradient_norm``,
+    Names of metrics begin with the task: ``<task>/losses/<name>``, ``<task>/accuracy``, ``<task>/gradient_norm``,
     ``<task>/learning_rate``, ``<task>/images_per_second``, ``<task>/<validation or test>/<trained or averages>/loss``
     and ``.../accuracy``.
     """
@@ -39,7 +39,7 @@ class RunLog:
 
     @classmethod
     def of(cls, loggers: Mapping[str, Mapping[str, Any]], batch_size: int) -> RunLog:
-        """Make the loggers of a run; nothing is written before ``begin``.
+        """Create the loggers of a run; nothing is written before ``begin``.
 
         Args:
             loggers: Settings of each, by name; see ``Trainer``.
@@ -48,7 +48,7 @@ class RunLog:
         Raises:
             CompatkitError: A logger lacks a library, refuses a setting, or is broken.
         """
-        made = []
+        bound = []
         for name, settings in loggers.items():
             offer = find("loggers", name)
             logger = offer.make(settings)
@@ -57,11 +57,11 @@ class RunLog:
                 raise offer.owner.error(
                     f"the logger lacks {', '.join(lacking)}; it needs {', '.join(METHODS)}."
                 )
-            made.append((offer.owner, Path(settings["folder"]), logger))
-        return cls(made, batch_size)
+            bound.append((offer.owner, Path(settings["folder"]), logger))
+        return cls(bound, batch_size)
 
     def begin(self, step: int) -> None:
-        """Begin to log a run of which ``step`` steps are done."""
+        """Begin to log a run with ``step`` completed steps."""
         self._step, self._time = step, time.perf_counter()
         for logger in self._loggers:
             _call(logger, "begin", step)
@@ -71,7 +71,7 @@ class RunLog:
         """Log rows of the history that were closed at the same step.
 
         Args:
-            rows: At least one.
+            rows: One row or more.
             lr: Learning rate at that step.
         """
         step, now = rows[0]["step"], time.perf_counter()

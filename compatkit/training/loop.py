@@ -40,22 +40,22 @@ from compatkit.training.task_state import TaskState
 
 @attrs.define(eq=False)
 class Loop:
-    """The loop of a run whose owners are complete; it takes steps, and has one optimizer a network and shared module.
+    """The loop of a prepared run; it takes steps, with one optimizer for each network and each shared module.
 
     Attributes:
         world: The processes that take these steps.
-        optimizers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
-        task_loops: By task, what its steps need, resolved before the first.
-        trainable: All parameters that some optimizer moves.
+        optimizers: ``network/<task>`` updates extractor and head together; shared modules have one each, by owner.
+        task_loops: Resolved hooks, seeds and optimizers by task.
+        trainable: All parameters that some optimizer updates.
         averages: Moving averages of everything that is trained, or None.
         all_reduce: Means of gradients over several processes; None for one.
         execution: Whether steps are compiled or captured.
-        mark: Called with a part of a step when it is done; for a profile.
+        mark: Called with the name of each finished part of a step, for profiles.
 
     Raises:
         DataError: There are fewer images than in a batch.
-        UsageError: Nothing that a task's steps could move is left to move; one pass for all views was asked for, and an
-            extractor would mix them; or a layer cannot be recorded.
+        UsageError: A task has nothing to train; one pass for all views was requested, and an extractor would mix them;
+            or a layer cannot be recorded.
     """
 
     settings: Settings
@@ -89,7 +89,7 @@ class Loop:
         }
         if settings.ema is not None:
             self.averages = Averages.of(settings.ema, settings.ema_warmup, setup.owners, setup.tasks)
-        self.zero_grad()  # what hooks left before the first step is no gradient of a step
+        self.zero_grad()  # gradients left by hooks before the first step
         if self.world.size > 1:
             self.all_reduce = GradientAllReduce(setup.owners, setup.tasks, self.world)
 
@@ -105,10 +105,10 @@ class Loop:
                 layer.eval()
 
     def resume_at(self, number: int) -> None:
-        """Prepare every task's images for the step at which a resumed run goes on.
+        """Prepare every task's images for the step at which a run resumes.
 
         Raises:
-            TrainingError: A loader cannot be repeated up to there.
+            TrainingError: A loader cannot be repeated up to that step.
         """
         for task_loop in self.task_loops.values():
             task_loop.source.resume_at(number)
@@ -117,7 +117,7 @@ class Loop:
     def untouched(self) -> Iterator[None]:
         """Restore modules and optimizers afterwards, bit by bit and in the same memory, and drop all gradients.
 
-        Moments that were made meanwhile stay, as zeros, with which an optimizer begins, if a CUDA graph may hold them.
+        Moments created meanwhile are set to zero, as in a new optimizer, since a CUDA graph may refer to them.
         """
         others = self.optimizers.values() if self.settings.optimizer not in CAPTURED else ()
         states = [(optimizer, copy.deepcopy(optimizer_state(optimizer))) for optimizer in others]
@@ -235,13 +235,13 @@ class Loop:
             number: Number of its step, from 0.
         """
         self.mark("rest")
-        whole = self.begin(task_loop, number)
+        full = self.begin(task_loop, number)
         self.mark("data")
         if task_loop.accumulation_steps == 1:
-            steps = [whole]
+            steps = [full]
         else:
-            batches = split_batch(whole.batch, task_loop.accumulation_steps)
-            steps = [attrs.evolve(whole, batch=batch, piece=piece) for piece, batch in enumerate(batches)]
+            batches = split_batch(full.batch, task_loop.accumulation_steps)
+            steps = [attrs.evolve(full, batch=batch, piece=piece) for piece, batch in enumerate(batches)]
         if task_loop.views:
             for step in steps:
                 self.view(task_loop, step)
@@ -254,7 +254,7 @@ class Loop:
         return steps
 
     def begin(self, task_loop: TaskLoop, number: int) -> Step:
-        """Return a step with its whole batch, before any plugin changes it.
+        """Return a step with its full batch, before any plugin changes it.
 
         Args:
             task_loop: Loop of the task.
@@ -353,7 +353,7 @@ class Loop:
         return StepResult(terms, predicted, None if predicted is None else step.batch.labels, images)
 
     def zero_grad(self) -> None:
-        """Drop all gradients: a loss may have reached another task's network."""
+        """Drop all gradients: a loss may depend on another task's network."""
         for parameter in self.trainable:
             parameter.grad = None
 

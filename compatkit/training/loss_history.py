@@ -38,7 +38,7 @@ class LossHistory:
         self._waiting.setdefault(task, []).append(result)
 
     def check(self, step: int) -> None:
-        """Check the results collected up to ``step``, and go on collecting.
+        """Check the results collected up to ``step``; they are kept.
 
         Raises:
             TrainingError: A loss is not finite; the first one is named with its task and step.

@@ -46,8 +46,8 @@ class Schedule:
         """Return the factor on the initial learning rate at ``step`` of ``steps``, in [0, 1].
 
         Args:
-            step: From 0.
-            steps: Steps of the whole run.
+            step: Step, from 0.
+            steps: Steps of the run.
         """
         warm = min(1.0, (step + 1) / (self.warmup + 1))
         if self.kind == "step":

@@ -1,7 +1,7 @@
 """Pretraining by plugins before the first step: batches, a progress bar, and equal weights in all processes.
 
-Each process trains on whole batches and takes the weights of the first one at the end, so that none waits for long and
-rounding cannot make them differ.
+Each process trains on complete batches and takes the weights of the first one at the end, so that no process
+waits long and rounding cannot make them differ.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
         loop.averages.start_from(setup.owners)
     for state in setup.tasks.values():
         state.initial = initial_digest(state)
-    facts = {"plugins": reports, "initial": {name: state.initial for name, state in setup.tasks.items()}}
-    first_facts = world.broadcast_bytes(json.dumps(facts).encode() if world.first else None)
-    return json.loads(first_facts or b"{}")
+    report = {"plugins": reports, "initial": {name: state.initial for name, state in setup.tasks.items()}}
+    first_report = world.broadcast_bytes(json.dumps(report).encode() if world.first else None)
+    return json.loads(first_report or b"{}")
 
 
 def _plain(instance: str, report: object) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """Recompute the activations of blocks in the backward pass: less memory for more time.
 
-timm's ``set_grad_checkpointing`` sets a switch that the forward pass of a whole network reads; a part is no whole
-network, so that its blocks are wrapped one by one.
+timm's ``set_grad_checkpointing`` sets a switch that the forward pass of a complete network reads. Extractor and head
+are parts, so their blocks are wrapped one by one.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Bucket:
 class GradientAllReduce:
     """Means of gradients over processes, for the steps of one run.
 
-    The mean is the gradient over the whole batch, as every process has an equal share of it. Call it once for each
+    The mean is the gradient over the full batch, as every process has an equal share of it. Call it once for each
     update of the optimizers; gradients may accumulate over several backward passes before.
     """
 

@@ -16,7 +16,7 @@ from compatkit.training.randomness import generator
 from compatkit.training.task_state import TaskState
 
 NO_LABEL = -1
-"""Stands for an unknown label; no loss treats it as a class."""
+"""Label of images without a label; no loss treats it as a class."""
 
 
 @attrs.frozen(eq=False)
@@ -52,7 +52,7 @@ class Step:
         logits: Output of the head, ``(batch, classes)``; None for a task without labels, whose head does not run.
         reports: Whether it is the first step, or a row of the history closes after it; False where steps are compiled
             or captured.
-        views: Features of each further view that the plugin whose losses are computed asked for, shaped as
+        views: Features of each extra view that the current plugin requested, shaped as
             ``features``; every view is normalized by its own batch statistics and updates no buffer.
         mixed_images: Images ``(batch, channels, height, width)`` that the head learns from under mixup or CutMix, where
             the batch keeps the images themselves for regularizers; else None.
@@ -147,7 +147,7 @@ def split_batch(batch: Batch, count: int) -> list[Batch]:
 
 
 def combine_results(results: Sequence[StepResult]) -> StepResult:
-    """Return the result of the whole batch: mean losses of its micro-batches, and all predictions; nothing is read.
+    """Return the result of the full batch: mean losses of its micro-batches, and all predictions; nothing is read.
 
     A loss that a micro-batch lacks counts as 0 there.
     """

@@ -34,28 +34,28 @@ IN_STEPS = ("views", "further_views", "losses", "after_backward", "after_step", 
 
 @attrs.define(eq=False)
 class TaskLoop:
-    """Takes the steps of one task.
+    """The resolved hooks, seeds and optimizers for the steps of one task.
 
     Attributes:
         task: The task.
-        source: Gives its batches.
-        optimizers: Optimizers of the parameters that its steps move: its network's and every shared module's.
+        source: Source of its batches.
+        optimizers: Optimizers of its network and of every shared module.
         trainable: Those parameters.
         accumulation_steps: Number of micro-batches of a step.
-        passes: Whether the extractor sees further views in the pass of the batch.
+        passes: Whether the extractor processes extra views in the pass of the batch.
         objective: The loss of its steps.
         forward: The same, or its compiled form.
         mixing: Mixes images and labels, or None.
-        span: The steps for which the attributes below are right: no plugin begins or ends in them.
+        span: Steps for which the attributes below are valid: no plugin begins or ends in them.
         views_chained: Whether a step of the span was taken, after which pure views need no check.
         next_gradient_check: Step at which the graph of the loss is next checked for parameters that are not trained:
             the first of the span, then the powers of two; never without plugins.
         may_spoil_images: Whether images may not be finite: a loader's, or those that a plugin changed.
-        captured: The whole step as a CUDA graph, once it has been captured.
-        views: Hooks that change a batch, each with the seeds of its random numbers; None for a pure one, which draws
-            none from torch's generators.
+        captured: The complete step as a CUDA graph, once it has been captured.
+        views: Hooks that change a batch, each with the seeds of its random numbers; pure ones have None, as they do
+            not use torch's generators.
         seeds: Seeds of the random numbers of the network, then of each regularizer.
-        others: Trained parameters of the other tasks' networks, by task, which no loss of these steps may reach.
+        others: Trained parameters of the other tasks' networks, by task, which no loss of these steps may depend on.
     """
 
     task: TaskState

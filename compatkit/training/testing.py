@@ -61,11 +61,11 @@ def assert_regularizer(
 ) -> None:
     """Check a regularizer by training with it, a few steps of a few runs on a CPU.
 
-    It is made twice, as in a run that uses it twice: its hooks must be spelt, marked and take known arguments; a state
-    needs a way to load it; making it must not change global random states. In the runs, all parameters that its losses
-    reach must be trained; two runs of one seed, and one that is interrupted and resumed, must agree; a hook that is
-    declared pure is called twice; views and losses must leave weights alone; a loss must not grow with the batch;
-    nothing may write into images, labels or features; and a step in bf16 with two micro-batches must work.
+    It is created twice, as in a run with two instances: its hooks must have known names, marks and arguments; a state
+    needs a way to load it; creating it must not change global random states. In the runs, all parameters that its
+    losses depend on must be trained; two runs of one seed, and one that is interrupted and resumed, must agree; a hook
+    that is declared pure is called twice; views and losses must leave weights alone; a loss must not grow with the
+    batch; nothing may write into images, labels or features; and a step in bf16 with two micro-batches must work.
 
     Args:
         factory: As given to the registration hook.
@@ -117,9 +117,9 @@ def assert_metric(
         PluginError: A requirement does not hold; the message has the remedy.
     """
     metric = check_metric(Offer("metrics", NAME, factory), settings)
-    usual, made = _usual()
-    about = subject if subject is not None else usual
-    parts = made if batches is None else [_observation(batch) for batch in batches]
+    default_subject, default_batches = _defaults()
+    about = subject if subject is not None else default_subject
+    parts = default_batches if batches is None else [_observation(batch) for batch in batches]
     if len(parts) < 2:
         raise PluginError(
             f"assert_metric needs at least two batches to merge; got {len(parts)}.", plugin=NAME
@@ -128,18 +128,18 @@ def assert_metric(
     def results(state: Any) -> tuple[Measured, ...]:
         return conclude(metric, state, about)
 
-    whole = results(_pass(metric, parts, about))
+    full = results(_pass(metric, parts, about))
     if not observed(metric):
-        _same(whole, results(metric.merge(metric.init(), metric.init())), "merging two parts")
+        _same(full, results(metric.merge(metric.init(), metric.init())), "merging two parts")
         return
-    _same(whole, results(_pass(metric, _halved(parts), about)), "smaller batches")
+    _same(full, results(_pass(metric, _halved(parts), about)), "smaller batches")
     left, right = _pass(metric, parts[:1], about), _pass(metric, parts[1:], about)
     before = results(left)
-    _same(whole, results(metric.merge(left, right)), "merging two parts")
+    _same(full, results(metric.merge(left, right)), "merging two parts")
     advance(metric, left, parts[1], about)
     _same(before, results(left), "updating or merging a copy; make a new state each time")
-    for full, empty in zip(whole, results(metric.init()), strict=True):
-        if full.count and any(cell.status != "undefined" for cell in _cells(empty)):
+    for result, empty in zip(full, results(metric.init()), strict=True):
+        if result.count and any(cell.status != "undefined" for cell in _cells(empty)):
             raise PluginError(
                 f"The metric {empty.name!r} gives {[cell.value for cell in _cells(empty)]} without any example. Give "
                 "None with the status 'undefined' and a reason.",
@@ -176,21 +176,21 @@ def _tasks() -> list[Task]:
     return [Task(data.name, data, "resnet8_cifar", "layer2", size=16) for data in sets]
 
 
-def _usual() -> tuple[Subject, list[Observation]]:
+def _defaults() -> tuple[Subject, list[Observation]]:
     """Return the default networks and batches for a metric."""
     import torch
 
     source = torch.Generator().manual_seed(0)
 
     def network() -> torch.nn.Sequential:
-        made = torch.nn.Sequential()
+        module = torch.nn.Sequential()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(0, 2**31, (), generator=source)))
-            made.add_module("flat", torch.nn.Flatten())
-            made.add_module("hidden", torch.nn.Linear(192, 6))
-            made.add_module("act", torch.nn.Tanh())
-            made.add_module("fc", torch.nn.Linear(6, 5))
-        return made.eval()
+            module.add_module("flat", torch.nn.Flatten())
+            module.add_module("hidden", torch.nn.Linear(192, 6))
+            module.add_module("act", torch.nn.Tanh())
+            module.add_module("fc", torch.nn.Linear(6, 5))
+        return module.eval()
 
     pair = network(), network()
     layers = [{name: getattr(network, name) for name in ("hidden", "act", "fc")} for network in pair]
@@ -254,12 +254,12 @@ def _cells(result: Measured) -> tuple[TableCell, ...]:
 
 
 def _same(expected: Sequence[Measured], actual: Sequence[Measured], change: str) -> None:
-    for whole, part in zip(expected, actual, strict=True):
-        pairs = zip(_cells(whole), _cells(part), strict=True)
-        if not all(_close(left.value, right.value) for left, right in pairs) or whole.count != part.count:
-            before, after = ([cell.value for cell in _cells(result)] for result in (whole, part))
-            counts = f"from {before} (of {whole.count}) to {after} (of {part.count})"
-            raise PluginError(f"The metric {whole.name!r} changed {counts} by {change}.", plugin=NAME)
+    for full, part in zip(expected, actual, strict=True):
+        pairs = zip(_cells(full), _cells(part), strict=True)
+        if not all(_close(left.value, right.value) for left, right in pairs) or full.count != part.count:
+            before, after = ([cell.value for cell in _cells(result)] for result in (full, part))
+            counts = f"from {before} (of {full.count}) to {after} (of {part.count})"
+            raise PluginError(f"The metric {full.name!r} changed {counts} by {change}.", plugin=NAME)
 
 
 def _close(left: float | None, right: float | None) -> bool:

@@ -68,7 +68,7 @@ class Trainer(Settings):
         checkpoint_seconds: Seconds after which a checkpoint is due at any step, unless writing takes a large part of
             the time; None counts steps alone. A checkpoint is also written at the end and, in a run on one process,
             when Ctrl-C or SIGTERM ends it.
-        new_augment: Whether a run may go on from a checkpoint whose tasks differ in ``augment`` alone; the manifest of
+        new_augment: Whether a run may resume from a checkpoint whose tasks differ in ``augment`` alone; the manifest of
             the run then records each change and its step (``augment_changes``).
         log_every: Steps between rows of the history.
         loggers: Loggers of the run by name, each with its folder or a table of settings with a folder:
@@ -78,7 +78,7 @@ class Trainer(Settings):
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"`` (``"bfloat16"``).
         channels_last: Whether images and weights are NHWC in memory; None chooses.
         execution: ``"auto"`` chooses the fastest way by a trial on a GPU, and is ``"eager"`` elsewhere; ``"compile"``,
-            ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
+            ``"graph"`` (CUDA graphs of complete steps) or ``"compile+graph"`` falls back if something prevents it.
             ``Fit.run`` states the choice and its reason; a run that resumes from a checkpoint keeps the choice.
         deterministic: Whether to use only algorithms that give the same bits in every run on the same device; no trial.
         passes: Passes of the extractor over extra views of a batch, such as rotations: ``"fused"`` in one pass, each

@@ -87,14 +87,14 @@ def test_a_new_version_of_the_metric_is_another_key_of_the_same_question(
     after = settings()
     assert key_of(before) != key_of(after) and question_of(before) == question_of(after)
     told = stale_reason(key_of(after), key_of(before), before)
-    assert told == "the metric recombination_accuracy moved from version 1 to 2"
+    assert told == "the metric recombination_accuracy changed from version 1 to 2"
 
 
 def test_other_images_of_the_same_name_are_the_same_question() -> None:
     before, after = settings(), settings(data_digest="data:sha256:" + "c" * 64)
     assert question_of(before) == question_of(after) != question_of(settings(data="b/test"))
     told = stale_reason(key_of(after), key_of(before), before)
-    assert told.startswith("the images of a/test are others now (data:") and "now data:cccccccccccc)" in told
+    assert told.startswith("the images of a/test have changed (data:") and "now data:cccccccccccc)" in told
 
 
 def test_samples_of_the_same_name_are_questions_of_their_own() -> None:

@@ -221,7 +221,7 @@ def test_one_process_says_what_is_wrong_and_the_other_is_not_left_waiting(
     assert result["error"] == kind and message in result["message"]
     assert result["message"].endswith(f"Raised in process {rank} of 2.")
     assert other["error"] == "TrainingError"
-    assert other["message"].startswith(f"The run cannot go on: process {rank} of 2 failed first: {kind}: ")
+    assert other["message"].startswith(f"The run cannot continue: process {rank} of 2 failed first: {kind}: ")
 
 
 @pytest.mark.parametrize(
@@ -331,8 +331,8 @@ def test_a_process_that_is_killed_ends_the_run_with_one_error_and_a_checkpoint_t
     )  # ours, and torchrun's own
     kept = tmp_path / "two.safetensors"
     assert re.fullmatch(
-        r"(\[rank0\]: )?compatkit\.errors\.TrainingError: The run cannot go on: process 1 of 2 \(id \d+\) is gone: "
-        rf"killed, or out of memory\. Start it again: it goes on from the checkpoint {re.escape(str(kept))}\.",
+        r"(\[rank0\]: )?compatkit\.errors\.TrainingError: The run cannot continue: process 1 of 2 \(id \d+\) is gone: "
+        rf"killed, or out of memory\. Start it again: it resumes from the checkpoint {re.escape(str(kept))}\.",
         lines[0],
     )
     assert_equal(spread.state(spread.kept(kept)), spread.state(spread.sgd()))
@@ -358,8 +358,8 @@ def test_a_killed_command_goes_on_from_its_checkpoint_and_one_process_publishes(
     assert not [process for process in processes if Path(f"/proc/{process}").exists()]
     result = [line for line in err.splitlines() if line.startswith("error [")]
     assert result == [
-        f"error [training] The run cannot go on: process 1 of 2 (id {processes[1]}) is gone: killed, or out of memory. "
-        f"Start it again: it goes on from the checkpoint {kept}."
+        f"error [training] The run cannot continue: process 1 of 2 (id {processes[1]}) is gone: killed, or out of memory. "
+        f"Start it again: it resumes from the checkpoint {kept}."
     ]
     step = json.loads(metadata(kept.read_bytes()) or "")["step"]
     assert 0 < step < 100

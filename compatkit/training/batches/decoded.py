@@ -70,7 +70,7 @@ class _Steps:
 
     def __iter__(self) -> Iterator[list[EpochPosition]]:
         for step in self._steps:
-            epoch, _ = self._order.place(step)
+            epoch, _ = self._order.locate(step)
             yield [(epoch, position) for position in self._order.at(step).tolist()]
 
 
@@ -123,7 +123,7 @@ class Decoded:
         self._upcoming: Iterator[Tensor | CompatkitError] | None = None
 
     def arrange(self, further: Further | None) -> None:
-        """See ``BatchSource``: further views are made from the batch."""
+        """See ``BatchSource``: extra views are computed from the batch."""
 
     def batch(self, step: int) -> Batch:
         """See ``BatchSource``.
@@ -146,7 +146,7 @@ class Decoded:
         planes = stacked.to(device, non_blocking=True).permute(0, 3, 1, 2)
         pixels = normalize(planes.contiguous(memory_format=self._precision.memory_format), self._data)
         if self._augmentation.erasing is not None:
-            epoch, _ = self._order.place(step)
+            epoch, _ = self._order.locate(step)
             for image, position in zip(pixels, index.tolist(), strict=True):  # each is changed in place
                 with seeded(seed_of(self._order.seed, "erase", self._order.task, epoch, position)):
                     self._augmentation.erasing(image)

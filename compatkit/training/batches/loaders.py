@@ -145,7 +145,7 @@ class Streamed:
         check_order(loader, data, task)
 
     def arrange(self, further: Further | None) -> None:
-        """See ``BatchSource``: views of a loader's images are made later."""
+        """See ``BatchSource``: views of a loader's images are computed later."""
 
     def batch(self, step: int) -> Batch:
         """See ``BatchSource``.
@@ -162,7 +162,7 @@ class Streamed:
                 f"The loader of task {self._task!r} gave no full batch of {self._batch_size} images in a pass. Use a "
                 "loader that can be iterated again for each pass, with the trainer's batch_size."
             )
-        (images, labels), place = self._upcoming, (self._taken - 1) * self._batch_size
+        (images, labels), offset = self._upcoming, (self._taken - 1) * self._batch_size
         self._upcoming = self._fetch()
         self._step = step + 1
         device = torch.device(self._precision.device)
@@ -171,7 +171,7 @@ class Streamed:
         if self._checked_batches < CHECKED_BATCHES and images.is_floating_point():
             self._checked_batches = CHECKED_BATCHES if self._doubts(images) else self._checked_batches + 1
         pixels = normalize(images, self._data) if images.dtype == torch.uint8 else images.to(torch.float32)
-        index = torch.arange(place, place + self._batch_size, device=device)[self._share]
+        index = torch.arange(offset, offset + self._batch_size, device=device)[self._share]
         return Batch(
             pixels.contiguous(memory_format=self._precision.memory_format),
             labels.to(device, torch.int64, non_blocking=True),
@@ -220,20 +220,20 @@ class Streamed:
         length = self.per_epoch
         if length is None:
             raise self._cannot_resume(step, "it has no length, so the pass of a step is unknown")
-        passed, place = divmod(step, length)
+        passed, offset = divmod(step, length)
         reason = self.unrepeatable
-        if place and reason is not None:
+        if offset and reason is not None:
             raise self._cannot_resume(step, reason)
         self.close()
         self._passed, self._step = passed - 1, step
-        if not place:
+        if not offset:
             return
         self._begin(passed)
-        for _ in range(place):
+        for _ in range(offset):
             self._upcoming = self._fetch()
         if self._upcoming is None:
             raise DataError(
-                f"The loader of task {self._task!r} has a length of {length} batches and gave only {place}."
+                f"The loader of task {self._task!r} has a length of {length} batches and gave only {offset}."
             )
 
     def _cannot_resume(self, step: int, reason: str) -> TrainingError:
@@ -251,7 +251,7 @@ class Streamed:
 
     @property
     def per_epoch(self) -> int | None:
-        """Number of whole batches of a pass, None if unknown."""
+        """Number of full batches of a pass, None if unknown."""
         loader = self._loader
         try:
             if isinstance(loader, DataLoader) and loader.batch_size is not None:

@@ -53,8 +53,8 @@ class Sampler:
             self._epoch = number
         return self._permutation
 
-    def place(self, step: int) -> tuple[int, slice]:
-        """Return the epoch of a step, and the places in it of the images that this process takes of its batch."""
+    def locate(self, step: int) -> tuple[int, slice]:
+        """Return the epoch of a step, and the slice of it that this process takes as its part of the batch."""
         epoch, number = divmod(step, self.per_epoch)
         first = number * self.batch_size + self._first
         return epoch, slice(first, first + self.wanted)
@@ -65,7 +65,7 @@ class Sampler:
         Returns:
             Positions in the training images.
         """
-        epoch, here = self.place(step)
+        epoch, here = self.locate(step)
         return self.epoch(epoch)[here]
 
     def ends_epoch(self, step: int) -> bool:
@@ -76,7 +76,7 @@ class Sampler:
 PADDING = 4
 """Pixels by which a crop moves an image at most."""
 Further = Callable[[Tensor], Sequence[Tensor]]
-"""From images ``(batch, channels, height, width)`` to further views of them, in which pixels have other places."""
+"""From images ``(batch, channels, height, width)`` to extra views of them, which permute pixels."""
 
 
 @attrs.frozen
@@ -183,7 +183,7 @@ def tables(grid: StoreGrid, further: Further | None = None) -> Tensor:
 
     Args:
         grid: How images are stored.
-        further: Makes further views; called once, with positions in the place of pixels.
+        further: Function for extra views; called once, with positions of pixels.
 
     Returns:
         int64 ``(views, 2, height * width)``, the image itself first; ``[:, 1]`` for mirrored images.

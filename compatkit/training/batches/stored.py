@@ -262,7 +262,7 @@ class Prefetched(Stored):
 
     def _fetch(self, step: int) -> Fetched:
         """Gather a batch's images in host memory and send them; only this thread uses the order."""
-        epoch, here = self._order.place(step)
+        epoch, here = self._order.locate(step)
         if epoch != self._epoch or self._drawn is None:
             self._epoch, self._drawn = epoch, self._draws(epoch)
         order, *drawn = self._drawn

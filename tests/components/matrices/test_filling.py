@@ -145,7 +145,7 @@ def test_a_new_metric_makes_cells_stale_until_they_are_filled(
     assert counts(found) == {"taken": 0, "measured": 0, "stale": 1}
     (cell,) = found.cells
     assert cell.state == "stale" and cell.restricted == before.restricted
-    assert cell.reason == "the metric recombination_accuracy moved from version 1 to 2"
+    assert cell.reason == "the metric recombination_accuracy changed from version 1 to 2"
     assert registry.check(LEFT, RIGHT).evidence == "stale"
     filled = registry.matrix(LEFT, RIGHT, tests, fill="stale")
     assert counts(filled) == {"taken": 0, "measured": 1} and filled.cells[0].state == "measured"
@@ -160,7 +160,7 @@ def test_other_images_of_the_same_name_make_cells_stale(registry: ck.Registry, t
     images[0, 0, 0] ^= 1
     changed = attrs.evolve(tests[0], images=images)
     (cell,) = registry.matrix(LEFT, RIGHT, [changed]).cells
-    assert cell.state == "stale" and cell.reason.startswith("the images of left/test are others now")
+    assert cell.state == "stale" and cell.reason.startswith("the images of left/test have changed")
     assert (
         registry.matrix(LEFT, RIGHT, [tests[0].subset(30, seed=1)], fill="none").cells[0].state == "missing"
     )
