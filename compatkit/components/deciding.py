@@ -359,5 +359,5 @@ def _report(extractor: Component, head: Component) -> Report:
 
 def _unmeasured(extractor: Component, head: Component) -> Cell:
     report = _report(extractor, head)
-    reason = barred(report) or "not asked for"
+    reason = wiring_obstacle(report) or "not asked for"
     return Cell(extractor.reference, head.reference, report.wiring, report.promise, "none", reason=reason)

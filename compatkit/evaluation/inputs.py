@@ -31,13 +31,8 @@ EXPECTED = (
     "height, width, channels), a tensor (channels, height, width) or (n, channels, height, width), or a list of these"
 )
 CHANNELS = (1, 3)
-<<<<<<< HEAD
-SCALES = {"f": ValueRange(0.0, 1.0), "u": ValueRange(0, MAX_16_BIT)}
-"""Of arrays of floats, and of whole numbers of 16 bits: as of files."""
-=======
 SCALES = {"f": ValueRange(0.0, 1.0), "u": ValueRange(0, SIXTEEN)}
 """Value ranges of float arrays and of 16-bit integers, as in files."""
->>>>>>> 87465e99 (Plain words in training, measuring and evaluation; training names a policy once)
 Unread = tuple[str, "Callable[[], Image | Images]"]
 """The file of an image, empty where it has none, and what reads it: an RGB image, or ``(n, height, width, 1 or 3)``."""
 
