@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _ALONE = (
-    "Batch normalization uses the statistics of a single image here, so the prediction is unreliable. Call it on "
+    "Batch normalization takes the statistics of a single image here, so the prediction is unreliable. Call it on "
     "batches, or recombine with data= (100 or more unlabeled images) to store statistics."
 )
 _TOGETHER = (
-    "Batch normalization uses the statistics of the batch here, so predictions depend on the other images; if all "
+    "Batch normalization takes the statistics of the batch here, so predictions depend on the other images; if all "
     "are of one class, they are about chance. Recombine with data= (100 or more unlabeled images of all classes)."
 )
 

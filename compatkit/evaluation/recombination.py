@@ -119,7 +119,7 @@ class Recombination(Assembly):
             raise UsageError(
                 f"bn_policy={policy!r} needs data=, unlabeled images of the extractor's data set."
                 if data is None
-                else f"bn_policy={policy!r} takes no data=; only 'reestimate' and 'mix:N' do."
+                else f"bn_policy={policy!r} takes no data=; leave it out. Only 'reestimate' and 'mix:N' take it."
             )
         parts = [extractor.module, head.module]
         if estimates(policy):
