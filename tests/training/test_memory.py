@@ -94,12 +94,12 @@ def test_it_names_task_and_batch_and_advises_what_fits(error: Exception, in_loss
 
 def test_pieces_are_cut_further() -> None:
     result = failure(Small(2, ERRORS[0]), accumulate=2)
-    assert "with a batch of 16 images in 2 pieces of 8." in result
+    assert "with a batch of 16 images in 2 micro-batches of 8." in result
     assert "Set accumulate=4" in result
 
 
 def test_pieces_of_two_images_are_not_cut_further() -> None:
-    assert "in 2 pieces of 2. Set a smaller batch_size" in failure(
+    assert "in 2 micro-batches of 2. Set a smaller batch_size" in failure(
         Small(1, ERRORS[0]), batch_size=4, accumulate=2
     )
 
@@ -149,8 +149,8 @@ def test_images_that_find_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compatkit.training.batches.stored._stored", full)
     with pytest.raises(
         EnvironmentFailure,
-        match=r"The memory of cpu does not hold the training images of task 'left' \(\d+ of 16x16 pixels, "
-        r".* MiB as bytes\): CUDA out of memory.*Use Trainer\(image_storage='prefetched'\)",
+        match=r"The memory of cpu is too small for the training images of task 'left' \(\d+ of 16x16 pixels, "
+        r".* MiB\): CUDA out of memory.*Use Trainer\(image_storage='prefetched'\)",
     ):
         quick(steps=1).fit([task()])
 

@@ -371,7 +371,7 @@ class TestFailures:
     def test_workers_leave_with_their_source(self, folder: Path) -> None:
         made = source(photos(folder), 2)
         made.batch(0)
-        workers = list(made._coming._workers)  # type: ignore[union-attr]
+        workers = list(made._upcoming._workers)  # type: ignore[union-attr]
         assert all(worker.is_alive() for worker in workers)
         made.close()
         for worker in workers:
