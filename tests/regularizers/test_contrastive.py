@@ -193,7 +193,9 @@ def test_an_image_alone_and_a_frozen_head_of_another_width_are_refused() -> None
     ):
         quick(steps=1).fit([grouped()], ["alone", "contrastive"], factories={"alone": Alone})
     first = quick(steps=1).fit(tasks("a"), [ck.use("contrastive", dimensions=16)])
-    with pytest.raises(PluginError, match=r"head 'contrastive' has outputs of shape \(16,\); this run needs 128"):
+    with pytest.raises(
+        PluginError, match=r"head 'contrastive' has outputs of shape \(16,\); this run needs 128"
+    ):
         quick(steps=1).fit(tasks("b"), ["contrastive"], frozen=first)
 
 

@@ -71,9 +71,7 @@ def test_averages_change_nothing_of_the_run_and_are_in_its_plan() -> None:
     assert same_parts(plain, kept) and plain.history == kept.history
     assert "ema" not in plain.run["trainer"] and kept.run["trainer"]["ema"] == 0.9
     assert plain.averages is None and "weights" not in kept.run
-    with pytest.raises(
-        UsageError, match=r"has no averages of its weights. Train with Trainer\(ema=0.999\)"
-    ):
+    with pytest.raises(UsageError, match=r"has no averages of its weights. Train with Trainer\(ema=0.999\)"):
         plain.averaged()
 
 

@@ -134,9 +134,7 @@ def test_a_choice_is_told_in_the_set_up_in_json_values() -> None:
         def compatkit_set_up(self, setup: ck.SetUp) -> None:
             setup.tell({"layers": object()})
 
-    with pytest.raises(
-        PluginError, match="tell can only be called in compatkit_set_up"
-    ):
+    with pytest.raises(PluginError, match="tell can only be called in compatkit_set_up"):
         quick(steps=1).fit(TASKS[:1], ["late"], factories={"late": Late})
     with pytest.raises(FormatError, match=r"value\.layers: expected a JSON value, got object"):
         quick(steps=1).fit(TASKS[:1], ["odd"], factories={"odd": Odd})

@@ -253,7 +253,9 @@ def test_the_plan_states_what_is_on() -> None:
 def test_a_step_whose_count_a_graph_cannot_hold_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     with prepare(FitRequest(quick(steps=1, optimizer="lion"), [task()])) as prepared:
         monkeypatch.setattr(prepared.loop.setup, "precision", _OnGpu())
-        assert "the optimizer 'lion' keeps its step count" in str(capture_blocker(prepared.loop, compiles=False))
+        assert "the optimizer 'lion' keeps its step count" in str(
+            capture_blocker(prepared.loop, compiles=False)
+        )
 
 
 def test_rates_that_are_tensors_are_filled_in_place_by_the_scale_of_each_group() -> None:

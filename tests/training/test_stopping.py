@@ -117,7 +117,10 @@ def test_a_killed_run_ends_where_it_would_have_ended(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({**SETTINGS, "evaluate_on": "test"}, "on held-out training images only.*its figures on them are too good"),
+        (
+            {**SETTINGS, "evaluate_on": "test"},
+            "on held-out training images only.*its figures on them are too good",
+        ),
         ({"validation": 0.25}, "stop_early needs validation"),
         ({"evaluate_every": 5, "evaluate_on": "validation"}, "Hold some out"),
     ],

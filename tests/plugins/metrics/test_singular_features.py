@@ -320,7 +320,5 @@ def test_a_block_is_refused_by_its_name_in_one_line() -> None:
             network, (torch.rand(2, 1, 2, 2), torch.tensor([0, 1])), [SingularFeatures()], layers=["0"]
         )
     assert "\n" not in str(refused.value)
-    with pytest.raises(
-        UsageError, match=r"need layers; name some.* The network's layers are 0, 0\.0, 0\.1"
-    ):
+    with pytest.raises(UsageError, match=r"need layers; name some.* The network's layers are 0, 0\.0, 0\.1"):
         ck.measure(network, (torch.rand(2, 1, 2, 2), torch.tensor([0, 1])), [SingularFeatures()])
