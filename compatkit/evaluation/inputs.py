@@ -31,7 +31,7 @@ EXPECTED = (
     "height, width, channels), a tensor (channels, height, width) or (n, channels, height, width), or a list of these"
 )
 CHANNELS = (1, 3)
-SCALES = {"f": ValueRange(0.0, 1.0), "u": ValueRange(0, SIXTEEN)}
+SCALES = {"f": ValueRange(0.0, 1.0), "u": ValueRange(0, MAX_16_BIT)}
 """Value ranges of float arrays and of 16-bit integers, as in files."""
 Unread = tuple[str, "Callable[[], Image | Images]"]
 """The file of an image, empty where it has none, and what reads it: an RGB image, or ``(n, height, width, 1 or 3)``."""
@@ -128,8 +128,9 @@ def _array(array: Any) -> Images:
         return np.stack([to_8_bit(image, scale) for image in values])
     except ValueError as error:
         raise DataError(
-            f"Images need 0 to 255 as uint8, 0 to {MAX_16_BIT:,} as uint16, or 0 to 1 as floats; got {values.dtype} from "
-            f"{values.min()} to {values.max()}: {error}. Call the model itself for normalized images: model(images).",
+            f"Images need 0 to 255 as uint8, 0 to {MAX_16_BIT:,} as uint16, or 0 to 1 as floats; got {values.dtype} "
+            f"from {values.min()} to {values.max()}: {error}. Call the model itself for normalized images: "
+            "model(images).",
             subject=shape,
         ) from error
 
