@@ -236,7 +236,7 @@ def test_one_process_says_what_is_wrong_and_the_other_is_not_left_waiting(
         (
             6,
             2,
-            "among 2 processes and 2 micro-batches (accumulate) in equal parts of 2 or more. Use a multiple of 4 from 8 on",
+            "2 micro-batches (accumulate) in equal parts of 2 or more. Use a multiple of 4 from 8 on",
         ),
     ],
 )
@@ -358,8 +358,8 @@ def test_a_killed_command_goes_on_from_its_checkpoint_and_one_process_publishes(
     assert not [process for process in processes if Path(f"/proc/{process}").exists()]
     result = [line for line in err.splitlines() if line.startswith("error [")]
     assert result == [
-        f"error [training] The run cannot continue: process 1 of 2 (id {processes[1]}) is gone: killed, or out of memory. "
-        f"Start it again: it resumes from the checkpoint {kept}."
+        f"error [training] The run cannot continue: process 1 of 2 (id {processes[1]}) is gone: killed, or out of "
+        f"memory. Start it again: it resumes from the checkpoint {kept}."
     ]
     step = json.loads(metadata(kept.read_bytes()) or "")["step"]
     assert 0 < step < 100
