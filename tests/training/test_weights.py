@@ -179,7 +179,7 @@ class RepositoryNotFoundError(OSError):
         (
             RepositoryNotFoundError(),
             UsageError,
-            "model.safetensors that you may read. Write hf-hub:OWNER/NAME",
+            "model.safetensors that you may read",
         ),
         (OSError("no route"), EnvironmentFailure, "and could not be fetched: no route. Connect to"),
     ],
@@ -198,7 +198,7 @@ def test_what_the_hub_refuses(
 
 
 def test_a_name_that_is_no_repository_is_refused() -> None:
-    with pytest.raises(UsageError, match="Write hf-hub:OWNER/NAME"):
+    with pytest.raises(UsageError, match="Expected hf-hub:OWNER/NAME"):
         prepare_task(task("hf-hub:a/b/c"), 0, CPU)
 
 
@@ -241,7 +241,7 @@ def test_shapes_that_do_not_fit_are_named(tmp_path: Path) -> None:
 def test_a_config_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
     saved(tmp_path)
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(FormatError, match=r"config\.json does not say what the weights are") as caught:
+    with pytest.raises(FormatError, match=r"config\.json is not a configuration as timm writes it") as caught:
         prepare_task(task(tmp_path), 0, CPU)
     assert caught.value.subject == tmp_path
 
