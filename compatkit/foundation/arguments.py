@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from compatkit.errors import UsageError, near
 
@@ -39,7 +39,7 @@ def checks_arguments(target: T) -> T:
     if not inspect.isclass(target):
         return _checking(target, target.__name__, "argument")
     _check_methods(target)
-    return target
+    return cast("T", target)
 
 
 def texts_of(value: Any, argument: str, what: str) -> list[str]:

@@ -122,7 +122,7 @@ def test_processes_of_a_sweep_know_the_file(run: Any, ours: Path, tmp_path: Path
     ("name", "content", "said"),
     [
         ("missing.py", None, "does not exist"),
-        ("weights.txt", "x = 1\n", "ends in .py"),
+        ("weights.txt", "x = 1\n", "expected a Python file"),
         ("two words.py", "x = 1\n", "Rename"),
         ("broken_of_tests.py", "x = (\n", "SyntaxError"),
         ("plain_of_tests.py", "compatkit_api = 1\n", "no hook"),
