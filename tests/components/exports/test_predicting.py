@@ -252,7 +252,7 @@ def test_predictions_that_depend_on_the_batch_are_warned_of(registry: ck.Registr
     """An image beside itself is told otherwise than beside others; with statistics of its own it is not."""
     parts = ("animals/left.extractor", "animals/right.head")
     made = registry.recombine(*parts, bn_policy="batch")
-    with pytest.warns(BatchStatisticsWarning, match="depends on the others"):
+    with pytest.warns(BatchStatisticsWarning, match="depend on the other images"):
         beside_others = made.predict(images.images[:8]).probabilities[0]
     with pytest.warns(BatchStatisticsWarning):
         beside_itself = made.predict(images.images[[0] * 8]).probabilities[0]
