@@ -71,9 +71,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the nightly tests; leave out those of rooms that did not change, if that is asked for."""
-    if collects_backward(config):
-        # The order of the other workers: pytest-xdist insists on one order.
-        items.sort(key=lambda item: item.path.parts)
+    items.sort(key=lambda item: item.path.parts)  # one order for all workers, whichever way they collected
     nightly.mark(items)
     if commit := config.getoption("--changed-since"):
         rooms = nightly.changed_rooms(commit)
