@@ -17,7 +17,7 @@ from compatkit.contracts.manifest import Manifest
 from compatkit.registry.store import Store
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "contracts.md"
-WORDS = "check 'digits/*' '*.head'"
+WORDS = "--registry parts check 'digits/*' '*.head'"
 
 
 def example(root: Path) -> None:
@@ -44,7 +44,8 @@ def printed(root: Path, capsys: pytest.CaptureFixture[str]) -> str:
     capsys.readouterr()
     with pytest.raises(SystemExit):
         main(["--registry", str(root), "check", "digits/*", "*.head"])
-    return "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()).strip("\n")
+    out = capsys.readouterr().out.replace(str(root), root.name)
+    return "\n".join(line.rstrip() for line in out.splitlines()).strip("\n")
 
 
 def test_the_example_is_what_the_program_prints(
