@@ -42,6 +42,7 @@ def export_command(options: ExportOptions) -> int | None:
     compatkit.load_exported(FILE) runs a safetensors file: its metadata describe network, preprocessing and classes.
     """
     check_outputs({"FILE": options.file})
+    replaced = options.file.exists()
     written = open_registry().export(
         options.reference,
         options.file,
@@ -50,9 +51,11 @@ def export_command(options: ExportOptions) -> int | None:
     )
     network = written.description
     if options.json:
-        return emit({"file": options.file, "bytes": written.bytes, "exported": unstructure(network)})
+        sizes = {"file": options.file, "bytes": written.bytes, "replaced": replaced}
+        return emit({**sizes, "exported": unstructure(network)})
     kind = network.kind.replace("_", " ")
-    click.echo(f"wrote {clean(str(options.file))} ({size(written.bytes)}): {kind} {network.reference}")
+    verb = "replaced" if replaced else "wrote"
+    click.echo(f"{verb} {clean(str(options.file))} ({size(written.bytes)}): {kind} {network.reference}")
     if options.format != "safetensors":
         return None
     facts = {"runs with": f"compatkit.load_exported({str(options.file)!r})"}

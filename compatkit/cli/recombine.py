@@ -17,13 +17,14 @@ from compatkit.cli.roots import SignatureOptions, check_target, open_registry
 from compatkit.cli.statistics import ALONE, normalizes, policy_for_single_images, states_policy
 from compatkit.components.images import fitting_images
 from compatkit.contracts.batchnorm import DEFAULT, estimates
-from compatkit.contracts.evidence import Cell
+from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.report import Report
 from compatkit.errors import DataError, IncompatibleError
 from compatkit.foundation.codec import unstructure
-from compatkit.reports.wording import evidence, settings_line, verdict
+from compatkit.reports.wording import evidence, figure_text, settings_line, verdict
 
 if TYPE_CHECKING:
+    from compatkit.data.split import Split
     from compatkit.evaluation.recombination import Recombination
 
 BRIEF = ("Accuracy, common classes", "Chance", "Bound", "Recovered")
@@ -93,17 +94,21 @@ def recombine_command(options: RecombineOptions) -> int | None:
         cell = matrix.cell(*pair)
         if not model.inserted:  # figures with adapters are no evidence of the bare pair
             report = registry.check(*pair, bn_policy=options.bn_policy)
-    reference, why_not = None, _why_not(cell)
+    reference, why_not, accuracy = None, _why_not(cell), None
     if options.publish is not None and not why_not:
         reference = registry.publish(model, options.publish, about=options.about())
+        if cell is not None and data is not None and model.estimated:
+            accuracy = _published_accuracy(model, data.test, options.batch_size)
     code = 1 if why_not else 0
     if options.json:
         measured = {"check": report.to_json(), "adapters": unstructure(model.contract.adapters)}
         published = {} if options.publish is None else {"published": reference}
+        if accuracy is not None:
+            published["published_accuracy"] = attrs.asdict(accuracy)
         return emit({**measured, "cell": cell and attrs.asdict(cell), **published}, code)
     _print(report, cell, model, options.verbose)
     if options.publish is not None:
-        _print_published(model, reference, why_not, measured=cell is not None)
+        _print_published(model, reference, why_not, accuracy)
     elif not why_not:
         flags = {"--insert-adapters": model.inserted, "--no-measure": cell is None}
         next_step("recombine", *pair, *(flag for flag, given in flags.items() if given), "--publish", "NAME")
@@ -155,8 +160,22 @@ def _print(report: Report, cell: Cell | None, model: Recombination, verbose: boo
         click.echo("  (--verbose shows all findings and figures)")
 
 
-def _print_published(model: Recombination, reference: str | None, why_not: str, *, measured: bool) -> None:
-    """Print the name of the publication, or why there is none."""
+def _published_accuracy(model: Recombination, test: Split, batch_size: int) -> Figure:
+    """Return the accuracy of the network as published: with its own statistics, not those of the test images."""
+    import torch
+
+    from compatkit.components.bridges.judging import accuracy
+    from compatkit.evaluation.batchnorm import evaluation_mode
+
+    with evaluation_mode(model), torch.no_grad():
+        logits = torch.cat([model(batch).cpu() for batch in model.normalized_batches(test, batch_size, None)])
+    return accuracy(logits, test, model.sources[1])
+
+
+def _print_published(
+    model: Recombination, reference: str | None, why_not: str, accuracy: Figure | None
+) -> None:
+    """Print the reference of the published network with its accuracy, or why it was not published."""
     click.echo()
     if reference is None:
         paragraph(f"not published: {why_not}. --no-measure publishes it nevertheless.")
@@ -164,8 +183,10 @@ def _print_published(model: Recombination, reference: str | None, why_not: str, 
     click.echo(f"published {reference}")
     if model.estimated:
         data = model.estimated["data"]
-        note = f"Its statistics are those of {data['images']:,} images of {data['name']}"
-        paragraph(note + ("; the figures above are with statistics of the test images." if measured else "."))
+        paragraph(f"Its statistics are those of {data['images']:,} images of {data['name']}.")
+        if accuracy is not None:
+            rows({"Accuracy as published": figure_text(accuracy)})
+            paragraph("The figures above were measured with statistics of the test images.")
     elif model.bn_policy == "batch" and normalizes([source.manifest for source in model.sources]):
         warn(f"{ALONE} Publish with --bn-policy reestimate, and --data if no images are found.")
     next_step("predict", reference, "PHOTOS")

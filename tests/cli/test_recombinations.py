@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import subprocess
 import sys
 from pathlib import Path
@@ -49,9 +50,15 @@ class TestWithoutAPolicy:
         )  # two steps do not train much
         said = run("recombine", LEFT, RIGHT, "--publish", "pairs/ab")
         assert said.code == 0 and "next: compatkit predict pairs/ab@1.0.0 PHOTOS" in said.out
-        assert ck.Registry.open(parts).load("pairs/ab").bn_policy == "reestimate"
-        measured = run("recombine", LEFT, RIGHT, "--publish", "pairs/cd", "--json").json["cell"]
-        assert measured["settings"]["policy"] == "reestimate"
+        published = ck.Registry.open(parts).load("pairs/ab")
+        assert published.bn_policy == "reestimate"
+        found = run("recombine", LEFT, RIGHT, "--publish", "pairs/cd", "--json").json
+        assert found["cell"]["settings"]["policy"] == "reestimate"
+        test = ck.data.load("left.npz").test
+        expected = [test.classes[index] for index in test.labels]
+        correct = sum(map(operator.eq, published.predict(test).labels, expected))
+        assert found["published_accuracy"]["accuracy"] == correct / len(test)
+        assert "Accuracy as published" in said.out
         alone = run("recombine", LEFT, RIGHT, "--json").json["cell"]
         assert alone["settings"]["policy"] == "batch"
 
@@ -144,6 +151,8 @@ def test_export_and_inspect(run: Any, kept: Path) -> None:
     found = run("inspect", "ab.safetensors", "--json").json["exported"]
     assert found["kind"] == "recombination" and found["names"] == "whole"
     again = run("export", "pairs/ab", "ab.safetensors", "--names", "parts", "--json").json
+    assert not found.get("replaced") and again["replaced"]
+    assert run("export", "pairs/ab", "ab.safetensors").out.startswith("replaced ab.safetensors (")
     assert again["exported"]["parts"][0]["prefix"] == "extractor." and again["bytes"] > 10**5
 
 
