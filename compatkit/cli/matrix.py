@@ -17,7 +17,7 @@ from compatkit.components.bridges.ladder import Bridge, check_policy
 from compatkit.components.images import fitting_images
 from compatkit.components.loading import PartLoader
 from compatkit.components.matrices.filling import chosen
-from compatkit.components.matrices.where import parse
+from compatkit.components.matrices.filters import parse
 from compatkit.components.registry import Registry
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import PRECISIONS

@@ -204,7 +204,7 @@ class Comparing:
                 the metric, images of the same name, head of the upper bound), ``"all"`` everything, with a warning if
                 figures differ from those under the same key, ``"none"`` nothing.
             where: Filters ``FIELD=VALUE`` of cells, all of which must match; see
-                ``compatkit.components.matrices.where``.
+                ``compatkit.components.matrices.filters``.
             adapters: ``Recombination.inserted`` by pinned references of extractor and head, for pairs to be measured
                 with adapters; recorded under a separate key, never as evidence of the bare pair.
             bridges: Result of ``bridges.between``: their adapters are used, and the results of the rungs are listed in

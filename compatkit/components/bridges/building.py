@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.components.bridges.candidates import Candidate
-from compatkit.components.bridges.dividing import duplicates_note, split_labeled
 from compatkit.components.bridges.inputs import BridgeInputs, BridgeRequest, Labeled, Passes, bridge_inputs
 from compatkit.components.bridges.judging import (
     ONE_CLASS,
@@ -28,6 +27,7 @@ from compatkit.components.bridges.judging import (
 from compatkit.components.bridges.ladder import Bridge, RungResult, choose, chosen_rungs, reason
 from compatkit.components.bridges.publishing import HEAD, assemble, outcome
 from compatkit.components.bridges.rungs import RungFit, RungInputs
+from compatkit.components.bridges.splits import duplicates_note, split_labeled
 from compatkit.components.projecting import own_extractor
 from compatkit.contracts.manifest import Parent
 from compatkit.contracts.report import Report

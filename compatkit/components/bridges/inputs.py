@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.alignment.moments import PairedMoments
 from compatkit.adapters.stitching.layers import build_adapter
-from compatkit.components.bridges.dividing import On, pairing_images, split_held_out
+from compatkit.components.bridges.splits import On, pairing_images, split_held_out
 from compatkit.components.projecting import AdapterSlot, adapter_at, feature_pairs, images_for, moments_of
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.match import adapters_for

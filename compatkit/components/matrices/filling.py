@@ -17,8 +17,8 @@ import attrs
 from compatkit.components.images import OR_SET, check_tests, held_out, images_again
 from compatkit.components.loading import PartLoader
 from compatkit.components.matrices.bounds import bounds_of
-from compatkit.components.matrices.known import Known, Pair, PairQuery, look
-from compatkit.components.matrices.where import Condition, parse, refused
+from compatkit.components.matrices.filters import Condition, parse, refused
+from compatkit.components.matrices.recorded import Known, Pair, PairQuery, look
 from compatkit.contracts import evidence as metric
 from compatkit.contracts.contract import HEADS
 from compatkit.contracts.evidence import ADAPTED, STATE, Cell

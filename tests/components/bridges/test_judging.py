@@ -8,7 +8,6 @@ import torch
 from bridged import Head, between, climb, head_of, images, part
 from torch import Tensor
 
-from compatkit.components.bridges.dividing import split_labeled
 from compatkit.components.bridges.judging import (
     FIT_KAPPA,
     NO_FIT_KAPPA,
@@ -21,6 +20,7 @@ from compatkit.components.bridges.judging import (
     significantly_more,
 )
 from compatkit.components.bridges.ladder import LABELED, RungResult, choose, reason
+from compatkit.components.bridges.splits import split_labeled
 from compatkit.contracts.evidence import figure
 from compatkit.errors import DataError
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from bridged import between, climb, images, part
 
-from compatkit.components.bridges.dividing import duplicates_note, shuffled_unique, split_labeled
+from compatkit.components.bridges.splits import duplicates_note, shuffled_unique, split_labeled
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 

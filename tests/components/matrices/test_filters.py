@@ -8,7 +8,7 @@ import attrs
 import pytest
 from measured import cell
 
-from compatkit.components.matrices.where import parse, refused
+from compatkit.components.matrices.filters import parse, refused
 from compatkit.contracts.evidence import Cell
 from compatkit.errors import UsageError
 
