@@ -15,7 +15,7 @@ import attrs
 
 from compatkit.contracts.contract import Anchor, Blueprint, Contract, Data, Label, Port, Protocol, Structural
 from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload, to_bytes
-from compatkit.registry.scan import Blob, scan
+from compatkit.registry.layout_scan import Blob, scan
 from compatkit.registry.store import Store
 
 IMAGE = Port("image", ("N", 1, "H", "W"))

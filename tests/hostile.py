@@ -35,7 +35,7 @@ from compatkit.contracts.manifest import About, Edge, Manifest, Payload, edges, 
 from compatkit.errors import CompatkitError
 from compatkit.evaluation.records import Cells, record
 from compatkit.foundation.codec import MAX_BYTES
-from compatkit.registry.scan import scan
+from compatkit.registry.layout_scan import scan
 from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verify import verify as verify_signatures

@@ -36,7 +36,7 @@ from compatkit.registry.evidence import StoredResult
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.publish import Decide
-from compatkit.registry.questions import Partner, Question
+from compatkit.registry.required_partners import Partner, Question
 from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 

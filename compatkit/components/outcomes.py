@@ -8,7 +8,7 @@ import attrs
 
 from compatkit.contracts.evidence import Figure
 from compatkit.foundation.display import Shown, aligned
-from compatkit.registry.questions import Question
+from compatkit.registry.required_partners import Question
 from compatkit.reports.tabular import Tabular
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import attrs
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, NotFound
 from compatkit.registry.aliases import Aliases
+from compatkit.registry.layout_scan import AliasMove, TombstoneFile
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Bump, Version, check_name, is_digest
 from compatkit.registry.refs import Tombstone
-from compatkit.registry.scan import AliasMove, TombstoneFile
-from compatkit.registry.steps import published_change
+from compatkit.registry.version_bumps import published_change
 from compatkit.registry.versions.diff import Difference, diff
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from compatkit.errors import IntegrityError
 from compatkit.foundation.codec import MAX_BYTES, loads
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.blobs import Objects
-from compatkit.registry.reach import edges, walk
+from compatkit.registry.document_graph import edges, walk
 
 
 @attrs.frozen

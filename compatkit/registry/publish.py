@@ -18,9 +18,9 @@ from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.holding import Holding
 from compatkit.registry.names import Reference, Version, check_name
-from compatkit.registry.questions import Asker, Question, Vanished
 from compatkit.registry.refs import References
-from compatkit.registry.steps import check_step
+from compatkit.registry.required_partners import Asker, Question, Vanished
+from compatkit.registry.version_bumps import check_step
 from compatkit.registry.versions.diff import Difference, diff
 
 FIRST = Version(1, 0, 0)

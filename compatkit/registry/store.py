@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from compatkit.registry.policies import Policy
     from compatkit.registry.policylog import PolicyLog, Revision
     from compatkit.registry.publish import Decide, Publisher
-    from compatkit.registry.questions import Asker, Question
+    from compatkit.registry.required_partners import Asker, Question
     from compatkit.registry.signing.trust import Trusted
 
 
@@ -273,7 +273,7 @@ class Store:
     @property
     def asker(self) -> Asker:
         """Answers what policies ask of a candidate."""
-        from compatkit.registry.questions import Asker
+        from compatkit.registry.required_partners import Asker
 
         return Asker(self.manifest, self.references, lambda: self.index, self.policies)
 
@@ -388,7 +388,7 @@ class Store:
         Raises:
             VersionUntrue: It does.
         """
-        from compatkit.registry.steps import untrue
+        from compatkit.registry.version_bumps import untrue
 
         below, _ = self.references.neighbors(name, version)
         if below is None:

@@ -16,10 +16,10 @@ from compatkit.errors import IntegrityError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
+from compatkit.registry.document_graph import NamedDigest, names, walk
+from compatkit.registry.layout_scan import ASIDE, Aside, Blob, Obstacle, ResultPointer, scan
 from compatkit.registry.os_errors import environment
-from compatkit.registry.reach import NamedDigest, names, walk
 from compatkit.registry.refs import References
-from compatkit.registry.scan import ASIDE, Aside, Blob, Obstacle, ResultPointer, scan
 
 
 @attrs.frozen

@@ -15,8 +15,8 @@ from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.report import Moved
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
-from compatkit.registry.questions import Question
 from compatkit.registry.remotes.pushpull import import_components, pull, push
+from compatkit.registry.required_partners import Question
 from compatkit.registry.store import Store
 
 E, H = "digits/eye", "digits/hand"

@@ -20,8 +20,8 @@ from compatkit.errors import (
 )
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
-from compatkit.registry.questions import Question
 from compatkit.registry.refs import References
+from compatkit.registry.required_partners import Question
 from compatkit.registry.store import Store
 
 E, H = "digits/eye", "digits/hand"

@@ -22,9 +22,9 @@ from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.care import Care
+from compatkit.registry.document_graph import names
 from compatkit.registry.maintenance import ages
 from compatkit.registry.maintenance.gc import Collected, CollectionPlan, plan
-from compatkit.registry.reach import names
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]

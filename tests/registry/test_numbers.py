@@ -12,11 +12,11 @@ import pytest
 from compatkit.contracts.contract import Label
 from compatkit.contracts.manifest import About, Manifest, Payload, to_bytes
 from compatkit.errors import VersionUntrue
+from compatkit.registry.layout_scan import VersionFile
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.references import Numbers, Published
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
-from compatkit.registry.scan import VersionFile
 from compatkit.registry.store import Store
 
 NAME = "digits/eye"

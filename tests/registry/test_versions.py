@@ -30,8 +30,8 @@ from changes import (
 from compatkit.contracts.contract import Anchor, Label, Protocol
 from compatkit.contracts.manifest import About, Manifest, Payload, from_bytes, to_bytes
 from compatkit.errors import VersionTooSmall
-from compatkit.registry.steps import SHOWN
 from compatkit.registry.store import Store
+from compatkit.registry.version_bumps import SHOWN
 from compatkit.registry.versions.diff import diff
 
 TABLE = [

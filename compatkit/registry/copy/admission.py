@@ -26,8 +26,8 @@ from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry.copy.report import refusing
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.publish import LONGEST, Decide
-from compatkit.registry.questions import Asker, Question
-from compatkit.registry.steps import untrue
+from compatkit.registry.required_partners import Asker, Question
+from compatkit.registry.version_bumps import untrue
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store

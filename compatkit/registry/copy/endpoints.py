@@ -15,8 +15,8 @@ from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.copy.report import Refusal
+from compatkit.registry.document_graph import How
 from compatkit.registry.names import Reference
-from compatkit.registry.reach import How
 from compatkit.registry.refs import References, Tombstone
 from compatkit.registry.weights.header import check_header
 from compatkit.registry.weights.tensorfile import tensor_digest

@@ -17,8 +17,8 @@ from compatkit.foundation.codec import MAX_BYTES, loads
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.endpoints import ComponentBlob, Origin, Target
 from compatkit.registry.copy.report import Item, refusing
+from compatkit.registry.document_graph import names
 from compatkit.registry.names import Reference
-from compatkit.registry.reach import names
 
 
 @attrs.define(eq=False)

@@ -11,7 +11,7 @@ import attrs
 
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import GRACE_SECONDS
-from compatkit.registry.scan import Aside, scan
+from compatkit.registry.layout_scan import Aside, scan
 
 _DRAFT = re.compile(r"([1-9][0-9]{0,9})-[0-9a-f]{16}")
 _TRASHED = re.compile(r"([0-9a-f]{64})-[1-9][0-9]{0,9}-[0-9a-f]{16}")

@@ -11,9 +11,9 @@ import attrs
 from compatkit.contracts.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import dumps, loads
+from compatkit.registry.document_graph import DocumentEdge, edges, walk
 from compatkit.registry.maintenance.manifests import read_canonical
 from compatkit.registry.maintenance.references import Published
-from compatkit.registry.reach import DocumentEdge, edges, walk
 
 Role = Literal["version", "parent", "payload", "file", "result"]
 """Role of a blob: manifest of a version or parent, weights, other file of a document, or measured result."""

@@ -17,12 +17,12 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import blob_path
+from compatkit.registry.layout_scan import Aside, Blob, scan
 from compatkit.registry.maintenance.blob_users import BlobUse, BlobUsers
 from compatkit.registry.maintenance.contents import Content, checked_header, read_content
 from compatkit.registry.maintenance.faults import odd_kind, os_message
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
-from compatkit.registry.scan import Aside, Blob, scan
 from compatkit.registry.weights.header import Header
 
 DOCUMENTS = {"version", "parent", "result"}

@@ -26,6 +26,7 @@ from compatkit.foundation.addresses import local
 from compatkit.foundation.display import Shown
 from compatkit.registry import Progress
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, LayoutTooNew, inspect
+from compatkit.registry.layout_scan import ASIDE
 from compatkit.registry.maintenance.blobs import BlobChecks
 from compatkit.registry.maintenance.faults import CODES, Fault, Findings, os_message
 from compatkit.registry.maintenance.references import (
@@ -40,7 +41,6 @@ from compatkit.registry.maintenance.references import (
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
 from compatkit.registry.refs import WITHDRAWALS
-from compatkit.registry.scan import ASIDE
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store

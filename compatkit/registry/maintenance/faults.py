@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.registry.scan import RegistryEntry
+from compatkit.registry.layout_scan import RegistryEntry
 
 Severity = Literal["error", "warning", "info"]
 

@@ -12,7 +12,7 @@ from compatkit.contracts.contract_rules import check_contract
 from compatkit.contracts.manifest import MALFORMED, Manifest
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import MAX_VALUES, decode_canonical
-from compatkit.registry.reach import DocumentEdge, edges
+from compatkit.registry.document_graph import DocumentEdge, edges
 
 CACHED = 256
 """Number of cached sections."""

@@ -24,11 +24,8 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import blob_path
-from compatkit.registry.maintenance.ages import Ages
-from compatkit.registry.os_errors import environment
-from compatkit.registry.reach import How, NamedDigest, names, walk
-from compatkit.registry.refs import LIMIT, LINE_LIMIT, References, pointed, read_line
-from compatkit.registry.scan import (
+from compatkit.registry.document_graph import How, NamedDigest, names, walk
+from compatkit.registry.layout_scan import (
     Aside,
     Blob,
     Obstacle,
@@ -38,6 +35,9 @@ from compatkit.registry.scan import (
     VersionFile,
     scan,
 )
+from compatkit.registry.maintenance.ages import Ages
+from compatkit.registry.os_errors import environment
+from compatkit.registry.refs import LIMIT, LINE_LIMIT, References, pointed, read_line
 
 ATTEMPTS = 4
 """Number of marks before a missing blob is an error."""

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import EnvironmentFailure, IntegrityError
 from compatkit.registry.aliases import read_move, read_pointer
+from compatkit.registry.layout_scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile, VersionFile
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Version
 from compatkit.registry.policylog import FOLDER, file_name
 from compatkit.registry.refs import LIMIT, pointed, read_line
-from compatkit.registry.scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile, VersionFile
-from compatkit.registry.steps import untrue
+from compatkit.registry.version_bumps import untrue
 
 
 class Published(NamedTuple):

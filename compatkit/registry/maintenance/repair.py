@@ -23,7 +23,24 @@ from compatkit.errors import CompatkitError, IntegrityError, UsageError
 from compatkit.foundation.codec import MAX_BYTES, dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.aliases import read_pointer
+from compatkit.registry.document_graph import edges, walk
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, inspect
+from compatkit.registry.layout_scan import (
+    HEXADECIMAL,
+    AliasMove,
+    AliasPointer,
+    Aside,
+    Blob,
+    PolicyFile,
+    RegistryEntry,
+    ResultPointer,
+    SignatureFile,
+    TombstoneFile,
+    VersionFile,
+    WithdrawalFile,
+    listed,
+    scan,
+)
 from compatkit.registry.maintenance.blob_users import RESULTS
 from compatkit.registry.maintenance.blobs import blob
 from compatkit.registry.maintenance.check import Soundness
@@ -41,24 +58,7 @@ from compatkit.registry.maintenance.repair_plan import (
 )
 from compatkit.registry.maintenance.small_files import fault_of, read_json
 from compatkit.registry.names import Version
-from compatkit.registry.reach import edges, walk
 from compatkit.registry.refs import LIMIT, version_line, withdrawal_path
-from compatkit.registry.scan import (
-    HEXADECIMAL,
-    AliasMove,
-    AliasPointer,
-    Aside,
-    Blob,
-    PolicyFile,
-    RegistryEntry,
-    ResultPointer,
-    SignatureFile,
-    TombstoneFile,
-    VersionFile,
-    WithdrawalFile,
-    listed,
-    scan,
-)
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store

@@ -9,10 +9,7 @@ from typing import Any
 from compatkit.errors import FormatError, SignatureError
 from compatkit.foundation.codec import loads
 from compatkit.registry.aliases import read_move, read_pointer
-from compatkit.registry.maintenance.faults import shown
-from compatkit.registry.policylog import understood
-from compatkit.registry.refs import pointed, read_line
-from compatkit.registry.scan import (
+from compatkit.registry.layout_scan import (
     AliasMove,
     AliasPointer,
     PolicyFile,
@@ -23,6 +20,9 @@ from compatkit.registry.scan import (
     VersionFile,
     WithdrawalFile,
 )
+from compatkit.registry.maintenance.faults import shown
+from compatkit.registry.policylog import understood
+from compatkit.registry.refs import pointed, read_line
 from compatkit.registry.signing.envelope import LIMIT as SIGNATURE_LIMIT
 from compatkit.registry.signing.signatures import file_name as signature_name
 

@@ -14,11 +14,7 @@ import attrs
 from compatkit.errors import EnvironmentFailure, IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.layout import FOLDERS
-from compatkit.registry.maintenance.faults import Findings, odd_kind, os_message
-from compatkit.registry.maintenance.small_files import fault_of
-from compatkit.registry.names import Version
-from compatkit.registry.refs import LIMIT
-from compatkit.registry.scan import (
+from compatkit.registry.layout_scan import (
     ASIDE,
     AliasMove,
     AliasPointer,
@@ -36,6 +32,10 @@ from compatkit.registry.scan import (
     listed,
     scan,
 )
+from compatkit.registry.maintenance.faults import Findings, odd_kind, os_message
+from compatkit.registry.maintenance.small_files import fault_of
+from compatkit.registry.names import Version
+from compatkit.registry.refs import LIMIT
 
 _FOREIGN = re.compile(
     r"[.#].*|.*~|.*\.(bak|orig|part|sw[op]|tmp)|Thumbs\.db|desktop\.ini|__MACOSX|@eaDir|lost\+found",

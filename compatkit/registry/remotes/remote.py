@@ -33,10 +33,10 @@ from compatkit.registry.copy.endpoints import (
     Target,
     compare,
 )
+from compatkit.registry.document_graph import names as named_in
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.names import VERSION, Reference, check_alias, check_name
 from compatkit.registry.os_errors import environment
-from compatkit.registry.reach import names as named_in
 from compatkit.registry.refs import LIMIT, References
 from compatkit.registry.remotes.files import FEW, Files
 

@@ -12,7 +12,7 @@ from compatkit.contracts.manifest import Parent
 from compatkit.errors import PolicyBroken
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
-from compatkit.registry.questions import Question
+from compatkit.registry.required_partners import Question
 from compatkit.registry.store import Store
 
 E, H = "eye", "hand"

@@ -11,8 +11,8 @@ from typing import Any
 from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Structural
 from compatkit.contracts.manifest import Manifest, Payload, edges
 from compatkit.foundation.codec import loads
+from compatkit.registry.layout_scan import Blob, scan
 from compatkit.registry.maintenance.gc import plan
-from compatkit.registry.scan import Blob, scan
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 

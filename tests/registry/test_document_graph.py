@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.registry.reach import DocumentEdge, edges, walk
+from compatkit.registry.document_graph import DocumentEdge, edges, walk
 
 A, B, C = (f"sha256:{letter * 64}" for letter in "abc")
 nodes = st.sampled_from("pqrstuvw")

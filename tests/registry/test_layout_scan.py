@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from handmade import HEX, Hand, part
 
-from compatkit.registry.names import Version
-from compatkit.registry.policylog import file_name
-from compatkit.registry.scan import (
+from compatkit.registry.layout_scan import (
     Aside,
     Blob,
     Obstacle,
@@ -20,6 +18,8 @@ from compatkit.registry.scan import (
     VersionFile,
     scan,
 )
+from compatkit.registry.names import Version
+from compatkit.registry.policylog import file_name
 
 
 @pytest.fixture
