@@ -204,8 +204,12 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
         return None
     if any(tests.counts[index] for index, _ in pairs):
         return tests
-    why = f"has no class of {tests.name}" if known else "names no classes"
-    warn(f"accuracy is not measured: {reference} {why}. --test NAME takes other test images.")
+    if known:
+        warn(
+            f"accuracy is not measured: {reference} has no class of {tests.name}. Name other images with --test."
+        )
+    else:
+        warn(f"accuracy is not measured: {reference} has no class names.")
     return None
 
 

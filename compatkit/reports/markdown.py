@@ -36,8 +36,7 @@ def render(matrix: CellGrid) -> str:
     lines.append("")
     lines += _evidence(matrix)
     lines += _reasons(matrix)
-    seen = {wording.verdict(cell).key for cell in matrix.cells}
-    lines += [f"- {word.mark} **{word.word}**: {word.meaning}" for word in wording.listed(seen)]
+    lines += [f"- {word.mark} **{word.word}**: {word.meaning}" for word in wording.explained(matrix.cells)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -50,7 +49,7 @@ def _cell(cell: Cell | None) -> str:
     known = wording.verdict(cell)
     if cell is None or cell.restricted is None:
         return f"{known.mark} {known.word}" if known.mark.strip() else ""
-    word = f"{known.mark} {known.word}{', own pair' if cell.own and known.key != 'own' else ''}{wording.through(cell)}"
+    word = f"{known.mark} {known.word}{wording.own_pair(cell)}{wording.through(cell)}"
     return f"**{wording.share(cell.restricted.accuracy)}** ({wording.interval(cell.restricted)}) {word}"
 
 
@@ -59,7 +58,11 @@ def _evidence(matrix: CellGrid) -> list[str]:
     if not measured:
         return ["No pair was measured.", ""]
     rows = [
-        {"extractor": cell.extractor, "head": cell.head, "verdict": wording.verdict(cell).word}
+        {
+            "extractor": cell.extractor,
+            "head": cell.head,
+            "verdict": wording.verdict(cell).word + wording.own_pair(cell),
+        }
         | {name: text for name, text in wording.evidence(cell) if not name.startswith("Common classes")}
         for cell in measured
     ]

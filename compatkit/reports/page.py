@@ -148,7 +148,7 @@ def _square(cell: Cell | None, part: Part, head: Part, place: str) -> dict[str, 
     extractor, head_name, spoken = (
         wording.visible(part.reference),
         wording.visible(head.reference),
-        word.word + wording.through(cell),
+        word.word + wording.own_pair(cell) + wording.through(cell),
     )
     square = {
         "id": place,

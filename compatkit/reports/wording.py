@@ -164,6 +164,12 @@ def verdict(cell: Cell | None) -> VerdictWord:
     return VERDICTS["disjoint" if disjoint else "missing"]
 
 
+def own_pair(cell: Cell | None) -> str:
+    """Return ``", own pair"`` for a measured own pair with another verdict, such as undecided; else empty."""
+    own = cell is not None and cell.own and cell.restricted is not None and verdict(cell).key != "own"
+    return ", own pair" if own else ""
+
+
 def rung_of(cell: Cell | None) -> str:
     """Return the rung of the bridge that a cell's figures were measured through; empty without figures or bridge."""
     if cell is None or cell.restricted is None:

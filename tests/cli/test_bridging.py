@@ -135,7 +135,8 @@ def test_test_images_that_nobody_named_are_left_out_where_the_head_does_not_know
     assert known.json["steps"][0]["accuracy"] is not None and "warning" not in known.err
     other = run("bridge", *PAIR, "--data", "letters", *asked)
     assert (
-        other.code in (0, 1) and "accuracy is not measured: letters/test and digits/right.head" in other.err
+        other.code in (0, 1)
+        and "accuracy is not measured: digits/right.head has no class of letters/test" in other.err
     )
     assert all(one["accuracy"] is None for one in other.json["steps"])
     assert all(one["agreement"]["images"] == 24 for one in other.json["steps"])
@@ -145,7 +146,10 @@ def test_test_images_that_nobody_named_are_left_out_where_the_head_does_not_know
     nameless = attrs.evolve(named, contract=contract)
     registry.publish(nameless, "digits/bare.head", state=registry.store.load_state(named))
     bare = run("bridge", PAIR[0], "digits/bare.head", "--data", "left", *asked)
-    assert "accuracy is not measured: digits/bare.head names no classes" in bare.err
+    assert "accuracy is not measured: digits/bare.head has no class names" in bare.err
+    assert "--test" not in bare.err  # no test images could measure it
+    tested = run("bridge", PAIR[0], "digits/bare.head", "--data", "left", "--test", "left")
+    assert tested.code == 2 and "has no class names" in tested.err
     for one, same in zip(bare.json["steps"], known.json["steps"], strict=True):
         assert one["accuracy"] is None and one["agreement"] == same["agreement"]
     refused = run("bridge", *PAIR, "--data", "letters", "--test", "letters")

@@ -7,10 +7,12 @@ import io
 import json
 import re
 
+import attrs
 import pytest
 from rich.console import Console
 
 from compatkit.reports.matrix import Matrix
+from compatkit.reports.page import render
 from compatkit.reports.tidy import COLUMNS
 from compatkit.reports.wording import DASH, MINUS
 
@@ -108,6 +110,16 @@ def test_markdown_shows_hostile_names_as_text():
     assert "<" not in text.replace("p < .01", "") and "\u202e" not in text and "\x1b" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert r"a\|b\`c\*d\_e\\f\[g\](javascript:alert(3))" in text
+
+
+def test_own_pairs_are_marked_whatever_their_verdict():
+    small = examples.digits()
+    cells = [attrs.evolve(cell, grade="undecided") for cell in small.cells]
+    matrix = Matrix(small.extractors, small.heads, cells)
+    text = matrix.to_markdown()
+    assert "undecided, own pair |" in text and "◆ **own pair**" in text
+    assert "undecided (own)" in str(matrix)
+    assert "undecided, own pair, accuracy" in render(matrix)
 
 
 def test_markdown_carries_the_evidence():

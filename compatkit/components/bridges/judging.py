@@ -201,11 +201,17 @@ def classes_of(images: Split, head: Component) -> list[tuple[int, int]]:
     """
     head_labels = head.labels
     pairs = shared(images, head)
+    if not head_labels:
+        raise DataError(
+            f"{head.reference} has no class names, so labeled images (test=, labels=) cannot be used. Leave them out: "
+            "bridges are fitted and judged without labels.",
+            subject=head.reference,
+        )
     if not pairs:
-        names = ", ".join(label.name for label in head_labels) or "classes without names"
+        names = ", ".join(label.name for label in head_labels)
         raise DataError(
             f"{images.name} has the classes {', '.join(images.classes)}, and {head.reference} knows {names}: none in "
-            "common. Leave the labels out; features are bridged without them.",
+            "common. Leave the labels out; bridges are fitted and judged without them.",
             subject=head.reference,
         )
     return pairs
