@@ -334,7 +334,7 @@ CODE_FROM_DATA = {
 }
 CALLS = {"eval", "exec", "compile", "__import__"}
 LOADERS = {"torch.load", "torch.save", "torch.jit.load", "torch.package", "torch.hub", "torch.export.load"}
-CHILD = "compatkit.components.checkpoints.child"
+CHILD = "compatkit.components.checkpoints.unpickle_subprocess"
 """Unpickles tensors, and nothing else, in a process of its own; nobody imports it."""
 
 

@@ -66,7 +66,7 @@ def test_everything_runs(page: str, tmp_path: Path, monkeypatch: Any, capsys: An
 
 def test_what_adopting_says_is_what_the_program_says() -> None:
     """Messages that the page quotes are made from these texts."""
-    from compatkit.components.checkpoints.child import _refusal
+    from compatkit.components.checkpoints.unpickle_subprocess import _refusal
 
     page = " ".join((DOCS / "adopting.md").read_text().split())
     refusal = _refusal(ValueError("Unsupported global: GLOBAL posix.system was not an allowed global"))

@@ -1,4 +1,4 @@
-"""Adopt a checkpoint of another program as an extractor and a head, with contracts and provenance."""
+"""Split a checkpoint of another program into an extractor and a head, with contracts and provenance."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ import attrs
 from compatkit.adapters.builders import BUILDERS, builder_for
 from compatkit.adapters.cutting.planning import blank
 from compatkit.adapters.modelconfig import class_layer, config_of
-from compatkit.components.checkpoints.matching import completed, converted, refuse
+from compatkit.components.checkpoints.matching import completed, converted, mismatch_error
 from compatkit.components.checkpoints.reading import Checkpoint, of_tensors, read_checkpoint, renamed
-from compatkit.components.checkpoints.snapshot import CONFIG, Snapshot, agree, image_notes, read_snapshot
+from compatkit.components.checkpoints.snapshot import (
+    CONFIG,
+    Snapshot,
+    check_agreement,
+    image_notes,
+    read_snapshot,
+)
 from compatkit.components.checkpoints.unwrapping import stripped
 from compatkit.components.drafts import Draft
 from compatkit.components.splitting import publish_split, split
@@ -27,23 +33,23 @@ if TYPE_CHECKING:
 
     from compatkit.data.dataset import Split
 
-IMAGES = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
-"""Facts about images; the size is an argument of its own."""
+PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
+"""Preprocessing settings; the image size is a separate argument."""
 COUNTS = ("num_classes", "in_chans")
-"""Arguments of a network that the weights show."""
+"""Arguments of a network that can be inferred from its weights."""
 AS_GIVEN = "as given"
-"""Source of what the caller states."""
+"""Source of values from the caller."""
 
 
 @attrs.frozen(eq=False)
 class Adoption:
-    """A checkpoint cut into two parts, not published yet.
+    """A checkpoint split into two parts, not published yet.
 
     Attributes:
-        checkpoint: The file.
+        checkpoint: Weights as read.
         kwargs: Arguments of the network, including those inferred from the weights.
-        parts: ``{"extractor": ..., "head": ...}``.
-        notes: Notes on what was used, left out, converted and inferred, one sentence each.
+        parts: Parts by kind, ``"extractor"`` and ``"head"``.
+        notes: Notes on values used, left out, converted and inferred, one sentence each.
     """
 
     checkpoint: Checkpoint
@@ -53,13 +59,13 @@ class Adoption:
 
     @property
     def model(self) -> str:
-        """Name of the network."""
+        """Name of the model."""
         return self.parts["extractor"].blueprint.model
 
     @property
     def provenance(self) -> dict[str, Any]:
         """Provenance of the weights, as recorded in both manifests."""
-        return {"adopted": {**self.checkpoint.facts, "steps": list(self.notes)}}
+        return {"adopted": {**self.checkpoint.provenance, "steps": list(self.notes)}}
 
     def publish(self, store: Store, name: str, *, about: About | None = None) -> dict[str, str]:
         """Publish the parts as ``<name>.extractor`` and ``<name>.head``; return their references.
@@ -67,11 +73,11 @@ class Adoption:
         Args:
             store: Registry to publish to.
             name: Name of the parts without the suffix.
-            about: Title, description, tags, license and source of both.
+            about: Title, description, tags, license and source of both parts.
 
         Raises:
             CutError: A rebuilt part violates its contract; nothing is written.
-            EnvironmentFailure: Disk full, or no write permission.
+            EnvironmentFailure: The disk is full, or there is no write permission.
         """
         return publish_split(store, self.parts, name, training=self.provenance, about=about)
 
@@ -90,66 +96,72 @@ def adopt(
     preprocessing: Mapping[str, Any] | None = None,
     rename: Mapping[str, str] | None = None,
 ) -> Adoption:
-    """Read a checkpoint, compare it with its network, and cut the network; see ``Registry.adopt``."""
+    """Read a checkpoint, load it into its network, and split the network; see ``Registry.adopt``."""
     snapshot = None if isinstance(weights, Mapping) else read_snapshot(weights)
-    beside = {} if snapshot is None else snapshot.facts
+    stored = {} if snapshot is None else snapshot.metadata
     arguments = {**({} if snapshot is None else snapshot.kwargs), **(kwargs or {})}
     stated = {"model": model, "size": size, "labels": labels, **(preprocessing or {})}
     stated |= {name: arguments.get(name) for name in COUNTS}
-    facts, sources = _merged(snapshot, {fact: value for fact, value in stated.items() if value is not None})
-    network = facts["model"]
+    metadata, sources = _merged(
+        snapshot, {name: value for name, value in stated.items() if value is not None}
+    )
+    network = metadata["model"]
     builder = builder_for(network, builder)
     if BUILDERS[builder].like_timm:
-        arguments |= {name: facts[name] for name in COUNTS if name in beside}
-    blank(builder, network, arguments, facts.get("size"))  # reject a wrong name before reading a large file
+        arguments |= {name: metadata[name] for name in COUNTS if name in stored}
+    blank(
+        builder, network, arguments, metadata.get("size")
+    )  # reject a wrong name before reading a large file
     if snapshot is None:
         checkpoint, owner = of_tensors(cast("Mapping[str, Any]", weights), key=key), "the state dict"
     else:
         checkpoint, owner = read_checkpoint(snapshot.weights, key=key), str(snapshot.weights)
     checkpoint = renamed(checkpoint, rename or {}, owner)
-    own, arguments, state, notes = _fitted(checkpoint, owner, builder, network, arguments, facts.get("size"))
+    own, arguments, state, notes = _fitted(
+        checkpoint, owner, builder, network, arguments, metadata.get("size")
+    )
     check_values(state, owner, UNUSABLE, own)
     parts = split(
         network,
         cut,
         kwargs=arguments,
-        size=facts.get("size"),
+        size=metadata.get("size"),
         builder=builder,
-        labels=facts.get("labels"),
+        labels=metadata.get("labels"),
         data=data,
         weights=state,
-        preprocessing={name: beside[name] for name in IMAGES if name in beside} | dict(preprocessing or {}),
+        preprocessing={name: stored[name] for name in PREPROCESSING if name in stored}
+        | dict(preprocessing or {}),
     )
     notes = (*(() if snapshot is None else snapshot.notes), *checkpoint.notes, *notes, *converted(state, own))
-    taken = (
-        f"{fact} {_shown(facts[fact])}: {source}"
-        for fact, source in sources.items()
-        if fact in ("model", "num_classes", "labels") and source != AS_GIVEN
+    from_files = (
+        f"{name} {_shown(metadata[name])}: {source}"
+        for name, source in sources.items()
+        if name in ("model", "num_classes", "labels") and source != AS_GIVEN
     )
     assumed = _assumed(builder, network, arguments)
-    of_images = image_notes(parts["extractor"].contract.data, sources, assumed)
-    return Adoption(checkpoint, arguments, parts, (*notes, *taken, *of_images))
+    preprocessing_notes = image_notes(parts["extractor"].contract.data, sources, assumed)
+    return Adoption(checkpoint, arguments, parts, (*notes, *from_files, *preprocessing_notes))
 
 
 def _merged(snapshot: Snapshot | None, stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Merge the facts of the caller with those of the files beside the weights; return them with their sources.
+    """Merge the caller's values with those of the files next to the weights; return them with their sources.
 
     Raises:
         UsageError: They contradict each other, or neither names the network.
     """
-    facts, sources = ({}, {}) if snapshot is None else (dict(snapshot.facts), dict(snapshot.sources))
-    for fact, value in stated.items():
-        if snapshot is not None and fact in facts:
-            plain = str(value).partition(".")[0] if fact == "model" else value
-            agree(fact, facts[fact], sources[fact], plain, "the caller", snapshot.weights.parent)
-        facts[fact], sources[fact] = value, AS_GIVEN
-    if "model" not in facts:
+    metadata, sources = ({}, {}) if snapshot is None else (dict(snapshot.metadata), dict(snapshot.sources))
+    for name, value in stated.items():
+        if snapshot is not None and name in metadata:
+            plain = str(value).partition(".")[0] if name == "model" else value
+            check_agreement(name, metadata[name], sources[name], plain, "the caller", snapshot.weights.parent)
+        metadata[name], sources[name] = value, AS_GIVEN
+    if "model" not in metadata:
         raise UsageError(
-            f"Which network has these weights? Nothing beside them says so; name it as model. ({CONFIG} with "
-            "'architecture' would.)",
+            f"The network of these weights is unknown: pass model, or put a {CONFIG} with 'architecture' next to them.",
             subject="model",
         )
-    return facts, sources
+    return metadata, sources
 
 
 def _shown(value: Any) -> str:
@@ -157,14 +169,11 @@ def _shown(value: Any) -> str:
 
 
 def _assumed(builder: str, model: str, kwargs: Mapping[str, Any]) -> str:
-    """Return who states the facts about images that neither the caller nor a file states."""
-    whole, _, _ = blank(builder, model, kwargs, None)
-    known = bool(config_of(whole).get("mean"))
-    return (
-        f"assumed, from {builder}'s own configuration of {model}"
-        if known
-        else "assumed, as nothing states it"
-    )
+    """Return the source of preprocessing settings that neither the caller nor a file gives."""
+    network, _, _ = blank(builder, model, kwargs, None)
+    if config_of(network).get("mean"):
+        return f"assumed, from {builder}'s own configuration of {model}"
+    return "assumed, as no source gives it"
 
 
 def _fitted(
@@ -175,43 +184,43 @@ def _fitted(
     kwargs: Mapping[str, Any],
     size: tuple[int, int] | None,
 ) -> tuple[Mapping[str, Tensor], dict[str, Any], dict[str, Tensor], tuple[str, ...]]:
-    """Return the network's tensors, its arguments, the weights under its names, and notes on the conversion.
+    """Return the network's own tensors, its arguments, the weights under its names, and notes.
 
     Raises:
         CheckpointMismatch: The weights belong to another network.
     """
-    whole, arguments, _ = blank(builder, model, kwargs, size)
-    content = stripped(checkpoint.tensors, whole.state_dict())
+    network, arguments, _ = blank(builder, model, kwargs, size)
+    content = stripped(checkpoint.tensors, network.state_dict())
     notes = list(content.notes)
-    shown = dict(_shown_arguments(whole, content.tensors, arguments))
-    if shown:
-        notes += [f"{name} {value} read from {layer}" for name, (value, layer) in shown.items()]
-        arguments = {**arguments, **{name: value for name, (value, _) in shown.items()}}
-        whole, arguments, _ = blank(builder, model, arguments, size)
+    inferred = dict(_inferred_arguments(network, content.tensors, arguments))
+    if inferred:
+        notes += [f"{name} {value} read from {layer}" for name, (value, layer) in inferred.items()]
+        arguments = {**arguments, **{name: value for name, (value, _) in inferred.items()}}
+        network, arguments, _ = blank(builder, model, arguments, size)
     state = content.tensors
     renamed = BUILDERS[builder].renamed
     if renamed is not None:
         state, more = renamed(model, state)
         notes += more
-    own = whole.state_dict()
+    own = network.state_dict()
     state, added = completed(state, own)
     if mismatch := compare(state, own):
-        raise refuse(owner, f"{model} of {builder}", mismatch)
+        raise mismatch_error(owner, f"{model} of {builder}", mismatch)
     return own, arguments, state, (*notes, *added)
 
 
-def _shown_arguments(
-    whole: nn.Module, tensors: Mapping[str, Any], arguments: Mapping[str, Any]
+def _inferred_arguments(
+    network: nn.Module, tensors: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[int, str]]]:
-    """Yield missing arguments inferred from the weights: numbers of classes and of image channels."""
-    own = whole.state_dict()
-    for layer in class_layer(whole):
+    """Yield ``num_classes`` and ``in_chans`` with the layer that shows them, if missing and not the default."""
+    own = network.state_dict()
+    for layer in class_layer(network):
         name = f"{layer}weight"
         differs = name in tensors and name in own and tensors[name].shape[:1] != own[name].shape[:1]
         if differs and tensors[name].ndim == own[name].ndim and "num_classes" not in arguments:
             yield "num_classes", (int(tensors[name].shape[0]), name)
             break
-    first = config_of(whole).get("first_conv")
+    first = config_of(network).get("first_conv")
     name = f"{first}.weight"
     if isinstance(first, str) and name in tensors and name in own and "in_chans" not in arguments:
         actual, expected = tuple(tensors[name].shape), tuple(own[name].shape)

@@ -34,7 +34,7 @@ def test_what_was_done_is_told_and_both_parts_are_published(run: Any, file: Path
     text = " ".join(said.out.split())
     assert said.code == 0, said.err
     assert text.startswith("net.safetensors (safetensors), ")
-    assert "took 'module.' off the names num_classes 3 read from fc.weight" in text
+    assert "removed the prefix 'module.' num_classes 3 read from fc.weight" in text
     assert "resnet8_cifar cut at layer2: head(extractor(x)) equals the network bitwise" in text
     assert "published zoo/small.extractor@1.0.0 published zoo/small.head@1.0.0" in text
     assert "next: compatkit --registry parts check zoo/small.extractor@1.0.0 '*.head'" in text
@@ -102,9 +102,9 @@ def test_classes_of_a_data_set(run: Any, file: Path, trained: Path) -> None:
         (("--mean", "gray"), 2, "expected numbers separated by commas"),
         (("--mean", ".5,.4"), 2, "mean: expected a number for each of 3 channels, or one for all"),
         (("--model", "resnet9_cifar"), 2, "did you mean resnet"),
-        (("--model", "resnet20_cifar"), 2, "does not hold the weights of resnet20_cifar of compatkit"),
+        (("--model", "resnet20_cifar"), 2, "does not contain the weights of resnet20_cifar of compatkit"),
         (("--name", "Zoo"), 2, "Zoo"),
-        (("--key", "ema"), 2, "there is no entry 'ema'"),
+        (("--key", "ema"), 2, "no entry 'ema'"),
         (("--cut", "layer7"), 2, "layer7"),
     ],
 )

@@ -1,7 +1,7 @@
 """Read a Hugging Face or timm snapshot: weights, network, classes and preprocessing.
 
-Reads ``config.json`` (timm's ``save_for_hf``, or transformers') and ``preprocessor_config.json`` (transformers' image
-processors). Contradictions between them and the caller are refused: one of them would be published wrongly.
+Reads ``config.json`` of timm (``save_for_hf``) or transformers, and ``preprocessor_config.json`` of transformers.
+Values that contradict each other or the caller are refused: a wrong one would be published.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from typing import Any
 
 import attrs
 
-from compatkit.components.checkpoints.processor import PROCESSOR, facts_of, not_applied, numbers_of, sides_of
+from compatkit.components.checkpoints.image_processor import (
+    PROCESSOR,
+    ignored_entries,
+    numbers_of,
+    preprocessing_of,
+    size_of,
+)
 from compatkit.errors import FormatError, UsageError
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import loads
@@ -23,104 +29,104 @@ from compatkit.registry.os_errors import environment
 
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-"""Names of a snapshot's weights, the safer first."""
-OTHERS = (".safetensors", ".bin", ".pth", ".pt")
-LARGEST = 2**24
-"""Bytes of a JSON file."""
+"""File names of the weights, the safer first."""
+OTHER_SUFFIXES = (".safetensors", ".bin", ".pth", ".pt")
+MAX_JSON = 2**24
+"""Size limit of a JSON file, in bytes."""
 LABELS = ("label_names", "id2label", "class_names", "classes", "labels")
+"""Entries of ``config.json`` with class names."""
 
 
 @attrs.frozen
 class Snapshot:
-    """Weights, and what the files beside them state.
+    """A file of weights with the metadata of the JSON files next to it.
 
     Attributes:
-        weights: The file.
-        facts: By name: ``model``, ``num_classes``, ``in_chans``, ``size``, ``labels``, and how images are prepared.
-        sources: File that states each.
+        weights: File of the weights.
+        metadata: ``model``, ``num_classes``, ``in_chans``, ``size``, ``labels`` and preprocessing, as far as known.
+        sources: File that each entry comes from.
         kwargs: Further arguments of the network.
-        notes: Notes on what was chosen and left out.
+        notes: Notes on files chosen and entries left out.
     """
 
     weights: Path
-    facts: Mapping[str, Any] = attrs.field(factory=dict)
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
     sources: Mapping[str, str] = attrs.field(factory=dict)
     kwargs: Mapping[str, Any] = attrs.field(factory=dict)
     notes: tuple[str, ...] = ()
 
 
 def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
-    """Return a file of weights, or that of a folder, and what the files beside it state.
+    """Find the weights and read the metadata next to them.
 
     Args:
-        path: The file or the folder.
+        path: File of the weights, or a folder with one.
 
     Raises:
-        UsageError: The folder holds no weights or several, two files contradict each other, or images are prepared in
-            a way that no contract describes.
+        UsageError: The folder contains no weights or several files of weights, two entries contradict each other, or a
+            contract cannot describe the preprocessing.
         FormatError: A JSON file is damaged.
-        EnvironmentFailure: It cannot be read.
+        EnvironmentFailure: A file cannot be read.
     """
     source = Path(local(path, "a file or folder of weights"))
     weights, notes = _weights(source) if source.is_dir() else (source, ())
-    config, processor = (_table(weights.parent / name) for name in (CONFIG, PROCESSOR))
-    facts: dict[str, Any] = {}
+    config, processor = (_read_json(weights.parent / name) for name in (CONFIG, PROCESSOR))
+    metadata: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for name, table in (
-        (CONFIG, dict(_of_config(config, weights.parent))),
-        (PROCESSOR, dict(facts_of(processor))),
+    for name, stated in (
+        (CONFIG, _config_metadata(config, weights.parent)),
+        (PROCESSOR, preprocessing_of(processor)),
     ):
-        for fact, value in table.items():
-            if fact in facts:
-                agree(fact, facts[fact], sources[fact], value, name, weights.parent)
-            facts.setdefault(fact, value)
-            sources.setdefault(fact, name)
-    foreign = [] if "model" in facts else list(config.get("architectures") or ())
+        for field, value in stated:
+            if field in metadata:
+                check_agreement(field, metadata[field], sources[field], value, name, weights.parent)
+            metadata.setdefault(field, value)
+            sources.setdefault(field, name)
+    foreign = [] if "model" in metadata else list(config.get("architectures") or ())
     if foreign:
-        notes += (
-            f"{CONFIG} names the network {foreign[0]} of transformers, whose names of tensors are its own",
-        )
-    notes += tuple(not_applied(processor))
-    labels, more = _usable(facts.get("labels"))
+        notes += (f"{CONFIG} names {foreign[0]} of transformers, which has tensor names of its own",)
+    notes += tuple(ignored_entries(processor))
+    labels, more = _usable(metadata.get("labels"))
     if labels is None:
-        facts.pop("labels", None)
+        metadata.pop("labels", None)
         sources.pop("labels", None)
-    arguments = config.get("model_args") or {}
+    arguments = config.get("model_args")
     return Snapshot(
-        weights, facts, sources, {} if not isinstance(arguments, dict) else arguments, notes + more
+        weights, metadata, sources, arguments if isinstance(arguments, dict) else {}, notes + more
     )
 
 
-def agree(fact: str, value: Any, source: str, other: Any, other_source: str, where: object) -> None:
-    """Raise if two sources state different values.
+def check_agreement(
+    field: str, value: Any, source: str, other: Any, other_source: str, where: object
+) -> None:
+    """Raise if two sources give different values.
 
     Args:
-        fact: What they state.
-        value: By the first.
-        source: The first.
-        other: By the second.
-        other_source: The second.
-        where: The folder, for the message.
+        field: Name of the entry.
+        value: Value in the first source.
+        source: First source.
+        other: Value in the second source.
+        other_source: Second source.
+        where: Folder of the files, for the message.
 
     Raises:
-        UsageError: They differ.
+        UsageError: The values differ.
     """
     if not _equal(value, other):
         raise UsageError(
-            f"{fact} is {_written(other)} by {other_source} and {_written(value)} by {source} in {where}; one of them "
-            "is wrong. Correct or leave out one of them; a file of weights in a folder of its own has nothing beside "
-            "it.",
-            subject=fact,
+            f"{where}: {field} is {_formatted(value)} according to {source}, but {_formatted(other)} according to "
+            f"{other_source}. Correct one of them, or move the weights to a folder without {CONFIG}.",
+            subject=field,
         )
 
 
 def image_notes(data: Any, sources: Mapping[str, str], assumed: str) -> Iterator[str]:
-    """Yield how images are preprocessed, each fact with its source: mean, std, size, interpolation and crop.
+    """Yield the preprocessing settings of a contract, each with its source.
 
     Args:
-        data: The data level of the contract.
-        sources: Source of each fact.
-        assumed: Source of the other facts.
+        data: Data level of the contract.
+        sources: Known source of each setting.
+        assumed: Source of the other settings.
     """
     values = {
         "mean": data.mean,
@@ -130,46 +136,44 @@ def image_notes(data: Any, sources: Mapping[str, str], assumed: str) -> Iterator
         "crop_pct": data.crop_pct,
         "crop_mode": data.crop_mode,
     }
-    for fact, value in values.items():
-        yield f"{fact} {_written(value)}: {sources.get(fact, assumed)}"
+    for field, value in values.items():
+        yield f"{field} {_formatted(value)}: {sources.get(field, assumed)}"
 
 
 def _weights(folder: Path) -> tuple[Path, tuple[str, ...]]:
     with environment("list", folder):
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     usual = [name for name in WEIGHTS if name in names]
-    candidates = usual or [name for name in names if name.endswith(OTHERS)]
+    candidates = usual or [name for name in names if name.endswith(OTHER_SUFFIXES)]
     pieces = [name for name in names if name.endswith(".index.json") or "-of-" in name]
     if pieces and not usual:
         raise UsageError(
-            f"{folder} holds weights in several files ({', '.join(pieces[:3])}); join them first, as with "
-            "safetensors.torch.save_file of one state dict.",
+            f"{folder} contains sharded weights ({', '.join(pieces[:3])}). Merge them into one state dict and save it "
+            "with safetensors.torch.save_file.",
             subject=folder,
         )
     if not candidates or (len(candidates) > 1 and not usual):
         listed = ", ".join((candidates or names)[:5]) or "nothing"
         raise UsageError(
-            f"{folder} should hold one file of weights, such as {' or '.join(WEIGHTS)}; there is {listed}. Name "
-            "the file.",
+            f"{folder}: expected one file of weights, such as {' or '.join(WEIGHTS)}; found {listed}. Name the file.",
             subject=folder,
         )
-    left = [name for name in usual[1:]]
-    return folder / candidates[0], tuple(f"took {candidates[0]}, not {name} beside it" for name in left)
+    return folder / candidates[0], tuple(f"used {candidates[0]}, not {name}" for name in usual[1:])
 
 
-def _table(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     with environment("read", file), file.open("rb") as opened:
-        data = opened.read(LARGEST + 1)
-    table = loads(data, what=str(file), max_bytes=LARGEST)
+        data = opened.read(MAX_JSON + 1)
+    table = loads(data, what=str(file), max_bytes=MAX_JSON)
     if not isinstance(table, dict):
-        raise FormatError(f"{file} holds no table of facts about the weights beside it.", subject=file)
+        raise FormatError(f"{file}: expected a JSON object.", subject=file)
     return table
 
 
-def _of_config(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of ``config.json``; entries that state one fact differently are refused."""
+def _config_metadata(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each property in ``config.json``; contradicting entries are refused."""
     inner = config.get("pretrained_cfg")
     tables = {"": config, "pretrained_cfg.": inner if isinstance(inner, dict) else {}}
     table = {**config, **tables["pretrained_cfg."]}
@@ -179,13 +183,13 @@ def _of_config(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, A
         yield "in_chans", channels
     sized = table.get("input_size") or table.get("image_size")
     if sized is not None:
-        yield "size", sides_of(sized, CONFIG)
-    for fact, names in {"mean": ("mean", "image_mean"), "std": ("std", "image_std")}.items():
+        yield "size", size_of(sized, CONFIG)
+    for field, names in {"mean": ("mean", "image_mean"), "std": ("std", "image_std")}.items():
         if (stated := next((table[name] for name in names if table.get(name) is not None), None)) is not None:
-            yield fact, numbers_of(stated, fact, CONFIG)
-    for fact in ("interpolation", "crop_pct", "crop_mode"):
-        if table.get(fact) is not None:
-            yield fact, table[fact]
+            yield field, numbers_of(stated, field, CONFIG)
+    for field in ("interpolation", "crop_pct", "crop_mode"):
+        if table.get(field) is not None:
+            yield field, table[field]
     named = [
         (f"{before}{name} of {CONFIG}", _names(part[name]))
         for before, part in tables.items()
@@ -200,13 +204,13 @@ def _of_config(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, A
     ]
     if counts:
         counts += [(f"the number of {entry}", len(names)) for entry, names in named]
-        yield "num_classes", _alike("num_classes", counts, folder)
+        yield "num_classes", _agreed("num_classes", counts, folder)
     if named:
         numbers = config.get("label2id")
-        if isinstance(numbers, dict) and numbers:  # of two classes of one name it numbers one
+        if isinstance(numbers, dict) and numbers:  # it has one index for classes with the same name
             entry, names = named[0]
             numbered = {
-                name: [str(place) for place, other in enumerate(names) if other == name] for name in names
+                name: [str(index) for index, other in enumerate(names) if other == name] for name in names
             }
             wrong = [
                 name
@@ -214,15 +218,15 @@ def _of_config(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, A
                 if str(numbers.get(name)) not in numbered.get(name, ())
             ]
             if wrong:
-                agree("labels", wrong[:1], f"label2id of {CONFIG}", None, entry, folder)
-        yield "labels", _alike("labels", [pair for pair in named if not _numbered(pair[1])] or named, folder)
+                check_agreement("labels", wrong[:1], f"label2id of {CONFIG}", None, entry, folder)
+        yield "labels", _agreed("labels", [pair for pair in named if not _numbered(pair[1])] or named, folder)
 
 
-def _alike(fact: str, stated: Sequence[tuple[str, Any]], folder: Path) -> Any:
-    """Return what several entries state alike."""
+def _agreed(field: str, stated: Sequence[tuple[str, Any]], folder: Path) -> Any:
+    """Return the value of several entries that must check_agreement."""
     (source, value), *others = stated
     for other_source, other in others:
-        agree(fact, value, source, other, other_source, folder)
+        check_agreement(field, value, source, other, other_source, folder)
     return value
 
 
@@ -244,7 +248,7 @@ def _names(value: Any) -> tuple[str, ...]:
     if isinstance(value, dict):
         if set(value) != {str(index) for index in range(len(value))}:
             raise UsageError(
-                f"{CONFIG}: class names are counted from 0 without gaps, got {sorted(value)[:5]}.",
+                f"{CONFIG}: expected class indices from 0 without gaps, got {sorted(value)[:5]}.",
                 subject="labels",
             )
         value = [value[str(index)] for index in range(len(value))]
@@ -254,21 +258,21 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _usable(labels: Iterable[str] | None) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Return class names that a head can have, and a note on those that are left out."""
+    """Return class names if they are usable for a head, else None, with a note on why they were left out."""
     if labels is None:
         return None, ()
     names = tuple(labels)
     if _numbered(names):
-        return None, (f"{CONFIG} numbers the classes, and names none",)
-    twins = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if twins:
+        return None, (f"{CONFIG} has only numbers as class names",)
+    duplicates = (
+        sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    )
+    if duplicates:
         warnings.warn(
-            f"The parts get no class names: {CONFIG} names two classes {twins[0]!r}. Name all with labels.",
+            f"Published without class names: {CONFIG} has {duplicates[0]!r} twice. Pass labels.",
             stacklevel=5,
         )
-        return None, (
-            f"left out the class names of {CONFIG}: {twins[0]!r} appears twice; labels takes others",
-        )
+        return None, (f"left out the class names of {CONFIG}: {duplicates[0]!r} appears twice",)
     return names, ()
 
 
@@ -283,7 +287,7 @@ def _equal(left: Any, right: Any) -> bool:
     return left == right
 
 
-def _written(value: Any) -> str:
+def _formatted(value: Any) -> str:
     if isinstance(value, tuple | list):
         few = [f"{item:.4g}" if isinstance(item, float) else str(item) for item in value[:4]]
         return ", ".join(few) + (f" and {len(value) - 4} more" if len(value) > 4 else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from compatkit.components.checkpoints.matching import completed, converted, refuse
+from compatkit.components.checkpoints.matching import completed, converted, mismatch_error
 from compatkit.registry.weights.tensorchecks import compare
 
 OWN = {
@@ -34,9 +34,9 @@ def test_every_way_to_differ_is_told_with_names_and_shapes() -> None:
         "1 has another shape: fc.weight is 7x4 where 10x4 is expected",
         "1 is of another kind: layer1.bn.num_batches_tracked is float32 where int64 is expected",
     ]
-    error = refuse("x.pth", "net of timm", found)
-    assert str(error).startswith("x.pth does not hold the weights of net of timm:\n- 1 tensor is missing")
-    assert "Name the model that the weights were saved from" in str(error)
+    error = mismatch_error("x.pth", "net of timm", found)
+    assert str(error).startswith("x.pth does not contain the weights of net of timm:\n- 1 tensor is missing")
+    assert "Name the model" in str(error)
 
 
 def test_a_long_list_is_cut_short() -> None:

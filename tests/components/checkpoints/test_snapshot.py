@@ -111,14 +111,14 @@ def test_a_processor_of_transformers_says_how_images_come(folder: Path):
     ],
 )
 def test_sizes_and_crops_of_processors(tmp_path: Path, change: Any, expected: Any):
-    found = read_snapshot(beside(tmp_path, None, {**PROCESSOR, **change}) / "x.safetensors").facts
+    found = read_snapshot(beside(tmp_path, None, {**PROCESSOR, **change}) / "x.safetensors").metadata
     assert (found["size"], found["crop_pct"], found["crop_mode"]) == expected
 
 
 def test_images_that_are_not_normalized_keep_their_values(tmp_path: Path):
     found = read_snapshot(
         beside(tmp_path, None, {**PROCESSOR, "do_normalize": False}) / "x.safetensors"
-    ).facts
+    ).metadata
     assert (found["mean"], found["std"]) == ((0.0,), (1.0,))
 
 
@@ -192,7 +192,7 @@ def test_entries_of_one_file_that_contradict_each_other_are_refused(folder: Path
     ],
 )
 def test_entries_of_one_file_that_agree_are_taken(folder: Path, change: Any):
-    found = read_snapshot(beside(folder, {**TIMM, **change})).facts
+    found = read_snapshot(beside(folder, {**TIMM, **change})).metadata
     assert (found["labels"], found["num_classes"]) == (tuple(NAMES), 3)
 
 

@@ -29,24 +29,27 @@ def test_a_state_dict_is_itself() -> None:
 def test_every_usual_entry_is_taken_and_the_rest_is_told(key: str) -> None:
     found = unwrapped({"epoch": 3, key: STATE, "optimizer": {}}, is_tensor)
     assert found.tensors == STATE
-    assert found.notes == (f"took the entry {key!r}, left out 'epoch', 'optimizer'",)
+    assert found.notes == (f"used the entry {key!r}, left out 'epoch', 'optimizer'",)
 
 
 def test_several_wrappers_are_taken_off_one_by_one() -> None:
     found = unwrapped({"model": {"state_dict": STATE, "version": 1}}, is_tensor)
     assert found.tensors == STATE
-    assert found.notes == ("took the entry 'model'", "took the entry 'state_dict', left out 'version'")
+    assert found.notes == ("used the entry 'model'", "used the entry 'state_dict', left out 'version'")
 
 
 def test_plain_weights_come_before_averages_unless_these_are_asked_for() -> None:
     value = {"model": STATE, "model_ema": {"module.x": W, "n_averaged": W}}
     found = unwrapped(value, is_tensor)
-    assert found.tensors == STATE and "there are also weights in 'model_ema'; name one as key" in found.notes
+    assert found.tensors == STATE and "also found weights in 'model_ema'; key selects one" in found.notes
     averaged = unwrapped(value, is_tensor, key="model_ema")
     assert set(averaged.tensors) == {"module.x", "n_averaged"}
     again = stripped(averaged.tensors, {"x": W})
     assert again.tensors == {"x": W}
-    assert again.notes == ("took 'module.' off the names", "left out what does not begin so: 'n_averaged'")
+    assert again.notes == (
+        "removed the prefix 'module.'",
+        "left out tensors without this prefix: 'n_averaged'",
+    )
 
 
 def test_a_way_of_several_entries() -> None:
@@ -66,12 +69,12 @@ def test_the_only_mapping_of_tensors_is_the_one() -> None:
         ([STATE], "got a list"),
         (W, "got a Tensor"),
         ({}, "there are none"),
-        ({"epoch": 3}, "no entry holds tensors; there are 'epoch'"),
+        ({"epoch": 3}, "no entry contains tensors; there are 'epoch'"),
         (
             {"generator": STATE, "discriminator": STATE},
-            "2 entries are possible: 'generator', 'discriminator'",
+            "2 entries contain tensors: 'generator', 'discriminator'",
         ),
-        ({"state_dict": {"state_dict": {}}}, "no entry holds tensors"),
+        ({"state_dict": {"state_dict": {}}}, "no entry contains tensors"),
     ],
 )
 def test_what_is_no_state_dict_is_refused(value: Any, message: str) -> None:
@@ -83,13 +86,15 @@ def test_mappings_without_end_are_refused() -> None:
     value: dict[str, Any] = {"state_dict": STATE}
     for _ in range(20):
         value = {"model": value}
-    with pytest.raises(UsageError, match=r"deeper than expected|no entry holds tensors"):
+    with pytest.raises(UsageError, match=r"nested more than|no entry contains tensors"):
         unwrapped(value, is_tensor)
 
 
 def test_what_is_no_tensor_is_left_out() -> None:
     found = unwrapped({**STATE, "_extra_state": {}, 3: W}, is_tensor)
-    assert found.tensors == STATE and found.notes == ("left out what is no tensor: '_extra_state', 3",)
+    assert found.tensors == STATE and found.notes == (
+        "left out entries that are not tensors: '_extra_state', 3",
+    )
 
 
 @given(st.lists(st.sampled_from(PREFIXES), max_size=4))

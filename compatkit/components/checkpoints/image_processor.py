@@ -1,6 +1,6 @@
-"""Read how a transformers image processor prepares images.
+"""Read the preprocessing of a transformers image processor from ``preprocessor_config.json``.
 
-Reads ``preprocessor_config.json``. Steps that no contract describes are refused; entries without effect here are noted.
+Steps that a contract cannot describe are refused; entries without effect in compatkit are noted.
 """
 
 from __future__ import annotations
@@ -13,53 +13,54 @@ from compatkit.errors import UsageError
 
 PROCESSOR = "preprocessor_config.json"
 RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic")
-"""Pillow's numbers of its filters."""
+"""Pillow's resampling filters by their number."""
 STEPS = frozenset(
     {
         *("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"),
-        *("do_reduce_labels", "do_convert_annotations"),  # of masks and boxes, which no network here takes
+        *("do_reduce_labels", "do_convert_annotations"),  # for masks and boxes only
     }
 )
-"""Steps of an image processor that a contract describes, or that change no image."""
+"""Steps that a contract describes, or that do not change images."""
 CHANGES = {
-    "do_flip_channel_order": "its network expects the channels as BGR, and compatkit gives RGB",
+    "do_flip_channel_order": "the network expects BGR, and compatkit reads RGB",
     "include_top": "the images are divided by image_std a second time",
     "offset": "values are shifted below 0 before they are normalized",
     "rescale_offset": "values are shifted below 0 before they are normalized",
 }
-"""Entries that no contract describes, with what they do; any other ``do_...`` is refused too."""
+"""Entries that a contract cannot describe, with their effect; any unknown ``do_...`` is refused too."""
 
 
-def facts_of(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of an image processor.
+def preprocessing_of(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each preprocessing setting: mean, std, interpolation, size and crop.
 
     Raises:
-        UsageError: Images are prepared in a way that no contract describes.
+        UsageError: A contract cannot describe the preprocessing.
     """
     if not table:
         return
     _refuse_steps(table)
     if table.get("do_normalize", True):
-        for fact, name in (("mean", "image_mean"), ("std", "image_std")):
+        for field, name in (("mean", "image_mean"), ("std", "image_std")):
             if table.get(name) is not None:
-                yield fact, numbers_of(table[name], fact, PROCESSOR)
+                yield field, numbers_of(table[name], field, PROCESSOR)
     else:
-        yield from {"mean": (0.0,), "std": (1.0,)}.items()
+        yield "mean", (0.0,)
+        yield "std", (1.0,)
     if (number := table.get("resample")) is not None:
         if not isinstance(number, int) or not 0 <= number < len(RESAMPLING):
             raise UsageError(
-                f"{PROCESSOR} resizes images by the filter {number!r}; known are {', '.join(RESAMPLING)}.",
+                f"{PROCESSOR}: expected a resampling filter from 0 to {len(RESAMPLING) - 1}, got {number!r}.",
                 subject="resample",
             )
         yield "interpolation", RESAMPLING[number]
     if table.get("do_resize", True) and table.get("size") is not None:
         yield from _crop(table, table["size"])
     elif table.get("do_center_crop") and table.get("crop_size") is not None:
-        yield "size", sides_of(table["crop_size"], PROCESSOR)
+        yield "size", size_of(table["crop_size"], PROCESSOR)
 
 
 def _refuse_steps(table: Mapping[str, Any]) -> None:
-    """Refuse steps and entries that no contract describes: they would be left out silently."""
+    """Raise for steps and entries that a contract cannot describe; they would be lost silently."""
     factor = table.get("rescale_factor", 1 / 255)
     if (
         not table.get("do_rescale", True)
@@ -67,71 +68,65 @@ def _refuse_steps(table: Mapping[str, Any]) -> None:
         or not math.isclose(factor, 1 / 255, rel_tol=1e-3)
     ):
         raise UsageError(
-            f"{PROCESSOR} does not bring images to the scale 0 to 1 (do_rescale, rescale_factor); a contract describes "
-            "images of this scale.",
+            f"{PROCESSOR} does not scale images to 0..1 (do_rescale, rescale_factor), as contracts require.",
             subject="rescale_factor",
         )
     for name in sorted(table):
         if table[name] and (name in CHANGES or (name.startswith("do_") and name not in STEPS)):
             raise UsageError(
-                f"{PROCESSOR} has {name} {table[name]!r:.50}: {CHANGES.get(name, 'a step of its own')}. No contract "
-                "describes this. Adopt a network that does without, or leave the entry out where images need none of "
-                "it.",
+                f"{PROCESSOR} has {name} {table[name]!r:.50}: {CHANGES.get(name, 'an unknown step')}. A "
+                "contract cannot describe this. Remove the entry if the network works without it.",
                 subject=name,
             )
     if table.get("do_center_crop") and table.get("crop_size") is None:
         raise UsageError(
-            f"{PROCESSOR} has do_center_crop without crop_size, so that the size is not known; add it.",
+            f"{PROCESSOR} has do_center_crop without crop_size; add the size.",
             subject="crop_size",
         )
 
 
-def not_applied(table: Mapping[str, Any]) -> Iterator[str]:
-    """Yield notes on entries of an image processor without effect here."""
+def ignored_entries(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield notes on entries without effect in compatkit."""
     if table.get("do_resize") is False:
         yield f"not applied: do_resize false of {PROCESSOR}; images are resized to the size of the contract"
     if table.get("do_convert_rgb") is False:
-        yield f"not applied: do_convert_rgb false of {PROCESSOR}; images are read with the channels of the network"
+        yield f"not applied: do_convert_rgb false of {PROCESSOR}; images get the channels of the network"
 
 
 def _crop(table: Mapping[str, Any], size: Any) -> Iterator[tuple[str, Any]]:
-    """Yield size and crop; an edge alone keeps the aspect ratio, and needs a crop to give a size."""
+    """Yield size and crop; resizing to a shortest edge keeps the aspect ratio, so a size needs a crop too."""
     edge = size.get("shortest_edge") if isinstance(size, dict) else None
     if isinstance(size, dict) and size.get("longest_edge"):
         raise UsageError(
-            f"{PROCESSOR} bounds the longest edge of images ({size['longest_edge']}), so that each has another size; a "
-            "contract states one size.",
+            f"{PROCESSOR} limits the longest edge ({size['longest_edge']}), so sizes vary; a contract has one size.",
             subject="size",
         )
     crop = table.get("crop_size") if table.get("do_center_crop") else None
     if edge is None and crop is not None and not isinstance(size, dict):
         edge = size if isinstance(size, int) else None
-    if edge is not None and table.get("crop_pct"):  # of ConvNeXt: large images are not cropped
-        whole = edge >= 384
-        yield from {
-            "size": (edge, edge),
-            "crop_pct": 1.0 if whole else table["crop_pct"],
-            "crop_mode": "squash" if whole else "center",
-        }.items()
+    if edge is not None and table.get("crop_pct"):  # ConvNeXt does not crop large images
+        large = edge >= 384
+        yield "size", (edge, edge)
+        yield "crop_pct", 1.0 if large else table["crop_pct"]
+        yield "crop_mode", "squash" if large else "center"
         return
     if edge is not None and crop is None:
         raise UsageError(
-            f"{PROCESSOR} resizes images to a shortest edge of {edge} and crops nothing, so that each has another "
-            "size; a contract states one size.",
+            f"{PROCESSOR} resizes the shortest edge to {edge} without a crop, so sizes vary; a contract has one size.",
             subject="size",
         )
-    before = (edge, edge) if edge is not None else sides_of(size, PROCESSOR)
-    after = before if crop is None else sides_of(crop, PROCESSOR)
+    before = (edge, edge) if edge is not None else size_of(size, PROCESSOR)
+    after = before if crop is None else size_of(crop, PROCESSOR)
     yield "size", after
     yield "crop_pct", after[0] / before[0]
     yield "crop_mode", "squash" if edge is None else "center"
 
 
-def sides_of(value: Any, file: str) -> tuple[int, int]:
-    """Return height and width of a size in any form.
+def size_of(value: Any, file: str) -> tuple[int, int]:
+    """Return height and width, from a number, a list or a mapping.
 
     Raises:
-        UsageError: It is no size.
+        UsageError: The value is not a size.
     """
     if isinstance(value, dict) and {"height", "width"} <= value.keys():
         value = [value["height"], value["width"]]
@@ -145,15 +140,15 @@ def sides_of(value: Any, file: str) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def numbers_of(value: Any, fact: str, file: str) -> tuple[float, ...]:
-    """Return one number or several.
+def numbers_of(value: Any, field: str, file: str) -> tuple[float, ...]:
+    """Return a number, or a list of numbers, as a tuple.
 
     Raises:
-        UsageError: They are no numbers.
+        UsageError: The value is anything else.
     """
     listed = value if isinstance(value, list) else [value]
     if not listed or not all(
         isinstance(number, int | float) and not isinstance(number, bool) for number in listed
     ):
-        raise UsageError(f"{file}: expected numbers as {fact}, got {value!r:.100}.", subject=fact)
+        raise UsageError(f"{file}: expected numbers as {field}, got {value!r:.100}.", subject=field)
     return tuple(map(float, listed))

@@ -1,7 +1,7 @@
 """Subprocess that unpickles only tensors and writes them as safetensors.
 
-Run by path, never imported: ``python -I child.py ROOT FOLDER SETTINGS``, with the checkpoint on standard input. It is
-the only place in this library that unpickles, with ``weights_only=True``. Its output is treated as untrusted.
+Run by path: ``python -I unpickle_subprocess.py ROOT FOLDER SETTINGS``, with the checkpoint on standard input; compatkit
+never imports it. Only this file unpickles, with ``weights_only=True``. The caller treats its output as untrusted.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 if __name__ == "__main__":
-    sys.path.append(sys.argv[1])  # the folder that holds the package
+    sys.path.append(sys.argv[1])  # directory of the package
 
-from compatkit.components.checkpoints.unwrapping import unwrapped
+from compatkit.components.checkpoints.unwrapping import is_tensor, unwrapped
 from compatkit.errors import CompatkitError, FormatError, UnsafeCheckpoint, UsageError
 from compatkit.registry.weights.tensorfile import pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_ENTRIES = 200_000
+MAX_ENTRIES = 200_000
+"""Limit of files in a zip archive."""
 SLACK = 2**20
-"""Tolerance in bytes by which the entries of an archive may exceed the file size."""
+"""Bytes by which the entries of an archive may exceed the file size."""
 INERT = (
     "argparse.Namespace",
     "numpy._core.multiarray.scalar",
@@ -43,14 +44,16 @@ INERT = (
     "pathlib.WindowsPath",
     "_codecs.encode",
 )
-"""Classes that training programs often save with the weights; each is replaced by an inert object."""
+"""Classes that training programs often save next to the weights; their objects are replaced by placeholders."""
 GLOBAL = re.compile(r"GLOBAL ([\w.<>]{1,200})")
+"""Class in torch's message about a pickle that asks for more than tensors."""
 NETWORKS = ("torchvision.models.", "timm.", "torch.nn.modules.")
-MEMORY = "it asks for more memory than its size explains. It is refused."
+"""Modules whose classes reveal a pickled network."""
+MEMORY = "it needs more memory than its size explains. It is refused."
 
 
 class Inert:
-    """Inert placeholder for an object that is not a tensor."""
+    """Placeholder for an object that is not a tensor."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -60,10 +63,10 @@ class Inert:
 
 
 def main(folder: Path, settings: dict[str, Any]) -> None:
-    """Read, check and convert; write the tensors, and ``report.json``.
+    """Convert the checkpoint on standard input to ``weights.safetensors``, and write ``report.json``.
 
     Args:
-        folder: Where to write.
+        folder: Directory to write to.
         settings: Format, size, key and limits, from the parent process.
     """
     report: dict[str, Any] = {"notes": []}
@@ -72,7 +75,7 @@ def main(folder: Path, settings: dict[str, Any]) -> None:
         file = os.fdopen(0, "rb")
         if settings["format"] == "zip":
             check_archive(file, settings["bytes"])
-        content = unwrapped(_load(file), _is_tensor, key=settings["key"])
+        content = unwrapped(_load(file), is_tensor, key=settings["key"])
         state = {name: tensor.detach() for name, tensor in content.tensors.items()}
         _check_size(state, settings["output"])
         with open(folder / "weights.safetensors", "wb") as out:
@@ -86,12 +89,12 @@ def main(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def limit(memory: int, seconds: int, output: int) -> None:
-    """Limit memory beyond present use, processor time, and the size of files, where the system can.
+    """Limit further memory, CPU time and file size of this process, where the system can.
 
     Args:
-        memory: In bytes.
-        seconds: Of processor time.
-        output: In bytes.
+        memory: Limit of memory in addition to that in use, in bytes.
+        seconds: Limit of CPU time.
+        output: Limit of the size of a file, in bytes.
     """
     import torch
 
@@ -108,18 +111,18 @@ def limit(memory: int, seconds: int, output: int) -> None:
         resource.RLIMIT_FSIZE: output + SLACK,
         resource.RLIMIT_AS: used + memory,
     }
-    for what, value in limits.items():
-        hard = resource.getrlimit(what)[1]
-        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(what, (most, most))
+    for resource_limit, value in limits.items():
+        hard = resource.getrlimit(resource_limit)[1]
+        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(resource_limit, (allowed, allowed))
 
 
 def check_archive(file: BinaryIO, size: int) -> None:
-    """Raise for an archive that torch.save did not write, before its contents are read.
+    """Raise for an archive that torch.save did not write, before reading its contents.
 
     Args:
-        file: At its beginning.
-        size: In bytes.
+        file: The archive, at its start.
+        size: Size of the file in bytes.
 
     Raises:
         FormatError: The archive is damaged, or contains code.
@@ -141,19 +144,18 @@ def check_archive(file: BinaryIO, size: int) -> None:
         ) from error
     finally:
         file.seek(0)
-    if len(entries) > MOST_ENTRIES:
-        raise FormatError(f"the zip archive lists {len(entries)} entries, more than {MOST_ENTRIES}.")
+    if len(entries) > MAX_ENTRIES:
+        raise FormatError(f"the zip archive lists {len(entries)} entries, more than {MAX_ENTRIES}.")
     names = [entry.filename.partition("/")[2] or entry.filename for entry in entries]
     if "constants.pkl" in names or any(name.startswith("code/") for name in names):
         raise FormatError(
-            "it is a TorchScript archive, which holds code: load it with torch.jit.load where you trust it, and save "
+            "it is a TorchScript archive, which contains code. If you trust it, load it with torch.jit.load and save "
             "its state_dict()."
         )
     packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
     if packed:
         raise UnsafeCheckpoint(
-            f"the entry {packed[0]!r:.80} is compressed, which torch.save never does; unpacked it could be of any "
-            "size. It is refused."
+            f"the entry {packed[0]!r:.80} is compressed, which torch.save never does; its size is unknown."
         )
     claimed = sum(entry.file_size for entry in entries)
     if claimed > size + SLACK:
@@ -161,10 +163,10 @@ def check_archive(file: BinaryIO, size: int) -> None:
 
 
 def _load(file: BinaryIO) -> Any:
-    """Return the contents of the file: tensors, and plain values around them.
+    """Return the contents of the file: tensors and plain values.
 
     Raises:
-        UnsafeCheckpoint: The file requires anything else.
+        UnsafeCheckpoint: The file contains anything else.
         FormatError: It is damaged.
     """
     import torch
@@ -180,7 +182,7 @@ def _load(file: BinaryIO) -> Any:
 
 
 def _refusal(error: Exception) -> CompatkitError:
-    """Return the reason in our own words: torch's message advises loading the file unsafely."""
+    """Return an error without torch's message, which advises to load the file unsafely."""
     text = str(error)
     requested = list(dict.fromkeys(GLOBAL.findall(text)))
     if "allocate memory" in text or "DefaultCPUAllocator" in text:
@@ -191,37 +193,31 @@ def _refusal(error: Exception) -> CompatkitError:
             f"it is truncated or damaged: {short or type(error).__name__}. Copy or save it again."
         )
     inner = text.partition("WeightsUnpickler error:")[2] or text.rpartition("trusted source.")[2]
-    did = (
-        f"asks for {', '.join(requested)}" if requested else f"does more than building tensors: {inner:.200}"
-    )
-    what = "code, and only tensors are read."
+    found = f"asks for {', '.join(requested)}" if requested else f"does more than build tensors: {inner:.200}"
+    meaning = "code, and only tensors are read."
     if any(name.startswith(NETWORKS) for name in requested):
-        what = "a whole pickled network, not its state dict."
+        meaning = "a pickled network, not its state dict."
     return UnsafeCheckpoint(
-        f"it {' '.join(did.split())}. That is {what} Nothing of it was run. If you trust the file, load it with the "
-        "program that wrote it and save model.state_dict(), best as safetensors.",
+        f"it {' '.join(found.split())}. That is {meaning} No code was run. If you trust the file, load it with the "
+        "program that wrote it and save model.state_dict(), preferably as safetensors.",
         subject=requested,
     )
 
 
-def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "untyped_storage")
-
-
-def _check_size(state: dict[str, Tensor], most: int) -> None:
-    """Raise before writing tensors that are larger than the file explains.
+def _check_size(state: dict[str, Tensor], max_bytes: int) -> None:
+    """Raise for tensors that are larger than the file size explains.
 
     Raises:
-        UnsafeCheckpoint: A tensor repeats its values excessively.
-        UsageError: One is not a plain tensor.
+        UnsafeCheckpoint: Expanded tensors exceed the limit.
+        UsageError: A tensor is sparse, quantized or without data.
     """
     for name, tensor in state.items():
         if str(tensor.layout) != "torch.strided" or tensor.is_quantized or tensor.is_meta:
             raise UsageError(f"the tensor {name!r:.80} is sparse, quantized or without data; save it dense.")
     total = sum(tensor.nbytes for tensor in state.values())
-    if total > most:
+    if total > max_bytes:
         raise UnsafeCheckpoint(
-            f"its tensors would take {total} bytes, more than {most} for a file of this size. It is refused."
+            f"its tensors need {total} bytes, over the limit of {max_bytes} for a file of this size. It is refused."
         )
 
 
