@@ -1,4 +1,4 @@
-"""Networks of a registry's parts: load, recombine and bridge them, make tasks of them, adapt them."""
+"""Registry methods that build networks: load, recombine, bridge and adapt components, and train from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from compatkit.components.bridges.ladder import Bridge
-    from compatkit.components.domains import Adapted
+    from compatkit.components.domain_adaptation import Adapted
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.conditions import Progress
     from compatkit.evaluation.recombination import Recombination
@@ -28,35 +28,34 @@ if TYPE_CHECKING:
 
 
 class Combining:
-    """Methods of a registry that build networks.
+    """Registry methods that build networks.
 
     Attributes:
-        store: The files.
+        store: Files of the registry.
     """
 
     store: Store
 
     def load(self, reference: str, *, verify: Verify = "auto", require_signature: Trust = False) -> nn.Module:
-        """Return a component's module with its weights, in eval mode; its contract is checked in one pass.
+        """Return a component's module with its weights, in eval mode, checked against its contract.
 
         A recombination is composed from its parts, bitwise as published, and returned as a ``Recombination``.
         Withdrawn parts are still used, with a ``WithdrawnWarning``.
 
-        Large weights on a local disk are memory-mapped, copy-on-write: training them does not change the file.
+        Large weights on a local disk are memory-mapped copy-on-write: training them does not change the file.
 
         Args:
-            reference: Such as ``"digits/mnist.head@^1"``.
+            reference: Reference of a component, such as ``"digits/mnist.head@^1"``.
             verify: ``"auto"`` hashes the weights and runs the probe the first time, and again after a change of the
                 file or a library; ``"always"`` every time; ``"never"`` trusts the disk and the libraries.
             require_signature: Required signature, as in ``open``; that of a recombination covers its parts.
 
         Raises:
             NotFound: The reference does not resolve.
-            SignatureError: There is no valid signature; the subclass says why.
+            SignatureError: There is no valid signature; the subclass is the reason.
             IntegrityError: The bytes, or the resulting module, do not match the manifest; or a part of a
                 recombination is missing or damaged.
-            IncompatibleError: The parts of a recombination cannot be wired by the rules of this version; carries the
-                report.
+            IncompatibleError: The parts of a recombination cannot be wired by this version's rules; carries the report.
         """
         resolved = self.store.resolve(reference)
         if self.store.manifest(resolved).kind == "recombination":
@@ -83,13 +82,13 @@ class Combining:
             extractor: Reference of an extractor.
             head: Reference of a head.
             bn_policy: Batch-norm policy. ``"batch"`` uses the statistics of each batch, ``"running"`` the stored ones,
-                ``"reestimate"`` estimates them on ``data``, ``"mix:16"`` mixes the estimate with stored ones, which
-                count as 16 images. None for ``"reestimate"`` if ``data`` are given without ``insert_adapters``, which
-                is right for deployment; else ``"batch"``, as ``matrix`` measures, or stored ones if the head was
-                trained with this extractor.
-            data: 100 or more unlabeled images of the kind that the extractor was trained on: to estimate statistics
-                on, and to fit an adapter with weights on (``project``), whose target is the features of the head's own
-                extractor. Where they are needed, None for the extractor's training images, found as by ``matrix``.
+                ``"reestimate"`` estimates them on ``data``, ``"mix:16"`` mixes the estimate with the stored ones, which
+                count as 16 images. None means ``"reestimate"`` (right for deployment) if ``data`` is given without
+                ``insert_adapters``; else ``"running"`` if the head was trained with this extractor, or ``"batch"``, as
+                ``matrix`` measures.
+            data: 100 or more unlabeled images of the extractor's domain. Statistics are estimated on them, and adapters
+                with weights (``project``) are fitted on them to the features of the head's own extractor. None loads
+                the extractor's training images if images are needed, as ``matrix`` does.
             insert_adapters: Insert the adapters that the check names.
             adapters: References of published adapters, in forward order.
 
@@ -99,8 +98,8 @@ class Combining:
         Raises:
             IncompatibleError: The parts cannot be wired, or only with an adapter that was not requested; carries the
                 report.
-            UsageError: ``data`` that neither the policy nor an adapter uses.
-            DataError: Images are needed but not given, and the extractor's own cannot be found.
+            UsageError: ``data`` is given, but neither the policy nor an adapter uses it.
+            DataError: Images are needed but not given, and the extractor's own cannot be loaded.
         """
         from compatkit.components.images import OR_SET, fitting_images, images_again
         from compatkit.components.stitching import load_adapter, make_adapters, needs_fit, route
@@ -120,7 +119,7 @@ class Combining:
         existing = [load_adapter(store, reference) for reference in named]
         fits = insert_adapters and not adapters and needs_fit(report)
         if data is None and (fits or estimates(policy)):
-            remedy = f"Pass data=, unlabeled images of the kind that the extractor was trained on, {OR_SET}"
+            remedy = f"Pass data=, unlabeled images of the extractor's domain, {OR_SET}"
             data = fitting_images(images_again(store, [left.resolved], remedy)[left.reference])
         slots = route(left, right, report, existing, insert_adapters=insert_adapters, data=data)
         inserted = make_adapters(store, slots, left, right, data)
@@ -144,23 +143,23 @@ class Combining:
     ) -> Task:
         """Return a task whose network starts from components, for ``Trainer.fit``.
 
-        Weights and running statistics are kept bitwise; images are prepared as the extractor's contract says.
-        Components published from such a fit name their origin as ``initialised_from``.
+        Weights and running statistics are bitwise those of the components; images are preprocessed according to the
+        extractor's contract. Components published from such a fit name their origin as ``initialised_from``.
 
         Args:
-            name: Used in component names.
+            name: Name of the task, used in component names.
             data: Training and test images; a ``Split`` if ``supervised`` is False.
             extractor: Reference of an extractor.
             head: Reference of a head, or of an auxiliary head that classifies; it must have all classes of ``data``,
                 matched by name, and the labels are reordered to fit. None for a new head of the extractor's network
                 for the classes of ``data``.
-            supervised: Whether the head learns the classes. If not, labels are ignored, the head is unchanged, and the
-                extractor learns from regularizers alone.
+            supervised: Whether to train the head on the classes. If not, labels are ignored, the head is unchanged, and
+                only regularizers train the extractor.
             augment: See ``Task``.
-            rest: Network whose rest becomes the new head; see ``Task``.
+            rest: Network whose layers after the cut become the new head; see ``Task``.
             own_head: Whether the task has a head of its own; see ``Task``.
-            freeze_extractor: Keep the extractor unchanged; it is not published again, and the head names its component
-                as the one it was trained with.
+            freeze_extractor: Do not train the extractor. It is not published again; the head names the component as its
+                own extractor.
             freeze_stages: Number of first stages to freeze; see ``Task``.
             recompute_activations: Whether the backward pass recomputes activations; see ``Task``.
 
@@ -168,7 +167,7 @@ class Combining:
             NotFound: A reference does not resolve.
             IncompatibleError: The two cannot be wired directly; carries the report.
             UsageError: A reference has another kind, or ``data`` has classes that the head does not know.
-            DataError: Classes of the data match each other.
+            DataError: Two classes of the data have matching names.
         """
         from compatkit.components.tasks import in_order, part_of, with_test
         from compatkit.training.task import Task
@@ -217,29 +216,36 @@ class Combining:
         augment: Augment = (),
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Adapted:
-        """Adapt an extractor to unlabeled images, with the loss of a frozen auxiliary head alone.
+        """Adapt an extractor to unlabeled images by the loss of a frozen auxiliary head alone.
 
         Args:
             extractor: Reference of the source's extractor.
             head: Reference of the source's head, which stays unchanged.
             auxiliary: Reference of a self-supervised auxiliary head that the extractor was trained with.
             data: Images of the target domain; labels are ignored.
-            trainer: None for the paper's settings: ``compatkit.components.domains.paper()``.
-            method: Regularizer that the head belongs to, if its manifest does not name it.
+            trainer: None for the paper's settings: ``compatkit.components.domain_adaptation.paper()``.
+            method: Regularizer of the auxiliary head; None for that of its manifest.
             frozen_statistics: Batch-norm statistics inside the auxiliary head: ``"stored"`` or ``"batch"``.
             test: Labeled images of the target domain for measurement.
             augment: See ``Task``.
-            factories: Regularizers that are not installed, by name: for notebooks.
+            factories: Regularizers that are not installed, by name, such as those of a notebook.
 
         Raises:
             NotFound: A reference does not resolve.
             IncompatibleError: The head cannot be wired directly; carries the report.
-            UsageError: The extractor was not trained against that auxiliary head; a reference has another kind; or the
+            UsageError: The extractor was not trained against that auxiliary head, a reference has another kind, or the
                 method needs labels.
-            DataError: There are fewer images than in a batch.
+            DataError: There are fewer images than the batch size.
             TrainingError: A loss is not finite, or the checkpoint belongs to another run.
         """
-        from compatkit.components.domains import TASK, adapt, check_anchor, check_source, method_of, paper
+        from compatkit.components.domain_adaptation import (
+            TASK,
+            adapt,
+            check_anchor,
+            check_source,
+            method_of,
+            paper,
+        )
         from compatkit.components.tasks import frozen_head, part_of
 
         task = self.task(TASK, data, extractor=extractor, head=head, supervised=False, augment=augment)
@@ -250,8 +256,7 @@ class Combining:
         frozen = frozen_head(shared, shared.name.rsplit(".", 1)[-1])
         check_anchor(source, frozen, shared.reference)
         use = method_of(shared.manifest, shared.reference, method)
-        chosen = paper() if trainer is None else trainer
-        return adapt(task, frozen, use, chosen, frozen_statistics, test, factories)
+        return adapt(task, frozen, use, trainer or paper(), frozen_statistics, test, factories)
 
     def bridge(
         self,
@@ -271,31 +276,31 @@ class Combining:
     ) -> Bridge:
         """Bridge a head to an extractor that it was not trained with, trying the cheapest rung first.
 
-        Each rung is judged by agreement: the share of held-out images on which it predicts the same as the head's own
-        network (with batch-norm statistics also estimated on this domain), corrected for chance (Cohen's kappa). No
-        labels are needed. The head's statistics are re-estimated for each rung.
+        A rung is judged by agreement with the head's own network, whose batch-norm statistics are estimated on this
+        domain: the share of equal predictions on held-out images, corrected for chance (Cohen's kappa). It needs no
+        labels. The head's statistics are re-estimated for each rung.
 
         Args:
             extractor: Reference of an extractor.
             head: Reference of a head; the extractor it was trained with must be in this registry.
             data: Images of the extractor's domain; labels are ignored. Up to 500, or half of them, are held out.
             labels: Labeled images of that domain, for rungs trained with labels. One in five, and those held out of
-                ``data``, are not trained on; such rungs are chosen and judged by them.
+                ``data``, are not trained on but used to choose and judge such rungs.
             test: Labeled images for measuring accuracy; they do not affect the choice.
             head_data: Images of the head's domain for pairing features; labels are ignored.
-            rungs: Names of rungs, compatkit's own or a plugin's; None for compatkit's own except ``"infomax"``, and
-                without ``labels`` those that need them.
-            until: Agreement at which to stop if the bridge also fits; None tries all rungs.
-            max_images: Most images to fit on.
+            rungs: Names of rungs of compatkit or of plugins; None for those of compatkit except ``"infomax"``, and
+                except those that need ``labels`` if there are none.
+            until: Agreement at which to stop if the verdict is also "fit"; None tries all rungs.
+            max_images: Maximum number of images to fit on.
             on: Where features are paired: ``"src"``, on ``data``; ``"dst"``, on ``head_data``; ``"mix"``, on both.
                 None for ``"dst"`` if ``head_data`` is given.
-            seed: Seed of orders and draws.
-            progress: Called with rungs done, rungs in all, and the rung's name.
+            seed: Seed of all random numbers.
+            progress: Called with the number of rungs done, the number of rungs, and the name of the rung.
 
         Raises:
-            IncompatibleError: The parts cannot be wired, the head's own extractor is not here, or no rung could be
-                built; the message says why.
-            DataError: Too few images, features that are not finite or constant, or no class in common.
+            IncompatibleError: The parts cannot be wired, the head's own extractor is not in this registry, or no rung
+                could be built.
+            DataError: There are too few images, features are constant or not finite, or no class is in common.
             UsageError: A setting is invalid.
         """
         from compatkit.components.bridges.building import bridge_pair
@@ -329,11 +334,12 @@ class Combining:
         Args:
             heads: Auxiliary heads to train new parts against: pattern, or patterns.
             head: Reference of a released head to stay compatible with, for ``backward_compatibility``.
-            extractor: Reference of a released extractor, for its forward term and for ``feature_distillation``.
+            extractor: Reference of a released extractor, for the forward term of ``backward_compatibility`` and for
+                ``feature_distillation``.
 
         Raises:
             NotFound: A reference does not resolve, or a pattern matches nothing.
-            UsageError: A reference or match has another kind, or the classes of ``head`` have no names.
+            UsageError: A component has another kind, or the classes of ``head`` have no names.
             IntegrityError: A part is damaged.
         """
         from compatkit.components.tasks import frozen_head, part_of
@@ -344,17 +350,17 @@ class Combining:
             shared = load(self.store, reference)
             name = shared.name.rsplit(".", 1)[-1]
             if name in frozen:
+                patterns = heads if isinstance(heads, str) else ", ".join(heads)
                 raise UsageError(
-                    f"{heads if isinstance(heads, str) else ', '.join(heads)} matches several heads {name!r}, among "
-                    f"them {shared.reference}; a run takes one. Narrow the pattern."
+                    f"{patterns} matches several heads {name!r}, such as {shared.reference}; a run takes one."
                 )
             frozen[name] = frozen_head(shared, name)
         if head is not None:
             target = part_of(self.store, head, "head")
             if not target.labels:
                 raise UsageError(
-                    f"The outputs of {target.reference} have no class names, so no image is known to belong to one of "
-                    "its classes. Publish it with labels (compatkit split --labels).",
+                    f"The outputs of {target.reference} have no class names to match images by. Publish it with "
+                    "labels (compatkit split --labels).",
                     subject=target.reference,
                 )
             frozen[HEAD] = frozen_head(target, HEAD)

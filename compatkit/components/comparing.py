@@ -1,4 +1,4 @@
-"""Many parts of a registry: compare contracts, measure every extractor with every head, rank extractors."""
+"""Registry methods that compare components: check contracts, measure a matrix, rank extractors."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Comparing:
-    """Methods of a registry on many parts.
+    """Registry methods that compare components.
 
     Attributes:
-        store: The files.
+        store: Files of the registry.
     """
 
     store: Store
@@ -48,7 +48,7 @@ class Comparing:
 
         Raises:
             NotFound: A reference does not resolve.
-            UsageError: The first is not an extractor, the second not a head, or the policy is unknown.
+            UsageError: ``extractor`` or ``head`` has another kind, or the policy is unknown.
         """
         parts = PartLoader(self.store)
         left, right = (parts.component(self.store.resolve(reference)) for reference in (extractor, head))
@@ -66,7 +66,7 @@ class Comparing:
 
         Args:
             extractors: Pattern, or patterns, such as ``"digits/*"``; other kinds are skipped.
-            heads: The same for heads.
+            heads: Pattern, or patterns, of heads.
             data: Classes that the pairs are meant for; None skips the comparison of classes.
             bn_policy: As for ``check``.
 
@@ -94,27 +94,27 @@ class Comparing:
     ) -> Ranking:
         """Score extractors for a data set before any training.
 
-        Each extractor runs once over a sample of the target's training images, with its stored statistics, and its own
-        head over the features. Accuracy that was measured on the target's test images is read from evidence: of heads
-        trained on the extractor's features, and of extractors that started from it.
+        Each extractor runs once over a sample of the target's training images, with its stored statistics; its own head
+        runs on the features. Accuracy on the target's test images is read from evidence, for heads trained on the
+        extractor's features and for extractors initialized from it.
 
         Args:
             extractors: Pattern, or patterns.
-            data: The target; of a data set the training split is scored.
-            scores: Names of metrics whose first figure is the score; None for all that compatkit brings. One with a
-                setting ``source`` is given images, labels and class names of the extractor's own training data.
-            examples: Most examples, balanced over classes.
-            controls: Score extractors with Gaussian weights of equal norms, too.
+            data: Target data; the training split of a data set is scored.
+            scores: Names of metrics, whose first figure is the score; None for all that compatkit brings. A metric with
+                a setting ``source`` gets images, labels and class names of the extractor's own training data.
+            examples: Maximum number of examples, balanced over classes.
+            controls: Also score extractors with Gaussian weights of equal norms.
             seed: Seed of the sample and the controls.
             batch_size: Images per pass.
             device: Device to run on.
-            sources: Returns the data set of an extractor by its reference; None looks where it was found before.
+            sources: Returns the training data set of an extractor by its reference; None loads it as ``matrix`` does.
             progress: Called with done, total and the extractor.
 
         Raises:
             NotFound: A pattern matches nothing.
             UnknownName: A score is not installed.
-            UsageError: ``data`` is no data set; no score is named; a number is too small.
+            UsageError: ``data`` is not a data set or split; ``scores`` is empty; or a number is too small.
         """
         from compatkit.components.matrices.bounds import bounds_of
         from compatkit.components.ranking import Ranking, Scored, agreements_of
@@ -129,31 +129,31 @@ class Comparing:
         Number(least=2, whole=True).check("rank", examples=examples)
         COUNT.check("rank", batch_size=batch_size)
         SEED.check("rank", seed=seed)
-        wanted = (
-            SCORES if scores is None else texts_of(scores, "scores", "the name of a score, such as 'logme'")
-        )
-        if not wanted:
+        names = SCORES
+        if scores is not None:
+            names = texts_of(scores, "scores", "the name of a score, such as 'logme'")
+        if not names:
             raise UsageError(f"Name at least one score, such as {', '.join(SCORES)}.", subject="scores")
-        offers = {name: find("metrics", name) for name in wanted}
+        metrics = {name: find("metrics", name) for name in names}
         train, tests = (data.train, data.test) if isinstance(data, DataSet) else (data, data)
         sample = train if len(train) <= examples else train.subset(examples, seed)
         parts = PartLoader(self.store)
-        lefts = [parts.component(place) for place in self.store.select(extractors, "extractor")]
-        heads = bounds_of(parts, lefts, [])
+        chosen = [parts.component(reference) for reference in self.store.select(extractors, "extractor")]
+        heads = bounds_of(parts, chosen, [])
         rows, passes, origins = list[Scored](), dict[str, float](), Origins(self.store, sources, seed)
-        for number, part in enumerate(lefts):
+        for number, part in enumerate(chosen):
             if progress is not None:
-                progress(number, len(lefts), part.reference)
+                progress(number, len(chosen), part.reference)
             head = heads.get(part.reference)
             scored, passes[part.reference] = score(
-                part, head, sample, offers, origins, controls, seed, batch_size, device
+                part, head, sample, metrics, origins, controls, seed, batch_size, device
             )
             rows += scored
         if progress is not None:
-            progress(len(lefts), len(lefts), "")
-        best = {part.reference: measured_on(self.store, parts, part, tests) for part in lefts}
+            progress(len(chosen), len(chosen), "")
+        best = {part.reference: measured_on(self.store, parts, part, tests) for part in chosen}
         measured = {name: figure for name, figure in best.items() if figure is not None}
-        order = list(offers)
+        order = list(metrics)
         rows.sort(key=lambda row: (order.index(row.score), row.goodness is None, -(row.goodness or 0.0)))
         return Ranking(
             data=train.name,
@@ -184,38 +184,38 @@ class Comparing:
     ) -> Matrix:
         """Return the accuracy of every extractor with every head, on the extractor's own test set.
 
-        A cell is taken from evidence if there is a result under exactly these conditions; this reads no weights.
-        Missing cells are measured: each extractor runs once over its images with the requested heads, and the results
-        are recorded when it is done. ``settings["cells"]`` of the matrix counts cells taken and measured.
+        A cell comes from evidence, without reading weights, if there is a result under these very conditions. Missing
+        cells are measured: each extractor runs once over its images with the requested heads, then its results are
+        recorded. ``settings["cells"]`` of the matrix counts cells from evidence and measured ones.
 
         Args:
             extractors: Pattern, or patterns, such as ``"digits/*.extractor"``; other kinds are skipped.
             heads: Pattern, or patterns.
-            data: Test sets; an extractor uses that of the data set it was trained on (by the name before the slash:
-                ``mnist/train`` and ``mnist/test``). Or a mapping from extractor pattern to test set. None finds them:
-                where they were when the extractor was published on this machine, else by name; with ``fill="none"``,
-                the images of its last measurement.
+            data: Test sets, of which each extractor uses that of its training data set (matched by the name before the
+                slash: ``mnist/train`` and ``mnist/test``); or a mapping from extractor pattern to test set. None loads
+                them from where they were when the extractor was published on this machine, else by name; with
+                ``fill="none"`` cells are those of the images of the last measurement.
             bn_policy: ``"batch"`` (as in the paper), ``"reestimate"``, ``"mix:16"`` or ``"running"``.
             batch_size: Images per batch; part of the conditions except under ``"running"``.
             seed: Seed of the order of the images; part of the conditions except under ``"running"``.
             precision: ``"float32"``, or ``"bfloat16"`` (``"bf16"``) with autocast.
             device: Device to run on; ``"auto"`` for an accelerator if there is one.
-            fill: ``"missing"`` measures cells without a result, ``"stale"`` also those that changed since (version of
-                the metric, images of the same name, head of the upper bound), ``"all"`` everything, with a warning if
-                figures differ from those under the same key, ``"none"`` nothing.
+            fill: ``"missing"`` measures cells without a result; ``"stale"`` also cells whose metric version, images of
+                the same name or upper-bound head changed since; ``"all"`` measures everything and warns if figures
+                differ from recorded ones under the same key; ``"none"`` measures nothing.
             where: Filters ``FIELD=VALUE`` of cells, all of which must match; see
                 ``compatkit.components.matrices.filters``.
             adapters: ``Recombination.inserted`` by pinned references of extractor and head, for pairs to be measured
                 with adapters; recorded under a separate key, never as evidence of the bare pair.
-            bridges: Result of ``bridges.between``: their adapters are used, and the results of the rungs are listed in
-                the cell. For heads with batch normalization only under ``"batch"`` or ``"reestimate"``.
-            progress: Called with done, total and what is being done.
+            bridges: Result of ``bridges.between``: their adapters are used, and cells list the results of the rungs.
+                For heads with batch normalization only under ``"batch"`` or ``"reestimate"``.
+            progress: Called with done, total and a description.
             record: Record the figures as evidence, for ``check`` to read.
 
         Raises:
             NotFound: A pattern matches nothing.
             UsageError: A setting, a filter or a bridge is invalid; a reference that is not a pattern has another kind.
-            DataError: ``data`` contains no test set for an extractor, or several; or its own cannot be found.
+            DataError: ``data`` contains no test set for an extractor, or several; or its own cannot be loaded.
         """
         from compatkit.components.bridges.ladder import inserted
         from compatkit.components.matrices.filling import matrix
@@ -227,10 +227,11 @@ class Comparing:
                 subject=adapters,
             )
         between = {**(adapters or {}), **({} if bridges is None else inserted(bridges, bn_policy))}
-        between = {pair: steps for pair, steps in between.items() if steps}
+        between = {pair: chain for pair, chain in between.items() if chain}
         conditions = Conditions(bn_policy, batch_size, seed, precision, device)
-        columns = self.store, extractors, heads, data, conditions
-        result = matrix(*columns, where, fill, between, record, progress)
+        result = matrix(
+            self.store, extractors, heads, data, conditions, where, fill, between, record, progress
+        )
         if not bridges:
             return result
         notes = {pair: bridge.lines() for pair, bridge in bridges.items()}

@@ -1,9 +1,8 @@
-"""Decide policies: measure a candidate with the released parts that it must work with, or use evidence.
+"""Decide compatibility policies: measure a candidate with the released parts that it must work with, or use evidence.
 
-Figures are those of the matrix, on the policy's images and under its batch-norm policy; they are recorded as evidence
-whatever they are. For a version that is copied in, with a fixed number, evidence decides, whoever measured it: of
-several figures for one pair under the same conditions the lowest counts, and for a bound the highest, so that bringing
-a better figure gains nothing.
+Accuracy is measured as in the matrix, on the policy's images and under its batch-norm policy, and always recorded as
+evidence. For a copied version, whose number is fixed, existing evidence decides. If there are several results for one
+pair under the same conditions, the lowest accuracy and the highest bound count: adding a better result gains nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +18,7 @@ from compatkit.contracts.check import Report, check
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell
 from compatkit.contracts.manifest import trained_with
 from compatkit.data.dataset import Split
-from compatkit.errors import (
-    FormatError,
-    NotFound,
-    PolicyBroken,
-    PolicyUndecided,
-    UsageError,
-)
+from compatkit.errors import FormatError, NotFound, PolicyBroken, PolicyUndecided, UsageError
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, is_kept, key_of
 from compatkit.evaluation.matrix import measure
@@ -41,15 +34,15 @@ from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
 CANDIDATE = "candidate"
-"""Placeholder for a version, in tables and in the evidence of a candidate."""
-SHOWN = 4
-"""Most pairs listed in a message."""
-SLACK = 1e-9
-"""Tolerance for rounding of shares of up to 2^31 images: exactly the bound minus the tolerance passes."""
+"""Placeholder for the version of a candidate, in tables and evidence."""
+MAX_LISTED = 4
+"""Limit of pairs listed in a message."""
+ROUNDING = 1e-9
+"""Rounding error of shares of up to 2^31 images; an accuracy of exactly the bound minus the tolerance passes."""
 
 
 def conditions_of(policy: Policy) -> Conditions:
-    """Return the conditions that a policy measures under."""
+    """Return the conditions of a policy's measurements."""
     return Conditions(policy.bn_policy, policy.batch_size, policy.seed)
 
 
@@ -63,13 +56,13 @@ class Decider:
 
     Attributes:
         store: Registry of the partners.
-        candidate: The part.
+        candidate: Part to be released.
         data: Available images.
         kin: Unreleased parts by manifest digest, such as a new head's own extractor.
         version: Requested version number.
-        progress: Called with done, total and what is being done.
+        progress: Called with done, total and a description.
         recalls: Whether to use evidence, as for copied versions.
-        measures: Whether to measure what is missing.
+        measures: Whether to measure what evidence does not decide.
     """
 
     store: Store
@@ -81,7 +74,7 @@ class Decider:
     recalls: bool = attrs.field(default=False, kw_only=True)
     measures: bool = attrs.field(default=True, kw_only=True)
     _cells: dict[tuple[str, str], Cell] = attrs.field(init=False, factory=dict)
-    _kept: Cells = attrs.field(init=False, factory=Cells)
+    _stored: Cells = attrs.field(init=False, factory=Cells)
     _parts: PartLoader = attrs.field(
         init=False, default=attrs.Factory(lambda self: PartLoader(self.store, self.recalls), takes_self=True)
     )
@@ -92,7 +85,7 @@ class Decider:
         Raises:
             PolicyBroken: A partner fails; carries the outcome.
             PolicyDataMissing: The policy's images are not available.
-            UsageError: The policy's metric is not supported by this compatkit.
+            UsageError: This compatkit does not support the policy's metric.
         """
         outcome = self.answer(question)
         if not outcome.passed:
@@ -108,31 +101,32 @@ class Decider:
         return self._numbered(outcome)
 
     def _numbered(self, outcome: PolicyOutcome) -> PolicyOutcome:
-        """Add the version numbers open to the candidate."""
+        """Add the version numbers that the candidate may take."""
         question, policy = outcome.question, outcome.question.policy
-        place = question.name, self.candidate.manifest
-        wide = policy is not None and policy.across_major
-        offered = None if wide and not outcome.passed else str(self.store.least_version(*place, major=True))
+        name, manifest = question.name, self.candidate.manifest
+        across_major = policy is not None and policy.across_major
+        if outcome.passed or not across_major:
+            outcome = attrs.evolve(outcome, offered=str(self.store.least_version(name, manifest, major=True)))
         if not outcome.passed:
-            return attrs.evolve(outcome, offered=offered)
-        least = self.version or str(self.store.least_version(*place, measured=question.is_open))
-        return attrs.evolve(outcome, allowed=least, offered=offered)
+            return outcome
+        least = self.version or str(self.store.least_version(name, manifest, measured=question.is_open))
+        return attrs.evolve(outcome, allowed=least)
 
     def _measured(self, question: Question, policy: Policy, wanted: Images) -> PolicyOutcome:
         if (policy.metric, policy.metric_version) != (METRIC, METRIC_VERSION):
             raise UsageError(
                 f"{question.name}: the policy uses the metric {policy.metric} {policy.metric_version}, but this "
-                f"compatkit measures {METRIC} {METRIC_VERSION}, which gives other figures. Set the policy again, or "
-                "publish with a compatkit that measures the policy's metric.",
+                f"compatkit measures {METRIC} {METRIC_VERSION}. Set the policy again, or publish with a compatkit that "
+                "measures the policy's metric.",
                 subject=policy,
             )
         pairs = [self._pair(item) for item in question.partners]
-        why = [wiring_obstacle(_report(extractor, head)) for _, extractor, head, _ in pairs]
-        if any(why):  # no measurement if the contracts do not fit
-            others = "not measured: the others do not fit"
+        obstacles = [wiring_obstacle(_report(extractor, head)) for _, extractor, head, _ in pairs]
+        if any(obstacles):
+            unmeasured = "not measured: the others do not fit"
             answers = [
-                Answer(partner, left.reference, head.reference, reason=item or others)
-                for (partner, left, head, _), item in zip(pairs, why, strict=True)
+                Answer(partner, left.reference, head.reference, reason=obstacle or unmeasured)
+                for (partner, left, head, _), obstacle in zip(pairs, obstacles, strict=True)
             ]
             return PolicyOutcome(question, tuple(answers), self._matrix(pairs, policy))
         self._provide(pairs, policy, wanted)
@@ -140,10 +134,10 @@ class Decider:
         return PolicyOutcome(question, tuple(answers), self._matrix(pairs, policy))
 
     def _provide(self, pairs: Sequence[Pair], policy: Policy, wanted: Images) -> None:
-        """Provide figures of all pairs and their bounds.
+        """Recall or measure the cells of all pairs and their bounds.
 
         Raises:
-            PolicyUndecided: Figures are missing, and measuring is not allowed.
+            PolicyUndecided: Cells are missing, and ``measures`` is False.
         """
         if self.recalls:
             digest = wanted.digest if policy.cap is None else self._images(policy, wanted).digest
@@ -152,19 +146,19 @@ class Decider:
                     self._recall(own, head, policy, digest, highest=True)
                 if own is None or own.function != extractor.function:
                     self._recall(extractor, head, policy, digest, highest=False)
-        lacking = [
+        missing = [
             (left, head)
             for _, extractor, head, own in pairs
             for left in (own, extractor)
             if left is not None and (left.function, head.function) not in self._cells
         ]
-        if lacking and not self.measures:
-            raise PolicyUndecided(self._undecided(policy, lacking), subject=policy)
-        if lacking:
-            self._measure(lacking, self._images(policy, wanted), policy)
+        if missing and not self.measures:
+            raise PolicyUndecided(self._undecided(policy, missing), subject=policy)
+        if missing:
+            self._measure(missing, self._images(policy, wanted), policy)
 
     def _images(self, policy: Policy, wanted: Images) -> Split:
-        """Return the policy's images, or the sample of them."""
+        """Return the policy's images, or a sample if the policy has a cap."""
         split = policy_images(wanted, self.data)
         if policy.cap is not None and policy.cap < len(split):
             split = split.subset(policy.cap, policy.seed)
@@ -178,7 +172,7 @@ class Decider:
         return str(partner.reference), self.candidate, other, own
 
     def _by_digest(self, digest: str) -> Component | None:
-        """Return a component from its digest, under one of its names here; None if it has none."""
+        """Return the component of a manifest digest; None if it has no name in this registry."""
         known = self.kin.get(digest) or self._parts.of_digest(digest)
         if known is not None:
             return known
@@ -190,11 +184,11 @@ class Decider:
             return None
 
     def _measure(self, pairs: Iterable[tuple[Component, Component]], split: Split, policy: Policy) -> None:
-        """Measure pairs, each extractor once over the images, and record the figures."""
-        wanted: dict[str, tuple[Component, dict[str, Component]]] = {}
+        """Measure pairs, each extractor once over the images, and record the results."""
+        rows: dict[str, tuple[Component, dict[str, Component]]] = {}
         for left, head in pairs:
-            wanted.setdefault(left.function, (left, {}))[1].setdefault(head.function, head)
-        for left, columns in wanted.values():
+            rows.setdefault(left.function, (left, {}))[1].setdefault(head.function, head)
+        for left, columns in rows.values():
             heads, tests = list(columns.values()), {left.reference: split}
             cells = measure([left], heads, tests, conditions_of(policy), progress=self.progress)
             keep(self.store, [left, *heads], cells)
@@ -205,40 +199,37 @@ class Decider:
     def _recall(
         self, extractor: Component, head: Component, policy: Policy, digest: str, *, highest: bool
     ) -> None:
-        """Use the recorded figure that counts for a pair, if there is one under exactly the policy's conditions."""
+        """Take the lowest or highest recorded result of a pair under the policy's conditions, if there is one."""
         if (extractor.function, head.function) in self._cells:
             return
         cells: list[Cell] = []
         for result in self.store.evidence.results([extractor.function], [head.function]):
             try:
-                if self._answers(result, extractor, head, policy, digest):
-                    cells.append(self._kept.of(result, extractor.reference, head.reference))
+                if self._applies(result, extractor, head, policy, digest):
+                    cells.append(self._stored.of(result, extractor.reference, head.reference))
             except FormatError:
-                continue  # a damaged figure does not count
+                continue  # a damaged result does not count
         cells = [cell for cell in cells if cell.restricted is not None]
         if cells:
             ordered = sorted(cells, key=lambda cell: cell.restricted.accuracy if cell.restricted else 0.0)
             self._cells[extractor.function, head.function] = ordered[-1 if highest else 0]
 
-    def _answers(
+    def _applies(
         self, result: StoredResult, extractor: Component, head: Component, policy: Policy, digest: str
     ) -> bool:
-        settings = self._kept.settings(result)
+        settings = self._stored.settings(result)
         images = ImageFacts(settings["data"], digest, settings["images"])
         normalized = is_normalized(extractor.manifest, head.manifest)
         key = key_of(conditions_of(policy).settings(images, normalized=normalized, bound=""))
-        return is_kept(key, result.conditions) and (
-            (policy.metric, policy.metric_version) == (METRIC, METRIC_VERSION)
-        )
+        return is_kept(key, result.conditions)
 
-    def _undecided(self, policy: Policy, lacking: Sequence[tuple[Component, Component]]) -> str:
-        pairs = list(dict.fromkeys(f"{left.reference} with {head.reference}" for left, head in lacking))
-        more = f" and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
+    def _undecided(self, policy: Policy, missing: Sequence[tuple[Component, Component]]) -> str:
+        pairs = list(dict.fromkeys(f"{left.reference} with {head.reference}" for left, head in missing))
+        more = f" and {len(pairs) - MAX_LISTED} more" if len(pairs) > MAX_LISTED else ""
         return (
-            f"{self.candidate.name}: there is no result of {'; '.join(pairs[:SHOWN])}{more} under the conditions of "
-            f"the policy {policy}. Measure it on arrival (measure=True, on the command line --measure), copy its "
-            "evidence from where it was measured, or accept it as it is (unmeasured=True, --unmeasured), which the log "
-            "of the policy records."
+            f"{self.candidate.name}: no result of {'; '.join(pairs[:MAX_LISTED])}{more} under the conditions of the "
+            f"policy {policy}. Measure it on arrival (measure=True, --measure), copy its evidence too, or accept it "
+            "unmeasured (unmeasured=True, --unmeasured), which the policy's log records."
         )
 
     def _judged(
@@ -246,18 +237,18 @@ class Decider:
     ) -> Answer:
         answer = Answer(partner, extractor.reference, head.reference)
         if own is None:
-            why = "the head names no extractor that it was trained with, or that is not in this registry: no bound"
-            return attrs.evolve(answer, reason=why)
+            reason = "no bound: the head names no own extractor, or one that is not in this registry"
+            return attrs.evolve(answer, reason=reason)
         cell, limit = self._cells[extractor.function, head.function], self._cells[own.function, head.function]
         accuracy, bound = cell.restricted, limit.restricted
         if accuracy is None or bound is None:
             return attrs.evolve(answer, reason=cell.reason or limit.reason)
         least = bound.accuracy - tolerance
-        passed = accuracy.accuracy >= least - SLACK
+        passed = accuracy.accuracy >= least - ROUNDING
         return attrs.evolve(answer, accuracy=accuracy, bound=bound, least=max(least, 0.0), passed=passed)
 
     def _matrix(self, pairs: Sequence[Pair], policy: Policy) -> Matrix:
-        """Return the pairs as a matrix: extractors that give bounds first, the candidate last."""
+        """Return the pairs as a matrix, with extractors of bounds in the first rows, the candidate in the last."""
         rows: dict[str, Component] = {}
         for _, extractor, _, own in pairs:
             for component in (own, extractor):
@@ -278,60 +269,58 @@ class Decider:
             "seed": policy.seed,
             "precision": "float32",
         }
-        left, right = (
-            tuple(component.described() for component in side.values()) for side in (rows, columns)
-        )
-        return Matrix(left, right, tuple(cells), settings)
+        extractors = tuple(component.described() for component in rows.values())
+        heads = tuple(component.described() for component in columns.values())
+        return Matrix(extractors, heads, tuple(cells), settings)
 
 
 def deciding(*, measure: bool = False, data: PolicyData = (), progress: Progress | None = None) -> Deciding:
     """Return the decider for versions that are imported, pulled or pushed into a registry.
 
     Args:
-        measure: Measure what evidence does not decide; otherwise refuse it.
+        measure: Whether to measure what evidence does not decide; such versions are refused otherwise.
         data: Available images.
-        progress: Called with done, total and what is being done during measurements.
+        progress: Called with done, total and a description during measurements.
     """
 
-    def make(store: Store) -> Decide:
+    def decider_of(store: Store) -> Decide:
         def decide(question: Question) -> None:
             """Decide the policy for a version whose bytes have arrived.
 
             Raises:
                 PolicyBroken: A partner fails; carries the outcome.
-                PolicyUndecided: Figures are missing, and measuring is not allowed.
+                PolicyUndecided: Results are missing, and ``measure`` is False.
                 PolicyDataMissing: The policy's images are needed but not available.
             """
-            place = Reference(question.name, digest=question.candidate)
-            candidate = PartLoader(store, admitted=True).component(place, f"{question.name}@{CANDIDATE}")
-            outcome = Decider(
-                store, candidate, data, progress=progress, recalls=True, measures=measure
-            ).answer(question)
+            reference = Reference(question.name, digest=question.candidate)
+            candidate = PartLoader(store, admitted=True).component(reference, f"{question.name}@{CANDIDATE}")
+            decider = Decider(store, candidate, data, progress=progress, recalls=True, measures=measure)
+            outcome = decider.answer(question)
             if not outcome.passed:
                 remedy = (
-                    "A copy keeps its number: have it published as the next MAJOR version at its origin, or allow the "
-                    f"break here with `compatkit policy set {question.name} --mode none` first"
+                    "A copy has a fixed number: publish it as the next MAJOR version at its origin, or first allow the "
+                    f"break here with `compatkit policy set {question.name} --mode none`"
                 )
                 raise PolicyBroken(refusal(outcome, remedy), subject=outcome)
 
         return decide
 
-    return make
+    return decider_of
 
 
 def narrowed(
     store: Store, question: Question, candidate: Component, against: Iterable[Reference]
 ) -> Question:
-    """Return the question restricted to the named partners.
+    """Return the question with the given partners instead of those of the policy.
 
     Args:
         store: Registry of the partners.
-        question: What the policy asks.
-        candidate: The part.
-        against: Partners, instead of those that the policy finds.
+        question: Requirement of the policy.
+        candidate: Part to be released.
+        against: Partners to measure with.
 
     Raises:
-        UsageError: No policy defines the measurement, or a partner has the candidate's own kind.
+        UsageError: No policy defines the measurement, or a partner has the wrong kind.
     """
     policy = question.policy
     wanted = {"extractor": "head", "head": "extractor"}.get(candidate.kind)
@@ -345,7 +334,7 @@ def narrowed(
         manifest = store.manifest(reference)
         if manifest.kind != wanted:
             raise UsageError(
-                f"{reference} is of kind {manifest.kind}; a candidate of kind {candidate.kind} needs {wanted}s."
+                f"{reference} is of kind {manifest.kind}; expected kind {wanted}, to pair with {candidate.kind}s."
             )
         head = manifest if wanted == "head" else candidate.manifest
         own = next(trained_with(head), None)
@@ -359,5 +348,5 @@ def _report(extractor: Component, head: Component) -> Report:
 
 def _unmeasured(extractor: Component, head: Component) -> Cell:
     report = _report(extractor, head)
-    reason = wiring_obstacle(report) or "not asked for"
+    reason = wiring_obstacle(report) or "not requested"
     return Cell(extractor.reference, head.reference, report.wiring, report.promise, "none", reason=reason)

@@ -1,4 +1,4 @@
-"""Extend a head to more classes: old rows and names are kept, new rows are initialized like the head's own.
+"""Extend a head to more classes: old rows and names are unchanged, new rows are initialized like those of a new head.
 
 Source: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
 Sec. 5.2: "we first extend the classification layer of the DCC head to handle 10 classes".
@@ -26,8 +26,8 @@ SELF_SUPERVISED = frozenset(
     f"regularizers.{name}" for name in ("colorization", "contrastive", "jigsaw", "rotation_prediction")
 )
 """Regularizers whose auxiliary heads classify transformations of an image, not its content."""
-SHOWN = 4
-"""Most outputs named in a message."""
+MAX_LISTED = 4
+"""Limit of outputs listed in a message."""
 
 
 @attrs.frozen(eq=False)
@@ -36,7 +36,7 @@ class Extended:
 
     Attributes:
         manifest: Manifest without a probe; its payload is still that of the original head.
-        state: Its tensors.
+        state: Tensors of the extended head.
     """
 
     manifest: Manifest
@@ -46,25 +46,25 @@ class Extended:
 def extend(part: Component, classes: Sequence[str], *, seed: int = 0, about: About | None = None) -> Extended:
     """Return a head with additional classes after its own.
 
-    All old tensors are kept bitwise, including the rows and biases of the old classes in the class layer. New rows are
-    those with which the same network for that many classes would start, from ``seed``.
+    All old tensors are bitwise unchanged, including the rows and biases of the old classes in the class layer. The new
+    rows are those of a new head for all classes, initialized from ``seed``.
 
     Args:
-        part: The head.
+        part: Head to extend.
         classes: Names of the new classes, in the order of the new outputs.
         seed: Seed of the new rows.
         about: Title, description, tags, license and source.
 
     Raises:
-        UsageError: The component is not a head with named classes, or belongs to a self-supervised regularizer; no
-            class is given, one is no text or exists already under this or another name; the class layer is not a single
-            linear layer or 1x1 convolution; or the seed is no whole number.
+        UsageError: The component is not a head with named classes, or belongs to a self-supervised regularizer;
+            ``classes`` is empty, or one of them is not a string or exists under this or another name; the class layer
+            is not a single linear layer or 1x1 convolution; or the seed is not an integer.
         UnknownName: The blueprint's builder or model is unknown here.
     """
     old = part.manifest
     if old.kind not in HEADS:
         raise UsageError(
-            f"Expected a head or a shared head; {part.reference} is of kind {old.kind}, which has no classes.",
+            f"Expected a head or an auxiliary head; {part.reference} is of kind {old.kind}, which has no classes.",
             subject=part.reference,
         )
     _check_classes(part)
@@ -74,7 +74,7 @@ def extend(part: Component, classes: Sequence[str], *, seed: int = 0, about: Abo
     labels = _labels(part.reference, old.contract.data.labels, classes)
     name, count = _class_layer(part), len(labels) - len(classes)
     blueprint = with_classes(old.blueprint, len(labels))
-    state = _rows_added(part, build(blueprint, seed=seed).state_dict(), name, count)
+    state = _extended_state(part, build(blueprint, seed=seed).state_dict(), name, count)
     title = f"{old.about.title or part.reference}, extended by {', '.join(classes)}"
     manifest = attrs.evolve(
         old,
@@ -95,7 +95,7 @@ def new_classes(classes: Any) -> list[str]:
     """Return the names of new classes.
 
     Raises:
-        UsageError: There are none, or they are no texts; ``subject`` is the wrong value.
+        UsageError: ``classes`` is empty, or has an item that is not a string; ``subject`` is the wrong value.
     """
     several = isinstance(classes, Collection) and not isinstance(classes, str | bytes | Mapping)
     names: list[Any] = list(classes) if several else []
@@ -122,11 +122,11 @@ def _check_classes(part: Component) -> None:
     }
     regularizer = regularizers.get(str(training.get("plugin")), "")
     if regularizer in SELF_SUPERVISED:
-        listed = ", ".join(item.name for item in (part.manifest.contract.data.labels or ())[:SHOWN])
+        listed = ", ".join(item.name for item in (part.manifest.contract.data.labels or ())[:MAX_LISTED])
         raise UsageError(
-            f"{part.reference} was made by {regularizer.removeprefix('regularizers.')}; its outputs "
-            f"({listed or 'without names'}) are not classes of images, so none can be added. Name a head with classes, "
-            "such as the shared head of dcc.",
+            f"{part.reference} was trained by {regularizer.removeprefix('regularizers.')}; its outputs "
+            f"({listed or 'without names'}) are not classes of images. Name a head with classes, such as the auxiliary "
+            "head of dcc.",
             subject=part.reference,
         )
 
@@ -135,18 +135,18 @@ def _labels(owner: str, known: Sequence[Label] | None, classes: Sequence[str]) -
     """Return the old labels followed by the new ones; no two may match."""
     if not known:
         raise UsageError(
-            f"The outputs of {owner} have no names, so it is unknown which classes are new. Publish the head "
-            "with class names first.",
+            f"The outputs of {owner} have no class names, so new classes are unknown. Publish the head with class "
+            "names first.",
             subject=owner,
         )
     labels = list(known)
     for name in classes:
-        twice = common([label(name)], labels)
-        if twice:
-            place = twice[0][1]
+        matches = common([label(name)], labels)
+        if matches:
+            output = matches[0][1]
             raise UsageError(
-                f"{name!r} cannot be added to {owner}: output {place} has this class already, as "
-                f"{labels[place].name!r}. Leave it out, or name another class.",
+                f"{name!r} cannot be added to {owner}: output {output} has this class already, as "
+                f"{labels[output].name!r}.",
                 subject=name,
             )
         labels.append(label(name))
@@ -154,7 +154,7 @@ def _labels(owner: str, known: Sequence[Label] | None, classes: Sequence[str]) -
 
 
 def _class_layer(part: Component) -> str:
-    """Return the path of the layer whose rows are the classes.
+    """Return the path of the class layer.
 
     Raises:
         UsageError: There is none, there are several, or it is not a linear layer or 1x1 convolution.
@@ -162,9 +162,7 @@ def _class_layer(part: Component) -> str:
     modules = {path: module for path, module in part.module.named_modules() if path}
     layers = [path for path in class_layers(part.manifest.blueprint) if path in modules]
     outputs = len(part.manifest.contract.data.labels or ())
-    actual = (
-        ", ".join(f"{path} ({_shown(modules[path])})" for path in layers) or "none that its network names"
-    )
+    actual = ", ".join(f"{path} ({_described(modules[path])})" for path in layers) or "none known"
     if len(layers) == 1 and _is_classifier(modules[layers[0]], outputs):
         return layers[0]
     blueprint = part.manifest.blueprint
@@ -187,18 +185,19 @@ def _is_classifier(layer: nn.Module, outputs: int) -> bool:
     )
 
 
-def _shown(layer: nn.Module) -> str:
-    return (
-        f"{type(layer).__name__} of {sum(parameter.numel() for parameter in layer.parameters()):,} parameters"
-    )
+def _described(layer: nn.Module) -> str:
+    parameters = sum(parameter.numel() for parameter in layer.parameters())
+    return f"{type(layer).__name__} of {parameters:,} parameters"
 
 
-def _rows_added(part: Component, drawn: Mapping[str, Tensor], name: str, count: int) -> dict[str, Tensor]:
+def _extended_state(
+    part: Component, initial: Mapping[str, Tensor], name: str, count: int
+) -> dict[str, Tensor]:
     """Return the tensors of the extended head.
 
     Args:
-        part: The old head.
-        drawn: Tensors of a new head for all classes.
+        part: Old head.
+        initial: Tensors of a new head for all classes.
         name: Path of the class layer.
         count: Number of old classes.
 
@@ -208,17 +207,16 @@ def _rows_added(part: Component, drawn: Mapping[str, Tensor], name: str, count: 
     old = part.module.state_dict()
     state = {}
     for key, value in old.items():
-        fresh = drawn.get(key)
+        new = initial.get(key)
         rows = key.rpartition(".")[0] == name and value.shape[:1] == (count,)
-        if fresh is None or fresh.shape[rows:] != value.shape[rows:] or fresh.dtype != value.dtype:
-            shape = "none" if fresh is None else tuple(fresh.shape)
+        if new is None or new.shape[rows:] != value.shape[rows:] or new.dtype != value.dtype:
+            shape = "none" if new is None else tuple(new.shape)
             raise UsageError(
-                f"{part.reference} cannot be extended: with more classes its network has another tensor {key!r} "
-                f"outside the class layer, {shape} in place of {tuple(value.shape)}. Train a head for all classes "
-                "instead.",
+                f"{part.reference} cannot be extended: more classes also change the tensor {key!r} outside the class "
+                f"layer, from {tuple(value.shape)} to {shape}. Train a head for all classes instead.",
                 subject=part.reference,
             )
-        state[key] = torch.cat([value, fresh[count:]]) if rows else value.clone()
+        state[key] = torch.cat([value, new[count:]]) if rows else value.clone()
     return state
 
 

@@ -90,7 +90,7 @@ def test_what_cannot_be_extended_is_said(
 def test_a_head_of_rotations_and_a_name_of_another_kind_are_refused(run: Run, place: Path) -> None:
     words = ("--registry", "parts", "extend")
     found = run(*words, "fleet/shared.rotation", "--classes", "a", "--publish", "fleet/x.head")
-    assert found.code == 2 and "was made by rotation_prediction" in found.err
+    assert found.code == 2 and "was trained by rotation_prediction" in found.err
     found = run(*words, "fleet/shared.dcc", "--classes", "frog", "--publish", "fleet/shared.dcc")
     told = " ".join(found.err.split())
     assert (

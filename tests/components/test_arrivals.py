@@ -126,10 +126,10 @@ def test_what_is_missing_is_measured_where_that_is_asked_for(here: ck.Registry, 
 def test_what_breaks_is_refused_on_figures_and_on_measuring(here: ck.Registry, there: ck.Registry) -> None:
     succeed(there, spoilt)
     measuring = deciding.deciding(measure=True, data=[SPLIT])
-    with pytest.raises(PolicyBroken, match="A copy keeps its number") as refused:
+    with pytest.raises(PolicyBroken, match="A copy has a fixed number") as refused:
         here.care.import_from(there.store, deciding=measuring)
     assert refused.value.subject.matrix is not None and not has(here)
-    with pytest.raises(PolicyBroken, match="A copy keeps its number"):
+    with pytest.raises(PolicyBroken, match="A copy has a fixed number"):
         here.care.import_from(there.store, unmeasured=True)  # the figures are here now
     here.policies.set(EXTRACTOR, "none")
     here.care.import_from(there.store)

@@ -91,7 +91,7 @@ def test_what_is_no_head_of_one_class_layer_is_refused(kept: ck.Registry) -> Non
     with pytest.raises(UsageError, match=r"is of kind extractor, which has no classes"):
         kept.extend("fleet/desk.extractor", ["frog"], "x/x.head")
     part = load(kept.store, kept.store.resolve("fleet/shared.dcc"))
-    with pytest.raises(UsageError, match="have no names"):
+    with pytest.raises(UsageError, match="have no class names"):
         extend(attrs.evolve(part, manifest=_without_labels(part.manifest)), ["frog"])
     part.module.classifier = nn.Sequential(nn.Linear(1280, 8), nn.Linear(8, 3))
     with pytest.raises(UsageError, match=r"one linear layer .* got classifier \(Sequential of 10,275 param"):
@@ -101,7 +101,7 @@ def test_what_is_no_head_of_one_class_layer_is_refused(kept: ck.Registry) -> Non
 def test_heads_that_tell_no_classes_apart_are_refused(kept: ck.Registry) -> None:
     with pytest.raises(
         UsageError,
-        match=r"fleet/shared\.rotation@1\.0\.0 was made by rotation_prediction; its outputs \(0 degrees, 90 deg",
+        match=r"fleet/shared\.rotation@1\.0\.0 was trained by rotation_prediction; its outputs \(0 degrees, 90 deg",
     ):
         kept.extend("fleet/shared.rotation", ["frog"], "x/x.head")
     assert not kept.search(pattern="x/*")

@@ -1,8 +1,8 @@
 """Unsupervised domain adaptation: adapt an extractor to unlabeled images with the loss of a frozen auxiliary head.
 
 Source: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
-Sec. 5.1: the extractor is tuned for 1,000 steps by the loss of the frozen rotation head, then combined with the
-source's own head, using batch statistics.
+Sec. 5.1: the extractor is fine-tuned for 1,000 steps on the loss of the frozen rotation head, then combined with the
+source's own head under batch statistics.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from compatkit.contracts.report import Report
 
 TASK = "target"
-"""Name of the run's only task; random numbers depend on it, so they are independent of published names."""
-OUTSIDE_SETTINGS = ("weight", "start", "stop", "before", "after")
-"""Settings of a regularizer in a run's manifest besides its own; an adaptation has one regularizer at weight 1."""
+"""Name of the run's only task. Random numbers depend on it, so published names do not change them."""
+TRAINER_SETTINGS = ("weight", "start", "stop", "before", "after")
+"""Settings in a run's manifest that the trainer adds to those of a regularizer; adaptation uses weight 1 throughout."""
 ARMS = (("source", "running"), ("source", "batch"), ("adapted", "batch"))
-"""What is measured: the extractor, and the batch-norm policy."""
+"""Measured combinations of extractor and batch-norm policy."""
 
 
 def paper(**settings: Any) -> Trainer:
@@ -60,10 +60,11 @@ class Adapted(Shown):
     """An adapted extractor with its accuracy.
 
     Attributes:
-        fit: The run, which trained only the extractor; see ``Registry.publish``.
-        head: The unchanged source head.
-        cells: On labeled test images: source extractor with stored statistics, source with batch statistics, adapted
-            with batch statistics, each with the head; empty without test images.
+        fit: Run, which trained only the extractor; see ``Registry.publish``.
+        source: Extractor before adaptation.
+        head: Unchanged head of the source.
+        cells: Results on labeled test images by arm: source extractor with stored statistics, source with batch
+            statistics, adapted with batch statistics, each with the head; empty without test images.
     """
 
     fit: Fit
@@ -80,18 +81,19 @@ class Adapted(Shown):
     def accuracy(self) -> dict[str, float | None]:
         """Accuracy by arm, such as ``"adapted, batch"``; None if it could not be measured."""
         return {
-            f"{who}, {policy}": None if cell.restricted is None else cell.restricted.accuracy
-            for (who, policy), cell in self.cells.items()
+            f"{extractor}, {policy}": None if cell.restricted is None else cell.restricted.accuracy
+            for (extractor, policy), cell in self.cells.items()
         }
 
     def __str__(self) -> str:
-        rows = [("arm", "accuracy")] + [
-            (arm, "not measured" if share is None else f"{share:.3f}") for arm, share in self.accuracy.items()
-        ]
-        first = f"{self.source.reference} adapted, for {self.head.reference}"
-        return "\n".join(
-            [first, *(aligned(rows) if self.accuracy else ["not measured: no test images were given"])]
-        )
+        lines = ["not measured: no test images"]
+        if self.accuracy:
+            rows = [
+                (arm, "not measured" if share is None else f"{share:.3f}")
+                for arm, share in self.accuracy.items()
+            ]
+            lines = aligned([("arm", "accuracy"), *rows])
+        return "\n".join([f"{self.source.reference} adapted, for {self.head.reference}", *lines])
 
 
 def adapt(
@@ -106,9 +108,9 @@ def adapt(
     """Train the extractor of a task without labels against a frozen head, and measure it.
 
     Args:
-        task: Starts from a source's extractor and head, with ``supervised=False``.
-        auxiliary: The auxiliary head.
-        method: The regularizer that the head belongs to.
+        task: Task that starts from the source's extractor and head, with ``supervised=False``.
+        auxiliary: Frozen auxiliary head.
+        method: Regularizer of the auxiliary head.
         trainer: Training settings.
         statistics: Batch-norm statistics inside the auxiliary head; see ``Trainer.fit``.
         test: Labeled images; read only after training.
@@ -118,14 +120,14 @@ def adapt(
     before = {} if test is None else _measured(ARMS[:2], source, head, test)
     frozen = {auxiliary.name: auxiliary}
     fit = trainer.fit([task], [method], frozen=frozen, frozen_statistics=statistics, factories=factories)
-    moved = attrs.evolve(
+    adapted = attrs.evolve(
         source,
         reference="adapted",
         resolved=Reference("adapted"),
         function="",
         module=fit.tasks[TASK].extractor,
     )
-    after = {} if test is None else _measured(ARMS[2:], moved, head, test)
+    after = {} if test is None else _measured(ARMS[2:], adapted, head, test)
     return Adapted(fit, source, head, before | after)
 
 
@@ -147,19 +149,19 @@ def check_source(report: Report) -> None:
     if report.promise not in ("shared-head", "one-network"):
         warnings.warn(
             f"{report.head} and {report.extractor} were not trained against a shared auxiliary head (promise: "
-            f"{report.promise}). Adaptation preserves features that the auxiliary head knows, which this head may not "
-            "know.",
+            f"{report.promise}). Adaptation preserves only features that the auxiliary head uses; this head may use "
+            "others.",
             stacklevel=3,
         )
 
 
 def check_anchor(extractor: Component, auxiliary: AuxiliaryHead, owner: str) -> None:
-    """Raise for an auxiliary head that was not trained on this extractor's features: its loss is meaningless.
+    """Raise for an auxiliary head that was not trained on this extractor's features: its loss would be meaningless.
 
     Args:
-        extractor: The extractor to adapt.
-        auxiliary: The frozen auxiliary head.
-        owner: Its reference, for the message.
+        extractor: Extractor to adapt.
+        auxiliary: Frozen auxiliary head.
+        owner: Reference of the auxiliary head, for the message.
 
     Raises:
         UsageError: The extractor's contract does not name the head.
@@ -173,9 +175,8 @@ def check_anchor(extractor: Component, auxiliary: AuxiliaryHead, owner: str) -> 
         or "none"
     )
     raise UsageError(
-        f"{extractor.reference} was not trained against the shared head {owner} ({auxiliary.digest[:24]}...): its "
-        f"contract names {listed}. Adaptation needs the head that the extractor was trained with; take it from the "
-        "same run.",
+        f"{extractor.reference} was not trained against the auxiliary head {owner} ({auxiliary.digest[:24]}...): its "
+        f"contract names {listed}. Use the auxiliary head of the extractor's own run.",
         subject=owner,
     )
 
@@ -185,11 +186,11 @@ def method_of(manifest: Manifest, owner: str, requested: str | Use | None) -> Us
 
     Args:
         manifest: Manifest of the head.
-        owner: Its reference.
-        requested: The regularizer, if the caller names it.
+        owner: Reference of the head.
+        requested: Regularizer named by the caller; None for that of the manifest.
 
     Raises:
-        UsageError: The manifest does not name it.
+        UsageError: The manifest does not name the regularizer.
         PluginError: The regularizer is not usable.
     """
     if requested is not None:
@@ -198,12 +199,12 @@ def method_of(manifest: Manifest, owner: str, requested: str | Use | None) -> Us
     for plugin in plugins:
         if plugin.get("as") == instance:
             settings = {
-                key: value for key, value in plugin["settings"].items() if key not in OUTSIDE_SETTINGS
+                key: value for key, value in plugin["settings"].items() if key not in TRAINER_SETTINGS
             }
             return Use(current(plugin["name"]).removeprefix("regularizers."), settings=settings)
     listed = ", ".join(str(plugin.get("as")) for plugin in plugins) or "none"
     raise UsageError(
-        f"The manifest of {owner} does not say which regularizer trained it (its run had: {listed}). Name it: "
-        "method='rotation_prediction', on the command line --method rotation_prediction.",
+        f"The manifest of {owner} does not name the regularizer that trained it (its run had: {listed}). Pass method, "
+        "such as 'rotation_prediction' (--method on the command line).",
         subject=owner,
     )

@@ -13,7 +13,7 @@ from adapted import BACKBONE, copied, publish_source, shuffled, source, target
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.components.domains import Adapted, paper
+from compatkit.components.domain_adaptation import Adapted, paper
 from compatkit.data.split import NO_CLASSES
 from compatkit.errors import DataError, IncompatibleError, TrainingError, UsageError
 from compatkit.training.loop import Loop
@@ -249,9 +249,9 @@ def test_every_self_supervised_head_will_do(registry: ck.Registry, name: str) ->
 def test_a_head_of_another_run_is_refused(registry: ck.Registry) -> None:
     other = quick(steps=1, seed=5).fit([source("other", seed=3)], ["rotation_prediction"])
     registry.publish(other, prefix="e")
-    with pytest.raises(UsageError, match=r"was not trained against the shared head e/shared.rotation@1.0.0"):
+    with pytest.raises(UsageError, match=r"was not trained against the auxiliary head e/shared.rotation@1.0.0"):
         registry.adapt(*NAMES[:2], "e/shared.rotation", target(), trainer=fast())
-    with pytest.warns(UserWarning, match="which this head may not know"):
+    with pytest.warns(UserWarning, match="this head may use others"):
         registry.adapt(NAMES[0], "e/other.head", NAMES[2], target(), trainer=fast(steps=1))
 
 
@@ -278,7 +278,7 @@ def test_a_head_that_does_not_name_its_method_needs_one(registry: ck.Registry) -
     training = {key: value for key, value in manifest.training.items() if key != "plugin"}
     old = registry.store.publish("old/shared.rotation", attrs.evolve(manifest, training=training))
     with pytest.raises(
-        UsageError, match=r"does not say which regularizer trained it .its run had: rotation_pred"
+        UsageError, match=r"does not name the regularizer that trained it .its run had: rotation_pred"
     ):
         registry.adapt(*NAMES[:2], str(old), target(), trainer=fast())
     use = ck.use("rotation_prediction", half_turn="flip")
