@@ -14,7 +14,7 @@ from compatkit.cli.releases import AboutOptions, SigningOptions, sign_published,
 from compatkit.cli.roots import SignatureOptions, check_target, open_registry
 
 if TYPE_CHECKING:
-    from compatkit.components.domain_adaptation import Adapted
+    from compatkit.components.domains import Adapted
 
 
 class TrainerOptions(Options):
@@ -55,7 +55,7 @@ def adapt_command(options: AdaptOptions) -> int | None:
 
     The loss is that of the frozen self-supervised shared head (--aux) that both were trained with.
     """
-    from compatkit.components.domain_adaptation import paper
+    from compatkit.components.domains import paper
 
     options.check_publishes()
     if options.publish is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from compatkit.components.bridges.ladder import Bridge
-    from compatkit.components.domain_adaptation import Adapted
+    from compatkit.components.domains import Adapted
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.conditions import Progress
     from compatkit.evaluation.recombination import Recombination
@@ -223,7 +223,7 @@ class Combining:
             head: Reference of the source's head, which stays unchanged.
             auxiliary: Reference of a self-supervised auxiliary head that the extractor was trained with.
             data: Images of the target domain; labels are ignored.
-            trainer: None for the paper's settings: ``compatkit.components.domain_adaptation.paper()``.
+            trainer: None for the paper's settings: ``compatkit.components.domains.paper()``.
             method: Regularizer of the auxiliary head; None for that of its manifest.
             frozen_statistics: Batch-norm statistics inside the auxiliary head: ``"stored"`` or ``"batch"``.
             test: Labeled images of the target domain for measurement.
@@ -238,7 +238,7 @@ class Combining:
             DataError: There are fewer images than the batch size.
             TrainingError: A loss is not finite, or the checkpoint belongs to another run.
         """
-        from compatkit.components.domain_adaptation import (
+        from compatkit.components.domains import (
             TASK,
             adapt,
             check_anchor,

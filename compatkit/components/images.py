@@ -1,4 +1,4 @@
-"""Find images: those of an extractor, for measuring and fitting, and those of a policy."""
+"""Find the images of an extractor, for measuring and fitting, and those of a policy."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ if TYPE_CHECKING:
 PolicyData = Sequence["Split | DataSet | Callable[[str], Split | DataSet]"]
 """Available images: splits, data sets, or functions from a split's name to one of them."""
 FITTED_ON = 1000
-"""Most images for fitting an adapter: from 30 to 1,000 accuracy rises by only one to three points."""
+"""Limit of images for fitting an adapter: from 30 to 1,000 images accuracy rises by only one to three points."""
 OR_SET = "or set COMPATKIT_DATA to the folder of data sets."
 
 
 def check_tests(data: Any) -> None:
     """Check the ``data`` argument of a matrix.
 
-    Args:
-        data: The argument.
-
     Raises:
-        UsageError: They are neither several splits nor a mapping to splits; ``subject`` is the wrong value.
+        UsageError: It is neither a collection of splits nor a mapping to splits; ``subject`` is the wrong value.
     """
     from compatkit.data.dataset import DataSet, Split
 
@@ -60,9 +57,9 @@ def held_out(part: Component, data: Sequence[Split] | Mapping[str, Split]) -> Sp
     """Return the test set that an extractor is measured on.
 
     Args:
-        part: The extractor.
-        data: Test sets, matched by the name before the slash (``mnist/train`` and ``mnist/test``), or a mapping from
-            extractor pattern, or pinned reference, to test set.
+        part: Extractor.
+        data: Test sets, matched by the name before the slash (``mnist/train`` and ``mnist/test``); or a mapping from
+            extractor pattern or pinned reference to test set.
 
     Raises:
         DataError: None matches, or more than one.
@@ -73,11 +70,11 @@ def held_out(part: Component, data: Sequence[Split] | Mapping[str, Split]) -> Sp
     else:
         hits = [split for split in data if family_of(split.name) == trained_on(part.manifest)]
     if len(hits) != 1:
-        known = list(data) if isinstance(data, Mapping) else [split.name for split in data]
+        passed = list(data) if isinstance(data, Mapping) else [split.name for split in data]
         raise DataError(
-            f"{part.reference} needs exactly one test set, but {len(hits)} match. It was trained on "
-            f"{part.manifest.training.get('data')}; given are {known}. Pass the test set of that data set, or "
-            "a mapping from extractor pattern to test set."
+            f"{part.reference} needs exactly one test set, but {len(hits)} of {passed} match. It was trained on "
+            f"{part.manifest.training.get('data')}: pass the test set of that data set, or a mapping from extractor "
+            "pattern to test set."
         )
     return hits[0]
 
@@ -114,18 +111,18 @@ def images_again(
 ) -> dict[str, DataSet]:
     """Return the data set that each extractor was trained on, by pinned reference.
 
-    Preferably the very images are loaded from where they were when the extractor was published on this machine. If
-    they have gone or changed, or never were here, the data set of that name is loaded, with a warning if it differs.
+    The images are loaded from where they were when the extractor was published on this machine. If they are missing or
+    changed, or were never on this machine, the data set of that name is loaded, with a warning if it differs.
 
     Args:
         store: Registry of the extractors.
         extractors: Resolved references.
-        remedy: How the caller can supply images, for the error.
-        root: Folder of data sets, which overrides remembered places.
+        remedy: How the caller can supply images, for the error message.
+        root: Directory of data sets, which overrides recorded locations.
         download: Whether torchvision may download missing data.
 
     Raises:
-        DataError: An extractor was not trained here, or its images cannot be loaded.
+        DataError: The data set of an extractor is unknown, or cannot be loaded.
     """
     from compatkit.data.loading import load
 
@@ -135,11 +132,10 @@ def images_again(
         manifest, name = store.manifest(reference), pinned(reference)
         family, trained = trained_on(manifest), manifest.training.get("data")
         if not family or not isinstance(trained, Mapping):
-            raise DataError(f"{name} was not trained here, so its images are unknown. {remedy}", subject=name)
+            raise DataError(f"{name} has no record of its training images. {remedy}", subject=name)
         digest = str(trained.get("digest"))
-        if root is None and digest not in loaded:
-            again = _remembered(store, name, digest)
-            loaded |= {digest: again} if again is not None else {}
+        if root is None and digest not in loaded and (data := _recorded(store, name, digest)) is not None:
+            loaded[digest] = data
         if digest in loaded:
             chosen[name] = loaded[digest]
             continue
@@ -151,79 +147,79 @@ def images_again(
                     f"{name} was trained on {family!r}, which could not be loaded. {error} {remedy}",
                     subject=name,
                 ) from error
-        seen = loaded[family].train
-        seen = seen if trained.get("labelled", True) else seen.unlabeled()
-        if seen.digest != digest:
+        train = loaded[family].train
+        train = train if trained.get("labelled", True) else train.unlabeled()
+        if train.digest != digest:
             warnings.warn(
                 f"{name} was trained on other images than the {family!r} found here (a subset, or changed by its "
-                "recipe). The plain test set is used; name the recipe's own images to use those.",
+                "recipe). This test set is used; name the recipe's own images to use those.",
                 stacklevel=5,
             )
         chosen[name] = loaded[family]
     return chosen
 
 
-def _remembered(store: Store, name: str, digest: str) -> DataSet | None:
-    """Return the data set with exactly these training images, or None; warn if it has gone."""
+def _recorded(store: Store, name: str, digest: str) -> DataSet | None:
+    """Return the data set with these training images from its recorded location, or None; warn if it changed."""
     from compatkit.data.specification import load_spec
 
-    known: Any = store.memory.source(digest)
-    if known is None:
+    source: Any = store.memory.source(digest)
+    if source is None:
         return None
-    where = " in ".join(filter(None, (known["spec"]["name"], known["root"])))
+    location = " in ".join(filter(None, (source["spec"]["name"], source["root"])))
     try:
-        data = load_spec(known["spec"], root=known["root"])
+        data = load_spec(source["spec"], root=source["root"])
     except CompatkitError as error:
         warnings.warn(
-            f"{name} was trained on {where}, which cannot be loaded any more: {error}", stacklevel=6
+            f"{name} was trained on {location}, which can no longer be loaded: {error}", stacklevel=6
         )
         return None
     if data.train.digest != digest:
-        warnings.warn(f"{name} was trained on {where}, which holds other images now.", stacklevel=6)
+        warnings.warn(f"{name} was trained on {location}, which contains other images now.", stacklevel=6)
         return None
     return data
 
 
 def policy_images(wanted: Images, available: PolicyData = ()) -> Split:
-    """Return the images of a policy from ``available``, else by name; the digest must match.
+    """Return the images of a policy from ``available``, or else load them by name; the digest must match.
 
     Args:
-        wanted: Name and digest.
+        wanted: Name and digest of the images.
         available: Available images; both splits of a data set are tried.
 
     Raises:
-        PolicyDataMissing: None has this digest; the message lists what is available.
-        UsageError: ``available`` is no list of images; ``subject`` is the wrong value.
+        PolicyDataMissing: No images have this digest; the message lists those of the same name.
+        UsageError: ``available`` is not a list of images; ``subject`` is the wrong value.
     """
     from compatkit.data.dataset import DataSet, Split
 
-    known = Split | DataSet | Callable
     several = isinstance(available, Collection) and not isinstance(available, str)
-    wrong = [item for item in available if not isinstance(item, known)] if several else [available]
+    allowed = Split | DataSet | Callable
+    wrong = [item for item in available if not isinstance(item, allowed)] if several else [available]
     if wrong:
         raise UsageError(
             f"data= expects images of a policy in a list, such as [mnist.test]; got {type_of(wrong[0])}.",
             subject=wrong[0],
         )
-    seen: dict[str, str] = {}
-    why = ""
+    differing: dict[str, str] = {}
+    reason = ""
     for item in (*available, _data_set_of):
         try:
             splits = _splits(item(wanted.name) if callable(item) else item)
         except CompatkitError as error:
-            why = f"{error} "
+            reason = f"{error} "
             continue
         for split in splits:
             if split.digest == wanted.digest:
                 return split
             if split.name == wanted.name:
-                seen[split.digest] = split.name
-    listed = "; ".join(f"{name}, {digest}" for digest, name in seen.items())
-    why = f"The available images, labels or classes differ: {listed}. " if seen else why
+                differing[split.digest] = split.name
+    if differing:
+        listed = "; ".join(f"{name}, {digest}" for digest, name in differing.items())
+        reason = f"The available images, labels or classes differ: {listed}. "
     raise PolicyDataMissing(
-        f"the policy is decided on {wanted.name}, {wanted.digest}, which is not available. {why}Pass those images "
-        "(data=; on the command line --data NAME, --recipe FILE or --data-root DIR). Nothing is published without "
-        "them.",
+        f"the policy needs {wanted.name}, {wanted.digest}, which is not available. {reason}Pass those images (data=; "
+        "on the command line --data NAME, --recipe FILE or --data-root DIR).",
         subject=wanted,
     )
 
@@ -239,7 +235,7 @@ def _data_set_of(name: str) -> DataSet:
 
     Raises:
         UnknownName: There is no such data set.
-        DataError: It is not in any of the folders, or damaged.
+        DataError: It is missing from the directories of data sets, or damaged.
     """
     from compatkit.data.loading import load
 

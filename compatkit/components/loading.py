@@ -1,4 +1,4 @@
-"""Load components: manifests immediately, modules on demand, checked against their contracts."""
+"""Load components: manifests at once, modules on first use, checked against their contracts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @attrs.frozen(eq=False)
 class PartLoader:
-    """The components of a registry, each read once: manifest on request, module on first use.
+    """Cache of a registry's components; each manifest and module is read once.
 
     Attributes:
-        store: The registry's files.
-        admitted: Whether parts without a version need no signature of their own: that of an arriving part was checked
-            before its bytes were copied, and others are covered by the manifest that names them.
+        store: Files of the registry.
+        admitted: Whether parts without a version need no signature of their own. That of an arriving part was checked
+            before its bytes were copied; other parts are covered by the manifest that names them.
     """
 
     store: Store
@@ -38,42 +38,42 @@ class PartLoader:
     _known: dict[str, Component] = attrs.field(init=False, factory=dict)
     _functions: dict[str, str | None] = attrs.field(init=False, factory=dict)
 
-    def component(self, place: Reference, reference: str = "") -> Component:
+    def component(self, resolved: Reference, reference: str = "") -> Component:
         """Return one component.
 
         Args:
-            place: Name, version and digest; without a version it is found by digest.
+            resolved: Name, version and digest; without a version the component is found by digest.
             reference: Name for reports; empty for name and version.
 
         Raises:
             IntegrityError: The manifest is missing or damaged.
         """
-        called = reference or pinned(place)
-        if called not in self._known:
-            manifest = self.store.manifest(place if place.version else str(place.digest))
-            function = self._functions[str(place.digest)] = function_digest(manifest)
+        label = reference or pinned(resolved)
+        if label not in self._known:
+            manifest = _manifest(self.store, resolved)
+            function = self._functions[str(resolved.digest)] = function_digest(manifest)
             trained = next(trained_with(manifest), None)
-            self._known[called] = Component(
+            self._known[label] = Component(
                 self,
-                place,
+                resolved,
                 manifest,
-                reference=called,
+                reference=label,
                 function=function,
                 trained_function=None if trained is None else self.function_of(trained),
             )
-        return self._known[called]
+        return self._known[label]
 
     def load(self, reference: str) -> nn.Module:
-        """Return the module of a component requested before."""
-        place = self._known[reference].resolved
-        return load(self.store, place, admitted=self.admitted and place.version is None).module
+        """Return the module of a component returned before."""
+        resolved = self._known[reference].resolved
+        return load(self.store, resolved, admitted=self.admitted and resolved.version is None).module
 
     def of_digest(self, digest: str) -> Component | None:
-        """Return the component with this manifest digest if requested before, else None."""
+        """Return the component with this manifest digest if returned before, else None."""
         return next((component for component in self._known.values() if component.digest == digest), None)
 
     def function_of(self, digest: str) -> str | None:
-        """Return the function digest of a manifest; None if it is not in this registry, or damaged."""
+        """Return the function digest of a manifest; None if the manifest is missing or damaged."""
         if digest not in self._functions:
             self._functions[digest] = self.store.function_of(digest)
         return self._functions[digest]
@@ -95,22 +95,24 @@ class PartLoader:
         components: dict[str, Component] = {}
         for pattern in texts_of(wanted, " or ".join(f"{kind}s" for kind in kinds), "a reference or pattern"):
             several = is_pattern(pattern)
-            every = [self.component(place) for place in self.store.select(pattern)]
-            fitting = [
-                component
-                for component in every
-                if component.kind in (kinds if several else exact_kinds or kinds)
-            ]
-            if several and not fitting:
+            allowed = kinds if several else exact_kinds or kinds
+            matches = [self.component(resolved) for resolved in self.store.select(pattern)]
+            chosen = [component for component in matches if component.kind in allowed]
+            if several and not chosen:
+                found = " and ".join(sorted({component.kind for component in matches}))
                 raise NotFound(
-                    f"{pattern!r} matches {len(every)} components, none of kind {' or '.join(kinds)}: they are of kind "
-                    f"{' and '.join(sorted({component.kind for component in every}))}.",
+                    f"{pattern!r} matches {len(matches)} components, none of kind {' or '.join(kinds)}: they are of "
+                    f"kind {found}.",
                     subject=pattern,
                 )
-            if not fitting:
-                raise wrong_kind(every[0].resolved, every[0].kind, kinds, pattern)
-            components |= {str(component.resolved): component for component in fitting}
+            if not chosen:
+                raise wrong_kind(matches[0].resolved, matches[0].kind, kinds, pattern)
+            components |= {str(component.resolved): component for component in chosen}
         return list(components.values())
+
+
+def _manifest(store: Store, resolved: Reference) -> Manifest:
+    return store.manifest(resolved if resolved.version else str(resolved.digest))
 
 
 def load(
@@ -123,15 +125,15 @@ def load(
 ) -> Component:
     """Rebuild a component from its blueprint, load its weights strictly and check its contract.
 
-    Warns with ``LibraryWarning`` if a library's version differs from the recorded one.
+    Warns with ``LibraryWarning`` if the version of a library differs from the recorded one.
 
     Args:
-        store: The registry's files.
-        reference: Name, version and digest.
+        store: Files of the registry.
+        reference: Name, version and digest; without a version the component is found by digest.
         verify: ``"auto"`` hashes the weights and runs the probe once, and again after a change of the file or a
             library; ``"always"`` every time; ``"never"`` trusts the disk and the libraries.
-        require_signature: Required signature; False requires one only if the store was opened so.
-        admitted: Require no signature: the digest is covered by a signed manifest.
+        require_signature: Required signature, in addition to that of the store.
+        admitted: Whether to skip the signature, because a signed manifest covers the digest.
 
     Raises:
         SignatureError: There is no valid signature.
@@ -146,38 +148,36 @@ def load(
         check_signature(store, reference, require_signature, verify)
     check_version(store, reference, verify)
     owner = pinned(reference)
-    manifest = store.manifest(reference if reference.version else str(reference.digest))
+    manifest = _manifest(store, reference)
     with naming_component(owner):
         state = store.load_state(manifest, verify=verify)
-
-    within = built_fact(manifest.blueprint)
-    bounded = verify == "always" or within is None or not store.memory.is_proved(within)
-
+    bounds_proof = built_fact(manifest.blueprint)
+    bounded = verify == "always" or bounds_proof is None or not store.memory.is_proved(bounds_proof)
     module = rebuilt(manifest.blueprint, state, owner, share=True, bounded=bounded)
     verify_once(store, manifest, str(reference.digest), module, verify=verify, state=state, owner=owner)
-    if bounded and within is not None:
-        store.memory.prove(within)
+    if bounded and bounds_proof is not None:
+        store.memory.prove(bounds_proof)
     return with_module(store, reference, manifest, module)
 
 
 def with_module(
-    store: Store, place: Reference, manifest: Manifest, module: nn.Module, *, reference: str = ""
+    store: Store, resolved: Reference, manifest: Manifest, module: nn.Module, *, reference: str = ""
 ) -> Component:
-    """Return a component with a module that is in memory.
+    """Return a component whose module is in memory.
 
     Args:
         store: Registry of the extractor that a head was trained with.
-        place: Name, digest, and version if there is one.
+        resolved: Name, digest, and version if there is one.
         manifest: Manifest of the component.
-        module: With its weights.
+        module: Module with its weights.
         reference: Name for reports; empty for name and version.
     """
     trained = next(trained_with(manifest), None)
     return Component(
         None,
-        place,
+        resolved,
         manifest,
-        reference=reference or pinned(place),
+        reference=reference or pinned(resolved),
         trained_function=None if trained is None else store.function_of(trained),
         module=module,
     )
@@ -187,14 +187,14 @@ def check_signature(store: Store, reference: Reference, require_signature: Trust
     """Raise if the store or the caller requires a signature and the component has no valid one.
 
     Args:
-        store: The registry's files, and whom it trusts.
-        reference: Resolved.
-        require_signature: Whom the caller trusts in addition; False for nobody.
+        store: Files of the registry, with its trusted keys.
+        reference: Resolved reference.
+        require_signature: Signature that the caller requires in addition; False for none.
         verify: As for ``load``.
 
     Raises:
         SignatureError: There is no valid signature.
-        UsageError: ``verify`` would skip comparing the bytes with the signed digest.
+        UsageError: ``verify`` is ``"never"``, but a signature covers only verified bytes.
     """
     for trust in (store.trusted, require_signature):
         if trust is not None and trust is not False:
@@ -204,15 +204,15 @@ def check_signature(store: Store, reference: Reference, require_signature: Trust
 
 
 def check_version(store: Store, reference: Reference, verify: Verify) -> None:
-    """Raise for a version number that promises a smaller change; references by digest are not checked.
+    """Raise for a version number that promises a smaller change than the version contains.
 
     Args:
-        store: The registry's files.
-        reference: Resolved.
+        store: Files of the registry.
+        reference: Resolved reference; one without a version is not checked.
         verify: ``"never"`` skips the check.
 
     Raises:
-        VersionUntrue: The number is too small.
+        VersionUntrue: The version step is too small.
     """
     if reference.version is not None and verify != "never":
         store.check_number(reference.name, reference.version, str(reference.digest))
@@ -230,7 +230,7 @@ def rebuilt(
 
     Args:
         blueprint: Blueprint of the module.
-        state: The weights.
+        state: Weights by name.
         owner: Name for messages.
         share: Whether the module may share the tensors of ``state``.
         bounded: As for ``build``.
@@ -246,8 +246,7 @@ def rebuilt(
 
     if blueprint.side == "recombination":
         raise UsageError(
-            f"{owner} is a recombination, composed of components; load it with Registry.load, or make one with "
-            "recombine and publish.",
+            f"{owner} is a recombination, composed of components; load it with Registry.load.",
             subject=owner,
         )
     note = library_note(blueprint) if blueprint.is_cut else None

@@ -10,7 +10,7 @@ import attrs
 from compatkit.components.bridges.ladder import Bridge
 from compatkit.components.bridges.publishing import publish as publish_bridge
 from compatkit.components.deciding import CANDIDATE, Decider
-from compatkit.components.domain_adaptation import Adapted
+from compatkit.components.domains import Adapted
 from compatkit.components.drafts import drafts, training_facts
 from compatkit.components.images import PolicyData
 from compatkit.components.loading import with_module

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from compatkit.components.bridges.ladder import Bridge
-    from compatkit.components.domain_adaptation import Adapted
+    from compatkit.components.domains import Adapted
     from compatkit.components.exports.writing import ExportedFile
     from compatkit.components.images import PolicyData
     from compatkit.components.outcomes import PolicyOutcome

@@ -129,7 +129,7 @@ def test_the_parts_can_be_measured_like_any_other(run: Any, file: Path, trained:
     assert run("--registry", "parts", "adopt", file, *COMMON, "--kwargs", "{}").code == 0
     pair = ("--registry", "parts", "recombine", "zoo/small.extractor", "zoo/small.head")
     refused = run(*pair, "--json")
-    assert refused.code == 2 and "was not trained here" in refused.json["error"]["message"]
+    assert refused.code == 2 and "has no record of its training images" in refused.json["error"]["message"]
     assert (
         "--data with a name, path or address" in refused.json["error"]["message"]
         and "--no-measure" in refused.json["error"]["message"]

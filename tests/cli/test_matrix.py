@@ -151,10 +151,12 @@ def test_images_that_moved_or_changed_since_training_are_told(run: Any, recipe: 
     pack = path.parent / "left.npz"
     write_packs(path.parent, count=30)
     changed = run(*root, *BOTH)
-    assert changed.code == 2 and f"was trained on {pack}, which holds other images now." in unwrapped(changed)
+    assert changed.code == 2 and f"was trained on {pack}, which contains other images now." in unwrapped(
+        changed
+    )
     pack.unlink()
     gone = run(*root, *BOTH)
-    assert gone.code == 2 and f"was trained on {pack}, which cannot be loaded any more" in unwrapped(gone)
+    assert gone.code == 2 and f"was trained on {pack}, which can no longer be loaded" in unwrapped(gone)
     assert "--data with a name, path or address" in gone.err
 
 

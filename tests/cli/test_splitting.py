@@ -80,7 +80,7 @@ def test_untrained_parts_need_to_be_told_their_images(run: Any, parts: Path) -> 
     said = run("recombine", "raw.extractor", "digits/left.head")
     assert (
         said.code == 2
-        and "was not trained here" in said.err
+        and "has no record of its training images" in said.err
         and "--data with a name, path or address" in said.err
     )
     assert run("recombine", "raw.extractor", "digits/left.head", "--data", "left").code in (0, 1)

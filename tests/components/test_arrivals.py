@@ -103,7 +103,7 @@ def test_without_figures_the_message_says_what_is_missing_and_what_to_do(
     with pytest.raises(PolicyUndecided) as refused:
         here.care.import_from(there.store, [EXTRACTOR], evidence=False)
     said = str(refused.value)
-    assert said.startswith(f"{EXTRACTOR}: there is no result")
+    assert said.startswith(f"{EXTRACTOR}: no result")
     for text in (f"{EXTRACTOR}@candidate with {HEAD}@1.0.0", "--measure", "--unmeasured"):
         assert text in said
     assert not has(here)
@@ -113,7 +113,7 @@ def test_without_figures_the_message_says_what_is_missing_and_what_to_do(
 
 def test_what_is_missing_is_measured_where_that_is_asked_for(here: ck.Registry, there: ck.Registry) -> None:
     succeed(there, nearly)
-    with pytest.raises(Incomplete, match="there is no result"):
+    with pytest.raises(Incomplete, match="no result"):
         here.pull(str(there.store.root))
     with pytest.raises(Incomplete, match="not available") as refused:
         here.pull(str(there.store.root), measure=True)

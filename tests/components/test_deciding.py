@@ -203,9 +203,7 @@ def test_parts_that_cannot_be_wired_fail_without_being_measured(registry: ck.Reg
 
 def test_without_the_images_nothing_is_published(registry: ck.Registry) -> None:
     policy(registry)
-    with pytest.raises(
-        PolicyDataMissing, match=rf"decided on left/test, {SPLIT.digest}, which is not available"
-    ):
+    with pytest.raises(PolicyDataMissing, match=rf"needs left/test, {SPLIT.digest}, which is not available"):
         register(registry, nearly, data=[DATA.train])
     assert len(registry.store.versions(EXTRACTOR)) == 1
     assert register(registry, nearly, major=True, data=[]) == f"{EXTRACTOR}@2.0.0"

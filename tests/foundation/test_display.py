@@ -156,7 +156,7 @@ def test_a_registry_that_is_gone_still_has_a_repr(registry: ck.Registry) -> None
 
 
 def test_every_public_report_is_shown() -> None:
-    from compatkit.components.domain_adaptation import Adapted
+    from compatkit.components.domains import Adapted
     from compatkit.registry.copy.report import Moved
     from compatkit.registry.maintenance.gc import CollectionPlan
 

@@ -172,9 +172,7 @@ def test_a_real_script_is_named(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")  # torch discourages it, and people have such files
         scripted: Any = torch.jit.script(torch.nn.Linear(2, 2))
         scripted.save(str(tmp_path / "net.pt"))
-    with pytest.raises(
-        FormatError, match=r"a TorchScript archive, which contains code"
-    ):
+    with pytest.raises(FormatError, match=r"a TorchScript archive, which contains code"):
         read_checkpoint(tmp_path / "net.pt")
 
 

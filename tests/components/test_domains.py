@@ -13,7 +13,7 @@ from adapted import BACKBONE, copied, publish_source, shuffled, source, target
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.components.domain_adaptation import Adapted, paper
+from compatkit.components.domains import Adapted, paper
 from compatkit.data.split import NO_CLASSES
 from compatkit.errors import DataError, IncompatibleError, TrainingError, UsageError
 from compatkit.training.loop import Loop
@@ -249,7 +249,9 @@ def test_every_self_supervised_head_will_do(registry: ck.Registry, name: str) ->
 def test_a_head_of_another_run_is_refused(registry: ck.Registry) -> None:
     other = quick(steps=1, seed=5).fit([source("other", seed=3)], ["rotation_prediction"])
     registry.publish(other, prefix="e")
-    with pytest.raises(UsageError, match=r"was not trained against the auxiliary head e/shared.rotation@1.0.0"):
+    with pytest.raises(
+        UsageError, match=r"was not trained against the auxiliary head e/shared.rotation@1.0.0"
+    ):
         registry.adapt(*NAMES[:2], "e/shared.rotation", target(), trainer=fast())
     with pytest.warns(UserWarning, match="this head may use others"):
         registry.adapt(NAMES[0], "e/other.head", NAMES[2], target(), trainer=fast(steps=1))
