@@ -293,7 +293,7 @@ def test_bad_images_and_settings(registry: ck.Registry) -> None:
         registry.adapt(*NAMES, target().take(range(5)), trainer=fast())
     with pytest.raises(UsageError, match="got str"):
         registry.adapt(*NAMES, "right", trainer=fast())  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="has no labels, so that nothing can be evaluated"):
+    with pytest.raises(UsageError, match="has no labels, so it cannot be evaluated"):
         registry.adapt(*NAMES, target(), trainer=fast(validation=0.2))
     with pytest.raises(TrainingError, match="is not finite in step"):
         registry.adapt(*NAMES, target(), trainer=fast(lr=1e30, steps=4))

@@ -36,7 +36,7 @@ def test_each_version_is_measured_on_its_own_test_set(
     versions: tuple[ck.Registry, dict[str, DataSet]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, sets = versions
-    monkeypatch.setattr(images, "_remembered", lambda store, name, digest: sets[digest])
+    monkeypatch.setattr(images, "_recorded", lambda store, name, digest: sets[digest])
     places = [registry.store.resolve(f"{NAME}@1.0.{number}") for number in (0, 1)]
     found = images_again(registry.store, places, "")
     assert found == dict(zip((f"{NAME}@1.0.0", f"{NAME}@1.0.1"), sets.values(), strict=True))
