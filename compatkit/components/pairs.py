@@ -42,9 +42,9 @@ def check_pair(
     """Compare an extractor with a head, including evidence.
 
     Args:
-        store: The registry's files.
-        extractor: The extractor.
-        head: The head.
+        store: Store of the registry.
+        extractor: Extractor of the pair.
+        head: Head of the pair.
         data: As for ``check``.
         bn_policy: As for ``check``.
 
@@ -98,12 +98,12 @@ def measured(
     warning.
 
     Args:
-        store: The registry's files.
-        extractors: Rows.
-        heads: Columns.
+        store: Store of the registry.
+        extractors: Extractors of the pairs.
+        heads: Heads of the pairs.
 
     Returns:
-        Cells by pair, without pairs that were never measured.
+        Cells by pair; pairs that were never measured are absent.
     """
     lefts, rights = _by_function(extractors), _by_function(heads)
     cells_of_pairs: dict[Pair, list[Cell]] = {}
@@ -121,12 +121,12 @@ def measured(
         if cell.settings["metric_version"] != evidence.METRIC_VERSION:
             cell = attrs.evolve(cell, grade="stale")
         if cell.bound is not None:
-            place = result.extractor
-            if place not in owns:
-                extractor = next(extractor for extractor in extractors if extractor.function == place)
+            function = result.extractor
+            if function not in owns:
+                extractor = next(extractor for extractor in extractors if extractor.function == function)
                 own = bounds_of(parts, [extractor], heads).get(extractor.reference)
-                owns[place] = None if own is None else OwnHead(own)
-            cell = cell if (known := owns[place]) is None else known.judge(cell)
+                owns[function] = None if own is None else OwnHead(own)
+            cell = cell if (own_head := owns[function]) is None else own_head.checked(cell)
         for pair in pairs:
             cells_of_pairs.setdefault(pair, []).append(cell)
     cells.warn(stacklevel=4)

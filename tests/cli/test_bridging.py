@@ -180,7 +180,7 @@ def test_bridges_are_fitted_for_the_rows_and_columns_of_the_matrix(
     assert "digits/shared.dcc@1.0.0 has no bridge: it is a shared head" in shared.err
     monkeypatch.setattr(Bridges, "between", lambda *given, **named: pytest.fail("fitted first"))
     nothing = run("matrix", "digits/*", "digits/*", "--bridge", "ridge", "--where", "model=vgg*")
-    assert nothing.code == 2 and "no filter 'model'" in nothing.err
+    assert nothing.code == 2 and "Unknown filter 'model'" in nothing.err
 
 
 def test_show_tells_how_a_kept_bridge_was_fitted_and_how_well_it_does(run: Any, work: Path) -> None:

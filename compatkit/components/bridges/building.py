@@ -45,9 +45,9 @@ def bridge_pair(
     """Try the rungs of the ladder between two parts and choose one.
 
     Args:
-        store: The registry's files.
-        extractor: The extractor.
-        head: The head, of another network.
+        store: Store of the registry.
+        extractor: Extractor of the pair.
+        head: Head of another network.
         report: Check of the two contracts.
         request: Images, rungs and settings.
 
@@ -63,13 +63,14 @@ def bridge_pair(
     chosen = choose(steps)
     not_climbed = tuple(rungs[len(steps) :])
     recombination = assemble(chosen, report)
-    facts = _facts(request, base, ladder)
+    metadata = _metadata(request, base, ladder)
     notes = [
         note for note in (reason(chosen, steps), duplicates_note(request.data), *ladder.notes(steps)) if note
     ]
     if not_climbed:
         notes.append(
-            f"Not tried, as {steps[-1].rung} fits and agrees on {request.until} at least: {', '.join(not_climbed)}."
+            f"Not tried, because {steps[-1].rung} fits with an agreement of at least {request.until}: "
+            f"{', '.join(not_climbed)}."
         )
     return Bridge(
         extractor.reference,
@@ -77,14 +78,14 @@ def bridge_pair(
         tuple(steps),
         chosen.rung,
         recombination,
-        facts,
+        metadata,
         tuple(notes),
         not_climbed,
     )
 
 
-def _facts(request: BridgeRequest, base: BridgeInputs, ladder: Ladder) -> dict[str, Any]:
-    """Return the facts about a ladder, as JSON values."""
+def _metadata(request: BridgeRequest, base: BridgeInputs, ladder: Ladder) -> dict[str, Any]:
+    """Return the metadata of a bridge (``Bridge.facts``), as JSON values."""
     return {
         "data": base.fit_facts,
         "paired_on": {
@@ -122,7 +123,7 @@ class Ladder:
         labels: Labeled images of the extractor's domain, or None.
         test: Labeled images for measurement only, or None.
         teacher: The head on its own extractor, with statistics estimated on the fitting images.
-        wanted: Its predictions on held-out images, int64 ``(n,)``.
+        wanted: Predictions of the teacher on held-out images, int64 ``(n,)``.
     """
 
     inputs: BridgeInputs
@@ -152,7 +153,7 @@ class Ladder:
         """Return the results of the rungs; stop after the first that fits with an agreement of at least ``until``.
 
         Args:
-            rungs: In the order of the ladder.
+            rungs: Rungs in the order of the ladder.
             until: Agreement from which no further rung is tried; None tries all.
             progress: Called with each rung.
 
@@ -180,8 +181,8 @@ class Ladder:
         notes: list[str] = []
         if (top_share := majority_share(self.wanted)) >= ONE_CLASS:
             notes.append(
-                f"The head's own network gives {top_share:.0%} of the images one answer, so that agreement "
-                "with it tells little. Take images of several classes, or measure with labels."
+                f"The head's own network predicts one class for {top_share:.0%} of the images, so agreement with it "
+                "means little. Use images of several classes, or labels."
             )
         if any(result.explained is not None for result in steps):
             dead = self.inputs.moments.dead()
@@ -219,6 +220,7 @@ class Ladder:
         return self._measured(rung, rung_inputs, candidate, seconds)
 
     def _fit(self, rung: str, rung_inputs: RungInputs) -> RungFit:
+        # The plugin may refuse a pair; only other errors are reported as failures of the plugin.
         offer, refusal, fit = find("rungs", rung), None, None
         with offer.called({}, "fitting", "its fit failed", "Draw from a generator seeded with inputs.seed."):
             try:

@@ -1,4 +1,4 @@
-"""Candidates: what a rung made of two parts, as a network that answers, with its adapters and statistics."""
+"""Candidates: the network that a rung builds from two parts, with its adapters and statistics."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Candidate:
 
     Attributes:
         inputs: Images and features that it is built on.
-        head: A copy of the head, with statistics and on some rungs weights of this bridge.
+        head: Copy of the head with the statistics of this bridge, and new weights if ``refitted``.
         fitted: The adapter with weights directly before the head, or None.
-        method: Record of how it was made.
+        method: Record of the fit: name of the rung, settings, residual.
         refitted: Whether weights of the head were changed.
         entries: Layers of the head with a changed form; see ``Blueprint.entries``.
         stored: Whether it keeps the head's stored statistics.
@@ -50,7 +50,7 @@ class Candidate:
         Args:
             inputs: Images and features of both parts.
             rung: Name of the rung.
-            fit: What it returned.
+            fit: Result of the rung.
 
         Raises:
             IncompatibleError: The features cannot enter the head.
@@ -58,22 +58,22 @@ class Candidate:
         produced, taken = inputs.widths
         if fit.project is None and fit.head is None and produced != taken:
             raise IncompatibleError(
-                f"Features go into the head without a map; got {produced} channels, and the head takes {taken}."
+                f"The features have {produced} channels, and the head takes {taken}; this rung fits no map."
             )
         if fit.direct and inputs.needed:
             adapters = "; ".join(map(needed, inputs.needed))
             raise IncompatibleError(
-                f"Features go into the head as they are; these need an adapter first: {adapters}."
+                f"The features need an adapter before the head, and this rung inserts none: {adapters}."
             )
         inputs = attrs.evolve(inputs, before=()) if fit.direct and inputs.before else inputs
         head = copy.deepcopy(inputs.head.module) if fit.head is None else fit.head
         facts = {"method": rung, **fit.facts}
         adapter = None if fit.project is None else _adapter(inputs, fit.project, facts)
         refitted = fit.head is not None
-        made = cls(inputs, head.eval(), adapter, facts, refitted, fit.entries, stored=fit.direct)
-        if not made.stored:
-            reestimate(made.network, inputs.features.first())
-        return made
+        candidate = cls(inputs, head.eval(), adapter, facts, refitted, fit.entries, stored=fit.direct)
+        if not candidate.stored:
+            reestimate(candidate.network, inputs.features.first())
+        return candidate
 
     @property
     def adapters(self) -> tuple[Adapter, ...]:
@@ -82,7 +82,7 @@ class Candidate:
 
     @property
     def network(self) -> nn.Module:
-        """Module applied after the features of ``inputs``; it copies its input, as it may start in place."""
+        """Module applied to the features of ``inputs``; copies its input, because its first layer may work in place."""
         first = _Copied() if self.fitted is None else self.fitted.module
         return nn.Sequential(first, self.head)
 

@@ -28,7 +28,7 @@ from compatkit.evaluation.preprocessing import covering
 from compatkit.foundation.limits import SEED, Number, OneOf
 
 LIMIT = 2**30
-"""Most bytes of cached features per set of images; beyond it they are recomputed in every pass."""
+"""Maximum size of the cached features of a split, in bytes; larger ones are recomputed in every pass."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -47,7 +47,7 @@ class BridgeRequest:
     progress: Progress | None = None
 
     def __attrs_post_init__(self) -> None:
-        """Check values beyond their types."""
+        """Check the combinations of values."""
         for name in ("data", "labels", "test", "head_data"):
             value = getattr(self, name)
             if not isinstance(value, Split) and not (value is None and name != "data"):
@@ -57,12 +57,12 @@ class BridgeRequest:
         for name in ("labels", "test"):
             value = getattr(self, name)
             if value is not None and not value.labeled:
-                raise UsageError(f"{name}= are images with their classes; {value.name} has none.")
+                raise UsageError(f"{name}= expects labeled images; {value.name} has no labels.")
         if (self.head_data is None) != (self.on == "src"):
             raise UsageError(
-                f"on={self.on!r} pairs features on images of the head's domain; pass head_data= (--head-data)."
+                f"on={self.on!r} needs images of the head's domain; pass head_data= (--head-data)."
                 if self.head_data is None
-                else "head_data= are images to pair features on; pass on='dst' or on='mix' with it."
+                else "head_data= needs on='dst' or on='mix'."
             )
 
 
@@ -71,8 +71,8 @@ class Passes:
     """Repeatable iteration over batches of tensors, cached within a limit.
 
     Attributes:
-        make: Runs the networks.
-        limit: Most bytes to cache.
+        make: Function that computes the batches.
+        limit: Maximum size of the cache, in bytes.
     """
 
     make: Callable[[], Iterator[tuple[Tensor, ...]]]
@@ -127,11 +127,11 @@ class BridgeInputs:
     """Two parts, the head's own extractor, and images.
 
     Attributes:
-        extractor: Produces features.
-        head: Consumes features.
+        extractor: Extractor of the features.
+        head: Head that takes the features.
         own: The extractor that the head was trained with.
-        slot: Port of a projection, directly before the head.
-        before: Adapters without weights before that port.
+        slot: Slot of a projection, directly before the head.
+        before: Adapters without weights before that slot.
         fit: Images of the extractor's domain, on which statistics are estimated.
         pairs: Images on which features are paired.
         held_out: Images held out for agreement; nothing is fitted to them.
@@ -156,8 +156,8 @@ class BridgeInputs:
 
     def __attrs_post_init__(self) -> None:
         self.paired = Passes(lambda: self._pairs())
-        apart = Passes(lambda: self._finite(self._features(self.fit, self.seed)))
-        self.features = self.paired if self.pairs is self.fit else apart
+        unpaired = Passes(lambda: self._finite(self._features(self.fit, self.seed)))
+        self.features = self.paired if self.pairs is self.fit else unpaired
         self.held_out_features = self.passes(self.held_out, None)
 
     @property
@@ -199,8 +199,8 @@ class BridgeInputs:
         """Return the features of images after the adapters without weights, in an order.
 
         Args:
-            images: Brought to size and normalized as the extractor requires.
-            order: Seed of a random order; None keeps theirs.
+            images: Images; they are resized and normalized as the extractor requires.
+            order: Seed of a random order; None keeps the order of the images.
         """
         return Passes(lambda: self._features(images, order))
 
@@ -214,9 +214,9 @@ class BridgeInputs:
         """Return logits ``(n, outputs)`` of a network on the head's own extractor.
 
         Args:
-            module: Takes normalized images, such as ``reference()``.
-            images: Brought to size and normalized as the head's own extractor requires.
-            order: Seed of a random order; None keeps theirs.
+            module: Network that takes normalized images, such as ``reference()``.
+            images: Images; they are resized and normalized as the head's own extractor requires.
+            order: Seed of a random order; None keeps the order of the images.
 
         Returns:
             float32, one row an image.
@@ -273,8 +273,8 @@ def bridge_inputs(
     """Return the data shared by the rungs between two parts.
 
     Args:
-        extractor: Produces features.
-        head: Consumes features.
+        extractor: Extractor of the features.
+        head: Head that takes the features.
         own: The extractor that the head was trained with.
         request: Images, and where features are paired.
 
@@ -289,12 +289,12 @@ def bridge_inputs(
             covering(images, extractor.manifest.contract.data) for images in (fit, other_images)
         )
     pairs = pairing_images(own_images, other_images, request.max_images, request.on, request.seed, held_out)
-    slots = _places(extractor, head)
+    slots = _slots(extractor, head)
     before = [adapter_at(slot, build_adapter(slot.blueprint), extractor) for slot in slots[:-1]]
     return BridgeInputs(extractor, head, own, slots[-1], before, fit, pairs, held_out, request.seed)
 
 
-def _places(extractor: Component, head: Component) -> list[AdapterSlot]:
+def _slots(extractor: Component, head: Component) -> list[AdapterSlot]:
     ports, contract = extractor.manifest.contract.structural.outputs, head.manifest.contract
     if len(ports) > 1 or len(contract.structural.inputs) > 1:
         raise IncompatibleError(

@@ -1,7 +1,7 @@
 """Judge bridges by agreement with the head's own network and by accuracy.
 
 A bridge joins an extractor to a head of another network: it inserts an adapter between them, refits the head, or only
-estimates batch-norm statistics anew.
+re-estimates batch-norm statistics.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Judgment:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict; definite only if the whole interval supports it and the reference predictions are informative."""
+        """Verdict; definite only if the entire interval supports it and the reference predictions are informative."""
         if self.kappa is None or self.majority_share >= ONE_CLASS:
             return "doubtful"
         if self._above_chance(self.figure.low) >= FIT_KAPPA:
@@ -221,8 +221,8 @@ def has_known_class(images: Split, head: Component) -> bool:
     """Return whether some image belongs to a class that the head knows.
 
     Args:
-        images: With labels.
-        head: The head.
+        images: Labeled images.
+        head: Component that names the outputs.
 
     Raises:
         DataError: Two classes have the same name, or one matches two of the other side.
@@ -234,7 +234,7 @@ def shared(images: Split, head: Component) -> list[tuple[int, int]]:
     """Return pairs (class index of the data set, output index of the head), possibly none.
 
     Args:
-        images: With labels.
-        head: The head, with named classes.
+        images: Labeled images.
+        head: Component that names the outputs.
     """
     return known_classes(images.classes, head.labels, owners=(images.name, head.reference))

@@ -39,11 +39,11 @@ RUNGS = (
 )
 """Names of compatkit's own rungs, in the order of the ladder; other plugins' rungs come after them."""
 LABELED = frozenset({"stitch-labels", "finetune"})
-"""Those that need labels."""
+"""Rungs that need labels."""
 ON_REQUEST = frozenset({"infomax"})
-"""Those tried only if named: they harm unbalanced classes."""
+"""Rungs tried only if named: they harm unbalanced classes."""
 BEST = "best"
-"""For a matrix: of statistics alone and the adapters in closed form, the one with the highest agreement."""
+"""Name for a matrix: the rung of ``BEST_OF`` with the highest agreement."""
 BEST_OF = ("statistics", "permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3")
 
 
@@ -66,15 +66,15 @@ def chosen_rungs(names: Sequence[str] | None, labeled: bool) -> list[str]:
     ]
     if missing := [name for name in known if name in LABELED and not labeled]:
         raise UsageError(
-            f"The rung {missing[0]} is trained with labels; pass labels= (--labels), images with their classes."
+            f"The rung {missing[0]} is trained with labels; pass labeled images as labels= (--labels)."
         )
     return sorted(dict.fromkeys(known), key=lambda name: RUNGS.index(name) if name in RUNGS else len(RUNGS))
 
 
 BRIDGED = "head"
 """Key of a judgment for the digest of the original head, which a refitted one replaces."""
-ANEW = ("batch", "reestimate")
-"""Batch-norm policies with statistics of the present features."""
+REESTIMATING = ("batch", "reestimate")
+"""Batch-norm policies with statistics of the actual features."""
 
 
 @attrs.frozen(eq=False)
@@ -82,7 +82,7 @@ class RungResult:
     """The result of one rung.
 
     Attributes:
-        rung: Its name.
+        rung: Name of the rung.
         agreed: Agreement with the head's own network on held-out images; None if the rung was left out.
         explained: R2 of the fitted features; None if nothing was fitted.
         images: Number of unlabeled images used: for pairing features or training, for ``statistics`` for the
@@ -93,8 +93,8 @@ class RungResult:
             but counted for each rung that uses them; computing features is not counted.
         accuracy: On test images, if given.
         checked: Accuracy on labeled images that nothing was fitted to, if labels were given.
-        right: Which of them are right.
-        taught: Whether it was trained to imitate the head's own network, so that its agreement overstates its quality.
+        right: Which labeled images are classified correctly, bool ``(n,)``.
+        taught: Whether it was trained to imitate the head's own network; its agreement then overstates its quality.
         note: Why it was left out, or a remark.
         candidate: The bridge; None if it was left out.
     """
@@ -302,7 +302,7 @@ class Bridge(Shown, Tabular):
 
 
 def choose(steps: Sequence[RungResult]) -> RungResult:
-    """Return the rung with the highest agreement beyond chance; the cheaper of equals.
+    """Return the rung with the highest agreement above chance; of equals the cheaper one.
 
     A rung trained to agree is chosen only if there is no other, because it learns the mistakes of the head's own
     network on these images. A rung trained with labels is chosen if it is significantly more accurate than the best
@@ -335,19 +335,17 @@ def reason(chosen: RungResult, steps: Sequence[RungResult]) -> str:
     """
     if not chosen.labels or chosen.checked is None:
         return ""
-    figure, best = (
-        chosen.checked.figure,
-        [step for step in steps if not step.labels and step.checked],
-    )
+    figure = chosen.checked.figure
+    unlabeled = [step for step in steps if not step.labels and step.checked]
     comparison = ""
-    if best:
-        other = max(best, key=_right)
+    if unlabeled:
+        other = max(unlabeled, key=_right)
         share = other.checked.figure.accuracy if other.checked is not None else 0.0
         comparison = f", where {other.rung} reaches {share:.3f}"
     return (
-        f"Labels decided for {chosen.rung}: it is right on {figure.accuracy:.3f} of {figure.count:,} labeled images "
-        f"that nothing was fitted to ({figure.low:.3f} to {figure.high:.3f}){comparison} and one answer to all "
-        f"{chosen.checked.chance:.3f}. By this it is judged, and not by its agreement."
+        f"{chosen.rung} was chosen and judged by labels: accuracy {figure.accuracy:.3f} on {figure.count:,} labeled "
+        f"images that nothing was fitted to ({figure.low:.3f} to {figure.high:.3f}){comparison}; chance is "
+        f"{chosen.checked.chance:.3f}."
     )
 
 
@@ -365,14 +363,14 @@ def inserted(
     """Return the adapters of bridges by (extractor, head) reference.
 
     A matrix measures unchanged parts with adapters between, under one batch-norm policy. A bridge that changes the
-    head's weights, or needs statistics that the policy replaces by stored ones, does not fit.
+    head's weights, or needs statistics that the policy replaces by stored ones, cannot be part of it.
 
     Args:
-        bridges: By pinned references of extractor and head.
+        bridges: Bridges by pinned references of extractor and head.
         bn_policy: Batch-norm policy of the matrix.
 
     Raises:
-        UsageError: A bridge is stored under other references than its own, or does not fit a matrix.
+        UsageError: A key is not the pair of the bridge, or the bridge cannot be part of a matrix.
     """
     if not isinstance(bridges, Mapping):
         raise UsageError(
@@ -411,9 +409,9 @@ def check_policy(bridge: str, bn_policy: str) -> None:
     Raises:
         UsageError: The policy uses stored statistics.
     """
-    if bn_policy not in ANEW:
+    if bn_policy not in REESTIMATING:
         raise UsageError(
             f"{bridge} has its own estimated batch-norm statistics, which {bn_policy!r} would replace by stored "
-            f"ones. Use bn_policy {' or '.join(map(repr, ANEW))}.",
+            f"ones. Use bn_policy {' or '.join(map(repr, REESTIMATING))}.",
             subject=bn_policy,
         )

@@ -57,9 +57,9 @@ def recorded(store: Store, extractor: Reference, head: Reference) -> Iterator[Br
     """Yield the bridges between two parts that are not withdrawn, by name and ascending version.
 
     Args:
-        store: The registry's files.
-        extractor: Resolved.
-        head: Resolved.
+        store: Store of the registry.
+        extractor: Resolved reference of the extractor.
+        head: Resolved reference of the original head.
     """
     for reference in store.index.search(kind="recombination", parent=str(extractor.digest)):
         judged = store.manifest(str(reference)).training.get("bridge")
@@ -74,7 +74,7 @@ class Bridges:
     """Bridges between the parts of a registry; ``Registry.bridge`` builds one.
 
     Attributes:
-        store: The files.
+        store: Store of the registry.
     """
 
     store: Store
@@ -153,7 +153,9 @@ class Bridges:
             try:
                 bridge = bridge_pair(self.store, extractor, head, report, request)
             except (IncompatibleError, DataError) as error:
-                if isinstance(error, DataError) and error.subject is None:  # of the images, not of a part
+                if (
+                    isinstance(error, DataError) and error.subject is None
+                ):  # the images are unsuitable, not a part
                     raise
                 warnings.warn(
                     f"{extractor.reference} with {head.reference} has no bridge by {rung}: {error}",

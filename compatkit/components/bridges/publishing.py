@@ -25,12 +25,12 @@ from compatkit.evaluation.recombination import Recombination
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 
-HEAD, BEGAN = "head", "initialised_from"
+HEAD, INITIALIZED_FROM = "head", "initialised_from"
 """Relations of a bridge's adapter to the head, and of a refitted head to its origin."""
 
 
 def assemble(step: RungResult, report: Report) -> Recombination:
-    """Return the whole network of a rung, in eval mode.
+    """Return the complete network of a rung, in eval mode.
 
     Args:
         step: Result of a rung that was not left out.
@@ -67,9 +67,9 @@ def publish(
     if candidate.refitted:
         published["head"] = _publish_head(store, f"{name}.head", _manifest(step, candidate), candidate)
         head = load(store, published["head"])
-    whole = _recombined(candidate, head, adapters, result.recombination.report)
-    judged = {"bridge": _judgment(step, result.facts, candidate.inputs.head)}
-    published["recombination"] = publish_recombination(store, name, whole, about=about, training=judged)
+    network = _recombined(candidate, head, adapters, result.recombination.report)
+    judgment = {"bridge": _judgment(step, result.facts, candidate.inputs.head)}
+    published["recombination"] = publish_recombination(store, name, network, about=about, training=judgment)
     return published
 
 
@@ -77,8 +77,8 @@ def check_names(store: Store, name: str) -> None:
     """Raise if a refitted head would replace a trained one under its name.
 
     Args:
-        store: The registry's files.
-        name: Under which a bridge is to be published.
+        store: Store of the registry.
+        name: Name to publish the bridge under.
 
     Raises:
         UsageError: ``<name>.head`` exists and was not refitted by a bridge.
@@ -96,21 +96,20 @@ def check_names(store: Store, name: str) -> None:
 
 
 def check_verdict(step: RungResult, name: str, accept_doubtful: bool) -> None:
-    """Raise if nothing shows that a rung fits, unless that is accepted.
+    """Raise if a rung is not shown to fit, unless ``accept_doubtful``.
 
     Args:
-        step: The rung.
-        name: Under which it is to be published.
-        accept_doubtful: Whether any verdict will do.
+        step: Result of the rung.
+        name: Name to publish the bridge under.
+        accept_doubtful: Accept every verdict.
 
     Raises:
-        UsageError: Its verdict is not ``fit``.
+        UsageError: The verdict is not ``fit``.
     """
     if step.meaning != "fit" and not accept_doubtful:
         raise UsageError(
             f"The verdict on the rung {step.rung} is {step.meaning!r}, so it is not published as {name}. Measure it "
-            "with labels (test=), give labels (labels=), try further rungs, or publish it all the same with "
-            "accept_doubtful=True.",
+            "on labeled images (test=), train with labels (labels=), try other rungs, or pass accept_doubtful=True.",
             subject=name,
         )
 
@@ -146,7 +145,7 @@ def _recombined(
 
 
 def _judgment(step: RungResult, facts: Mapping[str, Any], head: Component) -> dict[str, Any]:
-    """Return the record of a whole bridge: its rung, its judgment, and what that is based on."""
+    """Return the record of a bridge: its rung, its judgment, and the images it is based on."""
     judgment = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": facts["seed"]}
     if step.labels:
         judgment["labels"] = step.labels
@@ -182,7 +181,7 @@ def _manifest(step: RungResult, candidate: Candidate) -> Manifest:
         ),
         training=training,
         parents=(
-            Parent(BEGAN, base.head.digest),
+            Parent(INITIALIZED_FROM, base.head.digest),
             Parent(ADAPTS, base.extractor.digest),
             Parent(TARGETS, base.own.digest),
         ),

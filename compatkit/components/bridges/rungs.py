@@ -1,7 +1,7 @@
-"""The interface of rungs, which are plugins: what each is given, what it returns, and tools for fits.
+"""Interface of rungs, which are plugins: their inputs, their result, and tools for fits.
 
-A rung is a function of ``RungInputs`` that returns a ``RungFit``. What it reads of the inputs decides how it is judged,
-so no rung has to say it.
+A rung is a function from ``RungInputs`` to ``RungFit``. ``RungInputs`` records which inputs a rung reads; this decides
+how the rung is judged.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class RungFit:
     Attributes:
         project: Result of ``RungInputs.project``, trained further or not; None for no map of the features.
         head: Result of ``RungInputs.head`` with other weights; None for the head as it is.
-        facts: JSON values for the manifest, such as settings. ``residual`` is the share of variance that a fit leaves.
-        entries: Layers of the head that take another number of channels now (``widen_entry``), with that number.
+        facts: JSON values for the manifest, such as settings. ``residual`` is the unexplained share of variance.
+        entries: New number of input channels by layer of the head (``widen_entry``).
         direct: Whether features enter the head as they are, with its stored statistics.
-        start: What training began from; if agreement falls significantly below that of ``start``, the rung is left out.
+        start: Fit before training; if agreement falls significantly below that of ``start``, the rung is left out.
     """
 
     project: nn.Module | None = None
@@ -78,10 +78,10 @@ class RungFit:
 
 @attrs.define(eq=False)
 class RungInputs:
-    """The place between an extractor and a head that it was not trained with, for one rung.
+    """Inputs of one rung: an extractor, a head that it was not trained with, and images.
 
     Attributes:
-        reads: What the rung has read: ``"pairs"``, ``"moments"``, ``"features"``, ``"logits"``, ``"labels"``.
+        reads: Inputs that the rung has read: ``"pairs"``, ``"moments"``, ``"features"``, ``"logits"``, ``"labels"``.
     """
 
     _inputs: BridgeInputs = attrs.field(repr=False)
@@ -106,7 +106,7 @@ class RungInputs:
 
     @property
     def seed(self) -> int:
-        """Seed of everything that is drawn."""
+        """Seed of random numbers."""
         return self._inputs.seed
 
     @property
@@ -125,11 +125,11 @@ class RungInputs:
         return self._inputs.moments
 
     def moments_of(self, window: Window, layer: Callable[[Tensor], Tensor] | None = None) -> PairedMoments:
-        """Return moments of patches of the features with what should come of them.
+        """Return moments of patches of the features and their target.
 
         Args:
-            window: What a convolution looks at for one position.
-            layer: Layer of the head, whose output on the features of the head's own extractor should come; None for
+            window: Receptive field of a convolution at one position.
+            layer: Layer of the head; the target is its output on the features of the head's own extractor. None for
                 these features themselves.
         """
         pairs = self.pairs()
@@ -137,7 +137,7 @@ class RungInputs:
             return moments_of(pairs, self.layout, self.images, window=window, aim=layer, seed=self.seed)
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return batches of paired features: the extractor's, and those of the head's own; do not write into them."""
+        """Return batches of paired features, not to be modified: the extractor's, and the head's own extractor's."""
         self.reads.add("pairs")
         return ((batch[0], batch[1]) for batch in self._inputs.paired)
 
@@ -154,7 +154,9 @@ class RungInputs:
         return in_memory(self._inputs.features)
 
     def logits(self) -> Tensor:
-        """Return logits of the head's own network for the images of ``features``; reading them counts as being taught.
+        """Return logits of the head's own network for the images of ``features``.
+
+        A rung that reads them counts as ``taught``.
 
         Returns:
             ``(n, outputs)``.
@@ -173,17 +175,15 @@ class RungInputs:
         """
         self.reads.add("labels")
         if self._training is None:
-            raise UsageError(
-                "This rung is trained with labels; pass labels= (--labels), images with their classes."
-            )
+            raise UsageError("This rung is trained with labels; pass labeled images as labels= (--labels).")
         return in_memory(self._training.features), self._training.targets
 
     def head(self) -> nn.Module:
-        """Return a copy of the head, in eval mode, to change."""
+        """Return a copy of the head, in eval mode, that the rung may change."""
         return copy.deepcopy(self._inputs.head.module).eval()
 
     def project(self, fitted: Affine, kernel: int = 1) -> nn.Module:
-        """Return a fitted map as a module that stands before the head.
+        """Return a fitted map as a module to insert before the head.
 
         Args:
             fitted: Weight ``(c * kernel * kernel, d)`` and bias ``(d,)``, for c and d of ``widths``.
@@ -205,7 +205,7 @@ def in_memory(features: Passes) -> Tensor:
         pass
     if not features.cached:
         raise DataError(
-            "The trained rungs need the features of all images in memory, where they do not fit. Use fewer images, or "
-            "the rungs in closed form."
+            "Trained rungs need the features of all images in memory, and these do not fit. Use fewer images, or rungs "
+            "in closed form."
         )
     return torch.cat(list(features.first()))

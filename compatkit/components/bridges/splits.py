@@ -1,4 +1,4 @@
-"""Divide images for a bridge: to fit, to train with labels, to hold out for the choice, and to pair features."""
+"""Splits of a bridge's images: for fitting, training with labels, choosing a rung, and pairing features."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from compatkit.evaluation.component import Component
 On = Literal["src", "dst", "mix"]
 """Where features are paired: images of the extractor's domain, of the head's, or equally many of both."""
 HELD_OUT = 500
-"""Most images held out for agreement; half of the images if there are fewer."""
-LEAST = 20
-"""Fewest unlabeled images: ten to fit on and ten to choose by."""
-FEWEST = 2
-"""Fewest images of the head's domain for pairing."""
-CHECKED = 5
+"""Maximum number of images held out for agreement; at most half of the images."""
+MIN_IMAGES = 20
+"""Minimum number of unlabeled images: ten to fit on and ten to choose by."""
+MIN_PAIRED = 2
+"""Minimum number of images of the head's domain for pairing features."""
+CHECK_FRACTION = 5
 """One in five labeled images is held out from training, to see whether labels helped."""
-LEAST_LABELED, LEFT = 10, 2
-"""Fewest labeled images in all, and fewest left for training: batch statistics need at least two."""
+MIN_LABELED, MIN_TRAINING = 10, 2
+"""Minimum numbers of labeled images in all, and for training: batch statistics need two."""
 
 
 def shuffled_unique(data: Split, seed: int, without: Container[bytes] = ()) -> NDArray[np.int64]:
     """Return a random order of a data set's images without duplicates.
 
-    Otherwise a copy of a fitted image could be held out.
+    With duplicates, a copy of an image that is fitted to could be held out.
 
     Args:
         data: Images.
@@ -62,9 +62,9 @@ def count_text(data: Split, order: NDArray[np.int64], what: str = "images") -> s
     """Describe how many images there are, and how many are different.
 
     Args:
-        data: The images.
-        order: Positions of the different ones.
-        what: Their name in the text.
+        data: Images.
+        order: Indices of the distinct images.
+        what: Word for the images in the text.
     """
     different = "" if len(order) == len(data) else f", {len(order)} of them different"
     return f"{len(data)} {what}{different}"
@@ -75,16 +75,17 @@ def split_held_out(data: Split, max_images: int, seed: int) -> tuple[Split, Spli
 
     Args:
         data: Unlabeled images.
-        max_images: Most images to fit on.
+        max_images: Maximum number of images to fit on.
         seed: Seed of the draw.
 
     Raises:
         DataError: There are too few.
     """
     order = shuffled_unique(data, seed)
-    if len(order) < LEAST:
+    if len(order) < MIN_IMAGES:
         raise DataError(
-            f"{data.name} has {count_text(data, order)}; a bridge needs at least {LEAST}, half of them to choose by."
+            f"{data.name} has {count_text(data, order)}; a bridge needs at least {MIN_IMAGES}: half to fit on, half to "
+            "choose by."
         )
     plain, count = data.unlabeled(), min(HELD_OUT, len(order) // 2)
     return plain.take(order[count : count + max_images]), plain.take(order[:count])
@@ -98,8 +99,8 @@ def pairing_images(
     Args:
         fit: Images of the extractor's domain.
         other: Images of the head's domain, or None.
-        max_images: Most images of the head's domain if used alone.
-        on: Where features are paired; ``"mix"`` uses equally many of both, however few the head's are.
+        max_images: Maximum number of images of the head's domain with ``"dst"``.
+        on: Where features are paired; ``"mix"`` uses equally many images of both domains.
         seed: Seed of the draw.
         held_out: Held-out images, which are excluded from ``other``.
 
@@ -109,10 +110,10 @@ def pairing_images(
     if other is None:
         return fit
     plain, order = other.unlabeled(), shuffled_unique(other, seed, set(held_out.image_digests))
-    if len(order) < FEWEST:
+    if len(order) < MIN_PAIRED:
         raise DataError(
             f"{other.name} has {len(other)} images, {len(order)} of them different and not held out in {fit.name}; "
-            f"pairing features needs at least {FEWEST}. Pass more, or others."
+            f"pairing features needs at least {MIN_PAIRED}. Pass more, or others."
         )
     if on == "dst":
         return plain.take(order[:max_images])
@@ -131,8 +132,8 @@ def split_labeled(
 ) -> tuple[Split, list[int], Split]:
     """Split labeled images into those to train on and those to check with.
 
-    Images held out for agreement are never trained on; if they are among the labeled ones, they are the first to be
-    kept for the check. Duplicates are dropped.
+    Images held out for agreement are never trained on; labeled ones among them are used for the check first. Duplicates
+    are dropped.
 
     Args:
         labels: Labeled images.
@@ -157,17 +158,17 @@ def split_labeled(
             subject=missing,
         )
     order = shuffled_unique(labels, seed)
-    if (count := len(order)) < LEAST_LABELED:
+    if (count := len(order)) < MIN_LABELED:
         number = count_text(labels, order, "labeled images")
-        raise DataError(f"{labels.name} has {number}; training a bridge takes at least {LEAST_LABELED}.")
+        raise DataError(f"{labels.name} has {number}; training a bridge takes at least {MIN_LABELED}.")
     held_out_digests, digests = set(held_out.image_digests), labels.image_digests
     is_held_out = np.array([digests[index] in held_out_digests for index in order])
     order = np.concatenate([order[is_held_out], order[~is_held_out]])
-    check_count = max(count // CHECKED, int(is_held_out.sum()))
-    if count - check_count < LEFT:
+    check_count = max(count // CHECK_FRACTION, int(is_held_out.sum()))
+    if count - check_count < MIN_TRAINING:
         raise DataError(
             f"{int(is_held_out.sum())} of the {count} labeled images of {labels.name} are held out to choose by, which "
-            f"leaves {count - check_count} for training; at least {LEFT} are needed. Pass more labeled "
+            f"leaves {count - check_count} for training; at least {MIN_TRAINING} are needed. Pass more labeled "
             "images, or others."
         )
     used = labels.take(order[check_count:])

@@ -1,4 +1,4 @@
-"""Upper bounds of cells: the head that gives them, and whether they are one for the classes of a cell."""
+"""Upper bounds of cells: which head gives the bound, and for which cells it is valid."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ def bounds_of(
 ) -> dict[str, Component]:
     """Return the head that gives the upper bound of each extractor, by reference of the extractor.
 
-    It is the first of ``heads`` that was trained with the extractor, else one of the registry: the one beside it by
-    name, else the first name and lowest version. Withdrawn ones do not count.
+    The first of ``heads`` that was trained with the extractor, else such a head of the registry: preferably the one
+    with the matching name (``x.head`` for ``x.extractor``), else the first by name and version. Withdrawn heads do not
+    count.
 
     Args:
-        parts: Components of the registry.
+        parts: Loader of the registry's components.
         extractors: Rows of the matrix.
         heads: Columns of the matrix.
     """
@@ -47,14 +48,14 @@ def _registered_head(parts: PartLoader, extractor: Component) -> Component | Non
         for digest in released
         if digest is not None and parts.function_of(digest) == extractor.function
     )
-    beside = f"{extractor.name.removesuffix('.extractor')}.head"
+    own_name = f"{extractor.name.removesuffix('.extractor')}.head"
     hits = [
         hit
         for digest in sorted({extractor.digest, *same})
         for hit in parts.store.index.search(parent=digest, kind="head")
         if (TRAINED, digest) in hit.parents
     ]
-    for hit in sorted(hits, key=lambda hit: (hit.name != beside, hit.name, Version.parse(hit.version))):
+    for hit in sorted(hits, key=lambda hit: (hit.name != own_name, hit.name, Version.parse(hit.version))):
         try:
             return parts.component(parts.store.resolve(f"{hit.name}@{hit.version}"))
         except (NotFound, IntegrityError):
@@ -66,22 +67,22 @@ def _registered_head(parts: PartLoader, extractor: Component) -> Component | Non
 class OwnHead:
     """The head that gives the upper bound of an extractor, applied to recorded cells.
 
-    A bound over classes that it does not know is none; before this was ruled out, such bounds were recorded. The counts
-    of a record suffice to grade it again.
+    The bound is valid only if the head knows all common classes of a cell. Old records contain invalid bounds; their
+    counts suffice to grade the cell again without one.
 
     Attributes:
-        head: The head.
+        head: Head that was trained with the extractor.
     """
 
     head: Component
     _known: dict[int, tuple[Sequence[str], Sequence[str]]] = attrs.field(init=False, factory=dict)
 
-    def judge(self, cell: Cell) -> Cell:
-        """Return a recorded cell, without a bound if this head gave it and does not know all its classes."""
+    def checked(self, cell: Cell) -> Cell:
+        """Return a recorded cell, without its bound if this head gave it but does not know all its classes."""
         if cell.settings[BOUND] != self.head.function:
             return cell
         common = cell.common
-        if id(common) not in self._known:  # shared by cells; kept, so that its identity is not reused
+        if id(common) not in self._known:  # shared by cells; stored, so that its id is not reused
             self._known[id(common)] = common, unknown_classes(self.head.labels, common)
         unknown = self._known[id(common)][1]
         if not unknown:

@@ -17,8 +17,8 @@ import attrs
 from compatkit.components.images import OR_SET, check_tests, held_out, images_again
 from compatkit.components.loading import PartLoader
 from compatkit.components.matrices.bounds import bounds_of
-from compatkit.components.matrices.filters import Condition, parse, refused
-from compatkit.components.matrices.recorded import Known, Pair, PairQuery, look
+from compatkit.components.matrices.filters import Filter, first_mismatch, parse
+from compatkit.components.matrices.recorded import Pair, PairQuery, RecordedCells, recorded_cells
 from compatkit.contracts import evidence as metric
 from compatkit.contracts.contract import HEADS
 from compatkit.contracts.evidence import ADAPTED, STATE, Cell
@@ -42,11 +42,11 @@ STATES = {
 }
 """States of cells to measure, by ``fill``."""
 DETAILED = 2500
-"""Most pairs for which cells list the findings of their check; for more, see `compatkit check` on one pair."""
+"""Maximum number of pairs for which cells list the findings of their check."""
 FIGURES = ("grade", "restricted", "unrestricted", "chance", "bound", "recovered", "difference")
-MISSING = "nothing is kept under these conditions; fill it to measure"
+MISSING = "nothing is recorded under these conditions; use fill to measure it"
 NAMED = 3
-"""Most pairs with differing figures that are named one by one."""
+"""Maximum number of pairs with differing figures that a warning names."""
 
 
 def matrix(
@@ -64,7 +64,7 @@ def matrix(
     """Return the accuracy of every extractor with every head; see ``Registry.matrix``."""
     if data is not None:
         check_tests(data)
-    conditions_of_cells = parse(where)
+    filters = parse(where)
     OneOf(STATES).check("matrix", fill=fill)
     parts = PartLoader(store)
     lefts = chosen(parts, extractors, "extractor")
@@ -77,11 +77,13 @@ def matrix(
         again = images_again(store, [extractor.resolved for extractor in lefts], f"Pass data=, {OR_SET}")
         tests = {reference: data_set.test for reference, data_set in again.items()}
     images = {reference: ImageFacts.of(split) for reference, split in tests.items()} if tests else None
-    adapter_facts = {
+    adapter_descriptions = {
         pair: [(adapter.function, str(adapter)) for adapter in steps] for pair, steps in adapters.items()
     }
-    known = look(store, lefts, rights, images, conditions, bounds=bounds, between=adapter_facts)
-    pairs = Pairs(lefts, rights, known, conditions_of_cells)
+    recorded = recorded_cells(
+        store, lefts, rights, images, conditions, bounds=bounds, between=adapter_descriptions
+    )
+    pairs = Pairs(lefts, rights, recorded, filters)
     if tests and (todo := pairs.wanted(fill)):
         _measure(store, pairs, todo, bounds, tests, conditions, adapters, record, progress)
     return pairs.matrix(conditions, fill)
@@ -117,13 +119,7 @@ def _measure(
     record: bool,
     progress: Progress | None,
 ) -> None:
-    """Measure pairs and record the results, extractor by extractor.
-
-    Raises:
-        EnvironmentFailure: The device does not exist.
-        DataError: There are too few images for batch statistics.
-        IntegrityError: A part is damaged; nothing is measured.
-    """
+    """Measure pairs and record the results, extractor by extractor."""
     from compatkit.evaluation.matrix import measure
     from compatkit.training.precision import Precision
 
@@ -139,13 +135,13 @@ def _measure(
     parts = {component.reference: component for component in (*lefts, *rights, *own.values())}
     for component in parts.values():
         _ = component.module  # find damaged parts before anything runs
-    keeps, differing = record, list[str]()
+    recording, differing = record, list[str]()
 
     def each(row: list[Cell]) -> None:
-        nonlocal keeps
+        nonlocal recording
         differing.extend(filter(None, map(pairs.take, row)))
-        if keeps:
-            keeps = keep(store, parts.values(), row)
+        if recording:
+            recording = keep(store, parts.values(), row)
 
     measure(
         lefts,
@@ -166,10 +162,10 @@ def _warn(differing: Sequence[str]) -> None:
     more = len(differing) - NAMED
     listed = [*differing[:NAMED], *([f"and {more:,} more"] if more > 0 else [])]
     warnings.warn(
-        "Measured again under the same key, figures differ: "
+        "New figures differ from those recorded under the same key: "
         + "; ".join(listed)
-        + ". What is left to the machine (device, threads, version of torch) is not part of a key; both results are "
-        "kept, and the newer one is shown.",
+        + ". Device, threads and torch version are not part of the key. Both results are stored; the newer one is "
+        "shown.",
         stacklevel=5,
     )
 
@@ -179,14 +175,18 @@ class Pairs:
     """All pairs of a matrix with their cells: from evidence, just measured, or without a figure.
 
     Attributes:
+        lefts: Extractors, the rows.
+        rights: Heads, the columns.
+        recorded: Cells recorded before.
+        filters: Filters of cells.
         cells: Cells by pair.
-        done: Pairs measured just now.
+        done: Pairs measured by this call.
     """
 
     lefts: Sequence[Component]
     rights: Sequence[Component]
-    known: Known
-    where: Sequence[Condition]
+    recorded: RecordedCells
+    filters: Sequence[Filter]
     cells: dict[Pair, Cell] = attrs.field(init=False, factory=dict)
     done: set[Pair] = attrs.field(init=False, factory=set)
 
@@ -195,10 +195,10 @@ class Pairs:
         for left in self.lefts:
             for right in self.rights:
                 pair = left.reference, right.reference
-                cell = self.known.cells.get(pair)
+                cell = self.recorded.cells.get(pair)
                 if cell is None:
                     cell = _without_figure(
-                        left, right, self.known.images[left.reference], self.known.queries[pair]
+                        left, right, self.recorded.images[left.reference], self.recorded.queries[pair]
                     )
                 elif detailed:
                     cell = self._with_findings(cell, left, right)
@@ -211,7 +211,7 @@ class Pairs:
     def take(self, cell: Cell) -> str:
         """Store a new cell; return how it differs from one recorded under the same key, or empty."""
         pair = cell.extractor, cell.head
-        before = self.known.cells.get(pair)
+        before = self.recorded.cells.get(pair)
         if pair in self.cells:
             self.cells[pair] = cell
             if cell.restricted is not None:
@@ -226,18 +226,13 @@ class Pairs:
         )
 
     def matrix(self, conditions: Conditions, fill: str) -> Matrix:
-        """Return the matrix without rows and columns whose cells are all left out.
-
-        Args:
-            conditions: Of the measurements.
-            fill: Which cells were to be measured.
-        """
+        """Return the matrix without rows and columns whose cells are all left out."""
         shown = {
             pair: cell if cell.state == "left-out" else self._filtered(cell, before=False)
             for pair, cell in self.cells.items()
         }
         lefts, rights = self.lefts, self.rights
-        if self.where:
+        if self.filters:
             remaining = [pair for pair, cell in shown.items() if cell.state != "left-out"]
             rows, columns = {left for left, _ in remaining}, {right for _, right in remaining}
             lefts = [component for component in lefts if component.reference in rows]
@@ -248,7 +243,7 @@ class Pairs:
         return Matrix(first, second, tuple(chosen.values()), self._settings(conditions, fill, chosen))
 
     def _filtered(self, cell: Cell, *, before: bool) -> Cell:
-        text = refused(self.where, cell, before=before)
+        text = first_mismatch(self.filters, cell, before=before)
         return cell.left_out(f"does not fit {text}") if text else cell
 
     def _settings(self, conditions: Conditions, fill: str, cells: Mapping[Pair, Cell]) -> dict[str, Any]:
@@ -266,10 +261,10 @@ class Pairs:
             "fill": fill,
             "cells": counts,
         }
-        return settings | ({"where": [condition.text for condition in self.where]} if self.where else {})
+        return settings | ({"where": [item.text for item in self.filters]} if self.filters else {})
 
     def _with_findings(self, cell: Cell, left: Component, right: Component) -> Cell:
-        images = self.known.images[left.reference]
+        images = self.recorded.images[left.reference]
         forecast = _prospect(left, right, images, cell.settings)
         return attrs.evolve(
             cell,

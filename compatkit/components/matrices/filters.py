@@ -19,38 +19,38 @@ from compatkit.errors import UsageError, suggest
 from compatkit.foundation.arguments import texts_of
 from compatkit.foundation.limits import OneOf
 
-LISTED: Mapping[str, tuple[str, ...]] = {
+CHOICES: Mapping[str, tuple[str, ...]] = {
     "wiring": get_args(Wiring),
     "promise": get_args(Promise),
     "state": get_args(State)[:-1],
     "grade": get_args(Grade),
 }
 """Fields of cells and their values."""
-BEFORE = ("wiring", "promise", "state")
-"""Fields known before a measurement; ``state`` is the state at that time."""
+KNOWN_BEFORE = ("wiring", "promise", "state")
+"""Fields that are known before a measurement; ``state`` is the state at that time."""
 NUMBERS = ("accuracy", "recovered")
 _FILTER = re.compile(r"([^=<>]+)(=|>=|<=)(.*)", re.DOTALL)
 
 
 @attrs.frozen
-class Condition:
+class Filter:
     """One filter.
 
     Attributes:
-        text: As written.
+        text: Filter as the caller wrote it.
         field: Field of a cell.
         values: Alternatives; empty for numbers.
-        least: Smallest matching number.
-        most: Largest matching number.
+        minimum: Smallest matching number.
+        maximum: Largest matching number.
     """
 
     text: str
     field: str
     values: tuple[str, ...] = ()
-    least: float = -math.inf
-    most: float = math.inf
+    minimum: float = -math.inf
+    maximum: float = math.inf
 
-    def fits(self, cell: Cell) -> bool:
+    def matches(self, cell: Cell) -> bool:
         """Return whether a cell matches; one without a figure does not match any number."""
         if self.values:
             return getattr(cell, self.field) in self.values
@@ -58,34 +58,34 @@ class Condition:
             value = cell.restricted.accuracy if cell.restricted is not None else None
         else:
             value = cell.recovered
-        return value is not None and self.least <= value <= self.most
+        return value is not None and self.minimum <= value <= self.maximum
 
 
-def refused(conditions: Sequence[Condition], cell: Cell, *, before: bool) -> str:
+def first_mismatch(filters: Sequence[Filter], cell: Cell, *, before: bool) -> str:
     """Return the first filter that a cell does not match, or empty.
 
     Args:
-        conditions: The filters.
-        cell: The cell.
-        before: Check only fields known before a measurement, or else only the rest.
+        filters: Filters to apply.
+        cell: Cell to test.
+        before: True to test only fields known before a measurement, False to test only the others.
     """
-    relevant = (condition for condition in conditions if (condition.field in BEFORE) == before)
-    return next((condition.text for condition in relevant if not condition.fits(cell)), "")
+    relevant = (item for item in filters if (item.field in KNOWN_BEFORE) == before)
+    return next((item.text for item in relevant if not item.matches(cell)), "")
 
 
-def parse(texts: str | Iterable[str]) -> tuple[Condition, ...]:
+def parse(texts: str | Iterable[str]) -> tuple[Filter, ...]:
     """Parse filters.
 
     Args:
         texts: Each ``FIELD=VALUE``, ``FIELD>=NUMBER`` or ``FIELD<=NUMBER``.
 
     Raises:
-        UsageError: A filter is malformed, or its field or value is unknown; or these are no texts.
+        UsageError: A filter is malformed, its field or value is unknown, or it is not a string.
     """
-    return tuple(map(_condition, texts_of(texts, "where", "a filter such as 'grade=compatible'")))
+    return tuple(map(_filter, texts_of(texts, "where", "a filter such as 'grade=compatible'")))
 
 
-def _condition(text: str) -> Condition:
+def _filter(text: str) -> Filter:
     match = _FILTER.fullmatch(text)
     if match is None:
         raise UsageError(
@@ -93,23 +93,23 @@ def _condition(text: str) -> Condition:
             subject=text,
         )
     field, sign, value = match[1].strip(), match[2], match[3].strip()
-    fields = (*LISTED, *NUMBERS)
+    fields = (*CHOICES, *NUMBERS)
     if field not in fields:
         raise UsageError(
-            f"there is no filter {field!r:.80}.{suggest(field, fields)} Cells have {', '.join(fields)}. Choose "
-            "components by name; `compatkit search` finds them by tags, networks and classes.",
+            f"Unknown filter {field!r:.80}.{suggest(field, fields)} Filters are {', '.join(fields)}. Select components "
+            "by name; `compatkit search` finds them by tags, networks and classes.",
             subject=field,
         )
-    if (field in LISTED) != (sign == "="):
-        signs = "=" if field in LISTED else ">= or <="
+    if (field in CHOICES) != (sign == "="):
+        signs = "=" if field in CHOICES else ">= or <="
         raise UsageError(f"{field!r} is compared by {signs}, not by {sign}.", subject=field)
-    if field in LISTED:
+    if field in CHOICES:
         values = tuple(item.strip() for item in value.split(","))
         for item in values:
-            OneOf(LISTED[field]).check("where", **{field: item})
-        return Condition(text, field, values)
+            OneOf(CHOICES[field]).check("where", **{field: item})
+        return Filter(text, field, values)
     number = _number(field, value)
-    return Condition(text, field, (), *((number, math.inf) if sign == ">=" else (-math.inf, number)))
+    return Filter(text, field, (), *((number, math.inf) if sign == ">=" else (-math.inf, number)))
 
 
 def _number(field: str, value: str) -> float:

@@ -1,4 +1,4 @@
-"""Look up the evidence of each pair under given conditions: measured, stale, or none."""
+"""Look up the recorded results of each pair under the requested conditions: measured, stale, or none."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ UNKNOWN = "unknown"
 
 @attrs.frozen(eq=False)
 class PairQuery:
-    """A query for pairs with common settings: their key, and the question without what may change.
+    """A query for pairs with the same settings: the exact key, and the question, which also matches stale results.
 
     Attributes:
         settings: Settings of a cell.
-        cells: Reads results.
-        own: Head that gives the bound, if there is one.
+        cells: Reader of stored results.
+        own: Head that gives the upper bound, if any.
     """
 
     settings: Settings
@@ -86,34 +86,32 @@ class PairQuery:
 
     def _cell(self, result: StoredResult, extractor: Component, head: Component) -> Cell | None:
         own = head.is_own(extractor)
-        pair, promised = (
-            (extractor.reference, head.reference),
-            promise(extractor.anchors, head.anchors, own=own),
-        )
+        pair = extractor.reference, head.reference
+        promised = promise(extractor.anchors, head.anchors, own=own)
         try:
             cell = self.cells.of(result, *pair, promise=promised, own=own)
         except FormatError as error:
             self.cells.leave_out(*pair, error)
             return None
-        return cell if self.own is None else self.own.judge(cell)
+        return cell if self.own is None else self.own.checked(cell)
 
     def _match(self, result: StoredResult) -> str | None:
-        """Return ``""`` for a result of these conditions, a reason for a stale one of the question, else None."""
-        place = id(result.settings), id(result.conditions)
-        if place not in self._reasons or result.error:
+        """Return ``""`` for a result under these conditions, the reason if it is stale, None for another question."""
+        key = id(result.settings), id(result.conditions)
+        if key not in self._reasons or result.error:
             settings = self.cells.settings(result)
             if is_kept(self.key, result.conditions):
-                self._reasons[place] = ""
+                self._reasons[key] = ""
             elif question_of(settings) == self.question:
-                self._reasons[place] = stale_reason(self.key, result.conditions, settings)
+                self._reasons[key] = stale_reason(self.key, result.conditions, settings)
             else:
-                self._reasons[place] = None
-        return self._reasons[place]
+                self._reasons[key] = None
+        return self._reasons[key]
 
 
 @attrs.frozen(eq=False)
-class Known:
-    """Known cells by pair, and the query for each pair.
+class RecordedCells:
+    """Recorded cells by pair, and the query for each pair.
 
     Attributes:
         cells: Cells with figures; a stale one has its grade and the reason.
@@ -126,7 +124,7 @@ class Known:
     images: dict[str, ImageFacts] = attrs.field(factory=dict)
 
 
-def look(
+def recorded_cells(
     store: Store,
     extractors: Sequence[Component],
     heads: Sequence[Component],
@@ -135,20 +133,20 @@ def look(
     *,
     bounds: Mapping[str, Component],
     between: Between,
-) -> Known:
+) -> RecordedCells:
     """Return the recorded cells of all pairs; damaged results are left out with a warning.
 
     Args:
-        store: The registry's files.
-        extractors: Rows.
-        heads: Columns.
-        images: Images by reference of the extractor; None for those of each row's last measurement.
+        store: Store of the registry.
+        extractors: Rows of the matrix.
+        heads: Columns of the matrix.
+        images: Images by reference of the extractor; None uses the images of each row's last measurement.
         conditions: Conditions of all cells.
         bounds: Head that gives the upper bound, by reference of the extractor.
-        between: Adapters of pairs that have some.
+        between: Adapters of the pairs that have any.
 
     Raises:
-        DataError: Without ``images``, an extractor was measured on several data sets but trained on none of them.
+        DataError: ``images`` is None, and an extractor was measured on several data sets but trained on none of them.
         IntegrityError: A folder of the registry is a symbolic link.
     """
     rows: dict[str, dict[str, list[StoredResult]]] = {}
@@ -156,16 +154,16 @@ def look(
         [part.function for part in extractors], [part.function for part in heads]
     ):
         rows.setdefault(result.extractor, {}).setdefault(result.head, []).append(result)
-    known, cells = Known(), Cells()
+    recorded, cells = RecordedCells(), Cells()
     for extractor in extractors:
         row = rows.get(extractor.function, {})
         if images is not None:
-            seen = images[extractor.reference]
+            images_of_row = images[extractor.reference]
         else:
-            seen = _last_seen(
+            images_of_row = _last_images(
                 extractor, [result for head in heads for result in row.get(head.function, ())], cells
             )
-        known.images[extractor.reference] = seen
+        recorded.images[extractor.reference] = images_of_row
         head_of_bound = bounds.get(extractor.reference)
         bound = "" if head_of_bound is None else head_of_bound.function
         own = None if head_of_bound is None else OwnHead(head_of_bound)
@@ -176,18 +174,18 @@ def look(
             query = None if adapters else shared.get(normalized)
             if query is None:
                 settings = conditions.settings(
-                    images=seen, normalized=normalized, bound=bound, adapters=adapters
+                    images=images_of_row, normalized=normalized, bound=bound, adapters=adapters
                 )
                 query = PairQuery(settings, cells, own)
                 if not adapters:
                     shared[normalized] = query
-            known.queries[pair] = query
+            recorded.queries[pair] = query
             if results := row.get(head.function):
                 cell = query.newest(results, extractor, head)
                 if cell is not None:
-                    known.cells[pair] = cell
+                    recorded.cells[pair] = cell
     cells.warn(stacklevel=5)
-    return known
+    return recorded
 
 
 def differing(results: Sequence[StoredResult]) -> str:
@@ -199,16 +197,16 @@ def differing(results: Sequence[StoredResult]) -> str:
         return ""
     accuracies = sorted(result.figures["restricted"][0] for result in results)
     return (
-        f"{len(results)} results are kept under this key, and they differ: accuracy {accuracies[0]:.4f} to "
+        f"{len(results)} results are stored under this key, and they differ: accuracy {accuracies[0]:.4f} to "
         f"{accuracies[-1]:.4f}; the newest is shown."
     )
 
 
-def _last_seen(extractor: Component, results: Sequence[StoredResult], cells: Cells) -> ImageFacts:
-    """Return the images of an extractor's last measurement: of its own data set, or of the only one.
+def _last_images(extractor: Component, results: Sequence[StoredResult], cells: Cells) -> ImageFacts:
+    """Return the images of an extractor's last measurement: of its training data set, or of the only data set.
 
     Raises:
-        DataError: There are several, and it was trained on none of them.
+        DataError: It was measured on several data sets and trained on none of them.
     """
     names: dict[str, ImageFacts] = {}
     for result in results:
@@ -217,15 +215,15 @@ def _last_seen(extractor: Component, results: Sequence[StoredResult], cells: Cel
         except FormatError:
             continue  # reported when the pair itself is looked up
         if not settings.get(FUNCTIONS):
-            name, some = settings["data"], bool(settings.get(SAMPLE))
-            if name not in names or not some or names[name].sample:  # prefer all images to a sample
-                names[name] = ImageFacts(name, settings["data_digest"], settings["images"], sample=some)
+            name, sample = settings["data"], bool(settings.get(SAMPLE))
+            if name not in names or not sample or names[name].sample:  # prefer all images to a sample
+                names[name] = ImageFacts(name, settings["data_digest"], settings["images"], sample=sample)
     family = trained_on(extractor.manifest)
-    mine = [facts for name, facts in names.items() if family_of(name) == family] or list(names.values())
-    if len(mine) > 1:
+    matches = [images for name, images in names.items() if family_of(name) == family] or list(names.values())
+    if len(matches) > 1:
         raise DataError(
             f"{extractor.reference} was measured on {', '.join(sorted(names))}, but trained on "
             f"{family or 'none of them'}: select the images (data=, or --data NAME).",
             subject=extractor.reference,
         )
-    return mine[0] if mine else ImageFacts(family or UNKNOWN, "", 1)
+    return matches[0] if matches else ImageFacts(family or UNKNOWN, "", 1)

@@ -134,8 +134,8 @@ def test_what_labels_decided_is_judged_by_labels_and_says_so() -> None:
     chosen = choose(steps)
     assert chosen.agreed is not None and chosen.agreed.verdict == "no fit" and chosen.meaning == "fit"
     told = reason(chosen, steps)
-    assert told.startswith("Labels decided for finetune: it is right on 1.000 of 20 labeled images")
-    assert "where ridge reaches 0.500 and one answer to all 0.500" in told
+    assert told.startswith("finetune was chosen and judged by labels: accuracy 1.000 on 20 labeled images")
+    assert "where ridge reaches 0.500; chance is 0.500" in told
     assert reason(steps[0], steps) == ""
     assert checked("finetune", 9, agreed=100).meaning == "no fit"
     assert checked("finetune", 12, agreed=100).meaning == "doubtful"

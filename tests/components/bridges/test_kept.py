@@ -202,7 +202,7 @@ def test_what_cannot_be_bridged_is_refused(made: ck.Registry, images: ck.Split) 
         made.bridge(*pair, data_set("noise"))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="'until' must be a number from 0 to 1, or None; got 80"):
         made.bridge(*pair, images, until=80)
-    with pytest.raises(UsageError, match="are images with their classes; noise/train has none"):
+    with pytest.raises(UsageError, match="expects labeled images; noise/train has no labels"):
         made.bridge(*pair, images, labels=images.unlabeled())
     with pytest.raises(DataError, match="a bridge needs at least 20"):
         made.bridge(*pair, images.subset(12))
@@ -212,7 +212,7 @@ def test_what_cannot_be_bridged_is_refused(made: ck.Registry, images: ck.Split) 
     with pytest.raises(UsageError, match="'ridge' was not tried; tried were statistics"):
         made.publish(found, "pairs/none", rung="ridge")
     wide = made.bridge("zoo/narrow.extractor", "zoo/one.head", images, rungs=["direct", "ridge"], until=None)
-    with pytest.raises(UsageError, match=r"direct was left out: .* got 16 channels, and the head takes 32"):
+    with pytest.raises(UsageError, match=r"direct was left out: .* 16 channels, and the head takes 32"):
         made.publish(wide, "pairs/none", rung="direct")
 
 
@@ -265,7 +265,7 @@ def test_features_enter_directly_only_where_no_adapter_is_needed(made: ck.Regist
     pair = "zoo/again.extractor", "zoo/fixed.head"
     found = made.bridge(*pair, images, rungs=["direct", "statistics"], until=None)
     assert found.step("direct").note == (
-        "Features go into the head as they are; these need an adapter first: resize to 12x12."
+        "The features need an adapter before the head, and this rung inserts none: resize to 12x12."
     )
     assert found.chosen == "statistics" and [one.blueprint.model for one in found.recombination.inserted] == [
         "resize"
@@ -328,7 +328,10 @@ def test_rungs_that_were_not_climbed_are_named(made: ck.Registry) -> None:
     found = made.bridge(*pair, rungs=["statistics", "ridge", "stitch"], until=0.5)
     assert found.says == "fit" and found.chosen == "statistics"
     assert found.not_climbed == ("ridge", "stitch") and found.to_json()["not_climbed"] == ["ridge", "stitch"]
-    assert found.notes[-1] == "Not tried, as statistics fits and agrees on 0.5 at least: ridge, stitch."
+    assert (
+        found.notes[-1]
+        == "Not tried, because statistics fits with an agreement of at least 0.5: ridge, stitch."
+    )
     every = made.bridge(*pair, rungs=["statistics", "ridge"], until=None)
     assert every.not_climbed == () and not any("Not tried" in one for one in every.notes)
 
@@ -350,7 +353,9 @@ def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
     step = found.step("finetune")
     assert step.checked is not None and step.labels == 60 and step.checked.figure.count == 60
     assert found.says == step.checked.verdict != "no fit"
-    assert found.notes[0].startswith("Labels decided for finetune") and found.notes[0] in str(found)
+    assert found.notes[0].startswith("finetune was chosen and judged by labels") and found.notes[0] in str(
+        found
+    )
     names = registry.publish(found, "pairs/taught", accept_doubtful=True)
     stated = registry.store.manifest(names["recombination"]).training["bridge"]
     assert stated["says"] == found.says and stated["checked"]["share"] == step.checked.figure.accuracy
@@ -428,8 +433,8 @@ def test_a_bridge_never_takes_the_name_of_a_head_that_was_trained(
         ({"seed": -1}, "'seed' must be a whole number"),
         ({"seed": 2**64}, "'seed' must be a whole number"),
         ({"seed": "a"}, "'seed' must be a whole number"),
-        ({"rungs": 5}, "rungs= expects the name of a rung, such as 'ridge', or a list of such texts; got 5"),
-        ({"rungs": [None]}, "or a list of such texts; got None"),
+        ({"rungs": 5}, "rungs= expects the name of a rung, such as 'ridge', or a list of these; got 5"),
+        ({"rungs": [None]}, "or a list of these; got None"),
     ],
 )
 def test_settings_of_a_bridge_are_checked(

@@ -174,7 +174,7 @@ def test_what_a_pair_does_not_allow_is_left_out_with_the_reason() -> None:
     ladder = climb(between(part("left", WIDER), PART))
     steps = ladder.climb(["direct", "statistics", "permutation"], None, None)
     assert all(one.agreement is None and one.meaning == "" for one in steps)
-    assert "got 7 channels, and the head takes 4" in steps[0].note
+    assert "have 7 channels, and the head takes 4" in steps[0].note
     with pytest.raises(IncompatibleError, match=r"No rung could be built:\ndirect: "):
         choose(steps)
 
@@ -187,7 +187,7 @@ def test_names_of_rungs() -> None:
     assert chosen_rungs(["ridge", "ridge"], False) == ["ridge"]
     with pytest.raises(UsageError, match=r"no plugin rungs.rigde. Did you mean 'ridge'"):
         chosen_rungs(["rigde"], False)
-    with pytest.raises(UsageError, match="pass labels="):
+    with pytest.raises(UsageError, match="as labels="):
         chosen_rungs(["finetune"], False)
     with pytest.raises(UsageError, match="at least one rung"):
         chosen_rungs([], False)
@@ -226,7 +226,7 @@ def test_images_that_do_not_suffice_are_refused() -> None:
         between(left, PART, data=images(18))
     with pytest.raises(UsageError, match="pass head_data="):
         between(left, PART, on="dst")
-    with pytest.raises(UsageError, match="on='dst' or on='mix' with it"):
+    with pytest.raises(UsageError, match="head_data= needs on='dst' or on='mix'"):
         between(left, PART, head_data=images())
     with pytest.raises(UsageError, match="'on' must be one of src, dst, mix"):
         between(left, PART, on="both")
@@ -279,7 +279,7 @@ def test_features_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest
     assert len(runs) > 2
     stitch, ridge = ladder.climb(["ridge", "stitch"], None, None)[::-1]
     assert stitch.candidate is None and ridge.candidate is not None
-    assert "trained rungs need the features of all images in memory" in stitch.note
+    assert "Trained rungs need the features of all images in memory" in stitch.note
 
 
 @pytest.mark.parametrize("rung", ["stitch", "stitch-labels", "finetune", "infomax"])
@@ -309,7 +309,7 @@ def test_a_network_that_says_one_thing_only_is_told_of() -> None:
     (step,) = steps = ladder.climb(["ridge"], 0.5, None)
     assert step.agreement is not None and step.agreement.accuracy == 1 and step.meaning == "doubtful"
     (note,) = ladder.notes(steps)
-    assert note.startswith("The head's own network gives 100% of the images one answer")
+    assert note.startswith("The head's own network predicts one class for 100% of the images")
 
 
 def test_the_features_of_a_part_made_by_hand() -> None:
@@ -352,7 +352,7 @@ def test_tokens_are_bridged_without_class_tokens_that_the_head_does_not_know(run
     ladder = climb(made)
     direct, step = ladder.climb(["direct", rung], None, None)
     assert direct.note == (
-        "Features go into the head as they are; these need an adapter first: drop-tokens: leave out 1."
+        "The features need an adapter before the head, and this rung inserts none: drop-tokens: leave out 1."
     )
     assert step.candidate is not None and step.agreement is not None and step.agreement.accuracy == 1
     wanted = made.answers(ladder.teacher, made.held_out)

@@ -232,13 +232,11 @@ def test_measuring_all_anew_says_where_figures_differ(
         return attrs.evolve(cell, restricted=figure, settings={**cell.settings, "torch": "another"})
 
     monkeypatch.setattr(measuring, "_cell", another)
-    with pytest.warns(
-        UserWarning, match=rf"figures differ: {LEFT}@1.0.0 with .* and is 0\.1250\. What is left"
-    ):
+    with pytest.warns(UserWarning, match=rf"figures differ from .*: {LEFT}@1.0.0 with .* and is 0\.1250\."):
         registry.matrix(LEFT, RIGHT, tests, fill="all")
     (cell,) = registry.matrix(LEFT, RIGHT, tests, fill="none").cells
     assert cell.restricted is not None and cell.restricted.accuracy == 0.125  # the newest
-    assert "2 results are kept under this key, and they differ: accuracy 0.1250 to" in cell.findings[-1]
+    assert "2 results are stored under this key, and they differ: accuracy 0.1250 to" in cell.findings[-1]
 
 
 def test_figures_with_adapters_are_kept_under_a_key_of_their_own(

@@ -8,7 +8,7 @@ import attrs
 import pytest
 from measured import cell
 
-from compatkit.components.matrices.filters import parse, refused
+from compatkit.components.matrices.filters import first_mismatch, parse
 from compatkit.contracts.evidence import Cell
 from compatkit.errors import UsageError
 
@@ -35,13 +35,16 @@ BARE = Cell("e", "h", "direct", "shared-head", "none")
 )
 def test_filters_of_cells(text: str, fitting: list[Cell], others: list[Cell]) -> None:
     (condition,) = parse(text)
-    assert all(map(condition.fits, fitting)) and not any(map(condition.fits, others))
+    assert all(map(condition.matches, fitting)) and not any(map(condition.matches, others))
 
 
 def test_what_is_known_before_a_measurement_is_asked_before() -> None:
     where = parse(["promise=shared-head", "grade=perfect"])
-    assert refused(where, cell(), before=True) == "promise=shared-head"
-    assert refused(where, BARE, before=True) == "" and refused(where, BARE, before=False) == "grade=perfect"
+    assert first_mismatch(where, cell(), before=True) == "promise=shared-head"
+    assert (
+        first_mismatch(where, BARE, before=True) == ""
+        and first_mismatch(where, BARE, before=False) == "grade=perfect"
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,9 +53,9 @@ def test_what_is_known_before_a_measurement_is_asked_before() -> None:
         ("digits", "expected a filter FIELD=VALUE"),
         ("", "expected a filter FIELD=VALUE"),
         ("=x", "expected a filter FIELD=VALUE"),
-        ("grad=perfect", "no filter 'grad'. Did you mean 'grade'"),
+        ("grad=perfect", "Unknown filter 'grad'. Did you mean 'grade'"),
         ("tag:domain=x", "`compatkit search` finds them by tags"),
-        ("kind=head", "no filter 'kind'"),
+        ("kind=head", "Unknown filter 'kind'"),
         ("grade=perfct", "'perfct'"),
         ("state=left-out", "measured, stale, missing, barred"),
         ("grade=", "perfect"),
@@ -80,4 +83,4 @@ def test_filters_are_texts(given: Any) -> None:
 
 
 def test_a_share_recovered_may_lie_outside_0_to_1() -> None:
-    assert parse(["recovered>=1.5", "recovered<=-0.5"])[0].least == 1.5
+    assert parse(["recovered>=1.5", "recovered<=-0.5"])[0].minimum == 1.5
