@@ -151,7 +151,7 @@ def no_outside_influence(request: pytest.FixtureRequest, unused_folders: Iterato
     uses_files = "tmp_path" in request.fixturenames
     folder = request.getfixturevalue("tmp_path") if uses_files else next(unused_folders)
     os.environ.update(
-        XDG_CACHE_HOME=f"{folder}/cache",
+        XDG_CACHE_HOME=f"{folder}-cache" if not uses_files else f"{folder}/cache",
         XDG_CONFIG_HOME=f"{folder}/config",
         TORCH_HOME=f"{folder}/torch",
         HF_HUB_OFFLINE="1",

@@ -107,7 +107,7 @@ def test_arguments_of_functions_have_the_same_limits() -> None:
     assert caught.value.subject == "start"
     with pytest.raises(DataError):
         Number(below=1).check("Shift", DataError, hue=1.0)
-    with pytest.raises(UsageError, match=r"Give Python's number: \.item\(\) of this int64\."):
+    with pytest.raises(UsageError, match=r"Convert the int64 by \.item\(\)\."):
         COUNT.check("Generator", latent=np.int64(1))  # would reach a manifest as it is
 
 

@@ -97,7 +97,9 @@ def test_options_reach_the_trainer_and_the_manifest(run: Run, place: Path) -> No
     )
     rest = ("--data", "photos", *QUICK, "--publish", "d/x.extractor", "--json")
     refused = run("--registry", "parts", "adapt", *NAMES, *words, *more, *rest)
-    assert refused.code == 2 and "tells apart" in refused.json["error"]["message"]  # flips, and not turns
+    assert (
+        refused.code == 2 and "frozen auxiliary head" in refused.json["error"]["message"]
+    )  # flips, and not turns
     found = run("--registry", "parts", "adapt", *NAMES, *words, *more[:-2], *rest)
     assert found.code == 0, found.out
     assert len(found.json["accuracy"]) == 3 and Path("run.safetensors").exists()

@@ -79,7 +79,7 @@ def test_a_name_of_another_kind_is_refused_before_any_work(
     said = run("bridge", *PAIR, "--data", "left.npz", "--publish", name)
     told = " ".join(said.err.split())
     assert said.code == 2 and registry.store.names() == before
-    assert f"{taken}@1.0.0 is of kind extractor, but this would publish kind {kind}" in told
+    assert f"{taken}@1.0.0 is of kind extractor, and this would be of kind {kind}" in told
     assert "Choose another name" in told and registry.store.resolve(taken).version is not None
 
 
@@ -177,7 +177,7 @@ def test_bridges_are_fitted_for_the_rows_and_columns_of_the_matrix(
     assert len(narrow.json["cells"]) == 1 and fitted == [(left, right)]
     shared = run("matrix", "digits/*", "digits/shared.dcc", "--bridge", "ridge", "--json")
     assert shared.code == 0 and len(shared.json["cells"]) == 2 and not fitted
-    assert "digits/shared.dcc@1.0.0 has no bridge: it is a shared head" in shared.err
+    assert "digits/shared.dcc@1.0.0 has no bridge: a shared head" in shared.err
     monkeypatch.setattr(Bridges, "between", lambda *given, **named: pytest.fail("fitted first"))
     nothing = run("matrix", "digits/*", "digits/*", "--bridge", "ridge", "--where", "model=vgg*")
     assert nothing.code == 2 and "Unknown filter 'model'" in nothing.err

@@ -32,7 +32,7 @@ def test_a_folder(run: Any, photos: Path) -> None:
         for line in lines
         if line[0] == "photos/train" and "RGB 7" in line
     ]
-    assert train == ["photos/train", "7", "2", "9 - 10 - 12", "10 - 12 - 13", "RGB 7", "0", "0"]
+    assert train == ["photos/train", "7", "2", "9 to 12, median 10", "10 to 13, median 12", "RGB 7", "0", "0"]
     assert [line[0] for line in lines if line[0].startswith("a")] == ["a very long name of a beetle", "ant"]
 
 

@@ -64,7 +64,7 @@ def test_a_number_that_is_taken_is_refused(run: Any, parts: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("nowhere",), 3, "is no registry"),
+        (("nowhere",), 2, "nowhere"),
         (("parts", "nothing*"), 2, "matches no component"),
         (("parts", "No Name"), 2, "is not valid"),
         ((), 2, "SOURCE"),

@@ -87,7 +87,7 @@ def test_the_images_of_a_recipe(run: Any, parts: Path, recipe: Callable[..., Pat
             "'top5' is not supported",
         ),
         (("show", EXTRACTOR), "no policy binds"),
-        (("show", "--log"), "give its NAME"),
+        (("show", "--log"), "needs the NAME"),
         (("show", EXTRACTOR, "--log"), "never had a policy"),
         (("clear", EXTRACTOR), "never had a policy: there are no policies"),
         (("test", "nobody"), "nobody"),

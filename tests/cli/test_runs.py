@@ -233,7 +233,7 @@ class TestPublishingLater:
     ) -> None:
         interrupted("train", recipe(LONGER), "--registry", tmp_path / "parts")
         said = run("publish", *folders(tmp_path / "parts"))
-        assert said.code == 2 and "1 steps of it kept. Go on with it: compatkit train " in said.err
+        assert said.code == 2 and "compatkit train " in said.err
 
     def test_folders_that_hold_no_run(self, run: Any, tmp_path: Path) -> None:
         said = run("publish", tmp_path)

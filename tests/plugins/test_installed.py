@@ -116,7 +116,7 @@ def test_a_data_set_of_compatkit_is_never_another_packages(
     with suppress(DataError):  # of a name whose files are not here
         assert load(own, root=tmp_path).name == "digits"
     assert "demo_data" not in sys.modules
-    with pytest.raises(DataError, match=f"'demo:{name}' must be a compatkit.data.DataSet"):
+    with pytest.raises(DataError, match=f"'demo:{name}' must return a compatkit.data.DataSet"):
         load(f"demo:{name}")
 
 

@@ -116,7 +116,7 @@ def test_keys_have_a_longest_length_and_texts_have_none():
     value = {"k" * 512: ["t" * 100_000, {"\u00e9" * 512: {}}]}
     assert loads(dumps(value), what="value") == value
     for long in ({"k" * 513: 1}, [1, {"a": [{"\u00e9" * 513: {}}]}]):
-        with pytest.raises(FormatError, match="thing: a key has 513 characters, at most 512 are read"):
+        with pytest.raises(FormatError, match="thing: a key has 513 characters"):
             loads(dumps(long), what="thing")
         assert loads(dumps(long), what="thing", any_key=True) == long
 

@@ -155,7 +155,7 @@ def replaced(path: str, value: Any) -> bytes:
         ("about.tags", {"k" * 500: 1}, r"m\.about\.tags\.k{80}: expected str, got 1"),
         ("about", {"k" * 500: 1}, r"m\.about: unknown field 'k{99}; known are"),
         ("extensions", {"k" * 500: {"component": "sha256:"}}, r"m\.extensions\.k{80}\.component: expected"),
-        ("extensions", {"x": [{"k" * 513: 1}]}, r"m: a key has 513 characters, at most 512 are read: 'kkk"),
+        ("extensions", {"x": [{"k" * 513: 1}]}, r"m: a key has 513 characters; the limit is 512: 'kkk"),
         ("parents.0.relation", "", r"parents\[0\]\.relation: expected a word"),
         ("parents.0.relation", "\x1b[2J", r"relation: expected a word of 1 to 64"),
         ("parents.0.relation", "Trained with", r"relation: expected a word"),

@@ -154,7 +154,7 @@ def test_what_a_plugin_raises_names_action_file_and_remedy_without_secrets(sourc
             def put(self, path, data):
                 raise PermissionError(errno.EACCES, "denied at https://user:secret@server", path)
     """)
-    with pytest.raises(EnvironmentFailure, match=r"could not write .* no right to do so") as error:
+    with pytest.raises(EnvironmentFailure, match=r"could not write .* no permission") as error:
         push(source, "lab://user:secret@server/parts")
     assert str(error.value.subject).startswith("lab://server/parts/blobs/sha256/")
     assert "secret" not in str(error.value)
@@ -227,6 +227,6 @@ def test_a_package_that_lies_is_refused(
 
 def test_packages_that_cannot_be_written_are_an_error_of_the_environment(source: Store, offer: Offer):
     offer(BOX.format(name="a", version="1.0.0", files=FILE))
-    with pytest.raises(EnvironmentFailure, match="no right to do so") as error:
+    with pytest.raises(EnvironmentFailure, match="no permission") as error:
         push(source, "lab://box")
     assert error.value.subject == "lab://box"

@@ -176,7 +176,7 @@ def test_progress_is_told(store: Store, source: Store, memory: str):
     [
         ("", UsageError, "an address such as s3://"),
         ("nonsense://x", UsageError, "knows no protocol 'nonsense'"),
-        ("simplecache::memory://x", UsageError, "joins several file systems"),
+        ("simplecache::memory://x", UsageError, "chains file systems"),
         ("memory://nobody/is/here", LayoutError, "has no compatkit.json"),
         ("hf://one", UsageError, "hf://datasets/USER/NAME"),
         ("s3://bucket/x", UsageError, "unexpected keyword"),
@@ -581,7 +581,7 @@ def test_a_remote_that_cannot_be_written_can_be_pulled_from_and_not_pushed_to(
     monkeypatch.setattr(files, "step", refuse)
     assert len(pull(store, memory).check().made) == 3
     publish(source, "new", 9)
-    with pytest.raises(EnvironmentFailure, match="no right to do so; check the credentials"):
+    with pytest.raises(EnvironmentFailure, match="no permission; check the credentials"):
         push(source, memory)
 
 

@@ -145,7 +145,7 @@ def test_who_always_comes_second_gives_up(source: Store, repository: Repository,
     remote = locate(REMOTE, options)
     assert isinstance(remote, Files) and isinstance(remote.store, HubStore)
     repository.before = lambda: repository.commits.append("somebody else's")
-    with pytest.raises(EnvironmentFailure, match="10 tries were not enough"):
+    with pytest.raises(EnvironmentFailure, match="other commits came first in 10 attempts"):
         remote.store.create("refs/a/@versions/1.0.0", b"1\n")
 
 

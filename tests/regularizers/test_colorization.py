@@ -183,7 +183,7 @@ def test_a_head_of_fixed_size_takes_all_features_at_once_only() -> None:
 def test_a_frozen_head_of_other_bins_is_refused() -> None:
     first = quick(steps=1).fit([task()], ["colorization"])
     with pytest.raises(
-        PluginError, match=r"tells apart \['a -80 b .*Use the settings that it was trained with"
+        PluginError, match=r"has the classes \['a -80 b .*Use the settings that it was trained with"
     ):
         quick(steps=1).fit([task("b")], [ck.use("colorization", bin_size=25)], frozen=first)
 

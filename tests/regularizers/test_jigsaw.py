@@ -139,7 +139,7 @@ def test_images_too_small_for_tiles_and_frozen_heads_of_other_permutations_are_r
     with pytest.raises(PluginError, match="at least 4 x 4 pixels for 2 tiles a side; task 'a' has 3 x 8"):
         quick(steps=1).fit([small], ["jigsaw"])
     first = quick(steps=1).fit([grouped()], ["jigsaw"])
-    with pytest.raises(PluginError, match=r"tells apart \['tiles 0 1 2 3'.*Use the settings"):
+    with pytest.raises(PluginError, match=r"has the classes \['tiles 0 1 2 3'.*Use the settings"):
         quick(steps=1).fit([grouped("b")], [ck.use("jigsaw", permutations=6)], frozen=first)
 
 

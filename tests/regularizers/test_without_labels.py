@@ -107,7 +107,7 @@ def test_contrasts_train_the_extractor_and_a_head_of_their_own(task: ck.Task) ->
 
 def test_a_step_in_which_nothing_gives_a_loss_says_so(task: ck.Task) -> None:
     with pytest.raises(
-        UsageError, match=r"it has no labels, and no regularizer gave a loss that moves its extractor"
+        UsageError, match=r"it has no labels, and no active regularizer has a loss that trains its extractor"
     ):
         quick(steps=1).fit([task], [ck.use("orthogonality", schedule=[[0, 0.0]])])
 

@@ -36,7 +36,7 @@ class TestNotFinite:
         """The step after it every loss is none; what is read at step 8 says where it began."""
         with pytest.raises(
             TrainingError,
-            match=r"'burst/burst' of task 'right' is not finite in step 5, counted from 0: it is -?inf",
+            match=r"'burst/burst' of task 'right' is -?inf in step 5, counted from 0",
         ) as caught:
             quick(steps=9, log_every=8).fit(
                 [task(), task("right")], ["dcc", "burst"], factories={"burst": Burst}
@@ -81,7 +81,7 @@ class TestNotFinite:
                 if step.number == 1:
                     step.task.head.get_parameter("fc.weight").grad.fill_(float("inf"))  # type: ignore[union-attr]
 
-        with pytest.raises(TrainingError, match="gradient norm of task 'left' is not finite in step 1"):
+        with pytest.raises(TrainingError, match="gradient norm of task 'left' is inf in step 1"):
             quick(steps=2, log_every=2, clip_norm=1.0).fit([task()], ["x"], factories={"x": Steep})
 
 
@@ -121,9 +121,7 @@ class TestAnotherPlan:
 class TestData:
     def test_no_images(self) -> None:
         nothing = np.zeros((0, 12, 12, 1), dtype=np.uint8), np.zeros(0, dtype=np.int64)
-        with pytest.raises(
-            DataError, match=r"none/train: there must be at least one image of at least one pixel"
-        ):
+        with pytest.raises(DataError, match=r"none/train: expected at least one image of at least one pixel"):
             ck.DataSet.of("none", nothing, nothing, ("0", "1"))
 
     def test_one_class(self) -> None:

@@ -118,7 +118,7 @@ def test_a_task_without_a_head_cannot_be_evaluated_and_needs_a_loss() -> None:
     task = tasks()[1]
     with pytest.raises(UsageError, match="has no head of its own, so it cannot be evaluated"):
         quick(steps=1, evaluate_every=1, evaluate_on="test").fit([task], ["dcc"])
-    with pytest.raises(UsageError, match="it has no head of its own, and no regularizer gave a loss"):
+    with pytest.raises(UsageError, match="it has no head of its own, and no active regularizer has a loss"):
         quick(steps=1).fit([task])
 
 

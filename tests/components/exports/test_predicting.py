@@ -162,7 +162,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "nothing": (lambda _: [], "no images"),
     "an empty array": (lambda _: np.zeros((0, 8, 8, 3)), "not an image"),
     "normalised": (lambda _: torch.randn(2, 3, 16, 16), r"model\(images\)"),
-    "floats of 0 to 255": (lambda _: np.arange(48.0).reshape(4, 4, 3) * 5, "0 to 1 is expected"),
+    "floats of 0 to 255": (lambda _: np.arange(48.0).reshape(4, 4, 3) * 5, "expected 0 to 1"),
     "12 bits in 16": (lambda _: np.full((4, 4), 4000, dtype=np.uint16), "ends? at"),
     "signed": (lambda _: np.zeros((4, 4), dtype=np.int16), "uint8"),
     "not finite": (lambda _: np.full((4, 4), np.nan), "nan"),
