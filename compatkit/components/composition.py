@@ -1,4 +1,4 @@
-"""The parts of a recombination in its manifest: read strictly and written canonically, without tensors."""
+"""Read and write the parts of a recombination in its manifest, without tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compatkit.foundation.codec import structure, unstructure
 
 BUILDER = "recombination"
 EXTRACTOR, ADAPTER, HEAD = "extractor", "adapter", "head"
-"""Relations of a recombination to its parts."""
+"""Relations of a recombination to its parents."""
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ class Pin:
 
 @attrs.frozen
 class AdapterOrigin:
-    """Provenance of an adapter that is not a component."""
+    """Provenance of an adapter that is not a published component."""
 
     parents: tuple[Parent, ...] = ()
     training: Mapping[str, Any] = attrs.field(factory=dict)
@@ -45,7 +45,7 @@ class AdapterOrigin:
 
 @attrs.frozen
 class _Arguments:
-    """The ``kwargs`` of a recombination's blueprint."""
+    """``kwargs`` of a recombination's blueprint."""
 
     bn_policy: str = attrs.field(metadata={"key": "normalisation"})
     functions: tuple[str, ...]
@@ -54,47 +54,44 @@ class _Arguments:
 
 @attrs.frozen
 class Composition:
-    """The parts of a recombination.
+    """Parts of a recombination.
 
     Attributes:
         policy: Batch-norm policy.
         pins: Parts that are components, in forward order.
-        places: Indices of the adapters that are components.
-        origins: Provenance by adapter; None for components.
+        pinned: Indices of the adapters that are components.
+        origins: Provenance of each adapter; None for components.
     """
 
     policy: str
     pins: tuple[Pin, ...]
-    places: tuple[int, ...]
+    pinned: tuple[int, ...]
     origins: tuple[AdapterOrigin | None, ...]
 
     @classmethod
     def of(cls, recombination: Recombination) -> Composition:
-        """Return the composition of a network."""
-        left, right = recombination.sources
-        adapters = recombination.inserted
-        pins = [
-            Pin(ADAPTER, adapter.digest, adapter.function)
-            for adapter in adapters
-            if adapter.digest is not None
-        ]
-        return cls(
-            recombination.bn_policy,
-            (Pin(EXTRACTOR, left.digest, left.function), *pins, Pin(HEAD, right.digest, right.function)),
-            tuple(index for index, adapter in enumerate(adapters) if adapter.digest is not None),
-            tuple(
-                AdapterOrigin(adapter.parents, adapter.training) if adapter.digest is None else None
-                for adapter in adapters
-            ),
-        )
+        """Return the composition of a recombined network."""
+        extractor, head = recombination.sources
+        pins = [Pin(EXTRACTOR, extractor.digest, extractor.function)]
+        pinned: list[int] = []
+        origins: list[AdapterOrigin | None] = []
+        for index, adapter in enumerate(recombination.inserted):
+            if adapter.digest is None:
+                origins.append(AdapterOrigin(adapter.parents, adapter.training))
+                continue
+            pins.append(Pin(ADAPTER, adapter.digest, adapter.function))
+            pinned.append(index)
+            origins.append(None)
+        pins.append(Pin(HEAD, head.digest, head.function))
+        return cls(recombination.bn_policy, tuple(pins), tuple(pinned), tuple(origins))
 
     @classmethod
     def read(cls, manifest: Manifest, owner: str) -> Composition:
-        """Read the composition in a manifest.
+        """Read the composition from a manifest.
 
         Args:
             manifest: Manifest of kind ``recombination``.
-            owner: Its reference, for messages.
+            owner: Reference of the recombination, for messages.
 
         Raises:
             FormatError: Parts are missing, duplicated, out of order or malformed.
@@ -111,33 +108,31 @@ class Composition:
         )
         expected = (EXTRACTOR, *([ADAPTER] * len(arguments.pinned)), HEAD)
         relations = tuple(parent.relation for parent in manifest.parents)
-        known = is_policy(arguments.bn_policy)
-        _expect(known, owner, f"a policy of {', '.join(POLICIES)}", arguments.bn_policy)
+        policy, functions, pinned = arguments.bn_policy, arguments.functions, arguments.pinned
+        _expect(is_policy(policy), owner, f"a policy of {', '.join(POLICIES)}", policy)
         _expect(relations == expected, owner, f"the parents {', '.join(expected)}", relations)
-        fits = len(arguments.functions) == len(expected)
-        _expect(fits, owner, f"{len(expected)} functions", len(arguments.functions))
-        rising = list(arguments.pinned) == sorted(set(arguments.pinned))
-        inside = all(0 <= place < count for place in arguments.pinned)
-        _expect(rising and inside, owner, f"rising places of {count} adapters", arguments.pinned)
+        _expect(len(functions) == len(expected), owner, f"{len(expected)} functions", len(functions))
+        valid = list(pinned) == sorted(set(pinned)) and all(0 <= index < count for index in pinned)
+        _expect(valid, owner, f"increasing indices of {count} adapters", pinned)
         pins = tuple(
             Pin(parent.relation, parent.component, function)
-            for parent, function in zip(manifest.parents, arguments.functions, strict=True)
+            for parent, function in zip(manifest.parents, functions, strict=True)
         )
-        return cls(arguments.bn_policy, pins, arguments.pinned, _origins(manifest, arguments.pinned, owner))
+        return cls(policy, pins, pinned, _origins(manifest, pinned, owner))
 
     def blueprint(self, extractor: Blueprint, head: Blueprint) -> Blueprint:
-        """Return the blueprint of the whole from those of extractor and head.
+        """Return the blueprint of the recombination from those of extractor and head.
 
         Args:
-            extractor: Its blueprint.
-            head: Its blueprint.
+            extractor: Blueprint of the extractor.
+            head: Blueprint of the head.
         """
         functions = tuple(pin.function for pin in self.pins)
         return Blueprint(
             BUILDER,
             f"compatkit {version_of('compatkit')}",
             "+".join(dict.fromkeys((extractor.model, head.model))),
-            unstructure(_Arguments(self.policy, functions, self.places)),
+            unstructure(_Arguments(self.policy, functions, self.pinned)),
             "+".join(dict.fromkeys((extractor.cut, head.cut))),
             "recombination",
             "whole",
@@ -147,21 +142,21 @@ class Composition:
 
 
 def _origins(manifest: Manifest, pinned: Sequence[int], owner: str) -> tuple[AdapterOrigin | None, ...]:
-    places = range(len(manifest.contract.adapters))
+    count = len(manifest.contract.adapters)
     listed = manifest.training.get("adapters")
     if listed is None:
-        return tuple(None if place in pinned else AdapterOrigin() for place in places)
+        return tuple(None if index in pinned else AdapterOrigin() for index in range(count))
     path = f"{owner}.training.adapters"
     origins: Sequence[AdapterOrigin | None] = structure(
         tuple[AdapterOrigin | None, ...], unstructure(listed), path
     )
-    fits = len(origins) == len(places) and all(
-        (origin is None) == (place in pinned) for place, origin in enumerate(origins)
+    valid = len(origins) == count and all(
+        (origin is None) == (index in pinned) for index, origin in enumerate(origins)
     )
-    _expect(fits, path, f"one entry for each of {len(places)} adapters, null for a component", len(origins))
+    _expect(valid, path, f"one entry for each of {count} adapters, null for a component", len(origins))
     return tuple(origins)
 
 
-def _expect(fits: bool, path: str, expected: str, value: object) -> None:
-    if not fits:
+def _expect(valid: bool, path: str, expected: str, value: object) -> None:
+    if not valid:
         raise FormatError(f"{path}: expected {expected}, got {value!r:.100}.", subject=path)

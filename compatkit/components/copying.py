@@ -1,4 +1,4 @@
-"""Copies of a registry at remotes: push and pull."""
+"""Registry methods that copy components to and from remotes: push and pull."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Copying:
-    """Methods of a registry that copy components to and from remotes.
+    """Registry methods that copy components to and from remotes.
 
     Attributes:
-        store: The files.
+        store: Files of the registry.
     """
 
     store: Store
@@ -44,26 +44,25 @@ class Copying:
         """Copy components to a remote; only what is missing is transferred.
 
         Args:
-            remote: A folder, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or any fsspec address.
-            patterns: Such as ``"digits/*"``; None for all components.
+            remote: Directory, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or any fsspec address.
+            patterns: Pattern, or patterns, such as ``"digits/*"``; None for all components.
             options: Options of the fsspec file system, such as ``{"endpoint_url": ...}``.
-            create: Create a registry at the remote if there is none; else that is an error.
-            measure: If the remote is a folder with policies: measure what evidence does not decide.
-            data: Available images for that.
-            versions: ``"all"``, with the tombstones of withdrawn ones, or ``"latest"``, one of each name.
-            aliases: Whether aliases of the names come along.
-            evidence: Whether measured results of pairs come along, where both parts do.
-            unmeasured: Accept what nobody measured as a policy asks; its log records that.
-            jobs: Blobs that move at once.
-            dry_run: Only report what would move.
-            progress: Called with done, total and what is being done.
+            create: Create a registry at the remote if there is none.
+            measure: Measure what policies of a local remote require and evidence does not decide.
+            data: Images to measure on.
+            versions: ``"all"``, including tombstones of withdrawn versions, or ``"latest"``, one version of each name.
+            aliases: Copy aliases of the names, too.
+            evidence: Copy measured results of pairs, too, if both parts are copied.
+            unmeasured: Accept versions without the measurements that a policy requires; its log records that.
+            jobs: Number of blobs copied in parallel.
+            dry_run: Only report what would be copied.
+            progress: Called with done, total and a description.
 
         Raises:
-            Incomplete: Something was refused, such as a version that exists there with other content; the rest was
-                copied.
+            Incomplete: Some versions were refused, such as one that exists there with other content; others were copied.
             NotFound: A pattern matches nothing.
-            LayoutError: There is no registry at the remote, and ``create`` is False.
-            EnvironmentFailure: No permission, no network; repeat the call to continue.
+            LayoutError: The remote is not a registry, and ``create`` is False.
+            EnvironmentFailure: There is no permission or no network; repeat the call to continue.
         """
         from compatkit.components.deciding import deciding
         from compatkit.registry.copy.choice import Choice
@@ -99,16 +98,16 @@ class Copying:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Moved:
-        """Copy components from a remote, verified on arrival; nothing here is overwritten.
+        """Copy components from a remote, verified on arrival; nothing in this registry is overwritten.
 
         Args:
             remote: As for ``push``; it is only read.
-            patterns: Such as ``"digits/*"``; None for all components.
+            patterns: Pattern, or patterns, such as ``"digits/*"``; None for all components.
             options: Options of the fsspec file system.
             require_signature: Required signature, in addition to that of ``open``; components without one are refused
-                before anything of them is copied.
-            measure: Measure what policies here require and evidence does not decide.
-            data: Available images for that.
+                before any of their files is copied.
+            measure: Measure what policies of this registry require and evidence does not decide.
+            data: Images to measure on.
             versions: As for ``push``.
             aliases: As for ``push``.
             evidence: As for ``push``.
@@ -118,14 +117,14 @@ class Copying:
             progress: As for ``push``.
 
         Raises:
-            Incomplete: Something was refused: bytes that differ from their digest, a version that exists here with
-                other content or understates its change, a broken or undecided policy, a missing or invalid signature;
-                the rest was copied.
+            Incomplete: Some versions were refused, and the rest was copied. Reasons are bytes that differ from their
+                digest, a version that exists here with other content or understates its change, a broken or undecided
+                policy, and a missing or invalid signature.
             KeyFileError: The trusted keys cannot be determined.
             MissingDependency: Signatures are required, but ``cryptography`` is not installed.
             NotFound: A pattern matches nothing.
             LayoutError: The remote is not a registry.
-            EnvironmentFailure: No permission, no network, disk full; repeat the call to continue.
+            EnvironmentFailure: There is no permission, no network or no space left; repeat the call to continue.
         """
         from compatkit.components.deciding import deciding
         from compatkit.registry.copy.choice import Choice

@@ -1,4 +1,4 @@
-"""Drafts of components: contracts derived from modules and runs, ready to be stored."""
+"""Components ready to be stored, with contracts derived from modules and training runs."""
 
 from __future__ import annotations
 
@@ -42,10 +42,13 @@ class Draft:
 
     Attributes:
         kind: Kind of the component.
+        blueprint: Blueprint that rebuilds the module.
+        module: Module with its weights.
+        contract: Contract of the component.
         blobs: Bytes that the contract refers to, to be stored first.
         title: Default title.
         tags: Default tags; those of the caller take precedence.
-        key: Name below the prefix of a fit: ``mnist.extractor``, ``shared.dcc``, ``mnist.head``.
+        key: Name after the prefix of a fit: ``mnist.extractor``, ``shared.dcc``, ``mnist.head``.
         parent: Key of the extractor that a head was trained with; None if that extractor is an unchanged component.
     """
 
@@ -70,27 +73,27 @@ class Draft:
         anchors: Sequence[Anchor] = (),
         moments: Sequence[Moments] = (),
         frozen_stages: int = 0,
-        **facts: Any,
+        **attributes: Any,
     ) -> Draft:
-        """Derive protocol and probe from the module.
+        """Return a draft whose protocol and probe are derived from the module.
 
         Args:
             kind: Kind of the component.
-            blueprint: Includes the image size that was traced.
-            module: With its weights, on the CPU.
-            shape: Its ports.
+            blueprint: Blueprint with the traced image size.
+            module: Module with its weights, on the CPU.
+            shape: Ports of the module.
             data: Preprocessing and labels.
-            anchors: What it was trained against.
-            moments: Moments of its features, one per feature port; empty if not measured.
-            frozen_stages: Number of frozen stages of its network.
-            facts: ``title``, ``tags``, ``key``, ``parent``.
+            anchors: Parts that it was trained against.
+            moments: Moments of the features, one per feature port; empty if not measured.
+            frozen_stages: Number of frozen stages of the network.
+            attributes: ``title``, ``tags``, ``key`` and ``parent`` of the draft.
         """
         protocol = Protocol(normalization_of(module), tuple(anchors), frozen_stages)
         features = tuple(item.statistics() for item in moments) or None
         statistical = Statistical(features, probe_of(module, shape, blueprint))
         contract = Contract(shape, data, protocol, statistical)
         blobs = tuple(item.blob for item in moments if item.blob is not None)
-        return cls(kind, blueprint, module, contract, blobs, **facts)
+        return cls(kind, blueprint, module, contract, blobs, **attributes)
 
     @property
     def parameters(self) -> int:
@@ -98,7 +101,7 @@ class Draft:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
     def describe(self) -> dict[str, str]:
-        """Return a description, text by label."""
+        """Return ports, size and network as text by label."""
         return {
             "takes": "; ".join(port(item) for item in self.contract.structural.inputs),
             "gives": "; ".join(port(item) for item in self.contract.structural.outputs),
@@ -115,7 +118,7 @@ class Draft:
         }
 
     def put(self, store: Store) -> Payload:
-        """Store the weights, and blobs that the contract refers to."""
+        """Store the weights and the blobs that the contract refers to."""
         for blob in self.blobs:
             store.put_blob(blob)
         return store.put_state(self.module.state_dict(), parameters=self.parameters)
@@ -128,8 +131,8 @@ class Draft:
         Args:
             payload: Digest and size of the stored weights.
             training: JSON values on the origin of the weights.
-            parents: Components that it was made from.
-            about: Description; its title and tags win over the draft's.
+            parents: Components that this one was derived from.
+            about: Description; its title and tags take precedence over those of the draft.
         """
         return Manifest(
             kind=self.kind,
@@ -143,11 +146,11 @@ class Draft:
 
 
 def drafts(fit: Fit) -> Iterator[Draft]:
-    """Yield extractors, then auxiliary heads, then heads; each is rebuilt and verified first.
+    """Yield extractors, then auxiliary heads, then heads of a training run; each is rebuilt and verified first.
 
-    A variational autoencoder gives encoder, mean and log-variance layers (an adapter), and decoder.
+    A variational autoencoder yields encoder, mean and log-variance layers (an adapter), and decoder.
 
-    Unchanged parts are left out (the head of a task without labels, a frozen extractor), and heads that never ran.
+    Left out are unchanged parts (the head of a task without labels, a frozen extractor) and heads that never ran.
 
     Raises:
         CutError: Parts rebuilt from their blueprints do not reproduce the trained network bitwise, or give random
@@ -171,11 +174,11 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
         heads[state.name] = head
         _prove(state, extractor, head)
         shapes[state.name] = shape = structural(extractor, state.extractor_blueprint)
-        moments[state.name] = seen = feature_moments(
+        moments[state.name] = measured = feature_moments(
             state.extractor, shape.outputs, state.task.data.train, state.data
         )
         if not state.freezes_extractor:
-            learnt = "trained on" if state.supervised else "adapted to"
+            trained = "trained on" if state.supervised else "adapted to"
             yield Draft.of(
                 "extractor",
                 state.extractor_blueprint,
@@ -183,9 +186,9 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
                 shape,
                 attrs.evolve(state.data, labels=None),
                 state.anchors,
-                seen,
+                measured,
                 state.task.freeze_stages,
-                title=f"{state.task.model} up to {state.task.cut}, {learnt} {state.task.data.name}",
+                title=f"{state.task.model} up to {state.task.cut}, {trained} {state.task.data.name}",
                 tags=_tags(state, state.extractor_blueprint),
                 key=f"{state.name}.extractor",
             )
@@ -193,7 +196,7 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
         if auxiliary.origin is None:
             yield _auxiliary(auxiliary, next(iter(fit.tasks.values())), shapes, moments)
     for state in filter(lambda task: task.runs_head, fit.tasks.values()):
-        head, seen = heads[state.name], moments[state.name]
+        head = heads[state.name]
         shape = structural(head, state.head_blueprint, feature_ports=shapes[state.name].outputs)
         yield Draft.of(
             "head",
@@ -202,7 +205,7 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
             shape,
             state.data,
             state.anchors,
-            seen,
+            moments[state.name],
             state.task.freeze_stages,
             title=f"{state.head_blueprint.model} after {state.head_blueprint.cut}, trained on "
             f"{state.task.data.name}",
@@ -236,16 +239,16 @@ def _tags(state: TaskState, blueprint: Blueprint) -> dict[str, str]:
     return {"backbone": blueprint.model, "dataset": state.task.data.name}
 
 
-def training_facts(
+def training_record(
     fit: Fit, run: Edge, state: TaskState | None, head: AuxiliaryHead | None = None
 ) -> dict[str, Any]:
     """Return the ``training`` part of a manifest.
 
     Args:
-        fit: The run.
+        fit: Training run.
         run: Blob of the run's manifest.
         state: Task of the part; None for a part of several tasks.
-        head: The auxiliary head, if the part is one.
+        head: Auxiliary head, if the part is one.
     """
     trainer = fit.run["trainer"]
     names = [state.name] if state is not None else list(fit.tasks)
@@ -274,11 +277,11 @@ def _auxiliary(
     shapes: Mapping[str, Structural],
     moments: Mapping[str, tuple[Moments, ...]],
 ) -> Draft:
-    """Draft an auxiliary head, with statistics over the features of all tasks."""
+    """Return the draft of an auxiliary head, with statistics over the features of all tasks."""
     module = _on_cpu(head.module)
     check_values(module.state_dict(), f"shared.{head.name}", NOT_PUBLISHED)
     data = attrs.evolve(task.data, labels=head.labels)
-    seen = tuple(reduce(Moments.merged, of_port) for of_port in zip(*moments.values(), strict=True))
+    merged = tuple(reduce(Moments.merged, of_port) for of_port in zip(*moments.values(), strict=True))
     shape = structural(module, head.blueprint, feature_ports=shapes[task.name].outputs)
     anchors = [Anchor("auxiliary_head", head.digest, head.name, head.labels)]
     return Draft.of(
@@ -288,7 +291,7 @@ def _auxiliary(
         shape,
         data,
         anchors,
-        seen,
+        merged,
         title=f"Shared auxiliary head {head.name}",
         key=f"shared.{head.name}",
     )
@@ -299,12 +302,12 @@ def _prove(state: TaskState, extractor: nn.Module, head: nn.Module) -> None:
         check_values(module.state_dict(), f"{state.name}.{side}", NOT_PUBLISHED)
     if attrs.evolve(state.extractor_blueprint, side="head") != state.head_blueprint:
         return  # initial parts may come from two networks
-    whole = build_pair(state.extractor_blueprint, state.head_blueprint, seed=0)[0]
+    network = build_pair(state.extractor_blueprint, state.head_blueprint, seed=0)[0]
     trained: dict[str, Tensor] = {**extractor.state_dict(), **head.state_dict()}
-    whole.load_state_dict(trained, strict=True)
-    prove(whole, extractor, head, state.data.size, len(state.data.mean))
+    network.load_state_dict(trained, strict=True)
+    prove(network, extractor, head, state.data.size, len(state.data.mean))
 
 
 def _on_cpu(module: nn.Module) -> nn.Module:
-    """Return a copy on the CPU, leaving the fit unchanged."""
+    """Return a copy on the CPU, in eval mode."""
     return copied(module).to("cpu", memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]

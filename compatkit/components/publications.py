@@ -11,7 +11,7 @@ from compatkit.components.bridges.ladder import Bridge
 from compatkit.components.bridges.publishing import publish as publish_bridge
 from compatkit.components.deciding import CANDIDATE, Decider
 from compatkit.components.domains import Adapted
-from compatkit.components.drafts import drafts, training_facts
+from compatkit.components.drafts import drafts, training_record
 from compatkit.components.images import PolicyData
 from compatkit.components.loading import with_module
 from compatkit.components.outcomes import PolicyOutcome, refusal
@@ -171,7 +171,7 @@ class FitParts:
                 parents = (*(Parent(relation, digest) for relation in relations), *parents)
             elif task is not None and task.freezes_extractor and task.task.extractor is not None:
                 parents = (Parent("trained_with", task.task.extractor.digest), *parents)
-            manifest = draft.manifest(payload, training_facts(fit, run, task, head), parents, about)
+            manifest = draft.manifest(payload, training_record(fit, run, task, head), parents, about)
             reference = Reference(name, digest=digest_of(to_bytes(manifest)))
             parts[key] = with_module(
                 store, reference, manifest, draft.module, reference=f"{name}@{CANDIDATE}"

@@ -249,7 +249,7 @@ def compose(
     left, *between, right = (_part(store, owner, pin, verify) for pin in composition.pins)
     report, policy = _report(store, left, right, composition.policy), composition.policy
     try:
-        pinned_adapters = dict(zip(composition.places, between, strict=True))
+        pinned_adapters = dict(zip(composition.pinned, between, strict=True))
         adapters, taken = _adapters(left, blueprints, pinned_adapters, composition.origins, state)
         statistics = {name: tensor for name, tensor in state.items() if name not in taken}
         estimate = Estimate(statistics, estimated) if estimates(policy) else None

@@ -1,1 +1,1 @@
-"""Single-file exports that run without a registry: all tensors, and metadata to rebuild and use the network."""
+"""Single-file exports that run without a registry: all tensors, and the metadata that rebuilds the network."""

@@ -1,4 +1,4 @@
-"""The description in an exported file: canonical JSON under one metadata key, read strictly."""
+"""Description of an exported network: canonical JSON in the metadata of the file, read strictly."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from compatkit.registry.weights.header import Header
 SCHEMA: Literal[1] = 1
 KEY = "compatkit"
 """The only metadata key in the safetensors file."""
-MOST_PARTS = 256
-WHAT = "the export's description"
+MAX_PARTS = 256
+OWNER = "the export's description"
 """Name of the JSON in messages."""
 
 
@@ -28,10 +28,10 @@ class PartRecord:
     """One module of the network, in forward order.
 
     Attributes:
-        blueprint: Rebuilds it.
-        names: Its tensors, sorted.
+        blueprint: Blueprint that rebuilds the module.
+        names: Names of its tensors, sorted.
         prefix: Prefix of these names in the file.
-        component: Manifest digest ``sha256:...`` of the published component, or None.
+        component: Manifest digest ``sha256:...``; None if never published.
     """
 
     blueprint: Blueprint
@@ -42,20 +42,21 @@ class PartRecord:
 
 @attrs.frozen(kw_only=True)
 class Description:
-    """Everything about an exported network except its tensors.
+    """Metadata of an exported network.
 
     Attributes:
         kind: Kind of the exported component.
-        blueprint: Blueprint of the whole; that of a recombination includes its policy.
-        contract: Ports, preprocessing, classes, protocol and probe of the whole.
-        parts: The modules; a single one unless ``kind`` is ``recombination``.
+        blueprint: Blueprint of the component; that of a recombination includes its policy.
+        contract: Ports, preprocessing, classes, protocol and probe of the component.
+        parts: Modules of the network; a single one unless ``kind`` is ``recombination``.
         tensors: Tensor digest of the file, ``tensors:sha256:...``.
-        names: ``"whole"`` if the tensor names are those of one whole network, else ``"parts"``.
+        names: ``"whole"`` if the tensor names are those of one complete network, else ``"parts"``.
         about: Title, description, tags, license and source.
-        training: The manifest's record of the run, of estimated statistics and fitted adapters, without blobs that
-            exist only in a registry.
+        training: Record of the run, of estimated statistics and of fitted adapters from the manifest, without blobs
+            that exist only in a registry.
         component: Manifest digest, ``sha256:...``; None if never published.
         reference: ``name@version`` at the time of the export, for display.
+        schema: Version of this format.
     """
 
     kind: Kind
@@ -79,7 +80,7 @@ class Description:
 
     @property
     def whole(self) -> Blueprint | None:
-        """Blueprint of the whole network whose tensor names the file has; None if they are those of the parts."""
+        """Blueprint of the complete network that the tensor names belong to; None if they are those of the parts."""
         return self.parts[-1].blueprint if self.names == "whole" else None
 
 
@@ -87,7 +88,7 @@ def to_text(description: Description) -> str:
     """Return the description as canonical JSON on one line.
 
     Raises:
-        FormatError: A field violates the schema; the message gives the path.
+        FormatError: A field violates the schema; the message gives its path.
     """
     text = dumps(description).decode().removesuffix("\n")
     from_text(text)  # never write what cannot be read back
@@ -98,11 +99,11 @@ def from_text(text: str) -> Description:
     """Read a description strictly.
 
     Raises:
-        FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, invalid values, or parts
-            that do not make up the description.
+        FormatError: The text is not strict JSON or has another schema, fields are unknown, missing or invalid, or the
+            parts do not match the description.
     """
-    description: Description = decode(Description, text.encode("utf-8", "surrogatepass"), what=WHAT)
-    check_contract(description.contract, description.blueprint, WHAT)
+    description: Description = decode(Description, text.encode("utf-8", "surrogatepass"), what=OWNER)
+    check_contract(description.contract, description.blueprint, OWNER)
     _check_parts(description)
     return description
 
@@ -116,8 +117,8 @@ def description_of(header: Header) -> Description:
     text = header.metadata.get(KEY)
     if text is None:
         raise FormatError(
-            "it is a safetensors file without a description, not an export of compatkit. Export a component with "
-            "`compatkit export REF FILE`; adopt weights of other programs with `compatkit adopt`."
+            "it is a safetensors file, but not an export of compatkit. Export a component with `compatkit export REF "
+            "FILE`; adopt weights of other programs with `compatkit adopt`."
         )
     description = from_text(text)
     own = [part.prefix + name for part in description.parts for name in part.names]
@@ -125,33 +126,33 @@ def description_of(header: Header) -> Description:
     other = sorted(stored.symmetric_difference(own))
     if other or len(own) != len(stored):
         raise FormatError(
-            f"{WHAT}: expected each tensor in one part; that is not so for {', '.join(other[:3]) or 'some'}. The file "
-            "was changed after the export; export it again."
+            f"{OWNER}: expected each tensor in exactly one part, unlike {', '.join(other[:3]) or 'some'}. The file was "
+            "changed after the export; export it again."
         )
     return description
 
 
 def _check_parts(description: Description) -> None:
-    """Raise for parts that do not make up the description.
+    """Raise for parts that do not match the kind, the blueprint and the adapters.
 
     Raises:
-        FormatError: The parts differ from what was expected.
+        FormatError: The parts are not the expected ones.
     """
-    sides = [part.blueprint.side for part in description.parts]
-    between = description.contract.adapters
-    if len(sides) > MOST_PARTS:
-        raise FormatError(f"{WHAT}.parts: expected at most {MOST_PARTS}, got {len(sides)}.")
+    blueprints = [part.blueprint for part in description.parts]
+    sides = [blueprint.side for blueprint in blueprints]
+    if len(sides) > MAX_PARTS:
+        raise FormatError(f"{OWNER}.parts: expected at most {MAX_PARTS}, got {len(sides)}.")
     if description.kind != "recombination":
-        fits = (
-            len(sides) == 1
-            and description.parts[0].blueprint == description.blueprint
-            and sides[0] != "recombination"
-        )
-        expected = "one part, with the blueprint of the whole"
+        valid = blueprints == [description.blueprint] and sides != ["recombination"]
+        expected = "one part, with the blueprint of the component"
     else:
-        fits = sides == ["extractor", *["adapter"] * len(between), "head"]
-        fits = fits and description.blueprint.side == "recombination" and is_policy(description.policy)
-        fits = fits and tuple(part.blueprint for part in description.parts[1:-1]) == between
+        adapters = description.contract.adapters
+        valid = (
+            sides == ["extractor", *["adapter"] * len(adapters), "head"]
+            and tuple(blueprints[1:-1]) == adapters
+            and description.blueprint.side == "recombination"
+            and is_policy(description.policy)
+        )
         expected = "an extractor, the contract's adapters, a head, and a known policy"
-    if not fits:
-        raise FormatError(f"{WHAT}.parts: expected {expected}, got {', '.join(sides) or 'none'}.")
+    if not valid:
+        raise FormatError(f"{OWNER}.parts: expected {expected}, got {', '.join(sides) or 'none'}.")

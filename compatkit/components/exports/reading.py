@@ -1,4 +1,4 @@
-"""Rebuild an exported network from its file alone, and check it against its contract."""
+"""Rebuild an exported network from its file, and check it against its contract."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from compatkit.registry.weights.tensorfile import deserialize, tensor_digest
 
 
 class Exported(Assembly):
-    """A network from one file: call it like the exported component, or ``predict`` classes of images.
+    """An exported network: call it like the exported component, or ``predict`` classes of images.
 
     Attributes:
-        description: The description in the file.
+        description: Description in the file.
         about: Title, description, tags, license and source.
     """
 
@@ -38,9 +38,9 @@ class Exported(Assembly):
 
 @checks_arguments
 def load_exported(path: str | os.PathLike[str]) -> Exported:
-    """Return the network of an exported file, in eval mode; needs no registry.
+    """Return the network of an exported file, in eval mode, without a registry.
 
-    Nothing in the file is executed: blueprints name registered builders, header and JSON are read strictly, and the
+    No code in the file is executed: blueprints name registered builders, header and JSON are read strictly, and the
     network must reproduce the probe of its contract.
 
     Args:
@@ -65,8 +65,8 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
     actual = tensor_digest(data)
     if actual != description.tensors:
         raise IntegrityError(
-            f"{file}: expected the tensors {description.tensors}, found {actual}. They were changed after the export; "
-            "export it again.",
+            f"{file}: expected the tensors {description.tensors}, found {actual}. The file was changed after the "
+            "export; export it again.",
             subject=file,
         )
     state = deserialize(data)
@@ -97,17 +97,13 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
 def _assembled(description: Description, modules: list[nn.Module]) -> Exported:
     extractor = modules[0] if description.parts[0].blueprint.side == "extractor" else None
     head = modules[-1] if description.parts[-1].blueprint.side == "head" else None
-    between = [
+    adapters = [
         module
         for part, module in zip(description.parts, modules, strict=True)
         if part.blueprint.side == "adapter"
     ]
     network = Exported(
-        extractor,
-        head,
-        contract=description.contract,
-        adapters=between,
-        bn_policy=description.policy,
+        extractor, head, contract=description.contract, adapters=adapters, bn_policy=description.policy
     )
     network.description, network.about = description, description.about
     return network.eval()

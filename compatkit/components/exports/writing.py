@@ -1,7 +1,7 @@
 """Write a component, or a recombination with all its parts, as one file.
 
-In a safetensors file the tensors get the names of one whole network where the parts make up one. Other formats are
-written by plugins.
+In a safetensors file the tensors have the names of one complete network if the parts are its halves. Plugins write
+other formats.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from compatkit.registry.weights.tensorfile import pieces, state_digest
 Names = Literal["auto", "whole", "parts"]
 NAMES: tuple[Names, ...] = ("auto", "whole", "parts")
 SAFETENSORS = "safetensors"
-"""The format that ``load_exported`` reads; others are those of plugins."""
+"""Format that ``load_exported`` reads; plugins write others."""
 
 
 @attrs.frozen
@@ -42,9 +42,9 @@ class ExportedFile:
     """An exported file.
 
     Attributes:
-        path: Its path.
-        bytes: Its size.
-        description: Description of the network; tensor names and their digest are those of a safetensors file.
+        path: Path of the file.
+        bytes: Size in bytes.
+        description: Description of the network; tensor names and digest are those of a safetensors file.
     """
 
     path: Path
@@ -68,17 +68,17 @@ def write(
     """Write a loaded component to a file, replacing it if it exists.
 
     Args:
-        path: Path of the file, in an existing folder.
-        module: The module as loaded or recombined, in eval mode.
+        path: Path of the file, in an existing directory.
+        module: Module as loaded or recombined, in eval mode.
         manifest: Manifest of the component, with its probe.
-        reference: Reference it was loaded from.
+        reference: Reference that the module was loaded from.
         digest: Digest of the manifest if published.
         names: See ``prefixes``.
 
     Raises:
-        UsageError: The path is a folder, or ``names`` is not possible.
+        UsageError: The path is a directory, or ``names`` is not possible.
         FormatError: A tensor cannot be stored.
-        EnvironmentFailure: Disk full, or no write permission; an existing file is left unchanged.
+        EnvironmentFailure: The disk is full, or there is no write permission; an existing file is unchanged.
     """
     file = _file(path, "safetensors")
     state, description = _described(module, manifest, reference, digest, names)
@@ -101,17 +101,17 @@ def write_as(
 
     Args:
         format: Name of the exporter, such as ``"onnx"``.
-        path: Path of the file, in an existing folder.
-        module: The module as loaded or recombined, in eval mode.
+        path: Path of the file, in an existing directory.
+        module: Module as loaded or recombined, in eval mode.
         manifest: Manifest of the component.
         settings: Keyword arguments for the exporter.
-        reference: Reference it was loaded from.
+        reference: Reference that the module was loaded from.
         digest: Digest of the manifest if published.
 
     Raises:
-        UsageError: The path is a folder, or there is no such exporter.
+        UsageError: The path is a directory, or there is no such exporter.
         PluginError: The exporter does not take these settings, or fails.
-        EnvironmentFailure: Disk full, or no write permission; an existing file is left unchanged.
+        EnvironmentFailure: The disk is full, or there is no write permission; an existing file is unchanged.
     """
     offer, file, settings = find("exporters", format), _file(path, format), settings or {}
     _, description = _described(module, manifest, reference, digest, "parts")
@@ -137,31 +137,31 @@ def write_as(
 def _file(path: str | os.PathLike[str], suffix: str) -> Path:
     file = Path(local(path, "an exported file"))
     if file.is_dir():
-        raise UsageError(f"{file} is a folder; name a file in it, such as {file / f'network.{suffix}'}.")
+        raise UsageError(f"{file} is a directory; name a file in it, such as {file / f'network.{suffix}'}.")
     return file
 
 
 def _described(
     module: nn.Module, manifest: Manifest, reference: str, digest: str | None, names: str
 ) -> tuple[dict[str, Tensor], Description]:
-    """Return all tensors by their name in a file, and the description of the network."""
+    """Return all tensors by their names in the file, and the description of the network."""
     modules = list(_modules(module, manifest, digest))
-    before, kind = prefixes([(blueprint, part) for blueprint, part, _ in modules], names)
+    part_prefixes, naming = prefixes([(blueprint, part) for blueprint, part, _ in modules], names)
     state: dict[str, Tensor] = {}
     parts: list[PartRecord] = []
-    for prefix, (blueprint, part, component) in zip(before, modules, strict=True):
+    for prefix, (blueprint, part, component) in zip(part_prefixes, modules, strict=True):
         own = part.state_dict()
         state |= {prefix + name: value for name, value in own.items()}
         parts.append(PartRecord(blueprint, tuple(sorted(own)), prefix, component))
     description = Description(
         kind=manifest.kind,
         blueprint=manifest.blueprint,
-        contract=_alone(manifest.contract),
+        contract=_without_blobs(manifest.contract),
         parts=tuple(parts),
         tensors=state_digest(state),
-        names=kind,
+        names=naming,
         about=manifest.about,
-        training=_values(manifest.training),
+        training=_training_without_blobs(manifest.training),
         component=digest,
         reference=reference,
     )
@@ -182,8 +182,8 @@ def _modules(
     yield right.manifest.blueprint, module.head, right.digest
 
 
-def _alone(contract: Contract) -> Contract:
-    """Return a contract without blobs that exist only in a registry: the channel statistics."""
+def _without_blobs(contract: Contract) -> Contract:
+    """Return a contract without the channel statistics, which are blobs of a registry."""
     statistical = contract.statistical
     features = statistical.features and tuple(
         attrs.evolve(moments, per_channel=None) for moments in statistical.features
@@ -191,8 +191,8 @@ def _alone(contract: Contract) -> Contract:
     return attrs.evolve(contract, statistical=attrs.evolve(statistical, features=features))
 
 
-def _values(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of a run, without blobs that exist only in a registry."""
+def _training_without_blobs(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of a run without blobs of a registry."""
     return {
         key: value for key, value in training.items() if not (isinstance(value, Mapping) and "blob" in value)
     }
@@ -202,41 +202,41 @@ def prefixes(
     modules: Sequence[tuple[Blueprint, nn.Module]],
     names: str,
 ) -> tuple[list[str], Literal["whole", "parts"]]:
-    """Return the prefix of each part's tensor names, and whether they give the names of one whole network.
+    """Return the prefix of each part's tensor names, and whether they name one complete network or parts.
 
     Args:
         modules: Extractor, adapters and head with their blueprints; or a single part.
         names: ``"whole"``, ``"parts"``, or ``"auto"`` for ``"whole"`` if possible.
 
     Raises:
-        UsageError: ``names`` is unknown, or the parts do not make up a whole network.
+        UsageError: ``names`` is unknown, or ``"whole"`` for parts that are not the halves of one network.
     """
     OneOf(NAMES).check("export", names=names)
     if len(modules) == 1:
         if names == "whole":
-            raise UsageError("names='whole' needs all parts of a network; a single part keeps its own names.")
+            raise UsageError("names='whole' needs a complete network; this is a single part.")
         return [""], "parts"
-    why = "" if names == "parts" else _why_not(modules)
-    if names == "whole" and why:
-        raise UsageError(f"names='whole' needs the two halves of one network; these are not: {why}")
-    if names == "parts" or why:
-        between = [f"adapters.{place}." for place in range(len(modules) - 2)]
-        return ["extractor.", *between, "head."], "parts"
+    reason = "" if names == "parts" else _why_not_whole(modules)
+    if names == "whole" and reason:
+        raise UsageError(f"names='whole' needs the two halves of one network; these are not: {reason}")
+    if names == "parts" or reason:
+        adapters = [f"adapters.{index}." for index in range(len(modules) - 2)]
+        return ["extractor.", *adapters, "head."], "parts"
     return [""] * len(modules), "whole"
 
 
-def _why_not(modules: Sequence[tuple[Blueprint, nn.Module]]) -> str:
+def _why_not_whole(modules: Sequence[tuple[Blueprint, nn.Module]]) -> str:
     """Return why parts are not the halves of one network; empty if they are."""
-    (left, extractor), *between, (right, head) = modules
-    if between:
-        return "adapters stand between them."
+    (left, extractor), *adapters, (right, head) = modules
+    if adapters:
+        return "there are adapters between them."
     if left.width is not None or right.width is not None:
-        return "convolutions to a common width stand between them, which no builder makes."
+        return "there are convolutions to a common width between them, which no builder creates."
     if left.network != right.network:
-        return f"they are of {left.model} ({left.network[0]}) and of {right.model} ({right.network[0]})."
+        return f"they are of {left.model} ({left.network[0]}) and {right.model} ({right.network[0]})."
     state = {**extractor.state_dict(), **head.state_dict()}
     if len(state) != len(extractor.state_dict()) + len(head.state_dict()):
-        return f"both hold tensors of the same name; they are cut at {left.cut} and at {right.cut}."
+        return f"both have tensors of the same name; they are cut at {left.cut} and {right.cut}."
     try:
         with seeded(0), without_draws():
             whole_of(right).load_state_dict(state, strict=True)

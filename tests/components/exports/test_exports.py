@@ -188,7 +188,7 @@ def test_parts_of_different_networks_keep_their_names(registry: ck.Registry, tmp
         data=data_set("left", size=(16, 16)).train,
     )
     file = tmp_path / "adapted.safetensors"
-    with pytest.raises(UsageError, match=r"needs the two halves of one network.*adapters stand between"):
+    with pytest.raises(UsageError, match=r"needs the two halves of one network.*adapters between"):
         registry.export(made, file, names="whole")
     assert not file.exists()
     registry.export(made, file)
@@ -280,7 +280,7 @@ def test_a_module_that_was_changed_is_not_exported(registry: ck.Registry, tmp_pa
 
 
 def test_where_it_cannot_be_written(registry: ck.Registry, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a folder; name a file"):
+    with pytest.raises(UsageError, match="is a directory; name a file"):
         registry.export("nets/a.head", tmp_path)
     with pytest.raises(EnvironmentFailure):
         registry.export("nets/a.head", tmp_path / "nowhere" / "file.safetensors")
@@ -476,7 +476,7 @@ def test_other_files_are_named(honest: bytes, tmp_path: Path) -> None:
         (honest[:100], "truncated"),
         (b"", "truncated or empty"),
         (b"PK\x03\x04" + bytes(100), "a zip archive, which is what torch.save writes"),
-        (serialize({"w": torch.zeros(1)}), "without a description, not an export of compatkit"),
+        (serialize({"w": torch.zeros(1)}), "a safetensors file, but not an export of compatkit"),
         (serialize({"w": torch.zeros(1)}, "[]"), "description: expected object"),
         (serialize({"w": torch.zeros(1)}, "{"), "not valid JSON"),
         (serialize({"w": torch.zeros(1)}, "[" * 5000), "nested deeper|not valid JSON"),
