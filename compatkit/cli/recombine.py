@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -102,7 +102,7 @@ def recombine_command(options: RecombineOptions) -> int | None:
     code = 1 if why_not else 0
     if options.json:
         measured = {"check": report.to_json(), "adapters": unstructure(model.contract.adapters)}
-        published = {} if options.publish is None else {"published": reference}
+        published: dict[str, Any] = {} if options.publish is None else {"published": reference}
         if accuracy is not None:
             published["published_accuracy"] = attrs.asdict(accuracy)
         return emit({**measured, "cell": cell and attrs.asdict(cell), **published}, code)

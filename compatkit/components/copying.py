@@ -59,7 +59,7 @@ class Copying:
             progress: Called with done, total and a description.
 
         Raises:
-            Incomplete: Some versions were refused, such as one that exists there with other content; others were copied.
+            Incomplete: Versions were refused, such as one that exists there with other content; others were copied.
             NotFound: A pattern matches nothing.
             LayoutError: The remote is not a registry, and ``create`` is False.
             EnvironmentFailure: There is no permission or no network; repeat the call to continue.

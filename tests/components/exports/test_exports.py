@@ -210,7 +210,7 @@ def test_one_part_alone(registry: ck.Registry, tmp_path: Path, side: str) -> Non
     assert again.description.kind == side
     with pytest.raises(UsageError, match="Predicting classes needs a complete network"):
         again.predict(IMAGES)
-    with pytest.raises(UsageError, match="needs all parts of a network"):
+    with pytest.raises(UsageError, match="needs a complete network"):
         registry.export(f"nets/a.{side}", file, names="whole")
 
 
@@ -333,7 +333,11 @@ LIES: dict[str, tuple[Change, type[Exception], str]] = {
     "schema": (at("schema", to=2), FormatError, "written by a newer compatkit"),
     "no schema": (dropped("schema"), FormatError, "schema: expected 1, got None"),
     "unknown field": (at("code", to="os.system"), FormatError, "unknown field 'code'"),
-    "no parts": (at("parts", to=[]), FormatError, "expected each tensor in one part|expected an extractor"),
+    "no parts": (
+        at("parts", to=[]),
+        FormatError,
+        "expected each tensor in exactly one part|expected an extractor",
+    ),
     "one part": (dropped("parts", 1), FormatError, "expected an extractor, the contract's adapters, a head"),
     "unknown kind": (at("kind", to="model"), FormatError, "expected one of 'extractor'"),
     "another kind": (at("kind", to="head"), FormatError, "expected one part"),
@@ -346,7 +350,7 @@ LIES: dict[str, tuple[Change, type[Exception], str]] = {
     "a name twice": (
         lambda value: value["parts"][0]["names"].append(value["parts"][0]["names"][0]),
         FormatError,
-        "expected each tensor in one part",
+        "expected each tensor in exactly one part",
     ),
     "a name of the other part": (
         lambda value: value["parts"][1]["names"].append(value["parts"][0]["names"].pop()),
@@ -356,7 +360,7 @@ LIES: dict[str, tuple[Change, type[Exception], str]] = {
     "a name that is not there": (
         at("parts", 0, "names", 0, to="../../x"),
         FormatError,
-        "expected each tensor in one part",
+        "expected each tensor in exactly one part",
     ),
     "another network": (
         at("parts", 0, "blueprint", "model", to="resnet20_cifar"),
@@ -441,7 +445,7 @@ LIES: dict[str, tuple[Change, type[Exception], str]] = {
         FormatError,
         "the contract's adapters",
     ),
-    "other tensors": (at("tensors", to="tensors:sha256:" + "0" * 64), IntegrityError, "were changed after"),
+    "other tensors": (at("tensors", to="tensors:sha256:" + "0" * 64), IntegrityError, "was changed after"),
     "normalisation": (
         at("contract", "protocol", "normalisation", to="none"),
         IntegrityError,
