@@ -174,7 +174,7 @@ class Policies(Mapping[str, Policy]):
         store, resolved = self.store, self.store.resolve(reference)
         own = name is None or name == resolved.name
         candidate, version = PartLoader(store).component(resolved), str(resolved.version) if own else None
-        question = store.asks(
+        question = store.policy_question(
             resolved.name if name is None else check_name(name), candidate.manifest, version=version
         )
         if against is not None:

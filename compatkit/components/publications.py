@@ -204,7 +204,7 @@ class FitParts:
         decisions: dict[str, tuple[Decider, PolicyOutcome]] = {}
         for key, part in self.parts.items():
             if key not in self.released and not self._is_there(part, version):
-                question = self.store.asks(part.name, part.manifest, version=version, major=major)
+                question = self.store.policy_question(part.name, part.manifest, version=version, major=major)
                 decider = Decider(self.store, part, data, kin, version, progress)
                 decisions[key] = decider, decider.answer(question)
         return decisions

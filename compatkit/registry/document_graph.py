@@ -1,6 +1,6 @@
-"""The graph of a registry: what a document names, and the walk from roots to everything that they lead to.
+"""Graph of a registry's blobs: the digests in a document, and a walk over all reachable blobs.
 
-A document is a blob that names others, such as a manifest, a result, or the record of a run.
+A document is a JSON blob that refers to other blobs by digest: a manifest, a result, or the record of a run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from compatkit.errors import FormatError
 from compatkit.foundation.codec import is_digest, loads
 
 How = Literal["payload", "blob", "component", "named"]
-"""How a document names a digest: as weights, which are never read; as another blob; as a component; anywhere else."""
+"""Role of a digest in a document: weights (never read as a document), another blob, a component, or anything else."""
 NamedDigest = tuple[str, How]
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class DocumentEdge(NamedTuple):
 
     Attributes:
         key: ``blob`` or ``component``.
-        digest: Of the bytes.
+        digest: Digest of the target.
         size: Number of bytes, if the document states it.
     """
 
@@ -38,21 +38,21 @@ _ORDER: tuple[How, ...] = ("named", "payload", "blob", "component")
 
 
 def names(data: bytes, digest: str, *, component: bool) -> tuple[NamedDigest, ...]:
-    """Return the digests in a document, each once with the strongest way it is named; nothing if it is no document.
+    """Return the digests in a document, each once with its strongest role; nothing for other blobs.
 
-    Canonical JSON is searched for digests, which finds at least its edges in a tenth of the time; any other document is
-    read strictly.
+    Canonical JSON is searched with a regular expression, which is ten times faster than parsing and finds every edge.
+    Other documents are parsed strictly.
 
     Args:
-        data: A blob's bytes.
-        digest: Their digest, for messages.
-        component: Whether it must be a document.
+        data: Content of the blob.
+        digest: Digest of the blob, for messages.
+        component: Whether the blob must be a document.
 
     Raises:
-        FormatError: It must be a document, and is no strict JSON.
+        FormatError: The blob must be a document and is not strict JSON.
     """
     if data.find(b"}\n") != len(data) - 2 or _is_unusual(data):
-        return tuple(_walked(_value(data, digest, component)).items())
+        return tuple(_digests_in(_value(data, digest, component)).items())
     weights = _WEIGHTS.search(data)
     digests: dict[str, How] = {}
     for match in _NAMED.finditer(data):
@@ -64,12 +64,12 @@ def names(data: bytes, digest: str, *, component: bool) -> tuple[NamedDigest, ..
             how = "payload" if weights is not None and weights.end() == start else "blob"
         target = match[1].decode()
         if digests.setdefault(target, how) != how:
-            _keep(digests, target, how)
+            _add(digests, target, how)
     return tuple(digests.items())
 
 
 def _is_unusual(data: bytes) -> bool:
-    """Return whether there are escapes or blanks between the parts, so that it has to be read as JSON."""
+    """Return whether JSON contains escapes or whitespace, so that it has to be parsed."""
     return b"\\" in data or b'": ' in data or b'" :' in data or b"\t" in data or b"\r" in data
 
 
@@ -81,10 +81,10 @@ def _value(data: bytes, digest: str, component: bool) -> Any:
     except FormatError:
         if component:
             raise
-        return None  # other bytes that begin like one
+        return None  # not a document, although it begins like one
 
 
-def _walked(value: Any) -> dict[str, How]:
+def _digests_in(value: Any) -> dict[str, How]:
     """Return the digests in JSON values."""
     digests: dict[str, How] = {}
     ahead: list[tuple[Any, Any]] = [(None, value)]
@@ -92,7 +92,7 @@ def _walked(value: Any) -> dict[str, How]:
         key, node = ahead.pop()
         if isinstance(node, str):
             if is_digest(node):
-                _keep(digests, node, key if key in ("blob", "component") else "named")
+                _add(digests, node, key if key in ("blob", "component") else "named")
         elif isinstance(node, dict):
             ahead.extend(node.items())
             ahead.extend((None, name) for name in node)
@@ -101,17 +101,17 @@ def _walked(value: Any) -> dict[str, How]:
     return digests
 
 
-def _keep(digests: dict[str, How], digest: str, how: How) -> None:
+def _add(digests: dict[str, How], digest: str, how: How) -> None:
     before = digests.setdefault(digest, how)
     if before != how and _ORDER.index(how) > _ORDER.index(before):
         digests[digest] = how
 
 
 def edges(value: Any) -> Iterator[DocumentEdge]:
-    """Yield every edge in JSON values.
+    """Yield every edge in JSON values; malformed edges are skipped.
 
-    Unlike ``manifest.edges`` it skips what is malformed, so that a document that is refused, or that a newer version
-    wrote, still shows what it keeps.
+    Unlike ``manifest.edges`` this also reads invalid documents and those of newer versions, so that garbage collection
+    keeps their blobs.
     """
     ahead: list[Any] = [value]
     while ahead:
@@ -135,13 +135,13 @@ def walk(
     key: Callable[[T], Hashable] = lambda step: step,
     rank: Callable[[T], Any] = lambda step: 0,
 ) -> Iterator[T]:
-    """Yield everything that can be reached, depth first: each node once, and again when it is reached at a higher rank.
+    """Yield all reachable steps, depth first: one for each node, and another if the node is reached at a higher rank.
 
     Args:
         starts: Steps to the roots.
-        further: Returns the steps from the node that a step leads to; called after the step was yielded.
-        key: Which node a step leads to; without one, the step is the node.
-        rank: How strongly a step reaches its node: living before withdrawn, needed before mentioned.
+        further: Returns the steps that start at the target of a step; called after that step was yielded.
+        key: Returns the target node of a step; by default the step itself.
+        rank: Returns the strength of a step, such as 1 for a required and 0 for an optional target.
     """
     best: dict[Hashable, Any] = {}
     for start in starts:

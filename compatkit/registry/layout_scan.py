@@ -1,6 +1,6 @@
-"""The walk through a registry's folders: every file as a typed entry, classified by its path alone.
+"""Scan of a registry's folders: each file is classified by its path and yielded as a typed entry.
 
-``RegistryEntry`` is any of the kinds below. Each has ``path``, relative to the root, with slashes.
+Each entry has a ``path``, relative to the root, with slashes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from compatkit.registry.refs import WITHDRAWALS
 from compatkit.registry.signing.signatures import FILE as SIGNATURE
 
 ASIDE = ("tmp", "trash", "quarantine")
-"""Folders of drafts, of blobs that gc moved out, and of damaged files."""
+"""Folders for drafts, for blobs removed by gc, and for damaged files."""
 TOP = (
     "tmp",
     "refs",
@@ -39,20 +39,20 @@ TOP = (
     "locks",
     "",
 )
-"""Folders in the order in which they are listed; ``""`` is what else lies at the top."""
-INSIDE = ("@versions", "@tombstones", "@aliases", "@log")
-"""Folders that a name's folder holds."""
+"""Top-level folders in the order of the scan; ``""`` stands for all other entries of the root."""
+NAME_FOLDERS = ("@versions", "@tombstones", "@aliases", "@log")
+"""Subfolders in the folder of a name."""
 HEXADECIMAL = re.compile("[0-9a-f]{64}")
 SHARD = re.compile("[0-9a-f]{2}")
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
 List = Callable[[str], list[os.DirEntry[str]]]
-"""Returns what is in a folder, given relative to the root; nothing where there is none."""
+"""Function that returns the entries of a folder, given relative to the root; none if the folder is missing."""
 Read = Callable[[str, "os.DirEntry[str]"], "Iterator[RegistryEntry]"]
-"""Yields what an entry of a folder is, given its path, or what is in it."""
+"""Function that classifies a directory entry, given its path, or scans the folder that it names."""
 
 
 class VersionFile(NamedTuple):
-    """The file that points at the manifest of a version."""
+    """File that points at the manifest of a version."""
 
     path: str
     name: str
@@ -60,7 +60,7 @@ class VersionFile(NamedTuple):
 
 
 class TombstoneFile(NamedTuple):
-    """The file that marks a version as withdrawn."""
+    """File that marks a version as withdrawn."""
 
     path: str
     name: str
@@ -68,7 +68,7 @@ class TombstoneFile(NamedTuple):
 
 
 class WithdrawalFile(NamedTuple):
-    """The second file of a withdrawal, which shows that a tombstone was lost."""
+    """Second file of a withdrawal, from which a lost tombstone is noticed."""
 
     path: str
     name: str
@@ -76,7 +76,7 @@ class WithdrawalFile(NamedTuple):
 
 
 class AliasPointer(NamedTuple):
-    """The file that holds the version that an alias points at."""
+    """File with the version that an alias points at."""
 
     path: str
     name: str
@@ -84,7 +84,7 @@ class AliasPointer(NamedTuple):
 
 
 class AliasMove(NamedTuple):
-    """One move in the log of an alias."""
+    """Entry in the log of an alias."""
 
     path: str
     name: str
@@ -93,7 +93,7 @@ class AliasMove(NamedTuple):
 
 
 class PolicyFile(NamedTuple):
-    """One change of the policy of a scope."""
+    """Entry in the log of the policy of a scope."""
 
     path: str
     scope: str
@@ -101,7 +101,7 @@ class PolicyFile(NamedTuple):
 
 
 class ResultPointer(NamedTuple):
-    """The file that points at a measured result; all four are 64 hex digits."""
+    """File that points at a measured result; all four fields are 64 hex digits."""
 
     path: str
     extractor: str
@@ -111,11 +111,11 @@ class ResultPointer(NamedTuple):
 
 
 class SignatureFile(NamedTuple):
-    """One signature.
+    """File with a signature of a manifest.
 
     Attributes:
         signed: 64 hex digits of the manifest's digest.
-        file: Its name.
+        file: Name of the file.
     """
 
     path: str
@@ -124,14 +124,14 @@ class SignatureFile(NamedTuple):
 
 
 class Blob(NamedTuple):
-    """An entry with a blob's name in a blob's place; it may be no plain file."""
+    """Entry with the path of a blob; not necessarily a regular file."""
 
     path: str
     digest: str
 
 
 class Aside(NamedTuple):
-    """An entry of ``tmp``, ``trash`` or ``quarantine``."""
+    """Entry of ``tmp``, ``trash`` or ``quarantine``."""
 
     path: str
     folder: str
@@ -139,10 +139,10 @@ class Aside(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A file or folder that is no part of the layout; it is not looked into.
+    """File or folder that does not belong to the layout; folders are not scanned.
 
     Attributes:
-        what: What it is, to follow its name in a message: ``"no part of a name"``; empty where any name is allowed.
+        what: Text that follows the path in a message, such as ``"no part of a name"``; may be empty.
     """
 
     path: str
@@ -150,7 +150,7 @@ class Unknown(NamedTuple):
 
 
 class Obstacle(NamedTuple):
-    """A link or file in place of a folder of the layout."""
+    """Link or file at the path of a folder of the layout."""
 
     path: str
 
@@ -177,20 +177,20 @@ def scan(
     entries: List | None = None,
     wanted: Callable[[str], bool] = lambda folder: True,
 ) -> Iterator[RegistryEntry]:
-    """Yield everything in a registry as typed entries; opens no file and follows no link.
+    """Yield all files of a registry as typed entries, without opening files or following links.
 
-    Each folder is listed when its turn comes: drafts first, because a draft becomes a reference and not the other way
-    round, and references before blobs, because a publish makes them in the other order.
+    Folders are scanned one after the other: drafts first, because a draft may become a reference, and references before
+    blobs, because a publisher writes blobs before references.
 
     Args:
-        root: Of the registry.
-        folders: At the top, such as ``"refs"``, or that of a name, such as ``"refs/digits/mnist"``; ``""`` is what
-            else lies at the top. None given takes all.
-        entries: Lists a folder in place of ``listed``, such as one that notes errors and goes on.
-        wanted: Whether to look into a folder, given its path.
+        root: Folder of the registry.
+        folders: Top-level folders such as ``"refs"``, or folders of names such as ``"refs/digits/mnist"``; ``""``
+            for all other entries of the root. Without any, the full registry is scanned.
+        entries: Function to list a folder instead of ``listed``, for example one that records errors and continues.
+        wanted: Whether to scan a folder, given its path.
 
     Raises:
-        OSError: A folder cannot be listed; only if ``entries`` raises it.
+        OSError: ``entries`` could not list a folder.
     """
     walk = _Scan(root, entries or partial(listed, root), wanted)
     for folder in folders or TOP:
@@ -203,11 +203,11 @@ def scan(
 
 
 def listed(root: Path, folder: str) -> list[os.DirEntry[str]]:
-    """Return what is in a folder, sorted by name; nothing where there is none.
+    """Return the entries of a folder, sorted by name; none if the folder is missing.
 
     Args:
-        root: Of the registry.
-        folder: Relative to the root.
+        root: Folder of the registry.
+        folder: Path relative to the root.
     """
     try:
         with os.scandir(root / folder) as entries:
@@ -218,14 +218,14 @@ def listed(root: Path, folder: str) -> list[os.DirEntry[str]]:
 
 @attrs.frozen
 class _Scan:
-    """The grammar of the folders. Each method takes an entry of a kind of folder, and yields what it is or holds."""
+    """Layout of the folders; each method classifies the entries of one kind of folder."""
 
     root: Path
     list: List
     wanted: Callable[[str], bool]
 
     def top(self, folder: str) -> Iterator[RegistryEntry]:
-        """Yield what is in a folder, or what stands in the way to it."""
+        """Yield the entries of a folder, or the obstacle on the path to it."""
         for at in (*reversed(PurePosixPath(folder).parents), PurePosixPath(folder)):
             try:
                 mode = os.lstat(self.root / at).st_mode
@@ -244,7 +244,7 @@ class _Scan:
             "blobs": self._blobs,
             **dict.fromkeys(ASIDE, self._aside),
         }
-        if kind in read:  # keys and locks are reserved, and not looked into
+        if kind in read:  # keys and locks are reserved and not scanned
             yield from self._each(folder, read[kind])
 
     def _each(self, folder: str, read: Read) -> Iterator[RegistryEntry]:
@@ -264,7 +264,7 @@ class _Scan:
 
     def _name(self, segments: Sequence[str], path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         name, short = "/".join(segments), len(segments) < 3
-        if segments and entry.name in INSIDE:
+        if segments and entry.name in NAME_FOLDERS:
             yield from self._into(path, entry, partial(self._inside, name, entry.name))
         elif short and _is(check_segment, entry.name) and not entry.is_file(follow_symlinks=False):
             yield from self._into(path, entry, partial(self._name, (*segments, entry.name)))
@@ -331,7 +331,7 @@ class _Scan:
         if entry.name == "sha256":
             yield from self._into(path, entry, self._shard)
         else:
-            yield Unknown(path, "no folder of the layout")
+            yield Unknown(path, "not a folder of the layout")
 
     def _shard(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if SHARD.fullmatch(entry.name):

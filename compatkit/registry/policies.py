@@ -1,6 +1,6 @@
-"""Compatibility policies as values: what a new version must keep working with, and how that is measured.
+"""Compatibility policies: the released parts that a new version must work with, and how that is measured.
 
-A policy has a scope: a name, or a glob over whole names. Of the scopes that match a name only the most specific counts.
+The scope of a policy is a name, or a glob over full names. If several scopes match a name, the most specific counts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Mode = Literal[
     "none", "backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive"
 ]
 MODES: tuple[Mode, ...] = get_args(Mode)
-ASKED = ("extractor", "head")
-"""Kinds of components that policies apply to: those that others are trained with, or on."""
+KINDS = ("extractor", "head")
+"""Kinds of components that policies apply to."""
 SCHEMA = 1
-LONGEST = 200
-"""Characters of a scope: it becomes part of the name of a file, in which ``/``, ``*`` and ``?`` take three each."""
+MAX_LENGTH = 200
+"""Maximum length of a scope: it is part of a file name, in which ``/``, ``*`` and ``?`` take three characters each."""
 WILDCARDS = "*?"
-LARGEST = 2**31 - 1
-"""Of sample caps, seeds and batch sizes."""
+MAX_INTEGER = 2**31 - 1
+"""Maximum of sample caps, seeds and batch sizes."""
 
 _SCOPE = re.compile(
     r"[a-z0-9*?](?:[a-z0-9._*?-]*[a-z0-9*?])?(?:/[a-z0-9*?](?:[a-z0-9._*?-]*[a-z0-9*?])?){0,2}"
@@ -39,37 +39,30 @@ def check_scope(scope: str) -> str:
     """Return the stored form of a scope: ``digits/`` becomes ``digits/*``.
 
     Raises:
-        InvalidName: Neither a component name nor a glob (``*``, ``?``) that could match one.
+        InvalidName: ``scope`` is neither a component name nor a glob (``*``, ``?``) that could match one.
     """
     text = f"{scope}*" if isinstance(scope, str) and scope.endswith("/") else scope
     if isinstance(text, str) and not set(WILDCARDS) & set(text):
         return check_name(text)
-    if not isinstance(text, str) or len(text) > LONGEST or ".." in text or not _SCOPE.fullmatch(text):
+    if not isinstance(text, str) or len(text) > MAX_LENGTH or ".." in text or not _SCOPE.fullmatch(text):
         raise InvalidName(
-            f"scope {scope!r:.100} is not valid: give a component name such as 'digits/mnist.extractor', a prefix "
-            f"such as 'digits/', or a glob of at most {LONGEST} characters over whole names such as "
-            "'digits/*.extractor' ('*' also matches '/').",
+            f"scope {scope!r:.100} is not valid: give a component name such as 'digits/mnist.extractor', a prefix such "
+            f"as 'digits/', or a glob of at most {MAX_LENGTH} characters such as 'digits/*.extractor'.",
             subject=scope,
         )
     return text
 
 
 def matches(scope: str, name: str) -> bool:
-    """Return whether a policy's scope covers a name.
-
-    Args:
-        scope: A name or glob.
-        name: Of a component.
-    """
+    """Return whether a policy's scope matches the name of a component."""
     return scope == name or fnmatchcase(name, scope)
 
 
 def by_specificity(scopes: Iterable[str]) -> list[str]:
-    """Return scopes, the most specific first.
+    """Sort scopes, the most specific first.
 
-    A name comes before every glob. Of two globs the one with more characters before its first wildcard comes first,
-    then the one with more characters that are no wildcards, then the one with fewer wildcards, then the
-    alphabetically first: an order without ties.
+    Names come before globs. Globs are sorted by the number of characters before the first wildcard (more first), the
+    number of other characters (more first), the number of wildcards (fewer first), and the alphabet. There are no ties.
     """
     return sorted(scopes, key=_rank)
 
@@ -82,7 +75,7 @@ def _rank(scope: str) -> tuple[int, int, int, int, str]:
 
 
 def _is(fits: Callable[[Any], object], expected: str) -> Any:
-    """Return a validator."""
+    """Return a validator that raises unless ``fits`` returns a true value."""
 
     def check(instance: object, field: attrs.Attribute[Any], value: object) -> None:
         if not fits(value):
@@ -91,10 +84,10 @@ def _is(fits: Callable[[Any], object], expected: str) -> Any:
     return check
 
 
-def _whole(least: int) -> Any:
+def _integer(least: int) -> Any:
     return _is(
-        lambda value: type(value) is int and least <= value <= LARGEST,
-        f"a whole number from {least} to {LARGEST}",
+        lambda value: type(value) is int and least <= value <= MAX_INTEGER,
+        f"a whole number from {least} to {MAX_INTEGER}",
     )
 
 
@@ -105,25 +98,25 @@ def _like(pattern: str, example: str) -> Any:
 
 
 _mode = _is(lambda value: isinstance(value, str) and value in MODES, f"one of {', '.join(MODES)}")
-_statistics = _is(is_policy, f"one of {', '.join(POLICIES)} with N from 1 to {LARGEST}")
+_statistics = _is(is_policy, f"one of {', '.join(POLICIES)} with N from 1 to {MAX_INTEGER}")
 _flag = _is(lambda value: type(value) is bool, "true or false")
 _tolerance = _is(
     lambda value: type(value) is float and 0 <= value < 1,
-    "a share of accuracy from 0 to below 1, such as 0.03",
+    "a fraction of accuracy from 0 to below 1, such as 0.03",
 )
 _data_name = _is(
-    lambda value: isinstance(value, str) and 0 < len(value) <= LONGEST and value.isprintable(),
-    f"the name of the images that decide, such as 'mnist/test', in at most {LONGEST} characters",
+    lambda value: isinstance(value, str) and 0 < len(value) <= MAX_LENGTH and value.isprintable(),
+    f"the name of a data set, such as 'mnist/test', in at most {MAX_LENGTH} characters",
 )
 
 
 @attrs.frozen
 class Images:
-    """The data set that a policy measures on.
+    """Data set that a policy measures on.
 
     Attributes:
-        name: ``"mnist/test"``; for people, and to find the data.
-        digest: ``data:sha256:...`` of images, labels and classes; identifies the data.
+        name: Name for display and for finding the data, such as ``"mnist/test"``.
+        digest: Digest ``data:sha256:...`` of images, labels and classes.
     """
 
     name: str = attrs.field(validator=_data_name)
@@ -132,25 +125,26 @@ class Images:
 
 @attrs.frozen(kw_only=True)
 class Policy:
-    """What a new version of any name in the scope must keep working with, and how that is measured.
+    """Compatibility policy for the new versions of all names in a scope.
 
     Attributes:
-        scope: A component name, or a glob over whole names.
-        mode: ``backward``: a new extractor under every head released against the previous version;
-            ``forward``: a new head on every released extractor of the previous version's line; ``full``: both;
-            each with ``_transitive`` for every earlier version; ``none``: nothing, also where a wider scope asks.
-        data: Images that decide; None for ``none`` only.
-        metric: Name of what is measured.
-        metric_version: Its version; another version is another figure.
-        bn_policy: Statistics of batch normalization: ``running`` as stored, ``batch``, ``reestimate`` or ``mix:N``.
-        tolerance: Largest share of accuracy below the bound that passes, in [0, 1).
-        cap: Largest count of images, drawn class-balanced by ``seed``; None takes all.
-        seed: Of that draw, and of the order of the images.
-        batch_size: Images in a batch; part of the figure under ``batch``.
-        across_major: Whether a new MAJOR version is bound too.
+        scope: Component name, or glob over full names.
+        mode: Released parts that a new version must work with. ``backward``: a new extractor with every head released
+            against the previous version. ``forward``: a new head with every released extractor of the line that the
+            previous version was trained with. ``full``: both. With ``_transitive``, every earlier version counts.
+            ``none``: no requirement, even if a wider scope has one.
+        data: Data set to measure on; None for mode ``none`` only.
+        metric: Name of the metric.
+        metric_version: Version of the metric; results of different versions are not compared.
+        bn_policy: Batch-norm statistics: ``running`` as stored, ``batch``, ``reestimate`` or ``mix:N``.
+        tolerance: Maximum difference of accuracy below the bound that passes, in [0, 1).
+        cap: Maximum number of images, drawn class-balanced with ``seed``; None takes all.
+        seed: Seed of that draw and of the order of the images.
+        batch_size: Number of images in a batch; affects the result if ``bn_policy`` is ``batch``.
+        across_major: Whether the policy also applies to a new MAJOR version.
 
     Raises:
-        UsageError: A value is none that a policy can have.
+        UsageError: A value is not valid.
         InvalidName: The scope is not valid.
     """
 
@@ -167,33 +161,31 @@ class Policy:
         converter=lambda value: float(value) if type(value) is int else value,
         validator=_tolerance,
     )
-    cap: int | None = attrs.field(default=None, validator=attrs.validators.optional(_whole(1)))
-    seed: int = attrs.field(default=0, validator=_whole(0))
-    batch_size: int = attrs.field(default=256, validator=_whole(2))
+    cap: int | None = attrs.field(default=None, validator=attrs.validators.optional(_integer(1)))
+    seed: int = attrs.field(default=0, validator=_integer(0))
+    batch_size: int = attrs.field(default=256, validator=_integer(2))
     across_major: bool = attrs.field(default=False, validator=_flag)
 
     def __attrs_post_init__(self) -> None:
         if self.mode != "none" and not isinstance(self.data, Images):
-            raise UsageError(
-                f"policy: the mode {self.mode} needs the images that decide (data), by name and digest."
-            )
+            raise UsageError(f"policy: the mode {self.mode} needs a data set (data), by name and digest.")
         if self.mode == "none" and self.data is not None:
             raise UsageError("policy: the mode none measures nothing; leave data out.")
 
     @property
     def transitive(self) -> bool:
-        """Whether every earlier version counts, not only the previous one."""
+        """Whether all earlier versions count, not only the previous one."""
         return self.mode.endswith("_transitive")
 
     def concerns(self, kind: str) -> bool:
-        """Return whether the policy applies to a kind of component: extractors and heads only."""
+        """Return whether the policy applies to a kind of component."""
         side = self.mode.removesuffix("_transitive")
-        extractor, head = ASKED
+        extractor, head = KINDS
         return side in {extractor: ("backward", "full"), head: ("forward", "full")}.get(kind, ())
 
     def unconcerned(self, kind: str) -> str:
         """Return why the policy does not apply to a kind of component, for messages."""
-        if kind not in ASKED:
+        if kind not in KINDS:
             article = "an" if kind[0] in "aeiou" else "a"
             return (
                 f"policies ask something of extractors and heads, not of {article} {kind}, whose step is what its "
@@ -202,7 +194,7 @@ class Policy:
         return f"the mode {self.mode} asks nothing of {kind}s"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON values that are stored."""
+        """Return the policy as stored JSON values."""
         values = {key: getattr(self, name) for key, name in _names().items()}
         if self.data is not None:
             values["data"] = {"name": self.data.name, "digest": self.data.digest}
@@ -221,34 +213,34 @@ class Policy:
 
 
 def _names() -> dict[str, str]:
-    """Return the names of a policy's fields by their keys on disk."""
+    """Return the field names of ``Policy`` by their keys on disk."""
     return {key_of(field): field.name for field in attrs.fields(Policy)}
 
 
 def to_bytes(policy: Policy | None, time: str, admitted: str = "") -> bytes:
-    """Return one revision as canonical JSON.
+    """Return an entry of a policy log as canonical JSON.
 
     Args:
-        policy: None if it is cleared.
-        time: When, ISO 8601.
-        admitted: Version that came in unmeasured, if that is the change.
+        policy: New policy; None if the policy is cleared.
+        time: Time of the change, ISO 8601.
+        admitted: Version that was admitted without a measurement; empty for other changes.
     """
     value = {"policy": None if policy is None else policy.to_json(), "time": time}
     return dumps(value | ({"admitted": admitted} if admitted else {}))
 
 
 def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
-    """Read one revision strictly.
+    """Read an entry of a policy log strictly.
 
     Args:
         data: Content of the file.
-        what: Its name, for messages.
+        what: Name of the file, for messages.
 
     Returns:
-        The policy, None where it was cleared; when that was; and what came in unmeasured, if that was the change.
+        Policy (None if it was cleared), time, and admitted version (empty for other changes).
 
     Raises:
-        FormatError: Not what ``to_bytes`` writes.
+        FormatError: The content is not what ``to_bytes`` writes.
     """
     value = loads(data, what=what)
     try:
@@ -259,7 +251,7 @@ def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
     except (UsageError, InvalidName, LookupError, TypeError, AttributeError) as error:
         raise FormatError(f"{what}: {error}; got {value!r:.500}.") from error
     expected = to_bytes(policy, time, admitted)
-    if data != expected and dumps(value) != expected:  # the same, spelled otherwise, is taken
+    if data != expected and dumps(value) != expected:  # the same values in another spelling are accepted
         raise FormatError(f"{what}: expected {expected.decode().strip()}, got {value!r:.500}.")
     return policy, time, admitted
 

@@ -1,7 +1,7 @@
 """Policies on disk: each change of a scope's policy is an entry of its log, ``policies/<scope>@<n>``.
 
-The last entry holds. A version that came in unmeasured is an entry too, with the policy as it was. A damaged last entry
-lets nothing in its scope be published until the policy is set again.
+The last entry is in force. A version that is admitted without a measurement is recorded as an entry too, with the
+unchanged policy. If the last entry is damaged, nothing in its scope can be published until the policy is set again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _ESCAPES = {"/": "%2f", "*": "%2a", "?": "%3f"}
 
 @attrs.frozen
 class Revision:
-    """One change of the policy of a scope. Its author is not known: anybody who may write could have made it.
+    """Change of the policy of a scope; the author is not recorded.
 
     Attributes:
-        number: Counted from 1.
-        policy: The policy that holds since; None if it was cleared.
-        time: UTC, ISO 8601.
-        admitted: The version that came in unmeasured, ``name@version``, if that was the change; else empty.
+        scope: Component name, or glob over full names.
+        number: Number in the log of the scope, from 1.
+        policy: Policy after the change; None if it was cleared.
+        time: Time of the change, UTC, ISO 8601.
+        admitted: Version ``name@version`` that was admitted without a measurement; empty for other changes.
     """
 
     scope: str
@@ -44,16 +45,16 @@ class Revision:
 
 @attrs.frozen(eq=False)
 class PolicyLog:
-    """The policies of one registry.
+    """Policies of a registry.
 
     Attributes:
-        root: Of the registry.
+        root: Folder of the registry.
     """
 
     root: Path
 
     def all(self) -> list[Revision]:
-        """Return the policies that hold, the most specific scope first.
+        """Return the policies in force, the most specific scope first.
 
         Raises:
             FormatError: A policy is damaged.
@@ -63,10 +64,10 @@ class PolicyLog:
         return [revision for revision in revisions if revision is not None and revision.policy is not None]
 
     def of(self, name: str) -> Revision | None:
-        """Return the policy that binds a name, that of the most specific matching scope; None if no policy does.
+        """Return the policy of the most specific scope that matches a name; None without a policy.
 
         Raises:
-            FormatError: It is damaged; publishing must not go on as if no policy held.
+            FormatError: The policy is damaged; a damaged policy does not count as none.
         """
         scopes = self._scopes()
         for scope in by_specificity(pattern for pattern in scopes if matches(pattern, name)):
@@ -76,28 +77,28 @@ class PolicyLog:
         return None
 
     def current(self, scope: str) -> Revision | None:
-        """Return the last change of a scope's policy, None if it never had one.
+        """Return the last change of a scope's policy; None if there is none.
 
         Raises:
             InvalidName: The scope is not valid.
-            FormatError: It is damaged.
+            FormatError: The last change is damaged.
         """
         scope = check_scope(scope)
         return self._last(scope, self._log(scope).numbers())
 
     def history(self, scope: str) -> list[Revision]:
-        """Return every change of a scope's policy, oldest first.
+        """Return all changes of a scope's policy, oldest first.
 
         Raises:
             InvalidName: The scope is not valid.
-            FormatError: One is damaged.
+            FormatError: A change is damaged.
         """
         scope = check_scope(scope)
         revisions = (self._read(scope, number) for number in self._log(scope).numbers())
         return [revision for revision in revisions if revision is not None]
 
     def admitted(self, name: str) -> set[str]:
-        """Return the versions of a name, ``name@version``, that came in unmeasured; damaged entries are passed over."""
+        """Return the versions ``name@version`` admitted without a measurement; damaged entries are skipped."""
         admitted: set[str] = set()
         for scope, numbers in self._scopes().items():
             for number in numbers if matches(scope, name) else ():
@@ -114,17 +115,17 @@ class PolicyLog:
         """Change the policy of a scope, or clear it.
 
         Args:
-            scope: A name or glob.
-            policy: The new policy, of the same scope; None clears it, so that a wider scope counts again.
-            expected: What must hold now: a revision's number, a policy, None for no policy; ``ANY`` sets it in any
-                case, even over a damaged one.
+            scope: Component name, or glob over full names.
+            policy: New policy, with the same scope; None clears the policy, so that a wider scope counts again.
+            expected: Current state that is required: number of a revision, policy, or None for no policy. ``ANY``
+                sets the policy in any case, even if the current one is damaged.
 
         Returns:
-            The revision that holds now; None if there was nothing to clear.
+            The revision now in force; None if there was nothing to clear.
 
         Raises:
-            PolicyMoved: Something else holds than expected: another process changed it.
-            EnvironmentFailure: Disk full, no right to write, ...; nothing changed.
+            PolicyMoved: The current state is not the expected one: another process changed it.
+            EnvironmentFailure: Disk full, no write permission, ...; nothing changed.
         """
         scope = check_scope(scope)
         if policy is not None and policy.scope != scope:
@@ -148,15 +149,15 @@ class PolicyLog:
         return current if number is None else Revision(scope, number, policy, when)
 
     def admit(self, scope: str, reference: Reference) -> Revision:
-        """Record that a version comes in without the measurement that the policy of a scope asks for.
+        """Record that a version is admitted without the measurement that a policy requires.
 
         Args:
-            scope: Of the policy.
-            reference: Name and version that come in.
+            scope: Scope of the policy.
+            reference: Name and version to admit.
 
         Raises:
             FormatError: The policy is damaged.
-            EnvironmentFailure: Disk full, no right to write, ...; nothing is written.
+            EnvironmentFailure: Disk full, no write permission, ...; nothing is written.
         """
         scope, admitted, when = check_scope(scope), f"{reference.name}@{reference.version}", now()
         policy: Policy | None = None
@@ -174,7 +175,7 @@ class PolicyLog:
         return Log(self.root, self.root / FOLDER, file_name(scope, ""))
 
     def _scopes(self) -> dict[str, list[int]]:
-        """Return the numbers of all changes, rising, by scope; foreign files are ignored."""
+        """Return the numbers of all changes by scope, in ascending order; other files are ignored."""
         scopes: dict[str, list[int]] = {}
         for name in names_in(self.root / FOLDER, self.root):
             if (parsed := parse_file(name)) is not None:
@@ -186,18 +187,18 @@ class PolicyLog:
         return next((revision for revision in revisions if revision is not None), None)
 
     def _read(self, scope: str, number: int) -> Revision | None:
-        """Return one change; None where its file is gone at this moment."""
+        """Return a change; None if its file is missing."""
         log = self._log(scope)
         data = log.read(number)
         if data is None:
             return None
         try:
-            return understood(data, scope, number)
+            return parse_revision(data, scope, number)
         except FormatError as error:
             path = log.path(number)
             raise FormatError(
                 f"{path} holds no policy of {scope!r}: {error} Nothing in this scope is published until the policy is "
-                f"set again (`compatkit policy set {scope}`), or the file is restored from a copy of the registry "
+                f"set again (`compatkit policy set {scope}`) or the file is restored from a copy of the registry "
                 "(`compatkit verify --repair --from ROOT`).",
                 subject=path,
             ) from error
@@ -210,49 +211,49 @@ def _compare(scope: str, current: Revision | None, expected: int | Policy | Anyt
         wanted = f"revision {expected}" if type(expected) is int else (expected or "no policy")
         actual = f"revision {number}, {policy}" if policy is not None else "no policy"
         raise PolicyMoved(
-            f"the policy of {scope!r} should be {wanted}, but is {actual}: somebody changed it. Look again with "
-            f"`compatkit policy show {scope}`, and state what you expect now.",
+            f"the policy of {scope!r} should be {wanted}, but is {actual}: somebody changed it. See "
+            f"`compatkit policy show {scope}`, and state the new expected policy.",
             subject=scope,
         )
 
 
 def file_name(scope: str, number: int | str) -> str:
-    """Return the name of the file of a change.
+    """Return the file name of a change.
 
     Args:
-        scope: A name or glob.
-        number: Of the change; empty for what the names of all changes begin with.
+        scope: Component name, or glob over full names.
+        number: Number of the change; empty for the common prefix of all changes.
     """
     return f"{_encoded(scope)}@{number}"
 
 
 def parse_file(name: str) -> tuple[str, int] | None:
-    """Return scope and number from a file's name; None for a foreign file."""
+    """Return the scope and number in a file name; None for other files."""
     match = _FILE.fullmatch(name)
     scope = _decoded(match[1]) if match is not None else None
     return None if match is None or scope is None else (scope, int(match[2]))
 
 
-def understood(content: bytes, scope: str, number: int) -> Revision:
-    """Return the change in a file's content.
+def parse_revision(content: bytes, scope: str, number: int) -> Revision:
+    """Return the change stored in a file.
 
-    An empty file is damage too: ignoring it would silently let an older policy, or none, bind.
+    An empty file is an error, because without it an older policy, or none, would silently be in force.
 
     Args:
-        content: Of the file.
-        scope: That the file's name states.
-        number: That the file's name states.
+        content: Content of the file.
+        scope: Scope in the file name.
+        number: Number in the file name.
 
     Raises:
-        FormatError: It is no change, or one of another scope.
+        FormatError: The content is not a change, or is for another scope.
     """
     if not content:
-        raise FormatError("it is empty: its writing was cut off.")
+        raise FormatError("the file is empty: writing it was interrupted.")
     if len(content) > LIMIT:
-        raise FormatError(f"more than {LIMIT} bytes.")
+        raise FormatError(f"the file has more than {LIMIT} bytes.")
     policy, when, admitted = from_bytes(content, what="policy")
     if policy is not None and policy.scope != scope:
-        raise FormatError(f"it is for the scope {policy.scope!r}.")
+        raise FormatError(f"the policy is for the scope {policy.scope!r}.")
     return Revision(scope, number, policy, when, admitted)
 
 
@@ -261,7 +262,7 @@ def _encoded(scope: str) -> str:
 
 
 def _decoded(text: str) -> str | None:
-    """Return the scope in a file's name; None for a foreign file."""
+    """Return the scope in a file name; None for other files."""
     plain = text
     for character, escaped in _ESCAPES.items():
         plain = plain.replace(escaped, character)

@@ -1,8 +1,8 @@
 """Publish a manifest: validate it, store it, choose the version number, and link the version file last.
 
-No lock is taken. The number depends on the neighboring versions, the policy, and the partners that were measured.
-These are read right before the version is linked and again right after. If another process linked a version in between,
-the decision is made again, and a version that should not have been linked is withdrawn with the reason.
+No lock is taken. The number depends on the neighboring versions, the policy, and the measured partners. These are read
+right before the version is linked and again right after. If another process linked a version in between, the checks are
+repeated, and a version that should not have been linked is withdrawn with the reason.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.holding import Holding
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
-from compatkit.registry.required_partners import Asker, Question, Vanished
+from compatkit.registry.required_partners import PartnerFinder, Question, Vanished
 from compatkit.registry.version_bumps import check_step
 from compatkit.registry.versions.diff import Difference, diff
 
-FIRST = Version(1, 0, 0)
-LONGEST = 2000
-"""Characters of the reason with which a version is withdrawn here."""
-LOOKS = 10
-"""How often a publish starts again because a version vanished while it was read."""
+FIRST_VERSION = Version(1, 0, 0)
+MAX_REASON = 2000
+"""Maximum number of characters of the reason when a conflicting version is withdrawn."""
+MAX_ATTEMPTS = 10
+"""Maximum number of attempts if versions vanish while they are read."""
 Decide = Callable[[Question], object]
-"""Measures what a question asks for; raises an error to refuse the version."""
+"""Function that measures the partners of a question, and raises an error to refuse the version."""
 
 
 @attrs.frozen
 class Basis:
-    """The state of the registry that a version number was chosen for.
+    """State of the registry for which a version number was chosen.
 
     Attributes:
-        below: The version that it is compared with, and its digest; None for a first version.
-        above: Numbers above it in the same major line, in use or not.
-        question: What the policy asks of it at this number.
+        target: Chosen version number.
+        below: Version to compare with, and its digest; None for a first version.
+        above: Used numbers above the target in its major line, including withdrawn versions.
+        question: Measurements that the policy requires for this number.
     """
 
     target: Version
@@ -57,15 +58,17 @@ class Publisher:
     """Publishes one manifest under one name.
 
     Attributes:
-        holding: What the manifest refers to.
-        measured: The caller vouches that the measurement stated for new weights passed.
-        major: Take the next MAJOR number, whatever the change demands.
-        decide: Measures what the policy of the name asks for.
+        holding: Blobs and components that the manifest refers to.
+        references: Names and versions.
+        finder: Finds the measurements that a policy requires.
+        measured: Whether the caller states that the measurement of new weights passed.
+        major: Whether to take the next MAJOR number, even if the change requires less.
+        decide: Makes the required measurements; None refuses versions that need any.
     """
 
     holding: Holding
     references: References
-    asker: Asker
+    finder: PartnerFinder
     measured: bool = False
     major: bool = False
     decide: Decide | None = None
@@ -84,16 +87,16 @@ class Publisher:
 
     @property
     def name(self) -> str:
-        """The name that the manifest is published under."""
+        """Name that the manifest is published under."""
         return self.holding.name
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest that is published."""
+        """Manifest to publish."""
         return self.holding.manifest
 
     def publish(self, version: str | None) -> Reference:
-        """See ``Store.publish``."""
+        """Publish the manifest; see ``Store.publish``."""
         check_name(self.name)
         requested = None if version is None else Version.parse(version)
         self.holding.hold()
@@ -104,63 +107,61 @@ class Publisher:
                 reference = self._attempt(requested)
             except Vanished:
                 vanished += 1
-                if vanished == LOOKS:
+                if vanished == MAX_ATTEMPTS:
                     raise
                 continue
             if reference is not None:
                 return reference
 
     def _attempt(self, requested: Version | None) -> Reference | None:
-        """Link the version; None if something changed in the meantime, so that the caller tries again.
-
-        Args:
-            requested: The version number, or None for the least.
-        """
-        existing = self._already(requested)
+        """Link the version; return None if the registry changed in the meantime, so that the caller tries again."""
+        existing = self._published(requested)
         if existing is not None:
             return Reference(self.name, existing, digest=self.digest)
-        question = self._asks(requested)
+        question = self._question(requested)
         if question.is_open and question != self._answered:
             self._decide(question)
             self._answered = question
-            return None  # that may have taken long
+            return None  # the registry may have changed during the measurement
         self._passed = question.is_open
         target = requested if requested is not None else self.least(measured=self._passed)
         basis = self._basis(target)
         if basis.question.is_open and basis.question != self._answered:
-            return None  # something was linked between the two looks
+            return None  # another process changed the partners
         if requested is not None and self.references.digest(self.name, requested) is None:
             self._check_step(basis)
         if self._link(basis):
             return Reference(self.name, target, digest=self.digest)
         return None  # another process was faster
 
-    def _asks(self, requested: Version | None) -> Question:
-        return self.asker.ask(self.name, self.manifest, self.digest, requested, major=self.major)
+    def _question(self, requested: Version | None) -> Question:
+        return self.finder.question(self.name, self.manifest, self.digest, requested, major=self.major)
 
     def least(self, *, measured: bool) -> Version:
-        """Return the version number that a publish would choose now.
+        """Return the version number that ``publish`` would choose now.
 
         Args:
-            measured: Whether what a policy asks for was measured and passed.
+            measured: Whether the measurements that a policy requires passed.
         """
         taken, latest = self.references.taken(self.name), self.references.latest(self.name)
         if latest is None:
-            return max(taken).bumped("major") if taken else FIRST
+            return max(taken).bumped("major") if taken else FIRST_VERSION
         if self.major:
             return max(taken).bumped("major")
         bump = self._change(latest, measured).bump
-        bump = "patch" if bump == "none" else bump  # the same, written by a program that left out defaults
+        bump = (
+            "patch" if bump == "none" else bump
+        )  # other bytes with the same values, such as omitted defaults
         target = latest.bumped(bump)
         while target in taken:
             target = target.bumped(bump)
         return target
 
-    def _already(self, requested: Version | None) -> Version | None:
-        """Return the version that already holds this manifest, if any; nothing needs publishing then.
+    def _published(self, requested: Version | None) -> Version | None:
+        """Return the version that already has this manifest, so that nothing needs publishing; else None.
 
         Raises:
-            VersionExists: The number that was asked for belongs to another manifest.
+            VersionExists: The requested number belongs to another manifest.
         """
         if requested is None:
             latest = self.references.latest(self.name)
@@ -169,9 +170,8 @@ class Publisher:
         existing = self.references.digest(self.name, requested)
         if existing is not None and existing != self.digest:
             raise VersionExists(
-                f"{self.name}@{requested} exists with other content: it is {existing}, this would be "
-                f"{self.digest}. A version is never rewritten; publish without a version to get the next "
-                "free number.",
+                f"{self.name}@{requested} exists with other content: {existing}, not {self.digest}. A version is never "
+                "rewritten; publish without a version to get the next free number.",
                 subject=f"{self.name}@{requested}",
             )
         return requested if existing is not None else None
@@ -184,10 +184,10 @@ class Publisher:
     def _basis(self, target: Version) -> Basis:
         below, above = self.references.neighbors(self.name, target)
         compared = None if below is None else (below, self.references.digest(self.name, below))
-        return Basis(target, compared, above, self._asks(target))
+        return Basis(target, compared, above, self._question(target))
 
     def _link(self, basis: Basis) -> bool:
-        """Link the version if all is as it was when the number was chosen; False where it is not."""
+        """Link the version; return False if the registry changed since the number was chosen."""
         self.holding.objects.put(self.data)
 
         def ready() -> None:
@@ -200,40 +200,39 @@ class Publisher:
                 return False
         except _Overtaken:
             return False
-        self._look_back(basis)
+        self._check_linked(basis)
         return True
 
-    def _look_back(self, before: Basis) -> None:
-        """Check the version against what was published concurrently; withdraw it on a conflict.
+    def _check_linked(self, before: Basis) -> None:
+        """Check the linked version against concurrently published versions; withdraw it on a conflict.
 
-        An interruption is no conflict and withdraws nothing: a withdrawn version never comes back.
+        An interruption does not withdraw the version, because a withdrawal cannot be undone.
 
         Raises:
-            CompatkitError: Of the check that failed.
+            CompatkitError: A check failed.
         """
         try:
-            self._decide_again(before)
+            self._check_concurrent(before)
         except CompatkitError as error:
             reason = " ".join(f"Conflicts with a version or policy published concurrently: {error}".split())
-            self.references.withdraw(self.name, before.target, reason[:LONGEST])
+            self.references.withdraw(self.name, before.target, reason[:MAX_REASON])
             error.add_note(
-                f"{self.name}@{before.target} was withdrawn again: it conflicts with a version or policy that was "
-                "published concurrently."
+                f"{self.name}@{before.target} was withdrawn again: it conflicts with a concurrently published one."
             )
             raise
         except BaseException as error:
             error.add_note(
-                f"{self.name}@{before.target} is published. It was not checked against what was published concurrently."
+                f"{self.name}@{before.target} is published, but not checked against concurrently published versions."
             )
             raise
 
-    def _decide_again(self, before: Basis) -> None:
-        """Check the version against everything that appeared since the basis was read.
+    def _check_concurrent(self, before: Basis) -> None:
+        """Check the version against versions and policies that appeared since the basis was read.
 
         Raises:
             CompatkitError: The version breaks a rule or a policy.
         """
-        for look in range(1, LOOKS + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 after = self._basis(before.target)
                 if after.below != before.below:
@@ -244,15 +243,15 @@ class Publisher:
                     self._decide(after.question)
                 return
             except Vanished:
-                if look == LOOKS:
+                if attempt == MAX_ATTEMPTS:
                     raise
 
     def _check_step(self, basis: Basis) -> None:
-        """Raise if the requested number is too small a step for the change, or not the last of its line."""
+        """Raise if the requested number is too small a step for the change, or not the last of its major line."""
         if basis.above:
             raise VersionTooSmall(
-                f"{self.name}@{basis.target} would come after {basis.above[-1]} of the same major line; the numbers of "
-                "a line only rise. Publish without a version to get the next free number.",
+                f"{self.name}@{basis.target} is below {basis.above[-1]} of the same major line; new numbers must be "
+                "higher. Publish without a version to get the next free number.",
                 subject=f"{self.name}@{basis.target}",
             )
         self._check_below(basis)
@@ -263,7 +262,7 @@ class Publisher:
             check_step(self.name, before, basis.target, self._change(before, self._passed))
 
     def _check_above(self, target: Version, above: Version) -> None:
-        """Raise if a version linked at the same moment is too small a step from this one."""
+        """Raise if a concurrently linked version is too small a step from this one."""
         if (
             above not in self.references.withdrawn(self.name)
             and self.references.digest(self.name, above) is not None
@@ -276,18 +275,16 @@ class Publisher:
     def _manifest(self, version: Version) -> Manifest:
         digest = self.references.digest(self.name, version)
         if digest is None:
-            raise Vanished(
-                f"{self.name}@{version} vanished while it was read; the registry is being changed by hand."
-            )
+            raise Vanished(f"{self.name}@{version} vanished while it was read: another process removed it.")
         return from_bytes(
             self.holding.objects.read(digest, most=MAX_BYTES), what=f"manifest of {self.name}@{version}"
         )
 
 
 def undecided(question: Question) -> str:
-    """Return the message for a version that a policy wants measured and that was not."""
+    """Return the message for a version without the measurements that its policy requires."""
     return (
-        f"{question.name}: the policy {question.policy} asks how the new {question.kind} works with "
-        f"{question.partner_names()}, and nobody measured it. Publish by Registry.publish, "
-        "which measures first; or ask for the next MAJOR version, which breaks with them for all to see."
+        f"{question.name}: the policy {question.policy} requires a measurement of the new {question.kind} with "
+        f"{question.partner_names()}. Publish with Registry.publish, which measures first, or publish the next MAJOR "
+        "version."
     )

@@ -1,23 +1,24 @@
-"""Questions of policies: with which released parts a new version must be measured before it may be published.
+"""Find the released parts that a policy requires a new version to be measured with before it is published.
 
-**Released against.** A head is released against an extractor where its ``trained_with`` parent is that extractor, or
-one with the same function: a PATCH is the same extractor, so a head of 1.0.0 is released against 1.0.1 too. Only
-versions that were not withdrawn count, on both sides, and of several with one function only the last.
+**Released against.** A head is released against an extractor if its ``trained_with`` parent is that extractor, or an
+extractor with the same function. A PATCH has the same function, so a head of 1.0.0 is released against 1.0.1 too.
+Withdrawn extractors and heads do not count. Among versions with the same function only the last counts.
 
-**Partners.** Under ``backward`` those of a new extractor are the heads released against the version just below its
-number (``_transitive``: against any earlier version), each with the extractor that it was trained with as its bound.
-Under ``forward`` those of a new head are all released versions of the lines to which the extractors belong that its
-previous version (``_transitive``: any earlier one) was trained with; a line is a name and a MAJOR number, and across
-majors the name alone. The bound is the new head on its own extractor.
+**Partners of a new extractor** (``backward``): the heads released against the version just below its number
+(``_transitive``: against any earlier version). The bound of each head is the extractor that it was trained with.
 
-**Within one MAJOR.** Earlier versions of other MAJOR lines are not looked at, and the first version of a line is not
-bound, unless the policy holds across majors.
+**Partners of a new head** (``forward``): take the extractors that its previous version (``_transitive``: any earlier
+version) was trained with, and all released versions of their lines. A line is a name with a MAJOR number; for a policy
+across majors it is the name alone. The bound is the new head on its own extractor.
+
+**Within one MAJOR.** Unless the policy holds across majors, versions of other MAJOR lines are ignored, and the first
+version of a line needs no measurement.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -32,8 +33,8 @@ from compatkit.registry.refs import References
 if TYPE_CHECKING:
     from compatkit.registry.index.lookup import Index
 
-SHOWN = 8
-"""Partners that a message lists."""
+MAX_LISTED = 8
+"""Maximum number of partners listed in a message."""
 
 
 @attrs.frozen(order=False)
@@ -43,7 +44,7 @@ class Partner:
     Attributes:
         reference: Name, version and digest.
         bound: Manifest digest of the extractor that the head of the pair was trained with; None if the head names
-            none; there is no bound then.
+            no extractor, so that there is no bound.
     """
 
     reference: Reference
@@ -52,15 +53,17 @@ class Partner:
 
 @attrs.frozen
 class Question:
-    """What a policy asks of one candidate, given the registry at that moment. Equal questions have equal answers.
+    """Measurements that a policy requires of a candidate, for one state of the registry.
+
+    Equal questions have equal answers.
 
     Attributes:
         name: Name that the candidate is published under.
         kind: Kind of the candidate.
-        candidate: Its manifest digest.
-        revision: The policy that binds the name; None if there is none.
-        previous: The version that the candidate would follow; None for the first.
-        partners: Parts that it must work with; empty if nothing needs measuring.
+        candidate: Manifest digest of the candidate.
+        revision: Policy that applies to the name; None without a policy.
+        previous: Version just before the candidate; None for a first version.
+        partners: Parts that the candidate must work with; empty if nothing needs measuring.
         reason: Why nothing needs measuring; empty if something does.
     """
 
@@ -74,7 +77,7 @@ class Question:
 
     @property
     def policy(self) -> Policy | None:
-        """The policy that binds the name, None if there is none."""
+        """Policy that applies to the name; None without a policy."""
         return self.revision.policy if self.revision is not None else None
 
     @property
@@ -83,29 +86,29 @@ class Question:
         return bool(self.partners)
 
     def partner_names(self) -> str:
-        """Return the partners for a message: the first few, and how many more there are."""
+        """Return the first partners and the number of the others, for a message."""
         shown = [str(partner.reference) for partner in self.partners]
-        more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
-        return f"{', '.join(shown[:SHOWN])}{more}"
+        more = f" and {len(shown) - MAX_LISTED} more" if len(shown) > MAX_LISTED else ""
+        return f"{', '.join(shown[:MAX_LISTED])}{more}"
 
 
 class Vanished(IntegrityError):
-    """A version vanished while it was read: without hard links, its publisher removed it again after checking."""
+    """A version disappeared while it was read: without hard links, a publisher may remove it after its last check."""
 
 
 @attrs.frozen(eq=False)
-class Asker:
-    """Answers what policies ask of a candidate; reads manifests, never weights.
+class PartnerFinder:
+    """Finds the measurements that a policy requires of a candidate; reads manifests, never weights.
 
-    Versions that are coming from elsewhere count as if all of them were released: the answer does not depend on the
-    order in which they are named, and a head that comes together with an extractor counts for it.
+    Versions that are about to be imported count as released. So the result does not depend on the order of the import,
+    and a head that is imported together with an extractor counts for it.
 
     Attributes:
         manifest: Returns the manifest of a digest.
         references: Names and versions.
-        index: Returns the index, which is opened only if a policy asks for something.
-        policies: The registry's policies.
-        coming: Versions that are about to be named, with their digests; none of them is withdrawn at its source.
+        index: Opens the search index; called only if a policy requires partners.
+        policies: Policies of the registry.
+        coming: Versions that are about to be imported, with their digests; none is withdrawn in its source.
     """
 
     manifest: Callable[[str], Manifest]
@@ -121,7 +124,7 @@ class Asker:
             if reference.version is not None:
                 self._coming[reference.name][reference.version] = str(reference.digest)
 
-    def ask(
+    def question(
         self,
         name: str,
         manifest: Manifest,
@@ -130,18 +133,18 @@ class Asker:
         *,
         major: bool = False,
     ) -> Question:
-        """Return what the policy of a name asks of a candidate.
+        """Return the measurements that the policy of a name requires of a candidate.
 
         Args:
             name: Name to publish under.
-            manifest: The candidate.
+            manifest: Manifest of the candidate.
             digest: Digest of the manifest.
             version: Version number to publish as; None for the next after the latest version.
             major: Whether the candidate begins the next MAJOR line.
 
         Raises:
             FormatError: The policy is damaged.
-            IntegrityError: A manifest that the answer depends on is missing or damaged.
+            IntegrityError: A manifest that the result depends on is missing or damaged.
         """
         question = Question(name, manifest.kind, digest, self.policies.of(name))
         policy = question.policy
@@ -165,22 +168,21 @@ class Asker:
                 question, reason=f"it has the function of {previous.version}, which is released"
             )
         counted = earlier if policy.transitive else earlier[-1:]
-        find = self._heads if manifest.kind == "extractor" else self._extractors
-        partners = tuple(find(name, counted, manifest, policy))
         which = "an earlier version" if policy.transitive else str(previous.version)
-        none = (
-            f"no head is released against {which}"
-            if manifest.kind == "extractor"
-            else f"no extractor of a line that {which} was trained with is released"
-        )
+        if manifest.kind == "extractor":
+            partners = self._heads(name, counted)
+            none = f"no head is released against {which}"
+        else:
+            partners = self._extractors(name, counted, manifest, policy)
+            none = f"no extractor of a line that {which} was trained with is released"
         return attrs.evolve(question, partners=partners, reason="" if partners else none)
 
-    def _heads(
-        self, name: str, earlier: list[Version], candidate: Manifest, policy: Policy
-    ) -> Iterator[Partner]:
-        """Yield the heads released against versions of an extractor, by name and version."""
-        wanted = {self._function(name, released) for released in earlier}
-        # of all versions, withdrawn and of other lines too: a PATCH of them may be the one that counts
+    def _heads(self, name: str, earlier: list[Version]) -> tuple[Partner, ...]:
+        """Return the heads released against versions of an extractor, sorted by name and version."""
+        wanted = {
+            function_digest(self.manifest(str(self._reference(name, version).digest))) for version in earlier
+        }
+        # withdrawn versions and other lines too: a head may be trained with another version of the same function
         digests = {
             str(digest)
             for version in self._versions(name)
@@ -193,12 +195,12 @@ class Asker:
             for reference in self._released_heads(digest):
                 key = reference.name, function_digest(self.manifest(str(reference.digest))), bound
                 partners[key] = _later(partners.get(key), Partner(reference, digest))
-        yield from _sorted(partners.values())
+        return tuple(sorted(partners.values(), key=_order))
 
     def _extractors(
         self, name: str, earlier: list[Version], candidate: Manifest, policy: Policy
-    ) -> Iterator[Partner]:
-        """Yield the released extractors of the lines that versions of a head were trained with."""
+    ) -> tuple[Partner, ...]:
+        """Return the released extractors of the lines that versions of a head were trained with."""
         own = next(trained_with(candidate), None)
         lines = {line for released in earlier for line in self._lines(name, released, policy)}
         partners: dict[tuple[str, str], Partner] = {}
@@ -210,10 +212,10 @@ class Asker:
                     if manifest.kind == "extractor":
                         key = extractor, function_digest(manifest)
                         partners[key] = _later(partners.get(key), Partner(reference, own))
-        yield from _sorted(partners.values())
+        return tuple(sorted(partners.values(), key=_order))
 
     def _lines(self, head: str, version: Version, policy: Policy) -> Iterator[tuple[str, int | None]]:
-        """Yield name and MAJOR number of each line that a version of a head was trained with."""
+        """Yield the name and MAJOR number of each line that a version of a head was trained with."""
         manifest = self.manifest(str(self._reference(head, version).digest))
         parents = set(trained_with(manifest))
         for name, digest in self._named(parents) if parents else ():
@@ -222,16 +224,11 @@ class Asker:
                     yield name, None if policy.across_major else number.major
 
     def alive(self, name: str) -> list[Version]:
-        """Return the versions of a name that were not withdrawn, rising."""
+        """Return the versions of a name in ascending order, without withdrawn ones."""
         return sorted(set(self._versions(name)) - self.references.withdrawn(name))
 
     def digest(self, name: str, version: Version) -> str | None:
-        """Return the manifest digest of a version, None if there is none; what is here counts before what is coming.
-
-        Args:
-            name: Of the component.
-            version: Of the component.
-        """
+        """Return the manifest digest of a version in the registry, else among the versions to import, else None."""
         existing = self.references.digest(name, version)
         return existing if existing is not None else self._coming[name].get(version)
 
@@ -239,12 +236,12 @@ class Asker:
         return sorted({*self.references.versions(name), *self._coming[name]})
 
     def _named(self, digests: set[str]) -> Iterator[tuple[str, str]]:
-        """Yield name and digest of every manifest among ``digests`` that has, or gets, a name."""
+        """Yield the names, with digest, of manifests; names that are about to be imported count too."""
         coming = [(reference.name, str(reference.digest)) for reference in self.coming]
         yield from dict.fromkeys(root for root in (*self.index().roots(), *coming) if root[1] in digests)
 
     def _released_heads(self, extractor: str) -> Iterator[Reference]:
-        """Yield the heads that are not withdrawn and whose ``trained_with`` parent is a manifest."""
+        """Yield the heads trained with an extractor, without withdrawn ones."""
         if not self._trained:
             for head in self.coming:
                 manifest = self.manifest(str(head.digest))
@@ -262,23 +259,15 @@ class Asker:
     def _reference(self, name: str, version: Version) -> Reference:
         digest = self.digest(name, version)
         if digest is None:
-            raise Vanished(
-                f"{name}@{version} vanished while it was read; the registry is being changed by hand."
-            )
+            raise Vanished(f"{name}@{version} vanished while it was read: another process removed it.")
         return Reference(name, version, digest=digest)
-
-    def _function(self, name: str, version: Version) -> str:
-        return function_digest(self.manifest(str(self._reference(name, version).digest)))
 
 
 def _later(known: Partner | None, other: Partner) -> Partner:
+    """Return the partner with the higher version."""
     if known is None:
         return other
     return max(known, other, key=lambda partner: _order(partner)[1])
-
-
-def _sorted(partners: Iterable[Partner]) -> list[Partner]:
-    return sorted(partners, key=_order)
 
 
 def _order(partner: Partner) -> tuple[str, Version, str]:

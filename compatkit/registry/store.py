@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from compatkit.registry.policies import Policy
     from compatkit.registry.policylog import PolicyLog, Revision
     from compatkit.registry.publish import Decide, Publisher
-    from compatkit.registry.required_partners import Asker, Question
+    from compatkit.registry.required_partners import PartnerFinder, Question
     from compatkit.registry.signing.trust import Trusted
 
 
@@ -268,16 +268,16 @@ class Store:
         from compatkit.registry.publish import Publisher
 
         holding = Holding(self.objects, self._payloads, name, manifest)
-        return Publisher(holding, self.references, self.asker, measured, major, decide)
+        return Publisher(holding, self.references, self.finder, measured, major, decide)
 
     @property
-    def asker(self) -> Asker:
+    def finder(self) -> PartnerFinder:
         """Answers what policies ask of a candidate."""
-        from compatkit.registry.required_partners import Asker
+        from compatkit.registry.required_partners import PartnerFinder
 
-        return Asker(self.manifest, self.references, lambda: self.index, self.policies)
+        return PartnerFinder(self.manifest, self.references, lambda: self.index, self.policies)
 
-    def asks(
+    def policy_question(
         self, name: str, manifest: Manifest, *, version: str | None = None, major: bool = False
     ) -> Question:
         """Return what the policy of a name asks of a candidate, without publishing. Arguments as for ``publish``.
@@ -289,7 +289,9 @@ class Store:
             major: Whether to take the next MAJOR number.
         """
         number = None if version is None else Version.parse(version)
-        return self.asker.ask(check_name(name), manifest, manifest_digest(manifest), number, major=major)
+        return self.finder.question(
+            check_name(name), manifest, manifest_digest(manifest), number, major=major
+        )
 
     def least_version(
         self, name: str, manifest: Manifest, *, measured: bool = False, major: bool = False
@@ -388,7 +390,7 @@ class Store:
         Raises:
             VersionUntrue: It does.
         """
-        from compatkit.registry.version_bumps import untrue
+        from compatkit.registry.version_bumps import why_understated
 
         below, _ = self.references.neighbors(name, version)
         if below is None:
@@ -398,7 +400,7 @@ class Store:
             fact = f"step {below} {before} {version} {digest}"
             if before in (None, digest) or self.memory.is_proved(fact):
                 return
-            why = untrue((below, self.manifest(str(before))), (version, self.manifest(digest)))
+            why = why_understated((below, self.manifest(str(before))), (version, self.manifest(digest)))
         except IntegrityError:
             return  # the version below is damaged: loading that one fails
         if not why:

@@ -1,8 +1,9 @@
-"""Whether a version number agrees with what changed since the version before.
+"""Checks of a version number against the changes since the version before.
 
-At publish everything that the change demands counts. Afterwards two manifests do not show whether new weights were
-measured, so only what no measurement excuses counts: lost partners, labels, dropped heads, new weights as a PATCH. A
-number that is too small even so is untrue: ``^1`` would select a version that does not fit.
+When a version is published, its number must be as large as all changes require. Later, two manifests do not show
+whether new weights were measured. Then only changes count that no measurement excuses: lost partners, changed labels,
+dropped heads, new weights as a PATCH. If the number is too small even so, ``^1`` could select a version that does not
+fit.
 """
 
 from __future__ import annotations
@@ -15,48 +16,46 @@ from compatkit.registry.names import Version
 from compatkit.registry.versions.diff import Difference, diff
 from compatkit.registry.versions.rules import MEASURED
 
-SHOWN = 8
-"""Reasons that a message lists; a head may lose thousands of labels at once."""
+MAX_LISTED = 8
+"""Maximum number of reasons in a message; a head may lose thousands of labels at once."""
 PUBLISHED, ADMITTED = ", published as measured", ", let in unmeasured"
-"""Ends of reasons for a step that only a measurement makes small enough; the second is recorded by a policy's log."""
-STAY = (
+"""Last words of a reason if only a measurement allows the step; the log of a policy records the second case."""
+NEW_WEIGHTS = (
     "New weights stay within a major line only if they were trained against the frozen auxiliary head of the "
     "version before, or were measured. "
 )
 
 
 def check_step(name: str, before: Version, target: Version, change: Difference) -> None:
-    """Refuse a number that is too small a step, before it is published.
-
-    Args:
-        name: Of the component.
-        before: The version before.
-        target: The new version.
-        change: From one to the other, and the step that it demands.
+    """Raise if a version number is too small a step for the changes since the version before.
 
     Raises:
-        VersionTooSmall: Says why, level by level.
+        VersionTooSmall: It is; the message lists the reasons by level.
     """
     least = before.bumped(change.bump)
     if target >= least:
         return
-    stay = STAY if any(difference.place == ("payload", "tensors") for difference in change.changes) else ""
+    hint = (
+        NEW_WEIGHTS
+        if any(difference.location == ("payload", "tensors") for difference in change.changes)
+        else ""
+    )
     raise VersionTooSmall(
         f"{name}@{target} is too small a step from {before}: at least {least} is needed, because "
         f"{_reasons(before, target, change)}. "
-        f"{stay}Publish without a version to get the least step, or ask for {least} or more.",
+        f"{hint}Publish without a version to get the least step, or ask for {least} or more.",
         subject=f"{name}@{target}",
     )
 
 
-def untrue(
+def why_understated(
     before: tuple[Version, Manifest], after: tuple[Version, Manifest], *, measured: bool = True
 ) -> str:
-    """Return why the number of a version understates the change since the one below it; empty if it does not.
+    """Return why a version number understates the change since the version below; empty if it does not.
 
     Args:
-        before: The version below, with its manifest.
-        after: The version, with its manifest.
+        before: Version below, and its manifest.
+        after: Version to check, and its manifest.
         measured: Whether new weights may have been measured.
     """
     change = diff(before[1], after[1], measured=measured)
@@ -72,22 +71,22 @@ def untrue(
 def published_change(
     before: tuple[Version, Manifest], after: tuple[Version, Manifest], *, admitted: bool = False
 ) -> Difference:
-    """Compare two versions of one name, with the steps that were demanded when the later one was published.
+    """Compare two versions of a name, with the steps that were required when the later one was published.
 
-    Two manifests do not show whether a new function was measured; the number does. Where only a measurement makes it
-    large enough, it was published as measured, or let in without.
+    Manifests do not record whether a new function was measured, but the version number shows it: if the number is large
+    enough only with a measurement, the version was published as measured or admitted without one.
 
     Args:
-        before: A version, with its manifest.
-        after: Another version of that name, with its manifest.
-        admitted: Whether the log of a policy says that the later one was let in unmeasured.
+        before: Earlier version, and its manifest.
+        after: Later version, and its manifest.
+        admitted: Whether the log of a policy records that the later version was admitted without a measurement.
     """
     change = diff(before[1], after[1])
     if after[0] <= before[0] or after[0] >= before[0].bumped(change.bump):
         return change
     measured = diff(before[1], after[1], measured=True)
     if after[0] < before[0].bumped(measured.bump):
-        return change  # an untrue number proves nothing
+        return change  # the number is too small in any case
     how = ADMITTED if admitted else PUBLISHED
     changes = [
         attrs.evolve(difference, reason=difference.reason.replace(MEASURED, how))
@@ -103,5 +102,5 @@ def _reasons(before: Version, target: Version, change: Difference) -> str:
         for bump, reason in reasons
         if target < before.bumped(bump)
     ]
-    more = f"; and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-    return "; ".join(listed[:SHOWN]) + more
+    more = f"; and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
+    return "; ".join(listed[:MAX_LISTED]) + more

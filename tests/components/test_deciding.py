@@ -257,7 +257,7 @@ def test_no_released_partner_is_said_and_vouches_for_nothing(registry: ck.Regist
     registry.store.withdraw(HEAD, "1.0.0", "wrong")
     policy(registry)
     part = candidate(registry, nearly)
-    outcome = Decider(registry.store, part).answer(registry.store.asks(EXTRACTOR, part.manifest))
+    outcome = Decider(registry.store, part).answer(registry.store.policy_question(EXTRACTOR, part.manifest))
     assert outcome.passed and outcome.matrix is None and outcome.allowed == "2.0.0"
     assert (
         outcome.verdict

@@ -140,5 +140,5 @@ def test_under_the_name_of_the_old_head_it_is_a_major_step(kept: ck.Registry) ->
     with pytest.raises(VersionTooSmall, match=r"2\.0\.0"):
         kept.extend(first, ["truck"], "steps/step.head", version="1.1.0")
     assert kept.extend(first, ["truck"], "steps/step.head") == "steps/step.head@2.0.0"
-    labels = [one for one in kept.diff(first, "steps/step.head@2.0.0").changes if "labels" in one.place]
+    labels = [one for one in kept.diff(first, "steps/step.head@2.0.0").changes if "labels" in one.location]
     assert labels and {one.bump for one in labels} == {"minor"}

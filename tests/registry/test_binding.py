@@ -58,10 +58,10 @@ class Parts:
         self.store.set_policy(scope, Policy(scope=scope, mode=mode, data=DATA, **changes))
 
     def partners(self, name: str, manifest: Manifest, **more: Any) -> list[str]:
-        return [str(one.reference) for one in self.store.asks(name, manifest, **more).partners]
+        return [str(one.reference) for one in self.store.policy_question(name, manifest, **more).partners]
 
     def reason(self, name: str, manifest: Manifest, **more: Any) -> str:
-        return self.store.asks(name, manifest, **more).reason
+        return self.store.policy_question(name, manifest, **more).reason
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_backward_transitive_asks_for_the_heads_of_every_version_of_the_line(fam
 
 def test_the_bound_of_each_is_the_extractor_that_it_was_trained_with(family: Parts) -> None:
     family.bind("backward_transitive")
-    asked = family.store.asks(E, family.extractor(2))
+    asked = family.store.policy_question(E, family.extractor(2))
     digests = {str(one): str(family.store.resolve(f"{E}@{one}").digest) for one in family.store.versions(E)}
     assert [one.bound for one in asked.partners] == [digests["1.0.0"], digests["1.1.0"], digests["1.0.0"]]
     assert asked.previous == Reference(E, family.store.versions(E)[-1], digest=digests["1.1.0"])
@@ -133,8 +133,10 @@ def test_forward_transitive_asks_for_the_lines_of_every_earlier_head(family: Par
 def test_the_bound_of_a_new_head_is_its_own_extractor(family: Parts) -> None:
     family.bind("forward")
     own = family.store.resolve(f"{E}@1.0.0")
-    assert {one.bound for one in family.store.asks(H, family.head(20, own)).partners} == {own.digest}
-    assert {one.bound for one in family.store.asks(H, family.head(20)).partners} == {None}
+    assert {one.bound for one in family.store.policy_question(H, family.head(20, own)).partners} == {
+        own.digest
+    }
+    assert {one.bound for one in family.store.policy_question(H, family.head(20)).partners} == {None}
 
 
 def test_full_asks_both_ways(family: Parts) -> None:
@@ -215,10 +217,10 @@ def refuse(question: Question) -> None:
 def test_a_plain_publish_is_refused_and_told_what_to_call(family: Parts, more: dict[str, Any]) -> None:
     family.bind("backward")
     with pytest.raises(
-        PolicyUndecided, match=rf"how the new extractor works with {H}@1\.1\.0, and nobody.*Registry\.publish"
+        PolicyUndecided, match=rf"measurement of the new extractor with {H}@1\.1\.0.*Registry\.publish"
     ) as refused:
         family.store.publish(E, family.extractor(2), **more)
-    assert refused.value.subject == family.store.asks(E, family.extractor(2))
+    assert refused.value.subject == family.store.policy_question(E, family.extractor(2))
     assert len(family.store.versions(E)) == 2
 
 

@@ -141,7 +141,7 @@ def test_the_changes_turn_one_manifest_into_the_other(one: Make, two: Make) -> N
 
 def apply(value: Any, change: Change) -> None:
     """Do to a JSON value what a change says; what it says was there must be there."""
-    *above, last = change.place
+    *above, last = change.location
     for key in above:
         value = value[key]
     if change.before is not ABSENT:
@@ -159,8 +159,8 @@ def apply(value: Any, change: Change) -> None:
 @pairs
 def test_both_directions_list_the_same_places(one: Make, two: Make) -> None:
     there, back = diff(one(OLD), two(OLD)).changes, diff(two(OLD), one(OLD)).changes
-    assert [(x.level, x.place, x.path) for x in there] == [(x.level, x.place, x.path) for x in back]
-    assert len({x.place for x in there}) == len({(x.level, x.path) for x in there}) == len(there)
+    assert [(x.level, x.location, x.path) for x in there] == [(x.level, x.location, x.path) for x in back]
+    assert len({x.location for x in there}) == len({(x.level, x.path) for x in there}) == len(there)
     assert [LEVELS.index(x.level) for x in there] == sorted(LEVELS.index(x.level) for x in there)
 
 

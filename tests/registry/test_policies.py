@@ -328,7 +328,7 @@ def test_an_empty_file_is_no_policy_of_nobody(store: Store, monkeypatch: pytest.
     cut = store.root / "policies" / "a%2fb@2"
     cut.write_bytes(b"")
     os.utime(cut, (1, 1))
-    with pytest.raises(FormatError, match="it is empty: its writing was cut off"):
+    with pytest.raises(FormatError, match="the file is empty: writing it was interrupted"):
         store.policies.of("a/b")
     assert store.set_policy("a/b", NONE).number == 3
     assert store.policies.current("a/b").policy == NONE

@@ -31,7 +31,7 @@ from compatkit.contracts.contract import Anchor, Label, Protocol
 from compatkit.contracts.manifest import About, Manifest, Payload, from_bytes, to_bytes
 from compatkit.errors import VersionTooSmall
 from compatkit.registry.store import Store
-from compatkit.registry.version_bumps import SHOWN
+from compatkit.registry.version_bumps import MAX_LISTED
 from compatkit.registry.versions.diff import diff
 
 TABLE = [
@@ -190,4 +190,4 @@ def test_a_refusal_lists_some_of_many_reasons(
     store.publish("a/b", with_data(base, labels=tuple(map(Label, names))))
     with pytest.raises(VersionTooSmall, match=r"; and \d+ more") as refused:
         store.publish("a/b", with_data(base, labels=tuple(map(Label, names[::-1]))), version="1.0.1")
-    assert str(refused.value).count("(data)") <= SHOWN
+    assert str(refused.value).count("(data)") <= MAX_LISTED

@@ -25,9 +25,9 @@ from compatkit.errors import (
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry.copy.report import refusing
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.publish import LONGEST, Decide
-from compatkit.registry.required_partners import Asker, Question
-from compatkit.registry.version_bumps import untrue
+from compatkit.registry.publish import MAX_REASON, Decide
+from compatkit.registry.required_partners import PartnerFinder, Question
+from compatkit.registry.version_bumps import why_understated
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
@@ -76,14 +76,14 @@ class Admission:
     copy_blob: Callable[[str], object]
     deciding: Deciding | None = None
     unmeasured: bool = False
-    _asker: Asker = attrs.field(init=False)
+    _finder: PartnerFinder = attrs.field(init=False)
     _decide: Decide | None = attrs.field(init=False, default=None)
     _admitted: dict[Reference, tuple[Any, ...]] = attrs.field(init=False, factory=dict)
     _manifests: dict[str, Manifest] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
         store = self.store
-        self._asker = Asker(
+        self._finder = PartnerFinder(
             self._manifest, store.references, lambda: store.index, store.policies, tuple(self.incoming)
         )
 
@@ -153,7 +153,7 @@ class Admission:
         except CompatkitError as error:
             reason = " ".join(f"Conflicts with a version or policy added concurrently: {error}".split())
             if reference.version is not None:
-                self.store.references.withdraw(reference.name, reference.version, reason[:LONGEST])
+                self.store.references.withdraw(reference.name, reference.version, reason[:MAX_REASON])
             raise
 
     def _settle(self, reference: Reference) -> bool:
@@ -179,7 +179,9 @@ class Admission:
         for before, after in ((inputs.below, own), (own, inputs.above)):
             if before is None or after is None or before[1] == after[1]:
                 continue
-            if why := untrue(*((version, self._manifest(digest)) for version, digest in (before, after))):
+            if why := why_understated(
+                *((version, self._manifest(digest)) for version, digest in (before, after))
+            ):
                 raise VersionUntrue(
                     f"{reference} does not fit between the versions of {self.store.root}: {why}. Publish "
                     "the component there, with a larger step.",
@@ -202,10 +204,10 @@ class Admission:
         version = reference.version
         if version is None:
             return AdmissionInputs(None, None, None)
-        alive = [each for each in self._asker.alive(reference.name) if each != version]
+        alive = [each for each in self._finder.alive(reference.name) if each != version]
         below = max((each for each in alive if each < version), default=None)
         above = min((each for each in alive if each > version and each.major == version.major), default=None)
-        sides = [each and (each, str(self._asker.digest(reference.name, each))) for each in (below, above)]
+        sides = [each and (each, str(self._finder.digest(reference.name, each))) for each in (below, above)]
         return AdmissionInputs(sides[0], sides[1], self._question(reference, version))
 
     def _question(self, reference: Reference, version: Version) -> Question | None:
@@ -213,7 +215,7 @@ class Admission:
         if gone or self.store.policies.of(reference.name) is None:
             return None
         digest = str(reference.digest)
-        return self._asker.ask(reference.name, self._manifest(digest), digest, version)
+        return self._finder.question(reference.name, self._manifest(digest), digest, version)
 
     def _answer(self, question: Question) -> None:
         if self.deciding is None:
@@ -232,7 +234,7 @@ class Admission:
         if policy is None or below is None or reference.version is None or not policy.concerns(question.kind):
             return
         before, after = self._manifest(below[1]), self._manifest(str(reference.digest))
-        if why := untrue((below[0], before), (reference.version, after), measured=False):
+        if why := why_understated((below[0], before), (reference.version, after), measured=False):
             raise PolicyUndecided(
                 f"{reference.name}: the policy {policy} applies, {question.reason}, and no result supports it: {why}. "
                 "Import the parts released against that version too, or admit it unmeasured (unmeasured=True, "

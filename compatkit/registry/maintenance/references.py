@@ -16,7 +16,7 @@ from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Version
 from compatkit.registry.policylog import FOLDER, file_name
 from compatkit.registry.refs import LIMIT, pointed, read_line
-from compatkit.registry.version_bumps import untrue
+from compatkit.registry.version_bumps import why_understated
 
 
 class Published(NamedTuple):
@@ -70,7 +70,7 @@ class Numbers:
         if before == published.digest:
             return
         old, new = self._read(before), self._read(published.digest)
-        if old and new and (why := untrue((below, old), (published.version, new))):
+        if old and new and (why := why_understated((below, old), (published.version, new))):
             self._survey.findings.add(
                 "version-step", files.versions[published.version], why, (published.label,)
             )

@@ -21,7 +21,7 @@ from compatkit.registry.layout_scan import (
     WithdrawalFile,
 )
 from compatkit.registry.maintenance.faults import shown
-from compatkit.registry.policylog import understood
+from compatkit.registry.policylog import parse_revision
 from compatkit.registry.refs import pointed, read_line
 from compatkit.registry.signing.envelope import LIMIT as SIGNATURE_LIMIT
 from compatkit.registry.signing.signatures import file_name as signature_name
@@ -54,7 +54,7 @@ def fault_of(entry: RegistryEntry, content: bytes) -> tuple[str, str] | None:
             return "alias-log-damaged", f"expected an object with from, to and time, got {shown(content)}"
         case PolicyFile():
             try:
-                understood(content, entry.scope, entry.number)
+                parse_revision(content, entry.scope, entry.number)
             except FormatError as error:
                 return "policy-damaged", f"expected a policy of {entry.scope}, got {shown(content)}: {error}"
         case ResultPointer() if content.strip() != f"sha256:{entry.result}".encode():

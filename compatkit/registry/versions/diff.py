@@ -65,7 +65,7 @@ class Change:
 
     Attributes:
         level: Level of the contract, or part of the manifest.
-        place: Keys and indices from the top of the manifest's JSON.
+        location: Keys and indices from the top of the manifest's JSON.
         before: JSON value, or ABSENT.
         after: JSON value, or ABSENT.
         bump: Smallest step that this change alone requires.
@@ -74,7 +74,7 @@ class Change:
     """
 
     level: Level
-    place: Location
+    location: Location
     before: Any
     after: Any
     bump: Bump
@@ -83,8 +83,8 @@ class Change:
 
     @property
     def path(self) -> str:
-        """Path within the level, such as ``outputs[0].shape[1]``; long ones are shortened, unlike ``place``."""
-        return written(self.place[_depth(self.place) :])
+        """Path within the level, such as ``outputs[0].shape[1]``; long ones are shortened, unlike ``location``."""
+        return written(self.location[_depth(self.location) :])
 
     @property
     def values(self) -> str:
@@ -105,7 +105,9 @@ class Change:
         return {
             "level": self.level,
             "path": self.path,
-            "pointer": "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in self.place),
+            "pointer": "".join(
+                f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in self.location
+            ),
             **{name: value for name, value in sides.items() if value is not ABSENT},
             "bump": self.bump,
             "reason": self.reason,
@@ -132,7 +134,7 @@ class Difference(Shown):
     @property
     def equal_shapes(self) -> bool:
         """True for new weights with the same ports, which look compatible but may not be."""
-        new_weights = any(change.place == ("payload", "tensors") for change in self.changes)
+        new_weights = any(change.location == ("payload", "tensors") for change in self.changes)
         return new_weights and not any(change.level == "structural" for change in self.changes)
 
     def by_level(self) -> Mapping[Level, Mapping[tuple[Bump, str], list[tuple[str, str]]]]:
@@ -182,25 +184,25 @@ def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
     """
     rules = Rules(old, new, measured)
     changes: list[Change] = []
-    for place, left, right in _apart(old, new, ()):
-        level = _level(place)
-        name = "kwargs.bn_policy" if new.kind == "recombination" and place == POLICY else ""
-        changes.append(Change(level, place, left, right, *rules.of(level, place), name))
+    for location, left, right in _apart(old, new, ()):
+        level = _level(location)
+        name = "kwargs.bn_policy" if new.kind == "recombination" and location == POLICY else ""
+        changes.append(Change(level, location, left, right, *rules.of(level, location), name))
     return Difference(tuple(sorted(changes, key=lambda change: LEVELS.index(change.level))))
 
 
-def differing(value: Any, other: Any, place: Location = ()) -> list[str]:
+def differing(value: Any, other: Any, location: Location = ()) -> list[str]:
     """Return the paths at which two values differ: ``["contract.data.size[0]"]``.
 
     Args:
         value: Attrs instance, or JSON value.
         other: The same.
-        place: Location of both in a larger value.
+        location: Location of both in a larger value.
 
     Raises:
         FormatError: A value contains something that canonical JSON cannot express.
     """
-    return [written(path) for path, _, _ in _leaves(unstructure(value), unstructure(other), place)]
+    return [written(path) for path, _, _ in _leaves(unstructure(value), unstructure(other), location)]
 
 
 def shown(value: Any) -> str:
@@ -210,10 +212,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
 
 
-def written(place: Sequence[str | int]) -> str:
+def written(location: Sequence[str | int]) -> str:
     """Return ``outputs[0].shape[1]``; keys that are not words are quoted, ``tags["a.b"]``, long paths shortened."""
     text = ""
-    for step in place:
+    for step in location:
         if isinstance(step, int):
             text += f"[{step}]"
             continue
@@ -226,53 +228,56 @@ def written(place: Sequence[str | int]) -> str:
     return text if len(text) <= LONGEST_PATH else text[:half] + GAP + text[-half:]
 
 
-def _depth(place: Location) -> int:
+def _depth(location: Location) -> int:
     """Return the number of leading keys that the level covers."""
-    if place[0] in ("kind", "schema") or place[:2] == ("contract", "adapters"):
-        return 0 if place[0] != "contract" else 1
-    return 2 if place[0] == "contract" else 1
+    if location[0] in ("kind", "schema") or location[:2] == ("contract", "adapters"):
+        return 0 if location[0] != "contract" else 1
+    return 2 if location[0] == "contract" else 1
 
 
-def _level(place: Location) -> Level:
-    top = place[1] if place[0] == "contract" else place[0]
+def _level(location: Location) -> Level:
+    top = location[1] if location[0] == "contract" else location[0]
     elsewhere: dict[str | int, Level] = {"payload": "weights", "schema": "kind", "adapters": "blueprint"}
     return elsewhere[top] if top in elsewhere else next(level for level in LEVELS if level == top)
 
 
 def _apart(
-    old: Manifest | Contract, new: Manifest | Contract, place: Location
+    old: Manifest | Contract, new: Manifest | Contract, location: Location
 ) -> Iterator[tuple[Location, Any, Any]]:
-    """Yield the deepest places at which two manifests differ; sections that are the same object are skipped."""
+    """Yield the deepest locations at which two manifests differ; sections that are the same object are skipped."""
     for name in sorted(attrs.fields_dict(type(old))):
         left, right = getattr(old, name), getattr(new, name)
         if left is not right:
             if isinstance(left, Contract):
-                yield from _apart(left, right, (*place, name))
+                yield from _apart(left, right, (*location, name))
             else:
-                yield from _leaves(unstructure(left), unstructure(right), (*place, name))
+                yield from _leaves(unstructure(left), unstructure(right), (*location, name))
 
 
-def _leaves(old: Any, new: Any, place: Location) -> Iterator[tuple[Location, Any, Any]]:
-    """Yield the deepest places at which two JSON values differ."""
+def _leaves(old: Any, new: Any, location: Location) -> Iterator[tuple[Location, Any, Any]]:
+    """Yield the deepest locations at which two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
-            yield from _leaves(old.get(key, ABSENT), new.get(key, ABSENT), (*place, key))
+            yield from _leaves(old.get(key, ABSENT), new.get(key, ABSENT), (*location, key))
     elif isinstance(old, list) and isinstance(new, list):
         for index in range(max(len(old), len(new))):
             left, right = (value[index] if index < len(value) else ABSENT for value in (old, new))
-            yield from _leaves(left, right, (*place, index))
+            yield from _leaves(left, right, (*location, index))
     elif old is ABSENT or new is ABSENT or repr(old) != repr(new):  # 1, 1.0 and true differ
-        yield place, old, new
+        yield location, old, new
 
 
 def _condensed(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
     """Yield paths and values; for a long list of numbers only the number of changes."""
     lists: dict[Location, list[Change]] = {}
     for change in changes:
-        number = isinstance(change.place[-1], int) and not isinstance(change.before, (dict, list, str))
-        lists.setdefault(change.place[:-1] if number else change.place, []).append(change)
+        number = isinstance(change.location[-1], int) and not isinstance(change.before, (dict, list, str))
+        lists.setdefault(change.location[:-1] if number else change.location, []).append(change)
     for together in lists.values():
         if len(together) <= TOGETHER:
             yield from ((change.name or change.path, change.values) for change in together)
             continue
-        yield written(together[0].place[_depth(together[0].place) : -1]), f"{len(together)} values changed"
+        yield (
+            written(together[0].location[_depth(together[0].location) : -1]),
+            f"{len(together)} values changed",
+        )

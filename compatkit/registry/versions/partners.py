@@ -23,7 +23,7 @@ _RANK = {"NCHW": 4, "NHWC": 4, "NLC": 3, "NC": 2}
 
 
 def lost(old: Contract, new: Contract) -> Mapping[Location, str]:
-    """Return the reasons why partners are lost, by the place in the manifest; empty if none are.
+    """Return the reasons why partners are lost, by the location in the manifest; empty if none are.
 
     A partner that is only warned of after the change (signed features for a head trained on nonnegative ones) counts
     as lost, which is stricter than wiring. The number of classes is covered by the labels.
@@ -36,8 +36,8 @@ def lost(old: Contract, new: Contract) -> Mapping[Location, str]:
     if (old.structural, old.data) == (new.structural, new.data):
         return reasons
     for side in ("inputs", "outputs"):
-        for place, reason in _of_side(side, old, new):
-            reasons.setdefault(place, reason)
+        for location, reason in _of_side(side, old, new):
+            reasons.setdefault(location, reason)
     return reasons
 
 
@@ -51,10 +51,10 @@ def _of_side(side: Side, old: Contract, new: Contract) -> Iterator[tuple[Locatio
         if len(before) > 1 and len(after) > 1 and left.name != right.name:
             yield (*top, index, "name"), f"several tensors are matched by name, and {left.name!r} is gone"
         pair = _PortChange(side, left, right, old, new)
-        for places, what in pair.losses():
-            for place in places:
-                inside = place[0] != "contract"
-                yield ((*top, index, *place) if inside else place), pair.sentence(what)
+        for locations, what in pair.losses():
+            for location in locations:
+                inside = location[0] != "contract"
+                yield ((*top, index, *location) if inside else location), pair.sentence(what)
 
 
 @attrs.frozen
@@ -73,7 +73,7 @@ class _PortChange:
         return f"parts that {does[0]} {what} {does[1]} {self.before.name!r} no longer fit as they did"
 
     def losses(self) -> Iterator[tuple[list[Location], str]]:
-        """Yield places, relative to the port unless they begin with ``contract``, and what partners relied on."""
+        """Yield locations, relative to the port unless they begin with ``contract``, and what partners relied on."""
         before, after = self.before, self.after
         if before.dtype != after.dtype:
             yield [("dtype",)], before.dtype
@@ -116,9 +116,9 @@ class _PortChange:
             yield [("shape", channel_axis(before))], what
         was, now = self._positions(before, self.old), self._positions(after, self.new)
         if now is not None and now != was:
-            places: list[Location] = [("shape", axis) for axis in before.spatial_axes]
-            places += [("measured",), ("contract", "data", "size")]
-            yield places, f"{by(was) if was is not None else 'any number of'} positions"
+            locations: list[Location] = [("shape", axis) for axis in before.spatial_axes]
+            locations += [("measured",), ("contract", "data", "size")]
+            yield locations, f"{by(was) if was is not None else 'any number of'} positions"
 
     def _positions(self, port: Port, contract: Contract) -> tuple[int, ...] | None:
         """Return the sizes that partners must match: of an output if known, of an input if fixed; else None."""

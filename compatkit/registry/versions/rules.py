@@ -52,15 +52,15 @@ class Rules:
                 labels.setdefault(name, []).append(label)
         return labels
 
-    def of(self, level: str, place: Location) -> Demand:
-        """Return the smallest step for the change at ``place``, and the reason.
+    def of(self, level: str, location: Location) -> Demand:
+        """Return the smallest step for the change at ``location``, and the reason.
 
         Args:
             level: One of ``diff.LEVELS``.
-            place: Location of the change in the manifest.
+            location: Location of the change in the manifest.
         """
-        for length in range(len(place), 0, -1):
-            if reason := self._lost.get(place[:length]):
+        for length in range(len(location), 0, -1):
+            if reason := self._lost.get(location[:length]):
                 return "major", reason
         rules = {
             "weights": self._weights,
@@ -69,7 +69,7 @@ class Rules:
             "data": self._data,
             "protocol": self._protocol,
         }
-        return rules[level](place) if level in rules else _FIXED[level]
+        return rules[level](location) if level in rules else _FIXED[level]
 
     @property
     def _new_weights(self) -> bool:
@@ -80,10 +80,10 @@ class Rules:
             return "minor", f"{what}{MEASURED}"
         return "major", f"{what}, without a passed measurement"
 
-    def _weights(self, place: Location) -> Demand:
+    def _weights(self, location: Location) -> Demand:
         if not self._new_weights:
             return "patch", "the same tensors, written anew"
-        if place[1:] != ("tensors",):
+        if location[1:] != ("tensors",):
             return "patch", _CONSEQUENCE
         frozen = self._frozen()
         if frozen is not None and not self.measured:
@@ -98,8 +98,8 @@ class Rules:
         heads = (anchor for anchor in self.new.contract.protocol.anchors if anchor.kind == "auxiliary_head")
         return next((anchor for anchor in heads if anchor.digest in both), None)
 
-    def _blueprint(self, place: Location) -> Demand:
-        if place == ("blueprint", "library"):
+    def _blueprint(self, location: Location) -> Demand:
+        if location == ("blueprint", "library"):
             return "minor", "built by another version of the library; evidence is not carried over"
         if self.new.kind == "recombination":
             return self._function(_RECOMBINED)  # its payload holds only what its parts lack
@@ -109,25 +109,25 @@ class Rules:
             else self._function("the same weights in another network")
         )
 
-    def _structural(self, place: Location) -> Demand:
-        seen = "sizes seen at a port; " if "measured" in place else ""
+    def _structural(self, location: Location) -> Demand:
+        seen = "sizes seen at a port; " if "measured" in location else ""
         return "minor", f"{seen}no part that was wired is lost by it"
 
-    def _data(self, place: Location) -> Demand:
-        if place[2] == "labels":
+    def _data(self, location: Location) -> Demand:
+        if location[2] == "labels":
             labels = self.old.contract.data.labels, self.new.contract.data.labels
-            return _label(*labels, self._answering, place[3:])
+            return _label(*labels, self._answering, location[3:])
         return ("minor", _CONSEQUENCE) if self._new_weights else self._function(_PREPROCESSING)
 
-    def _protocol(self, place: Location) -> Demand:
-        if place[2] == "normalisation":
+    def _protocol(self, location: Location) -> Demand:
+        if location[2] == "normalisation":
             asks = self.new.contract.protocol.norm == "batch"
             return (
                 ("major", "normalization asks for more: statistics of a batch, or estimated anew")
                 if asks
                 else ("minor", "normalization asks for less")
             )
-        before, after = _at(self.old, place[3]), _at(self.new, place[3])
+        before, after = _at(self.old, location[3]), _at(self.new, location[3])
         if before is not None and before.kind == "auxiliary_head" and before.digest not in _heads(self.new):
             return "major", f"{_named(before)}, which parts shared, was dropped"
         known = {anchor.digest for anchor in self.old.contract.protocol.anchors}
@@ -150,12 +150,12 @@ def _label(
     old: Sequence[Label] | None,
     new: Sequence[Label] | None,
     answering: Mapping[str, Sequence[Label]],
-    place: Location,
+    location: Location,
 ) -> Demand:
-    """Return the step for a change of the labels, or of the one at ``place``."""
-    if not place:
+    """Return the step for a change of the labels, or of the one at ``location``."""
+    if not location:
         return ("minor", "classes are named now") if not old else ("major", "labels removed")
-    index, before, after = int(place[0]), old or (), new or ()
+    index, before, after = int(location[0]), old or (), new or ()
     if index >= len(before):
         return "minor", "labels appended"
     mine = before[index]
