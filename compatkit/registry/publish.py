@@ -222,7 +222,7 @@ class Publisher:
             raise
         except BaseException as error:
             error.add_note(
-                f"{self.name}@{before.target} is published, but not checked against concurrently published versions."
+                f"{self.name}@{before.target} is published. It was not checked against concurrently published versions."
             )
             raise
 

@@ -19,17 +19,17 @@ from compatkit.registry.names import VERSION, Range, Version, check_name, check_
 from compatkit.registry.os_errors import environment
 
 LIMIT = 2**16
-"""Bytes; no reference file is longer."""
+"""Maximum size of a reference file in bytes."""
 LINE_LIMIT = 320
-"""Bytes; no sound version file is longer."""
+"""Maximum size of a valid version file in bytes."""
 WITHDRAWALS = "withdrawals"
-"""Folder of what remembers each withdrawal, so that a tombstone that is lost is missed."""
+"""Folder with a second file for each withdrawal, so that a lost tombstone is noticed."""
 _LINE = re.compile(rb"(sha256:[0-9a-f]{64})(?: ([a-z0-9._/-]+@[0-9.]+))?\n")
 
 
 @attrs.frozen
 class Tombstone:
-    """Why and when (UTC, ISO 8601) a version was withdrawn."""
+    """Reason and time (UTC, ISO 8601) of a withdrawal."""
 
     reason: str
     time: str
@@ -37,7 +37,7 @@ class Tombstone:
 
 @attrs.frozen(eq=False)
 class References:
-    """The files below ``<root>/refs``."""
+    """Names and versions of a registry: the files below ``<root>/refs``."""
 
     root: Path
 
@@ -45,37 +45,37 @@ class References:
         """Return the folder of a name.
 
         Raises:
-            InvalidName: Not a component name.
+            InvalidName: ``name`` is not a component name.
         """
         return self.root / f"refs/{check_name(name)}"
 
     def names(self) -> list[str]:
-        """Return all names that have a version, sorted; foreign files and folders are ignored."""
+        """Return all names that have a version, sorted; other files and folders are ignored."""
         refs = self.root / "refs"
         with environment("read", refs):
             durable.check_folders(refs, self.root)
             return sorted(_names(str(refs), "", 3))
 
     def each(self) -> Iterator[tuple[str, Version]]:
-        """Yield all versions of all names, withdrawn and damaged ones included."""
+        """Yield all versions of all names, including withdrawn and damaged ones."""
         for name in self.names():
             for version in self.versions(name):
                 yield name, version
 
     def versions(self, name: str) -> list[Version]:
-        """Return the versions of a name, rising, withdrawn ones included; empty if unknown.
+        """Return the versions of a name in ascending order, including withdrawn ones; empty for an unknown name.
 
-        An empty file is no version: without hard links, a publish that was cut off leaves one. Any other content is
-        one, also if it is damaged, so that no older version takes its place in silence.
+        An empty file does not count, because without hard links an interrupted publish leaves one. A damaged file
+        counts, so that no older version silently replaces it.
         """
         return [Version(*number) for number in self._listed(name, "@versions").finished()]
 
     def latest(self, name: str, within: Range | None = None) -> Version | None:
-        """Return the last version of ``versions`` that was not withdrawn; None if there is none.
+        """Return the last version that was not withdrawn; None if there is none.
 
         Args:
-            name: Of the component.
-            within: Only versions that are in it.
+            name: Name of the component.
+            within: Range that the version must be in.
         """
         listing = self._listed(name, "@versions")
         gone = set(self._listed(name, "@tombstones").numbers)
@@ -86,20 +86,20 @@ class References:
         return None
 
     def neighbors(self, name: str, version: Version) -> tuple[Version | None, tuple[Version, ...]]:
-        """Return what a number stands between.
+        """Return the versions just below and above a version number.
 
         Args:
-            name: Of the component.
-            version: A number that is free or taken.
+            name: Name of the component.
+            version: Version number, free or used.
 
         Returns:
-            The last version below it that was not withdrawn, whatever its major line, or None; and all numbers above
-            it in its own major line that can no longer be used, rising.
+            The last version below, of any major line, that was not withdrawn, or None; and all used numbers above in
+            the same major line, in ascending order.
         """
         listing = self._listed(name, "@versions")
         gone = set(self._listed(name, "@tombstones").numbers)
-        place = attrs.astuple(version)
-        at = bisect_left(listing.numbers, place)
+        wanted = attrs.astuple(version)
+        at = bisect_left(listing.numbers, wanted)
         below = (
             number
             for number in reversed(listing.numbers[:at])
@@ -109,23 +109,23 @@ class References:
         above = tuple(
             Version(*number)
             for number in listing.numbers[at:]
-            if number > place and number[0] == version.major
+            if number > wanted and number[0] == version.major
         )
         return None if first is None else Version(*first), above
 
     def taken(self, name: str) -> set[Version]:
-        """Return the version numbers that can no longer be used."""
+        """Return the used version numbers, including withdrawn versions and empty files."""
         return {Version(*number) for number in self._listed(name, "@versions").numbers}
 
     def digest(self, name: str, version: Version) -> str | None:
-        """Return the manifest digest that a version points at; None if there is no such version.
+        """Return the manifest digest of a version; None if there is no such version.
 
         Args:
-            name: Of the component.
-            version: Of the component.
+            name: Name of the component.
+            version: Version of the component.
 
         Raises:
-            IntegrityError: The file does not hold a digest.
+            IntegrityError: The version file is damaged.
         """
         path = self.folder(name) / f"@versions/{version}"
         data = durable.read_finished(path, self.root, limit=LIMIT)
@@ -134,10 +134,7 @@ class References:
         if (digest := pointed(data, f"{name}@{version}")) is not None:
             return digest
         if (line := read_line(data)) is None:
-            what = (
-                f"should hold one line, 'sha256:' with 64 hex digits and '{name}@{version}', got {data[:80]!r}: a "
-                "publish was cut off where there are no hard links, or the file was edited"
-            )
+            what = f"should hold one line, 'sha256:' with 64 hex digits and '{name}@{version}', got {data[:80]!r}"
         else:
             what = f"is the file of {line[1]}: files of versions were exchanged, copied or renamed"
         raise IntegrityError(
@@ -149,28 +146,23 @@ class References:
     def create(
         self, name: str, version: Version, digest: str, ready: Callable[[], object] | None = None
     ) -> bool:
-        """Create a version durably; False if the number is taken. The last step of a publish.
+        """Create a version durably, as the last step of publishing; return False if the number is used.
 
         Args:
-            name: Of the component.
-            version: Its number.
-            digest: Of its manifest.
+            name: Name of the component.
+            version: Version number.
+            digest: Digest of the manifest.
             ready: See ``durable.create_once``.
 
         Raises:
-            EnvironmentFailure: Disk full, no right to write, ...; the version does not exist.
+            EnvironmentFailure: Disk full, no write permission, ...; the version does not exist.
         """
         return self._create(
             self.folder(name) / f"@versions/{version}", version_line(f"{name}@{version}", digest), ready
         )
 
     def tombstone(self, name: str, version: Version) -> Tombstone | None:
-        """Return why a version was withdrawn, None if it was not.
-
-        Args:
-            name: Of the component.
-            version: Of the component.
-        """
+        """Return the reason and time of a withdrawal; None if the version was not withdrawn."""
         path = self.folder(name) / f"@tombstones/{version}"
         opened = durable.read(path, self.root, limit=LIMIT)
         if opened is None:
@@ -187,12 +179,12 @@ class References:
         return {Version(*number) for number in self._listed(name, "@tombstones").numbers}
 
     def withdraw(self, name: str, version: Version, reason: str) -> bool:
-        """Write a tombstone, and before it what remembers it; False if there is a tombstone, which stays as it is.
+        """Write the second file of a withdrawal, then the tombstone; return False if it exists already.
 
         Args:
-            name: Of the component.
-            version: Of the component.
-            reason: For people.
+            name: Name of the component.
+            version: Version of the component.
+            reason: Text shown to users.
         """
         path = self.folder(name) / f"@tombstones/{version}"
         opened = durable.read(path, self.root, limit=LIMIT)
@@ -205,7 +197,7 @@ class References:
             return durable.create_once(path, data, self.root, ready)
 
     def _listed(self, name: str, kind: str) -> _Listing:
-        """Return the files of a folder that are named by versions."""
+        """Return the version numbers that name the files of a folder."""
         folder = self.folder(name) / kind
         durable.check_folders(folder, self.root)
         with environment("read", folder):
@@ -217,7 +209,7 @@ class References:
 
 @attrs.frozen
 class _Listing:
-    """The version numbers that a folder's files are named by, rising."""
+    """Version numbers that name the files of a folder, in ascending order."""
 
     folder: str
     numbers: list[tuple[int, int, int]]
@@ -236,39 +228,38 @@ class _Listing:
 
 
 def version_line(label: str, digest: str) -> bytes:
-    """Return the content of the file of a version: the digest of its manifest, and ``label``, its ``name@version``.
+    """Return the content of a version file.
 
     Args:
-        label: ``name@version``.
-        digest: Of its manifest.
+        label: Name and version, ``name@version``.
+        digest: Digest of the manifest.
     """
     return f"{digest} {label}\n".encode()
 
 
 def pointed(data: bytes, label: str) -> str | None:
-    """Return the digest in the file of ``label``, a ``name@version``; None if it is damaged, or of another version.
+    """Return the manifest digest in a version file; None if the file is damaged or of another version.
 
     Args:
         data: Content of the file.
-        label: ``name@version``.
+        label: Expected ``name@version``.
     """
     line = read_line(data)
     return line[0] if line is not None and line[1] in ("", label) else None
 
 
 def read_line(data: bytes) -> tuple[str, str] | None:
-    """Read the file of a version.
+    """Read a version file.
 
     Returns:
-        The digest, and ``name@version`` as the file states it, empty in one from before that was stated; None if the
-        file is damaged.
+        Digest and ``name@version`` in the file (empty in old files without it); None if the file is damaged.
     """
     match = _LINE.fullmatch(data)
     return None if match is None else (match[1].decode(), (match[2] or b"").decode())
 
 
 def withdrawal_path(label: str) -> str:
-    """Return where the withdrawal of ``label``, a ``name@version``, is remembered, relative to the root."""
+    """Return the path, relative to the root, of the second file of a withdrawal of ``name@version``."""
     return f"{WITHDRAWALS}/{label.replace('/', '%2f')}"
 
 

@@ -12,25 +12,25 @@ from compatkit.registry.refs import References
 
 
 def names(references: References, pattern: str | None) -> list[str]:
-    """Return all names, sorted, or those that a glob matches.
+    """Return all names, or those that match a glob, sorted.
 
     Args:
-        references: Names and versions.
-        pattern: A glob; None for all.
+        references: Names and versions of the registry.
+        pattern: Glob over names; None for all names.
     """
     known = references.names()
     return known if pattern is None else [name for name in known if fnmatchcase(name, pattern)]
 
 
 def live(references: References, name: str) -> list[Version]:
-    """Return the versions of a name that were not withdrawn, rising.
+    """Return the versions of a name in ascending order, without withdrawn ones.
 
     Args:
-        references: Names and versions.
-        name: Of the component.
+        references: Names and versions of the registry.
+        name: Name of the component.
 
     Raises:
-        NotFound: No such name.
+        NotFound: There is no such name.
     """
     versions = references.versions(name)
     if not versions:
@@ -45,20 +45,20 @@ def is_pattern(text: str) -> bool:
 
 
 def split(pattern: str) -> tuple[str, str]:
-    """Return the name or glob that a pattern begins with, and what follows it: ``""``, ``"@^1"``, ``":prod"``."""
+    """Split a pattern into its name or glob and its suffix: ``""``, ``"@^1"``, ``":prod"``."""
     mark = min((at for at in (pattern.find("@"), pattern.find(":")) if at >= 0), default=len(pattern))
     return pattern[:mark], pattern[mark:]
 
 
 def resolve(references: References, wanted: Reference) -> Reference:
-    """Return ``wanted`` with version and digest.
+    """Return a reference with its version and digest filled in.
 
     Args:
-        references: Names and versions.
-        wanted: With a version, range, alias, digest, or none of them.
+        references: Names and versions of the registry.
+        wanted: Reference with a version, range, alias, digest, or only a name.
 
     Raises:
-        NotFound: No such name, version, alias or digest, or the version was withdrawn.
+        NotFound: There is no such name, version, alias or digest, or the version was withdrawn.
     """
     if wanted.version is not None:
         return wanted if wanted.digest is not None else _pinned(references, wanted.name, wanted.version)
@@ -78,12 +78,12 @@ def select(references: References, pattern: str) -> list[Reference]:
     """Return the references that a pattern matches, resolved and sorted by name.
 
     Args:
-        references: Names and versions.
-        pattern: A reference whose name may be a glob.
+        references: Names and versions of the registry.
+        pattern: Reference whose name may be a glob.
 
     Raises:
         NotFound: Nothing matches.
-        InvalidName: Not written as a reference or pattern.
+        InvalidName: ``pattern`` is not a reference or pattern.
     """
     glob, suffix = split(pattern)
     if not is_pattern(glob):
@@ -114,10 +114,10 @@ def wrong_kind(reference: Reference, kind: str, expected: Sequence[str], pattern
     """Return the error for a component of an unexpected kind.
 
     Args:
-        reference: The component, resolved.
-        kind: Its kind.
-        expected: Kinds that are allowed.
-        pattern: The reference or pattern that selected it; the ``subject`` of the error.
+        reference: Resolved reference of the component.
+        kind: Kind of the component.
+        expected: Allowed kinds.
+        pattern: Reference or pattern that selected the component; the ``subject`` of the error.
     """
     hint = f"; narrow the pattern {pattern!r}" if is_pattern(pattern) else ""
     return UsageError(

@@ -1,4 +1,4 @@
-"""The store: publish, resolve, load and list components; knows no neural network."""
+"""Store of components: publish, resolve, load and list them, without building networks."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from compatkit.registry.signing.trust import Trusted
 
 
-MANIFESTS = 256
-"""Decoded manifests that a store keeps; what a digest names never changes."""
+CACHED_MANIFESTS = 256
+"""Maximum number of decoded manifests in memory; the content of a digest never changes."""
 
 
 @contextmanager
 def naming_component(component: str) -> Iterator[None]:
-    """Add to errors about stored bytes which component was read."""
+    """Add the name of the component to errors about stored bytes."""
     try:
         yield
     except IntegrityError as error:
@@ -53,52 +53,54 @@ def naming_component(component: str) -> Iterator[None]:
         raise
 
 
-def _of(make: Callable[[Store], Any]) -> Any:
-    return attrs.Factory(make, takes_self=True)
+def _from_store(create: Callable[[Store], Any]) -> Any:
+    return attrs.Factory(create, takes_self=True)
 
 
 @attrs.frozen(eq=False)
 class Store:
-    """A registry folder. Reading never writes; any number of processes may publish at once.
+    """Registry in a folder. Reading never writes; any number of processes may publish at once.
 
     Attributes:
-        root: The folder.
-        layout: What its ``compatkit.json`` says.
-        trusted: Whose signature every component must have that is loaded; None asks for no signature.
-        memory: What this machine remembers about the registry's files; disposable.
-        objects: Its blobs.
-        references: Its names and versions.
+        root: Folder of the registry.
+        layout: Content of ``compatkit.json``.
+        trusted: Keys that must have signed each loaded component; None requires no signature.
+        memory: Local cache of checks of the registry's files; may be deleted.
+        objects: Blobs of the registry.
+        references: Names and versions of the registry.
     """
 
     root: Path
     layout: Layout = attrs.field(repr=False)
     trusted: Trusted | None = attrs.field(default=None, repr=False)
     memory: Memory = attrs.field(
-        init=False, repr=False, default=_of(lambda store: Memory(cache.folder(store.root, store.id)))
+        init=False, repr=False, default=_from_store(lambda store: Memory(cache.folder(store.root, store.id)))
     )
     objects: Objects = attrs.field(
-        init=False, repr=False, default=_of(lambda store: Objects(store.root, store.memory))
+        init=False, repr=False, default=_from_store(lambda store: Objects(store.root, store.memory))
     )
     references: References = attrs.field(
-        init=False, repr=False, default=_of(lambda store: References(store.root))
+        init=False, repr=False, default=_from_store(lambda store: References(store.root))
     )
     _payloads: dict[str, PayloadFacts] = attrs.field(init=False, repr=False, factory=dict)
-    _made: dict[str, Index] = attrs.field(init=False, repr=False, factory=dict)
+    _opened: dict[str, Index] = attrs.field(init=False, repr=False, factory=dict)
     _decoded: Callable[[str], Manifest] = attrs.field(
-        init=False, repr=False, default=_of(lambda store: lru_cache(MANIFESTS)(store._read_manifest))
+        init=False,
+        repr=False,
+        default=_from_store(lambda store: lru_cache(CACHED_MANIFESTS)(store._read_manifest)),
     )
 
     @classmethod
     def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Store:
-        """Make a registry in ``root``, and the folder if it is not there.
+        """Create a registry in ``root``, and the folder if it is missing.
 
         Args:
             root: Folder of the registry.
             exist_ok: Whether an existing registry is opened.
 
         Raises:
-            LayoutError: It is one already and ``exist_ok`` is False, or one that this version cannot use.
-            EnvironmentFailure: The folder cannot be made or written.
+            LayoutError: The folder is a registry and ``exist_ok`` is False, or this version cannot use it.
+            EnvironmentFailure: The folder cannot be created or written.
         """
         path = Path(local(root, "a registry")).absolute()
         return cls(path, initialize(path, exist_ok=exist_ok))
@@ -108,30 +110,30 @@ class Store:
         """Open the registry in ``root``.
 
         Args:
-            root: The folder.
-            trusted: Whose signature every component must have that is loaded.
+            root: Folder of the registry.
+            trusted: Keys that must have signed each loaded component; None requires no signature.
 
         Raises:
-            LayoutError: The folder is no registry, or its layout is too new.
+            LayoutError: The folder is not a registry, or its layout is too new.
         """
         path = Path(local(root, "a registry")).absolute()
         return cls(path, inspect(path), trusted)
 
     @classmethod
     def find(cls, start: str | os.PathLike[str] | None = None, trusted: Trusted | None = None) -> Store:
-        """Open what COMPATKIT_REGISTRY names, else the nearest registry from ``start`` upwards.
+        """Open the registry in COMPATKIT_REGISTRY, else the nearest one in ``start`` or a parent folder.
 
         Args:
             start: Folder to begin at; None for the current one.
-            trusted: As for ``open``.
+            trusted: Same as for ``open``.
 
         Raises:
-            LayoutError: There is none, or its layout is too new.
+            LayoutError: There is no registry, or its layout is too new.
         """
         return cls.open(locate(start), trusted)
 
     def __reduce__(self) -> tuple[Callable[..., Store], tuple[Path, Trusted | None]]:
-        """Pickle as root and trust: a spawned process opens its own connections."""
+        """Pickle only the root and trusted keys: a spawned process opens its own connections."""
         return Store.open, (self.root, self.trusted)
 
     @property
@@ -141,19 +143,19 @@ class Store:
 
     @property
     def index(self) -> Index:
-        """The search index; disposable, and opened on first use, because most commands never ask it."""
-        if "index" not in self._made:
+        """Search index, opened on first use because most commands do not need it; may be deleted."""
+        if "index" not in self._opened:
             from compatkit.registry.index.lookup import Index
 
-            # one step, so that threads that ask at once share one; a lock might be held when a process forks
-            self._made.setdefault("index", Index.of(self.root, self.id, self.objects, self.references))
-        return self._made["index"]
+            # atomic, so that threads share one index; a lock could be held when a process forks
+            self._opened.setdefault("index", Index.of(self.root, self.id, self.objects, self.references))
+        return self._opened["index"]
 
     def put_blob(self, data: bytes) -> Edge:
         """Write bytes durably under their digest and return the edge for a manifest.
 
         Raises:
-            EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
+            EnvironmentFailure: Disk full, no write permission, ...; nothing is stored.
         """
         self.layout.check_writer(self.root)
         return self.objects.put(data)
@@ -163,10 +165,10 @@ class Store:
 
         Args:
             digest: ``sha256:...``.
-            verify: ``"auto"`` hashes once and after any change of the file; or ``"always"``, ``"never"``.
+            verify: ``"auto"`` checks the hash once and after any change of the file; or ``"always"``, ``"never"``.
 
         Raises:
-            IntegrityError: Missing, or not the bytes the digest promises (then moved to quarantine).
+            IntegrityError: The blob is missing or damaged; a damaged one is moved to quarantine.
         """
         return self.objects.read(digest, verify=verify)
 
@@ -175,13 +177,13 @@ class Store:
 
         Args:
             state: A module's ``state_dict()``.
-            parameters: Number of trained numbers, buffers not included.
+            parameters: Number of parameters, without buffers.
             nonfinite: Whether NaN, infinity and negative variances are allowed.
 
         Raises:
             FormatError: A tensor's name, dtype or layout cannot be stored.
             IntegrityError: A tensor holds values that are not finite, or negative variances.
-            EnvironmentFailure: Disk full, no right to write, ...
+            EnvironmentFailure: Disk full, no write permission, ...
         """
         from compatkit.registry.holding import PayloadFacts
         from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
@@ -200,14 +202,14 @@ class Store:
         Large files on a local disk are mapped, not copied; writes into the tensors stay in this process.
 
         Args:
-            component: Its manifest or payload.
-            verify: As in ``read_blob``; ``"always"`` also computes the tensor digest again.
+            component: Manifest or payload of the component.
+            verify: Same as for ``read_blob``; ``"always"`` also computes the tensor digest again.
 
         Returns:
             Tensors by name.
 
         Raises:
-            IntegrityError: The file is missing, damaged, or not what the manifest says.
+            IntegrityError: The file is missing, damaged, or differs from the manifest.
         """
         from compatkit.registry.weights.tensorfile import deserialize, tensor_digest
 
@@ -232,32 +234,32 @@ class Store:
         """Publish a component under a name and version; the version is linked last, so a crash leaves no partial one.
 
         Args:
-            name: One to three segments, ``"digits/mnist.head"``.
-            manifest: Its blobs must have been put.
-            version: ``"1.2.0"``; None takes the least step that the change demands, 1.0.0 for a new name, or
-                the latest version itself if it is this very manifest.
-            measured: The caller states that new weights passed the measurement stated for them; they are MINOR then.
-                This does not satisfy a policy.
-            major: Without a version: take the next MAJOR number, which policies do not bind (a deliberate break).
-            decide: Called with what the policy of the name asks for, and again if that changed meanwhile; returns if
-                the version passed, which counts as ``measured``, and raises the error that refuses it.
+            name: Name of one to three segments, such as ``"digits/mnist.head"``.
+            manifest: Manifest; its blobs must be in the store.
+            version: Version number, such as ``"1.2.0"``; None takes the smallest step that the change requires, 1.0.0
+                for a new name, or the latest version if it has the same manifest.
+            measured: Whether the caller states that the measurement of new weights passed, so that they are MINOR. This
+                does not satisfy a policy.
+            major: Whether to take the next MAJOR number, to which policies do not apply; only without a version.
+            decide: Function that makes the measurements required by a policy, and raises to refuse the version.
+                It is called again if the requirements change. A version that passes counts as ``measured``.
 
         Returns:
             Name, version and digest.
 
         Raises:
             VersionExists: The number belongs to another manifest.
-            VersionTooSmall: The change demands a larger step.
-            PolicyUndecided: A policy asks for a measurement, and there is no ``decide``.
-            IntegrityError: A blob is missing, or the payload is not what the manifest says.
+            VersionTooSmall: The change requires a larger step.
+            PolicyUndecided: A policy requires a measurement, and there is no ``decide``.
+            IntegrityError: A blob is missing, or the payload differs from the manifest.
             InvalidName: Name or version is not valid.
             UsageError: ``major`` together with a version.
-            EnvironmentFailure: Disk full, no right to write, ...; nothing is published.
+            EnvironmentFailure: Disk full, no write permission, ...; nothing is published.
         """
         self.layout.check_writer(self.root)
         if major and version is not None:
             raise UsageError(
-                f"{name}: give a version ({version}) or ask for the next MAJOR number, not both."
+                f"{name}: give a version ({version}) or the next MAJOR number (major=True), not both."
             )
         return self._publisher(name, manifest, measured, major, decide).publish(version)
 
@@ -272,7 +274,7 @@ class Store:
 
     @property
     def finder(self) -> PartnerFinder:
-        """Answers what policies ask of a candidate."""
+        """Finder of the measurements that policies require of a candidate."""
         from compatkit.registry.required_partners import PartnerFinder
 
         return PartnerFinder(self.manifest, self.references, lambda: self.index, self.policies)
@@ -280,12 +282,12 @@ class Store:
     def policy_question(
         self, name: str, manifest: Manifest, *, version: str | None = None, major: bool = False
     ) -> Question:
-        """Return what the policy of a name asks of a candidate, without publishing. Arguments as for ``publish``.
+        """Return the measurements that the policy of a name requires of a candidate, without publishing.
 
         Args:
-            name: To publish under.
-            manifest: Of the candidate.
-            version: Its number; None for the smallest step that is required.
+            name: Name to publish under.
+            manifest: Manifest of the candidate.
+            version: Version number; None for the smallest required step.
             major: Whether to take the next MAJOR number.
         """
         number = None if version is None else Version.parse(version)
@@ -296,19 +298,19 @@ class Store:
     def least_version(
         self, name: str, manifest: Manifest, *, measured: bool = False, major: bool = False
     ) -> Version:
-        """Return the version number that ``publish`` would give a candidate that is not published yet.
+        """Return the version number that ``publish`` would choose for a new candidate.
 
         Args:
-            name: To publish under.
-            manifest: Of the candidate.
-            measured: Whether what a policy asks for was measured and passed.
+            name: Name to publish under.
+            manifest: Manifest of the candidate.
+            measured: Whether the measurements that a policy requires passed.
             major: Whether to take the next MAJOR number.
         """
         return self._publisher(check_name(name), manifest, measured, major, None).least(measured=measured)
 
     @property
     def policies(self) -> PolicyLog:
-        """The policies: what new versions must keep working with."""
+        """Compatibility policies of the registry."""
         from compatkit.registry.policylog import PolicyLog
 
         return PolicyLog(self.root)
@@ -319,27 +321,27 @@ class Store:
         """Change the policy of a scope, or clear it with None; see ``PolicyLog.set``.
 
         Args:
-            scope: A name or glob.
+            scope: Component name, or glob over full names.
             policy: New policy, or None.
-            expected: What must hold now (compare-and-swap): number of a revision, a policy, or None for no policy.
+            expected: Required current state (compare-and-swap): number of a revision, policy, or None for no policy.
 
         Raises:
-            PolicyMoved: Something else holds than expected.
-            EnvironmentFailure: Disk full, no right to write, ...; nothing changed.
+            PolicyMoved: The current state is not the expected one.
+            EnvironmentFailure: Disk full, no write permission, ...; nothing changed.
         """
         self.layout.check_writer(self.root)
         return self.policies.set(scope, policy, expected=expected)
 
     @property
     def evidence(self) -> Evidence:
-        """The measured results of pairs."""
+        """Measured results of pairs."""
         from compatkit.registry.evidence import Evidence
 
         return Evidence(self.root, self.objects, self.trusted, self.memory)
 
     @property
     def signatures(self) -> Signatures:
-        """The signatures of manifests, unverified."""
+        """Signatures of manifests, not verified."""
         return Signatures(self.root)
 
     def resolve(self, reference: str | Reference) -> Reference:
@@ -347,7 +349,7 @@ class Store:
 
         Raises:
             NotFound: No such name, version or alias, or the version was withdrawn.
-            InvalidName: Not written as a reference.
+            InvalidName: ``reference`` is not a reference.
         """
         wanted = reference if isinstance(reference, Reference) else Reference.parse(reference)
         return resolving.resolve(self.references, wanted)
@@ -356,10 +358,10 @@ class Store:
         """Return a component's manifest.
 
         Args:
-            reference: A reference, or a bare manifest digest ``sha256:...`` such as a parent's.
+            reference: Reference, or manifest digest ``sha256:...`` such as that of a parent.
 
         Raises:
-            NotFound: The reference points at nothing.
+            NotFound: The reference cannot be resolved.
             IntegrityError: The manifest is missing or damaged.
         """
         bare = isinstance(reference, str) and is_digest(reference)
@@ -380,15 +382,15 @@ class Store:
             return None
 
     def check_number(self, name: str, version: Version, digest: str) -> None:
-        """Refuse a version whose number understates the change since the one below it; the answer is remembered.
+        """Raise if a version number understates the change since the version below; successful checks are cached.
 
         Args:
-            name: Of the component.
-            version: Its number.
-            digest: Of its manifest.
+            name: Name of the component.
+            version: Version number.
+            digest: Digest of the manifest.
 
         Raises:
-            VersionUntrue: It does.
+            VersionUntrue: The number understates the change.
         """
         from compatkit.registry.version_bumps import why_understated
 
@@ -397,28 +399,28 @@ class Store:
             return
         try:
             before = self.references.digest(name, below)
-            fact = f"step {below} {before} {version} {digest}"
-            if before in (None, digest) or self.memory.is_proved(fact):
+            check = f"step {below} {before} {version} {digest}"
+            if before in (None, digest) or self.memory.is_proved(check):
                 return
             why = why_understated((below, self.manifest(str(before))), (version, self.manifest(digest)))
         except IntegrityError:
-            return  # the version below is damaged: loading that one fails
+            return  # a damaged version below is reported when it is loaded
         if not why:
-            self.memory.prove(fact)
+            self.memory.prove(check)
             return
         raise VersionUntrue(
-            f"{name}@{version}: its number is untrue: {why}. Whoever asks for ^{version.major} would get it unnoticed. "
+            f"{name}@{version}: its number is untrue: {why}. ^{version.major} would select it unnoticed. "
             f"Withdraw it (`compatkit withdraw {name}@{version} --reason TEXT`) and publish it again without a "
             f"version, or load it by its digest, {name}@{digest}.",
             subject=f"{name}@{version}",
         )
 
     def names(self, pattern: str | None = None) -> list[str]:
-        """Return all names, sorted; with a pattern those it matches (``*`` also matches ``/``)."""
+        """Return all names, or those that match a glob, sorted (``*`` also matches ``/``)."""
         return resolving.names(self.references, pattern)
 
     def versions(self, name: str) -> list[Version]:
-        """Return the versions of a name, rising, without withdrawn ones.
+        """Return the versions of a name in ascending order, without withdrawn ones.
 
         Raises:
             NotFound: No such name.
@@ -429,10 +431,10 @@ class Store:
         """Return the components that patterns match, resolved, and sorted by name within each pattern.
 
         Args:
-            patterns: References whose names may hold ``*``, ``?`` and ``[...]``: ``"digits/*.head@^1"``. Names
-                without such a version or alias are passed over.
-            kind: What all matches must be, ``"extractor"``, ``"head"``, ``"auxiliary_head"``, ...; a component that
-                has several names is returned once then.
+            patterns: References whose names may contain ``*``, ``?`` and ``[...]``: ``"digits/*.head@^1"``. Names
+                without a matching version or alias are skipped.
+            kind: Required kind of all matches, such as ``"extractor"``; components with several names are then
+                returned once.
 
         Raises:
             NotFound: A pattern matches nothing.
@@ -453,13 +455,13 @@ class Store:
         """Point an alias at a version, or remove it with None.
 
         Args:
-            name: Of the component.
-            alias: One segment, ``"prod"``.
-            version: A version that exists and is not withdrawn.
-            expected: Where it must point now (compare-and-swap), None if it must not exist.
+            name: Name of the component.
+            alias: Alias of one segment, such as ``"prod"``.
+            version: Version that exists and is not withdrawn.
+            expected: Required current version (compare-and-swap); None if the alias must not exist.
 
         Raises:
-            AliasMoved: It points elsewhere than expected.
+            AliasMoved: The alias points at another version than expected.
             NotFound: No such name or version.
         """
         self.layout.check_writer(self.root)
@@ -476,21 +478,21 @@ class Store:
         return self._aliases(name).all()
 
     def alias_log(self, name: str, alias: str) -> list[AliasEntry]:
-        """Return every move of an alias, oldest first.
+        """Return all moves of an alias, oldest first.
 
         Args:
-            name: Of the component.
-            alias: One segment, ``"prod"``.
+            name: Name of the component.
+            alias: Alias of one segment, such as ``"prod"``.
         """
         return self._aliases(name).log(alias)
 
     def withdraw(self, name: str, version: str | Version, reason: str) -> None:
-        """Withdraw a version: no reference but its digest finds it any more, and its number is never reused.
+        """Withdraw a version: only its digest still finds it, and its number is never reused.
 
         Args:
-            name: Of the component.
-            version: Of the component.
-            reason: Shown to whoever asks for the version.
+            name: Name of the component.
+            version: Version of the component.
+            reason: Text shown to users who request the version.
 
         Raises:
             NotFound: No such version.
@@ -500,17 +502,12 @@ class Store:
         number = Version.parse(str(version))
         if not reason.strip():
             raise UsageError(
-                f"Withdrawing {name}@{number} needs a reason; it is shown to whoever asks for the version."
+                f"Withdrawing {name}@{number} needs a reason; it is shown to users who request the version."
             )
         if self.references.digest(name, number) is None:
             self.resolve(Reference(name, number))
         self.references.withdraw(name, number, reason)
 
     def tombstone(self, name: str, version: str | Version) -> Tombstone | None:
-        """Return why and when a version was withdrawn, None if it was not.
-
-        Args:
-            name: Of the component.
-            version: Of the component.
-        """
+        """Return the reason and time of a withdrawal; None if the version was not withdrawn."""
         return self.references.tombstone(name, Version.parse(str(version)))

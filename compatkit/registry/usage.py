@@ -38,11 +38,12 @@ class Amount:
 
 @attrs.frozen
 class NameUsage:
-    """Disk usage of a name: everything that its versions lead to, including withdrawn ones and ancestors.
+    """Disk usage of a name: all blobs reachable from its versions, including withdrawn versions and ancestors.
 
     Attributes:
-        own: What no other name uses.
-        shared: What other names use too.
+        name: Name of the components.
+        own: Blobs that no other name uses.
+        shared: Blobs that other names use too.
     """
 
     name: str
@@ -52,14 +53,14 @@ class NameUsage:
 
 @attrs.frozen
 class Usage:
-    """Files and bytes of a registry.
+    """Disk usage of a registry.
 
     Attributes:
-        names: Those asked for, sorted.
+        names: Usage of the selected names, sorted.
         blobs: All blobs.
-        unreferenced: Blobs that no version and no result leads to; ``compatkit gc`` shows which of them may go.
-        evidence: Results of measurements, and the files that point at them.
-        trash: Blobs that gc moved to ``trash/`` and has not deleted yet.
+        unreferenced: Blobs not reachable from any version or result; ``compatkit gc`` lists those that can be deleted.
+        evidence: Measured results, and the files that point at them.
+        trash: Blobs in ``trash/``, which gc deletes later.
         quarantine: Damaged files.
         drafts: Unfinished files in ``tmp``.
     """
@@ -78,34 +79,34 @@ class Usage:
 
 
 def usage(references: References, objects: Objects, pattern: str | None = None) -> Usage:
-    """Return the disk usage of names and folders; damaged versions and manifests lead nowhere.
+    """Return the disk usage of names and folders; damaged versions and manifests are skipped.
 
     Args:
-        references: Names and versions.
-        objects: The blobs.
+        references: Names and versions of the registry.
+        objects: Blobs of the registry.
         pattern: Glob over names; None takes all.
 
     Raises:
         IntegrityError: A folder of the registry is a symbolic link.
-        EnvironmentFailure: No right to read, device failed.
+        EnvironmentFailure: No read permission, or the device failed.
     """
     root = objects.root
     blobs: dict[str, int] = {}
     pointers: dict[str, int] = {}  # by the digest of the result
     aside: dict[str, list[int]] = {folder: [] for folder in ASIDE}
     with environment("read", root):
-        for place in scan(root, "evidence", "blobs", *ASIDE):
-            state = durable.file_state(root / place.path)
-            if isinstance(place, Obstacle):
-                durable.check_folders(root / place.path, root)  # refuses a link
+        for entry in scan(root, "evidence", "blobs", *ASIDE):
+            state = durable.file_state(root / entry.path)
+            if isinstance(entry, Obstacle):
+                durable.check_folders(root / entry.path, root)  # refuses a link
             elif state is None:
-                continue  # no file, or taken out at this moment
-            elif isinstance(place, Blob):
-                blobs[place.digest] = state.st_size
-            elif isinstance(place, ResultPointer):
-                pointers[f"sha256:{place.result}"] = state.st_size
-            elif isinstance(place, Aside):
-                aside[place.folder].append(state.st_size)
+                continue  # not a file, or removed by another process
+            elif isinstance(entry, Blob):
+                blobs[entry.digest] = state.st_size
+            elif isinstance(entry, ResultPointer):
+                pointers[f"sha256:{entry.result}"] = state.st_size
+            elif isinstance(entry, Aside):
+                aside[entry.folder].append(state.st_size)
 
     @cache
     def further(step: NamedDigest) -> tuple[NamedDigest, ...]:

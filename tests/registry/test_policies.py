@@ -111,7 +111,7 @@ def test_values_that_no_policy_can_have(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201, 3])
 def test_images_are_named_in_one_line(name: Any) -> None:
-    with pytest.raises(UsageError, match="name of the images"):
+    with pytest.raises(UsageError, match="name of a data set"):
         Images(name, DATA.digest)
     with pytest.raises(UsageError, match="digest should be"):
         Images("mnist/test", "sha256:" + "a" * 64)

@@ -89,7 +89,7 @@ def test_a_larger_step_is_allowed_and_an_older_line_goes_on(store: Store, publis
     assert str(publish(store, "a", about=About(title="fix"), version="1.0.1")) == "a@1.0.1"
     assert str(store.resolve("a")) == "a@3.0.0"
     publish(store, "a", about=About(title="more"), version="1.2.0")
-    with pytest.raises(VersionTooSmall, match="only rise"):
+    with pytest.raises(VersionTooSmall, match="must be higher"):
         publish(store, "a", about=About(title="late"), version="1.1.0")
 
 

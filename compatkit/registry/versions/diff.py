@@ -38,13 +38,13 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 """Levels in display order."""
 POLICY: Location = ("blueprint", "kwargs", "normalisation")
 """Place of a recombination's batch-norm policy."""
-LONGEST = 60
-"""Most characters of a value shown to people."""
-LONGEST_PATH = 200
-"""Most characters of a path shown, at both ends, because keys are chosen by whoever wrote the manifest."""
+MAX_VALUE = 60
+"""Maximum number of characters of a value shown to people."""
+MAX_PATH = 200
+"""Maximum number of characters of a displayed path; the middle is left out."""
 GAP = " ... "
 TOGETHER = 4
-"""Most changed numbers of one list shown one by one; more are counted."""
+"""Maximum number of changed numbers of a list that are shown; more are only counted."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _HEX = re.compile(r"([0-9a-f]{12})[0-9a-f]{28,}")
@@ -184,7 +184,7 @@ def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
     """
     rules = Rules(old, new, measured)
     changes: list[Change] = []
-    for location, left, right in _apart(old, new, ()):
+    for location, left, right in _differences(old, new, ()):
         level = _level(location)
         name = "kwargs.bn_policy" if new.kind == "recombination" and location == POLICY else ""
         changes.append(Change(level, location, left, right, *rules.of(level, location), name))
@@ -196,7 +196,7 @@ def differing(value: Any, other: Any, location: Location = ()) -> list[str]:
 
     Args:
         value: Attrs instance, or JSON value.
-        other: The same.
+        other: Value of the same type.
         location: Location of both in a larger value.
 
     Raises:
@@ -209,7 +209,7 @@ def shown(value: Any) -> str:
     """Return a JSON value for display: digests and long texts shortened."""
     text = _HEX.sub(r"\1", json.dumps(value, ensure_ascii=False, sort_keys=True))
     text = text[1:-1] if isinstance(value, str) and ":" in text and " " not in text else text
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 4]} ..."
 
 
 def written(location: Sequence[str | int]) -> str:
@@ -224,8 +224,8 @@ def written(location: Sequence[str | int]) -> str:
             text += f".{key}" if text else key
         else:
             text += f"[{json.dumps(key, ensure_ascii=False)}]"
-    half = (LONGEST_PATH - len(GAP)) // 2
-    return text if len(text) <= LONGEST_PATH else text[:half] + GAP + text[-half:]
+    half = (MAX_PATH - len(GAP)) // 2
+    return text if len(text) <= MAX_PATH else text[:half] + GAP + text[-half:]
 
 
 def _depth(location: Location) -> int:
@@ -241,7 +241,7 @@ def _level(location: Location) -> Level:
     return elsewhere[top] if top in elsewhere else next(level for level in LEVELS if level == top)
 
 
-def _apart(
+def _differences(
     old: Manifest | Contract, new: Manifest | Contract, location: Location
 ) -> Iterator[tuple[Location, Any, Any]]:
     """Yield the deepest locations at which two manifests differ; sections that are the same object are skipped."""
@@ -249,7 +249,7 @@ def _apart(
         left, right = getattr(old, name), getattr(new, name)
         if left is not right:
             if isinstance(left, Contract):
-                yield from _apart(left, right, (*location, name))
+                yield from _differences(left, right, (*location, name))
             else:
                 yield from _leaves(unstructure(left), unstructure(right), (*location, name))
 

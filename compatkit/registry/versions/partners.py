@@ -1,6 +1,6 @@
 """Partners lost by a change of ports: wired directly and without a warning before, but not after.
 
-The question is asked for all possible partners, by the rules of ``wiring``: outputs may narrow and inputs may widen;
+All possible partners are considered, by the rules of ``wiring``: outputs may narrow and inputs may widen;
 any other change excludes some partner. The images of an extractor and the consumers of a head's outputs are partners,
 too.
 """

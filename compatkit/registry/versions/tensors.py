@@ -70,7 +70,7 @@ def tensor_changes(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> tupl
 
     Args:
         old: Tensors by name, on the CPU.
-        new: The same.
+        new: Tensors by name, on the CPU.
 
     Returns:
         The differing tensors, sorted by name.

@@ -32,7 +32,7 @@ MAX_HEADER = 100_000_000
 """Largest header in bytes, as in the safetensors library."""
 MAX_TENSORS = 50_000
 MAX_VALUES = 40 * MAX_TENSORS
-"""Most commas and opening brackets; a tensor needs fewer than 40."""
+"""Maximum number of commas and opening brackets; a tensor needs fewer than 40."""
 MAX_RANK = 32
 MAX_NAME = 512
 SNIFFED = 512
@@ -79,7 +79,7 @@ _MAGIC = {
     b"GIF8": f"a GIF picture, {_NO_WEIGHTS}",
     b"%PDF": f"a PDF document, {_NO_WEIGHTS}",
 }
-"""What a file is by its first bytes, and what to do."""
+"""Description of a file by its first bytes, and advice."""
 _TEXT = re.compile(rb"[\t\n\r -~]{8}")
 
 
@@ -139,7 +139,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         path: Path of the file; links are followed, pipes and devices are not opened.
 
     Raises:
-        FormatError: See ``check_header``; or the path is a folder, pipe, socket or device.
+        FormatError: See ``check_header``; or the path is a directory, pipe, socket or device.
         IntegrityError: The file changed while it was read.
         EnvironmentFailure: No such file, no read permission, or the device failed.
     """
@@ -157,14 +157,14 @@ def read_whole(path: str | os.PathLike[str]) -> bytes:
 @contextmanager
 def _checked(path: str | os.PathLike[str]) -> Iterator[tuple[io.FileIO, Header]]:
     """Open a file whose header is sound."""
-    place = Path(local(path, "a file of weights"))
+    location = Path(local(path, "a file of weights"))
     try:
-        with environment("read", place), opened(place) as (file, state):
-            length = _length(_exactly(file, min(SNIFFED, state.st_size), place), state.st_size)
+        with environment("read", location), opened(location) as (file, state):
+            length = _length(_exactly(file, min(SNIFFED, state.st_size), location), state.st_size)
             file.seek(8)
-            yield file, _parsed(memoryview(_exactly(file, length, place)), state.st_size)
+            yield file, _parsed(memoryview(_exactly(file, length, location)), state.st_size)
     except FormatError as error:
-        raise FormatError(f"{place}: {error}", subject=place) from None
+        raise FormatError(f"{location}: {error}", subject=location) from None
 
 
 @contextmanager
@@ -203,7 +203,7 @@ def _regular(state: os.stat_result) -> os.stat_result:
         stat.S_IFBLK: "a device",
     }
     raise FormatError(
-        f"expected a safetensors file, got {kinds.get(stat.S_IFMT(state.st_mode), 'no plain file')}; name the file."
+        f"expected a safetensors file, got {kinds.get(stat.S_IFMT(state.st_mode), 'no regular file')}."
     )
 
 
@@ -361,7 +361,7 @@ def foreign(head: bytes) -> str | None:
     """Return a description of another format by the first bytes of a file; None if it is unknown.
 
     Returns:
-        What it is and what to do, as the end of a sentence.
+        Description and advice, as the end of a sentence.
     """
     if (kind := next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)) is not None:
         return kind

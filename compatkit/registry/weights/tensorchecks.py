@@ -119,14 +119,14 @@ def check_values(
     """Raise for the first tensor whose values no network can use.
 
     Args:
-        state: Tensors by name; those without data (``meta``) are left out.
+        state: Tensors by name; tensors without data (``meta``) are skipped.
         owner: Reference, path or task, for the message.
-        advice: Ends the message.
-        own: Tensors of the network that takes them, by name: values must survive the conversion to its types.
+        advice: Last sentence of the message.
+        own: Tensors of the network by name; values must be representable in their dtypes.
 
     Raises:
-        IntegrityError: Values are not finite, or become so in the network's type; whole numbers do not fit its type;
-            a variance or a count of batches is negative. ``subject`` is the name of the tensor.
+        IntegrityError: Values are not finite, also in the network's dtype; integers overflow its dtype; a variance or a
+            number of batches is negative. ``subject`` is the name of the tensor.
     """
     if (fault := first_fault(state, own)) is not None:
         raise IntegrityError(f"{owner}: the tensor {fault[0]!r} holds {fault[1]}. {advice}", subject=fault[0])
@@ -135,11 +135,9 @@ def check_values(
 def first_fault(
     state: Mapping[str, Tensor], own: Mapping[str, Tensor] | None = None
 ) -> tuple[str, str] | None:
-    """Return the name of the first tensor whose values no network can use, and what it holds; None where all are fine.
+    """Return the name of the first tensor with invalid values, and a description; None if all are valid.
 
-    Args:
-        state: As for ``check_values``.
-        own: As for ``check_values``.
+    The arguments are those of ``check_values``.
     """
     for name, tensor in state.items():
         if not tensor.is_meta:

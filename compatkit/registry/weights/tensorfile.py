@@ -40,7 +40,7 @@ METADATA_KEY = "compatkit"
 """The only metadata key written: the order of several is random in safetensors."""
 
 _DTYPES = "U64 I64 F64 C64 F32 U32 I32 BF16 F16 U16 I16 F8_E5M2FNUZ F8_E4M3FNUZ F8_E4M3 F8_E5M2 I8 U8 BOOL"
-_ORDER = {code: place for place, code in enumerate(_DTYPES.split())}
+_ORDER = {code: index for index, code in enumerate(_DTYPES.split())}
 """Order of dtypes in a file: large elements first, so that all are aligned."""
 ALIGNED = 64
 """Alignment of tensors in bytes, as in torch. Matrix products and some convolutions give other last bits for other
@@ -116,14 +116,14 @@ def deserialize(data: Buffer | mmap.mmap) -> dict[str, Tensor]:
     """
     header = check_header(memoryview(data))
     if isinstance(data, mmap.mmap):
-        return {tensor.name: _placed(_shared(data, tensor)) for tensor in header.tensors}
+        return {tensor.name: _aligned(_shared(data, tensor)) for tensor in header.tensors}
     import safetensors.torch
 
-    return {name: _placed(tensor) for name, tensor in safetensors.torch.load(bytes(data)).items()}
+    return {name: _aligned(tensor) for name, tensor in safetensors.torch.load(bytes(data)).items()}
 
 
-def _placed(tensor: Tensor) -> Tensor:
-    """Return a tensor with torch's alignment, as far as results depend on it."""
+def _aligned(tensor: Tensor) -> Tensor:
+    """Return a tensor aligned as in torch, or a copy if results would depend on the difference."""
     return tensor if tensor.ndim < 2 or tensor.data_ptr() % ALIGNED == 0 else tensor.clone()
 
 
@@ -193,11 +193,11 @@ def _hashed(state: Mapping[str, Tensor]) -> Iterator[tuple[str, str, tuple[int, 
 
 def combine(parts: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> str:
     """Return the tensor digest of names, dtype codes, shapes and SHA-256 sums of the bytes."""
-    whole = hashlib.sha256()
+    total = hashlib.sha256()
     for name, dtype, shape, content in sorted((part[0].encode(), *part[1:]) for part in parts):
         for field in (name, dtype.encode(), ",".join(map(str, shape)).encode(), content):
-            whole.update(len(field).to_bytes(8, "little") + field)
-    return f"tensors:sha256:{whole.hexdigest()}"
+            total.update(len(field).to_bytes(8, "little") + field)
+    return f"tensors:sha256:{total.hexdigest()}"
 
 
 def _dense(name: str, tensor: Tensor) -> Tensor:
