@@ -1,4 +1,4 @@
-"""Outcomes of policies: each partner with its figures, the matrix, and the open version numbers."""
+"""Outcomes of policies: figures of each partner, the matrix, and the allowed version numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
 
 SHOWN = 4
-"""Most partners listed in a message."""
+"""Maximum number of partners listed in a message."""
 HEADINGS = ("extractor", "head", "bound", "least", "measured", "images", "")
 
 
@@ -63,14 +63,14 @@ class Answer:
 
 @attrs.frozen(repr=False)
 class PolicyOutcome(Shown, Tabular):
-    """PolicyOutcome of a policy for one candidate; as a table it has a row for each partner.
+    """Outcome of a policy for one candidate; as a table it has a row for each partner.
 
     Attributes:
-        question: The question, with the state of the registry that it refers to.
-        answers: One per partner; empty if nothing was required.
+        question: Question to the policy, with the state of the registry it refers to.
+        answers: Answer for each partner; empty if nothing was required.
         matrix: The measured pairs, including bounds; None if nothing was required.
-        allowed: Version number that it gets, or the requested one; None if it fails.
-        offered: Next MAJOR number, which breaks with the partners; None if the policy binds that, too.
+        allowed: Version number it may be published under; None if it fails.
+        offered: Next MAJOR number, open to it despite a failure; None if the policy also binds that.
     """
 
     question: Question
@@ -119,7 +119,7 @@ class PolicyOutcome(Shown, Tabular):
 
     @property
     def verdict(self) -> str:
-        """The open version numbers, in one line."""
+        """Verdict and allowed version numbers, in one line."""
         if not self.answers:
             return f"nothing to measure: {self.question.reason}; it may be published as {self.allowed}"
         if self.passed:
@@ -146,18 +146,16 @@ def refusal(outcome: PolicyOutcome, remedy: str = "") -> str:
     """Return why a candidate is refused and what to do, in one paragraph.
 
     Args:
-        outcome: PolicyOutcome of the policy.
-        remedy: What to do, for a version with a fixed number.
+        outcome: Outcome of the policy.
+        remedy: Advice if the version number is fixed; empty for the default.
     """
     question = outcome.question
     failed = [str(answer) for answer in outcome.answers if not answer.passed]
     more = f"; and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
     after = f" after {question.previous.version}" if question.previous is not None else ""
-    if remedy:
-        pass
-    elif outcome.offered is None:
+    if not remedy and outcome.offered is None:
         remedy = "The policy binds across majors: publish under another name, or change the policy"
-    else:
+    elif not remedy:
         remedy = (
             f"It is offered only as {outcome.offered}: version={outcome.offered!r} or major=True, on the command line "
             "--version or --major"

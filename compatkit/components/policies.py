@@ -31,7 +31,7 @@ class Policies(Mapping[str, Policy]):
     """All policies by scope, the most specific first.
 
     Attributes:
-        store: The registry's files.
+        store: Store of the registry.
     """
 
     store: Store
@@ -45,8 +45,8 @@ class Policies(Mapping[str, Policy]):
         policies = self._set()
         if scope not in policies:
             raise UnknownName(
-                f"no policy is set for exactly {scope!r:.80}; there are policies for "
-                f"{', '.join(policies) or 'nothing'}. of(NAME) returns the one that binds a name.",
+                f"No policy is set for exactly {scope!r:.80}; scopes with a policy: {', '.join(policies) or 'none'}. "
+                "of(NAME) returns the policy that binds a name.",
                 subject=scope,
             )
         return policies[scope]
@@ -92,7 +92,7 @@ class Policies(Mapping[str, Policy]):
             tolerance: Largest accepted loss of accuracy against the upper bound, in [0, 1).
             metric: Metric to decide by.
             bn_policy: As in ``matrix``; ``"running"`` if pairs are deployed with stored statistics.
-            cap: Most images, drawn class-balanced with ``seed``; at least one of each class.
+            cap: Maximum number of images, drawn class-balanced with ``seed``; at least one of each class.
             seed: Seed of that draw and of the order of the images.
             batch_size: Images per batch.
             across_major: Whether new MAJOR versions are bound, too.
@@ -105,11 +105,9 @@ class Policies(Mapping[str, Policy]):
             EnvironmentFailure: Disk full, or no write permission.
         """
         if metric != METRIC:
-            raise UsageError(
-                f"policies are decided by {METRIC} {METRIC_VERSION}; {metric!r} is not supported."
-            )
+            raise UsageError(f"Policies support only the metric {METRIC}; got {metric!r}.")
         images = None if data is None else _images(data, cap)
-        made = Policy(
+        policy = Policy(
             scope=scope,
             mode=mode,  # type: ignore[arg-type]
             data=images,
@@ -122,8 +120,8 @@ class Policies(Mapping[str, Policy]):
             batch_size=batch_size,
             across_major=across_major,
         )
-        self.store.set_policy(made.scope, made, expected=expected)
-        return made
+        self.store.set_policy(policy.scope, policy, expected=expected)
+        return policy
 
     def clear(self, scope: str, *, expected: int | Policy | Anything | None = ANY) -> None:
         """Clear the policy of a scope, so that a wider one applies.
@@ -158,7 +156,7 @@ class Policies(Mapping[str, Policy]):
         """Measure a released part as its policy requires; publishes nothing but records the figures.
 
         Args:
-            reference: The part.
+            reference: Reference of the part.
             name: Test it as the next version of this name; None tests it as the version that it is.
             against: References or patterns of partners, instead of those that the policy finds.
             data: Images of the policy, if they are not found by name.
@@ -186,11 +184,7 @@ class Policies(Mapping[str, Policy]):
 
 
 def _images(data: Any, cap: Any) -> Images:
-    """Return name and digest of the images to decide on.
-
-    Raises:
-        UsageError: They are neither a split nor a name with a digest; or the cap leaves classes out.
-    """
+    """Return name and digest of the images to decide on."""
     from compatkit.data.split import Split
 
     if isinstance(data, tuple) and len(data) == 2:
@@ -203,7 +197,7 @@ def _images(data: Any, cap: Any) -> Images:
     classes = sum(count > 0 for count in data.counts)
     if type(cap) is int and 0 < cap < classes:
         raise UsageError(
-            f"cap={cap} leaves classes out: {data.name} holds images of {classes} classes; take at least one of each.",
+            f"cap={cap} is too small: {data.name} has {classes} classes; use at least one image of each.",
             subject=cap,
         )
     return Images(data.name, data.digest)

@@ -1,4 +1,4 @@
-"""Probes: inputs that a part must answer as promised, and the memory of having passed them."""
+"""Probes: inputs with recorded outputs that a part must reproduce, and the cache of passed probes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from compatkit.registry.store import Store
 
 PROBE_BATCH = 2
 """Number of images of a probe."""
-LEAST_PROBE = 64
+MIN_PROBE_SIDE = 64
 """Smallest side in pixels to which the images of a probe are reduced."""
 
 
 def probe_of(module: nn.Module, shape: Structural, blueprint: Blueprint) -> Probe:
-    """Return the probe of a part with these ports.
+    """Return the probe of a part.
 
     Args:
-        module: The part.
-        shape: Its ports.
-        blueprint: It was built from.
+        module: Module of the part.
+        shape: Ports of the part.
+        blueprint: Blueprint the part was built from.
     """
     return probe(module, *probe_shapes(shape, blueprint), dtypes=[port.dtype for port in shape.inputs])
 
@@ -41,7 +41,7 @@ def probe_shapes(shape: Structural, blueprint: Blueprint) -> list[tuple[int, ...
 
     Args:
         shape: Ports of the part.
-        blueprint: Of the part; it states the traced image size.
+        blueprint: Blueprint of the part; it states the traced image size.
     """
     size = blueprint.traced_size
     if blueprint.takes_images:
@@ -61,7 +61,7 @@ def _smaller(shape: Structural, size: Sides) -> Sides | None:
     short = min(size)
     pooled = short // 2  # pooled features do not show the positions before them
     least = max(
-        LEAST_PROBE, *(-(-short * 2 // min(item)) if item and min(item) > 1 else pooled for item in grids)
+        MIN_PROBE_SIDE, *(-(-short * 2 // min(item)) if item and min(item) > 1 else pooled for item in grids)
     )
     for side in range(least, short):
         height, width = (round(item * side / short) for item in size)
@@ -75,25 +75,25 @@ def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = N
 
     Args:
         manifest: Manifest of the component.
-        digest: Its digest.
+        digest: Digest of the manifest.
         builders: Builders of its parts; None for the component's own.
     """
     used = (manifest.blueprint.builder,) if manifest.blueprint.is_cut else ()
-    return _fact(f"probe {digest}", used if builders is None else builders)
+    return _cache_key(f"probe {digest}", used if builders is None else builders)
 
 
 def built_fact(blueprint: Blueprint) -> str | None:
     """Return a cache key for having built a network here within the bounds; None if code may change without a version.
 
     Args:
-        blueprint: Of a part of the network.
+        blueprint: Blueprint of a part of the network.
     """
     if not blueprint.is_cut:
         return None
-    return _fact(f"built {digest_of(dumps(blueprint))}", (blueprint.builder,))
+    return _cache_key(f"built {digest_of(dumps(blueprint))}", (blueprint.builder,))
 
 
-def _fact(what: str, builders: Sequence[str]) -> str | None:
+def _cache_key(what: str, builders: Sequence[str]) -> str | None:
     import compatkit
 
     if not set(builders) <= set(versioned_builders()):
@@ -111,9 +111,9 @@ def remember_proof(
     """Remember that a component, rebuilt from blueprint and weights, passed its probe before publication.
 
     Args:
-        store: The registry's files.
-        manifest: Of the component.
-        digest: Of the manifest.
+        store: Store of the registry.
+        manifest: Manifest of the component.
+        digest: Digest of the manifest.
         builders: Builders of its parts; None for the component's own.
     """
     proof = proof_of(manifest, str(digest), builders)

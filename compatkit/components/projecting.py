@@ -29,14 +29,19 @@ from compatkit.registry.store import Store
 BATCH = 64
 """Images per batch while fitting; affects only memory."""
 SAMPLES, FOR_EACH = 20_000, 10
-"""Most samples of a fit: SAMPLES, or FOR_EACH per column if that is more; positions are then sampled."""
+"""Maximum number of samples of a fit: SAMPLES, or FOR_EACH per column if that is more. Beyond it, positions are drawn
+at random.
+"""
 
 
 @attrs.frozen(eq=False)
 class AdapterSlot:
-    """A port between extractor and head that takes an adapter.
+    """A position between extractor and head for an adapter.
 
     Attributes:
+        blueprint: Blueprint of the adapter.
+        takes: Input ports of the adapter.
+        gives: Output ports of the adapter.
         adapter: The adapter if it exists; None if it must be built or fitted.
     """
 
@@ -61,7 +66,7 @@ def fit_projection(
     sample.
 
     Args:
-        slot: AdapterSlot of the adapter.
+        slot: Slot of the adapter.
         extractor: Extractor of the input features.
         own: The extractor that the head was trained with.
         data: Images; labels are ignored.
@@ -79,9 +84,9 @@ def fit_projection(
     layout = slot.blueprint.kwargs["layout"]
     moments = moments_of(feature_pairs(slot, extractor, own, data, before), layout, len(data))
     fitted = ridge(moments, used)
-    facts = {"method": "ridge", "strength": used, "samples": fitted.samples, "residual": fitted.residual}
+    settings = {"method": "ridge", "strength": used, "samples": fitted.samples, "residual": fitted.residual}
     module = build_adapter(slot.blueprint, fitted_state(fitted))
-    return fitted_adapter(slot, module, extractor, own, data, facts)
+    return fitted_adapter(slot, module, extractor, own, data, settings)
 
 
 def feature_pairs(
@@ -97,7 +102,7 @@ def feature_pairs(
     Arguments and errors as for ``fit_projection``; ``order`` is the seed of a random order of the images.
 
     Yields:
-        Two tensors in the place's layout with equal positions, for up to ``BATCH`` images.
+        Two tensors in the layout of the slot with equal positions, for up to ``BATCH`` images.
     """
     _check_pairing(slot, own)
     index, layout = int(slot.blueprint.kwargs.get("port", 0)), slot.blueprint.kwargs["layout"]
@@ -157,19 +162,19 @@ def fitted_adapter(
     extractor: Component,
     own: Component,
     data: Split,
-    facts: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> Adapter:
     """Return a fitted module as the adapter of a slot, with its record.
 
     Args:
-        slot: AdapterSlot of the adapter; its blueprint includes the kernel size.
-        module: Built from that blueprint.
+        slot: Slot of the adapter; its blueprint includes the kernel size.
+        module: Module built from that blueprint.
         extractor: Extractor of the input features.
         own: Extractor of the target features.
         data: Images of the fit.
-        facts: Further facts to record: ``method``, ...
+        settings: Settings of the fit to record: ``method``, ...
     """
-    record = {**facts, "data": {"name": data.name, "digest": data.digest, "images": len(data)}}
+    record = {**settings, "data": {"name": data.name, "digest": data.digest, "images": len(data)}}
     adapter = adapter_at(slot, module, extractor)
     return attrs.evolve(adapter, parents=(*adapter.parents, Parent(TARGETS, own.digest)), training=record)
 
@@ -194,11 +199,11 @@ def own_extractor(store: Store, head: Component) -> Component:
     """Return the extractor that a head was trained with.
 
     Args:
-        store: The registry's files.
-        head: The head.
+        store: Store of the registry.
+        head: Head whose extractor is looked up.
 
     Raises:
-        IncompatibleError: The head names none, or it is not in this registry.
+        IncompatibleError: The manifest of the head names none, or it is not in this registry.
     """
     why = "its manifest names none"
     if any(item.relation == ADAPTS for item in head.manifest.parents):
@@ -209,12 +214,11 @@ def own_extractor(store: Store, head: Component) -> Component:
         )
     if head.manifest.kind == "auxiliary_head":
         raise IncompatibleError(
-            f"{head.reference} is a shared head, trained with several extractors; there is none of its own to fit to. "
-            "Use a head."
+            f"{head.reference} was trained with several extractors, so there is none to fit to. Use another head."
         )
     if head.trained_with is not None:
-        beside = f"{head.reference.split('@')[0].removesuffix('.head')}.extractor"
-        for name in sorted(store.names(), key=lambda item: (item != beside, item)):
+        own_name = f"{head.reference.split('@')[0].removesuffix('.head')}.extractor"
+        for name in sorted(store.names(), key=lambda item: (item != own_name, item)):
             try:
                 reference = store.resolve(Reference(name, digest=head.trained_with))
                 return load(store, reference, admitted=True)  # covered by a signature of the head
@@ -228,12 +232,12 @@ def own_extractor(store: Store, head: Component) -> Component:
 
 
 def adapter_at(slot: AdapterSlot, module: nn.Module, extractor: Component) -> Adapter:
-    """Return a module as the adapter of a slot, made for this extractor.
+    """Return a module as the adapter of a slot for this extractor.
 
     Args:
         slot: Blueprint and ports of the adapter.
-        module: Built from that blueprint.
-        extractor: The extractor it is made for.
+        module: Module built from that blueprint.
+        extractor: Extractor of the input features.
     """
     data = attrs.evolve(extractor.manifest.contract.data, labels=None)
     parents = (Parent(ADAPTS, extractor.digest),)
@@ -241,28 +245,20 @@ def adapter_at(slot: AdapterSlot, module: nn.Module, extractor: Component) -> Ad
 
 
 def _check_pairing(slot: AdapterSlot, own: Component) -> None:
-    """Raise if the head's own extractor has features in another layout than those to be paired.
-
-    Raises:
-        IncompatibleError: The layouts differ.
-    """
+    """Raise if the head's own extractor has features in another layout than those to be paired."""
     outputs, index = own.manifest.contract.structural.outputs, int(slot.blueprint.kwargs.get("port", 0))
     mine, theirs = slot.takes[index].layout, outputs[index].layout if index < len(outputs) else "no such"
     if mine != theirs:
         raise IncompatibleError(
-            f"Fitting an adapter needs {mine} features, but {own.reference} gives {theirs} features: the head takes "
-            "other features than those of the extractor that its manifest names."
+            f"Fitting an adapter needs {mine} features, but {own.reference}, the head's own extractor, gives {theirs} "
+            "features."
         )
 
 
 def _check_positions(
     features: Tensor, target: Tensor, layout: str, extractor: Component, own: Component
 ) -> None:
-    """Raise for features that cannot be paired position by position.
-
-    Raises:
-        IncompatibleError: The positions differ.
-    """
+    """Raise for features that cannot be paired position by position."""
     axes = slice(2, None) if layout == "NCHW" else slice(1, -1)
     actual, wanted = tuple(features.shape[axes]), tuple(target.shape[axes])
     if actual != wanted:
@@ -279,9 +275,9 @@ def images_for(part: Component, split: Split, order: int | None = None) -> Itera
     They are prepared batch by batch to bound memory.
 
     Args:
-        part: An extractor.
-        split: Images.
-        order: Seed of a random order; None keeps their order.
+        part: Extractor whose contract applies.
+        split: Images to prepare.
+        order: Seed of a random order; None keeps the order of the images.
 
     Yields:
         ``(n, C, H, W)`` with n at most ``BATCH``.

@@ -1,9 +1,9 @@
-"""Publish what was trained, recombined or made elsewhere; all policies are decided before a version is linked."""
+"""Publish fits, recombinations, bridges, adapters and manifests; policies are decided before anything is linked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -33,10 +33,6 @@ from compatkit.registry.store import Store
 from compatkit.training.fit import Fit
 from compatkit.training.task_state import AuxiliaryHead, TaskState
 
-if TYPE_CHECKING:
-    pass
-
-
 Decisions = Mapping[str, tuple[Decider, PolicyOutcome]]
 
 
@@ -45,21 +41,21 @@ def publish(store: Store, what: Any, name: str | None, settings: Mapping[str, An
 
     Args:
         store: Registry to publish to.
-        what: The object.
-        name: To publish under; None for a fit, which has a prefix.
-        settings: What the caller stated.
+        what: Object to publish.
+        name: Name to publish under; None for a fit, which has a prefix.
+        settings: Settings that the caller passed.
 
     Raises:
         UsageError: The object cannot be published, or a setting does not apply to it.
     """
-    kind = next((kind for kind in WAYS if isinstance(what, kind)), None)
+    kind = next((kind for kind in PUBLISHERS if isinstance(what, kind)), None)
     if kind is None:
         raise UsageError(
             "Expected a result of Trainer.fit, split, adapt, recombine or bridge, an adapter or a manifest to publish, "
             f"got {what!r:.80}.",
             subject=what,
         )
-    way, applicable = WAYS[kind]
+    publisher, applicable = PUBLISHERS[kind]
     called = "prefix" if kind is Fit else "name"
     stated = dict(settings) if name is None else {"name": name, **settings}
     required = (called, "state") if kind is Manifest else (called,)
@@ -75,7 +71,7 @@ def publish(store: Store, what: Any, name: str | None, settings: Mapping[str, An
             subject=min(other),
         )
     check_name(f"{stated[called]}/x" if kind is Fit else stated[called])
-    return way(store, what, stated.pop(called), **stated)
+    return publisher(store, what, stated.pop(called), **stated)
 
 
 def _fit(store: Store, fit: Fit, prefix: str, dry_run: bool = False, **settings: Any) -> dict[str, Any]:
@@ -113,26 +109,26 @@ def _bridge(store: Store, bridge: Bridge, name: str, **settings: Any) -> dict[st
 
 
 def _one(publish: Callable[..., Reference]) -> Callable[..., str]:
-    """Return a way to publish one component, which returns its pinned reference."""
+    """Return a publisher of one component that returns its pinned reference."""
     return lambda store, what, name, **settings: pinned(publish(store, name, what, **settings))
 
 
-DECIDED = ("version", "major", "data", "progress")
-WAYS: Mapping[type, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    Fit: (_fit, (*DECIDED, "about", "dry_run")),
-    Adapted: (_adapted, (*DECIDED, "about")),
+POLICY_SETTINGS = ("version", "major", "data", "progress")
+PUBLISHERS: Mapping[type, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    Fit: (_fit, (*POLICY_SETTINGS, "about", "dry_run")),
+    Adapted: (_adapted, (*POLICY_SETTINGS, "about")),
     Recombination: (_one(publish_recombination), ("version", "about")),
     Adapter: (_one(publish_adapter), ("version", "about")),
     Bridge: (_bridge, ("rung", "accept_doubtful", "about")),
-    Manifest: (_one(register), ("state", *DECIDED)),
+    Manifest: (_one(register), ("state", *POLICY_SETTINGS)),
     Parts: (lambda store, parts, name, **settings: publish_split(store, parts, name, **settings), ("about",)),
 }
-"""How to publish each type, and the settings that apply to it."""
+"""Publisher of each type, and the settings that apply to it."""
 
 
 @attrs.frozen(eq=False)
 class FitParts:
-    """The parts of a fit during publication; their blobs are stored, but nothing refers to them yet.
+    """Parts of a fit during publication; their blobs are stored, but no version refers to them yet.
 
     Attributes:
         store: Registry to publish to.
@@ -192,7 +188,7 @@ class FitParts:
         """Decide the policies of all parts as if published now; publishes nothing but records the figures.
 
         Args:
-            version: Of all parts, or None.
+            version: Version of all parts, or None.
             major: Whether to take the next MAJOR number.
             data: Images for policies.
             progress: Called with each measurement.
@@ -203,7 +199,7 @@ class FitParts:
         kin = {part.digest: part for part in self.parts.values()}
         decisions: dict[str, tuple[Decider, PolicyOutcome]] = {}
         for key, part in self.parts.items():
-            if key not in self.released and not self._is_there(part, version):
+            if key not in self.released and not self._is_published(part, version):
                 question = self.store.policy_question(part.name, part.manifest, version=version, major=major)
                 decider = Decider(self.store, part, data, kin, version, progress)
                 decisions[key] = decider, decider.answer(question)
@@ -213,9 +209,9 @@ class FitParts:
         """Publish all parts unless a policy forbids one of them; return pinned references.
 
         Args:
-            decisions: What ``decisions`` returned.
-            version: As for ``decisions``.
-            major: As for ``decisions``.
+            decisions: Result of ``decide``.
+            version: As for ``decide``.
+            major: As for ``decide``.
 
         Raises:
             PolicyBroken: A part does not work with a released partner; carries the outcome; nothing was published.
@@ -237,8 +233,8 @@ class FitParts:
             published[key] = pinned(reference)
         return published
 
-    def _is_there(self, part: Component, version: str | None) -> bool:
-        """Return whether an earlier call has published this part; repeating a call completes a group."""
+    def _is_published(self, part: Component, version: str | None) -> bool:
+        """Return whether an earlier, interrupted call has published this part already."""
         references = self.store.references
         latest = references.latest(part.name) if version is None else Version.parse(version)
         return latest is not None and references.digest(part.name, latest) == part.digest

@@ -1,4 +1,4 @@
-"""What a registry publishes and writes: results of training, adopted networks, extended heads, exported files."""
+"""Registry methods that publish components or export them: fits, adopted networks, extended heads, exported files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Publishing(Combining):
         progress: Progress | None = None,
         dry_run: bool = False,
     ) -> Any:
-        """Publish what was trained, recombined or made elsewhere.
+        """Publish a result of training, a recombination, an adapter, a bridge or a manifest with weights.
 
         - A ``Fit`` of ``Trainer.fit``: extractors, then auxiliary heads, then heads, as ``<prefix>/<task>.extractor``,
           ``<prefix>/shared.<name>``, ``<prefix>/<task>.head``. Everything is derived and verified, and all policies
@@ -176,10 +176,10 @@ class Publishing(Combining):
         Args:
             path: The file, a folder of one (as of the Hugging Face Hub, or timm's ``save_for_hf``), or a state dict.
                 Name, SHA-256, format and unwrapping are recorded in both manifests. What ``config.json`` and
-                ``preprocessor_config.json`` beside the file state is used: network, class names, mean, std, size and
-                crop; what contradicts it is refused.
+                ``preprocessor_config.json`` next to the file is used: network, class names, mean, std, size and
+                crop; arguments that contradict it are refused.
             name: The parts become ``<name>.extractor`` and ``<name>.head``.
-            model: Network that the weights were saved from; None where ``config.json`` names it.
+            model: Network that the weights were saved from; None if ``config.json`` names it.
             cut: Module after which it is cut, or ``"forward_features"``.
             builder: Builder of the network: ``"timm"``, ``"torchvision"``, or one of a plugin; None for the one that
                 has a model of this name.
@@ -189,7 +189,7 @@ class Publishing(Combining):
             key: Entry of the file that contains the state dict, such as ``"model_ema"``; None for the common one.
             labels: Class names in the order of the outputs.
             data: Images for feature statistics.
-            preprocessing: Facts about images that override the network's configuration; see ``splitting.split``.
+            preprocessing: Settings that override the network's configuration; see ``splitting.split``.
             rename: New beginnings of tensors' names by old ones, such as ``{"module.backbone.": ""}``.
             about: Title, description, tags, license and source of both parts.
 
@@ -202,7 +202,7 @@ class Publishing(Combining):
             FormatError: Another format, truncated or damaged.
             IntegrityError: Weights are not finite.
             UnknownName: No such model or builder, or no such module to cut after.
-            UsageError: The file contains no state dict; or class names or facts about images do not fit.
+            UsageError: The file contains no state dict; or class names or preprocessing do not fit.
             CutError: The network cannot be cut there.
             EnvironmentFailure: The file cannot be read, disk full, or no write permission.
         """
@@ -237,7 +237,7 @@ class Publishing(Combining):
         data: PolicyData = (),
         progress: Progress | None = None,
     ) -> str:
-        """Publish a head with additional classes; the weights of the old ones are kept bitwise.
+        """Publish a head with additional classes; the weights of the old ones do not change.
 
         Its kind is ``head``, even if it came from an auxiliary head, and its parent relation is ``extended_from``. Its
         contract keeps the anchors. Train it on all classes next: ``registry.task(..., head=name)``.
@@ -267,9 +267,15 @@ class Publishing(Combining):
 
         check_name(name)
         part = load(self.store, self.store.resolve(head))
-        made = extend(part, classes, seed=seed, about=about)
+        extended = extend(part, classes, seed=seed, about=about)
         return self.publish(
-            made.manifest, name, state=made.state, version=version, major=major, data=data, progress=progress
+            extended.manifest,
+            name,
+            state=extended.state,
+            version=version,
+            major=major,
+            data=data,
+            progress=progress,
         )
 
     def export(
@@ -301,7 +307,7 @@ class Publishing(Combining):
         Raises:
             NotFound: The reference does not resolve.
             IntegrityError: A part is missing or damaged, or the recombination was changed since it was composed.
-            UsageError: ``names="whole"`` but the parts are not the halves of one network; the path is a folder; or
+            UsageError: ``names="whole"`` but the parts are not the halves of one network; the path is a directory; or
                 there is no such exporter.
             PluginError: The exporter does not take these settings, or fails.
             EnvironmentFailure: Disk full, or no write permission; an existing file is left unchanged.

@@ -1,4 +1,4 @@
-"""A ranking of extractors: scores beside accuracy measured after training, and agreement of their orders."""
+"""Ranking of extractors: scores, accuracy measured after training, and the rank correlations between them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from compatkit.foundation.display import Shown, aligned
 from compatkit.reports.tabular import Tabular
 
 FEW = 6
-"""Extractors below which a rank correlation says little: of 5, one random order in 120 agrees in full."""
+"""Minimum number of extractors for a meaningful rank correlation: of 5, one random order in 120 agrees in full."""
 RANDOM = "random weights"
 MEASURED = "measured"
 """Column for accuracy after training."""
-BESIDE = ("permuted", RANDOM, "from scratch")
-"""Figures that are printed beside a score; ``to_json`` has all."""
-NEAR = 0.05
-"""A score separates nothing if its first leads the second by no more than this share of its lead over the controls."""
+PRINTED = ("permuted", RANDOM, "from scratch")
+"""Further figures of a score that are printed; ``to_json`` has all."""
+TIE = 0.05
+"""A score is a tie if the best leads the second by at most this share of its lead over the controls."""
 MEASURE = "Train a head on each (registry.task with freeze_extractor=True) and measure it."
-EXACT = 8
-"""Most values whose orders are all tried."""
+MAX_EXACT = 8
+"""Maximum number of values for which all orders are tried."""
 DRAWS = 20_000
-"""Random orders of more values."""
+"""Number of random orders for more values."""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,10 +37,10 @@ class Scored:
 
     Attributes:
         score: Name of the metric.
-        extractor: Reference.
-        cell: The score: the first figure of the metric.
-        beside: Its other figures by name, such as permuted labels or the bound from scratch; with controls those of
-            random weights.
+        extractor: Reference of the extractor.
+        cell: Value of the score: the first figure of the metric.
+        beside: Other figures of the metric by name, such as permuted labels or the bound from scratch, and with
+            controls those of random weights.
         direction: Which values are better.
         seconds: Time of the score alone, without the pass of the extractor (``Ranking.passes``).
     """
@@ -65,9 +65,9 @@ class Agreement:
 
     Attributes:
         first: A score.
-        second: Another, or ``measured``.
-        count: Extractors that have both.
-        correlation: Spearman's; None for fewer than three, or where all values are equal.
+        second: Another score, or ``measured``.
+        count: Number of extractors that have both.
+        correlation: Spearman's correlation; None for fewer than three, or if all values of a column are equal.
         chance: Share of random orders that agree at least as well; None with the correlation.
     """
 
@@ -82,14 +82,14 @@ class Agreement:
 class Ranking(Shown, Tabular):
     """Scores of extractors for a data set.
 
-    As a table it has a row for each score of each extractor, with the figures beside it and what was measured.
+    As a table it has a row for each score of each extractor, with its further figures and the measured accuracy.
 
     Attributes:
         data: Name of the images that were scored.
-        examples: Their number.
-        rows: By score; of each score the best extractor first, those without a value last.
+        examples: Number of images.
+        rows: Scores, grouped by metric; the best extractor first, those without a value last.
         measured: Accuracy on the target's test images by extractor, and how its head was trained; only measured ones.
-        agreements: Of all pairs of scores, and of each score with ``measured``.
+        agreements: Rank correlations of all pairs of scores, and of each score with ``measured``.
         passes: Seconds that each extractor took for the images.
     """
 
@@ -124,8 +124,8 @@ class Ranking(Shown, Tabular):
         """Return the extractor that a score puts first, or ``"measured"``: the one with the best accuracy.
 
         Raises:
-            UsageError: It is no score of this ranking.
-            DataError: It has no value for any.
+            UsageError: The ranking has no such score.
+            DataError: The score has no value for any extractor.
         """
         if score == MEASURED:
             if self.measured:
@@ -148,7 +148,7 @@ class Ranking(Shown, Tabular):
 
     @property
     def advice(self) -> str:
-        """Which extractor to take, in one line, or that nothing here tells."""
+        """Advice which extractor to use, in one line."""
         if len(self.passes) > 1 and set(self.measured) == set(self.passes):
             return _by_measurement({name: accuracy for name, (accuracy, _) in self.measured.items()})
         scores = dict.fromkeys(row.score for row in self.rows)
@@ -157,7 +157,7 @@ class Ranking(Shown, Tabular):
 
     @property
     def caution(self) -> str:
-        """What few extractors allow one to conclude; empty if there are enough."""
+        """Caution about too few extractors; empty if there are enough."""
         count = len(self.passes)
         if count >= FEW:
             return ""
@@ -174,7 +174,7 @@ class Ranking(Shown, Tabular):
         return {**attrs.asdict(self), "measured": measured, "advice": self.advice, "caution": self.caution}
 
     def __str__(self) -> str:
-        beside = [name for name in BESIDE if any(name in row.beside for row in self.rows)]
+        beside = [name for name in PRINTED if any(name in row.beside for row in self.rows)]
         table: list[tuple[str, ...]] = [("score", "extractor", "value", *beside, "measured", "seconds", "")]
         for row in self.rows:
             measured = self.measured.get(row.extractor)
@@ -205,10 +205,10 @@ class Ranking(Shown, Tabular):
 
 
 def first_of(rows: Sequence[Scored]) -> tuple[str, str]:
-    """Return the extractor that a score puts clearly first, or why there is none.
+    """Return the extractor that a score clearly ranks first, or the reason why there is none.
 
     Args:
-        rows: Of one score, the best first.
+        rows: Rows of one score, the best first.
 
     Returns:
         The extractor and an empty reason, or an empty name and a reason.
@@ -218,12 +218,12 @@ def first_of(rows: Sequence[Scored]) -> tuple[str, str]:
         return "", "has no sound value"
     goodness = [row.goodness or 0.0 for row in sound]
     sign = -1 if sound[0].direction == "lower" else 1
-    beside = [sound[0].beside[name].value for name in BESIDE if name in sound[0].beside]
+    beside = [sound[0].beside[name].value for name in PRINTED if name in sound[0].beside]
     controls = [sign * value for value in beside if value is not None]
     lead = goodness[0] - max(controls) if controls else abs(goodness[0])
     if lead <= 0:
         return "", "is not above its controls"
-    if len(sound) > 1 and goodness[0] - goodness[1] <= NEAR * lead:
+    if len(sound) > 1 and goodness[0] - goodness[1] <= TIE * lead:
         return "", f"puts {sound[0].extractor} and {sound[1].extractor} side by side"
     return sound[0].extractor, ""
 
@@ -265,9 +265,9 @@ def agreements_of(
     """Return the rank correlation of each pair of columns.
 
     Args:
-        scores: Their names, in the order of the columns.
+        scores: Names of the scores, in the order of the columns.
         rows: Scores of all extractors.
-        measured: As of ``Ranking``.
+        measured: As in ``Ranking``.
     """
     columns: dict[str, dict[str, float]] = {
         name: {row.extractor: row.goodness for row in rows if row.score == name and row.goodness is not None}
@@ -293,11 +293,11 @@ def spearman(left: Sequence[float], right: Sequence[float]) -> tuple[float | Non
     The share is exact for up to 8 values, and estimated from 20,000 orders for more.
 
     Args:
-        left: Values.
-        right: As many values.
+        left: Values of one side.
+        right: Equally many values.
 
     Returns:
-        None twice for fewer than three values, or where all values of a side are equal.
+        (None, None) for fewer than three values, or where all values of a side are equal.
     """
     from scipy.stats import rankdata
 
@@ -306,7 +306,7 @@ def spearman(left: Sequence[float], right: Sequence[float]) -> tuple[float | Non
     if len(left_ranks) < 3 or not size:
         return None, None
     value = float(left_ranks @ right_ranks) / size
-    if len(left_ranks) <= EXACT:
+    if len(left_ranks) <= MAX_EXACT:
         orders = np.array(list(permutations(range(len(left_ranks)))))
     else:
         orders = np.argsort(np.random.default_rng(0).random((DRAWS, len(left_ranks))), axis=1)

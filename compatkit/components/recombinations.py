@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 KINDS = {EXTRACTOR: EXTRACTORS, ADAPTER: ("adapter",), HEAD: HEADS}
 """Allowed kinds of a part by relation."""
-UNSTORED = Edge(f"sha256:{'0' * 64}", 0)
+NOT_STORED = Edge(f"sha256:{'0' * 64}", 0)
 """Placeholder for a payload that is not stored yet."""
 SHOWN = 3
-"""Most tensor names listed in a message."""
+"""Maximum number of tensor names listed in a message."""
 
 
 class WithdrawnWarning(UserWarning):
@@ -157,7 +157,7 @@ def _manifest(
         kind="recombination",
         about=attrs.evolve(about, title=about.title or title),
         blueprint=blueprint,
-        payload=Payload(UNSTORED, state_digest(own), len(own), parameters),
+        payload=Payload(NOT_STORED, state_digest(own), len(own), parameters),
         contract=attrs.evolve(recombination.contract, statistical=statistical),
         training=training,
         parents=tuple(Parent(part.relation, part.digest) for part in composition.pins),
@@ -169,20 +169,16 @@ def _builders(recombination: Recombination) -> tuple[str, ...]:
 
 
 def _check_unchanged(name: str, recombination: Recombination, recomposed: Recombination) -> None:
-    """Raise for a recombination that was trained or changed since it was composed.
-
-    Raises:
-        IntegrityError: Tensors differ; the message names some.
-    """
+    """Raise for a recombination that was trained or changed since it was composed."""
     mine, theirs = recombination.state_dict(), recomposed.state_dict()
     other = sorted(mine.keys() ^ theirs.keys()) or [
         key for key, value in mine.items() if not _same(value.detach().to("cpu"), theirs[key])
     ]
     if other:
         raise IntegrityError(
-            f"{name}: this recombination is not what its parts in this registry make: {', '.join(other[:SHOWN])} "
-            f"{'differ' if len(other) > 1 else 'differs'}{' and others' if len(other) > SHOWN else ''}. It was changed "
-            "after it was composed; publish the changed part as a component, and recombine with that.",
+            f"{name}: tensors of this recombination were changed after it was composed: {', '.join(other[:SHOWN])}"
+            f"{' and others' if len(other) > SHOWN else ''}. Publish the changed part as a component, and recombine "
+            "with that.",
             subject=other,
         )
 
@@ -197,26 +193,22 @@ def _same(tensor: Tensor, other: Tensor) -> bool:
 def _check_stated(
     owner: str, manifest: Manifest, recombination: Recombination, composition: Composition
 ) -> None:
-    """Compare the manifest of a recombination with what follows from its parts.
-
-    Raises:
-        IntegrityError: They differ.
-    """
+    """Raise if the manifest of a recombination contradicts the manifests of its parts."""
     left, right = (source.manifest.blueprint for source in recombination.sources)
-    follows: dict[str, Any] = {
+    derived: dict[str, Any] = {
         "contract": attrs.evolve(recombination.contract, statistical=manifest.contract.statistical),
         "blueprint": attrs.evolve(composition.blueprint(left, right), library=manifest.blueprint.library),
     }
     wrong = [
         difference
-        for field, value in follows.items()
+        for field, value in derived.items()
         for difference in differing(getattr(manifest, field), value, (field,))
     ]
     if wrong:
         more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise IntegrityError(
-            f"{owner} does not match what follows from its parts: {', '.join(wrong[:SHOWN])}{more}. Recombine "
-            "the parts and publish the result again.",
+            f"{owner} contradicts its parts: {', '.join(wrong[:SHOWN])}{more}. Recombine the parts and publish the "
+            "result.",
             subject=wrong,
         )
 
@@ -238,7 +230,7 @@ def compose(
         composition: The composition.
         blueprints: Blueprints of all adapters, in order.
         state: Exactly the tensors that the parts lack.
-        estimated: Origin of the estimated statistics.
+        estimated: Record of the estimated statistics.
         verify: As for loading any component.
 
     Raises:
@@ -261,11 +253,7 @@ def compose(
 
 
 def _part(store: Store, owner: str, pin: Pin, verify: Verify) -> Component:
-    """Load a part by digest.
-
-    Raises:
-        IntegrityError: It is missing, damaged, or of another kind or function than pinned.
-    """
+    """Load a part by digest; raise if it is missing, damaged, or of another kind or function than pinned."""
     reference = _reference(store, owner, pin)
     try:
         component = PartLoader(store).component(reference)
@@ -275,12 +263,12 @@ def _part(store: Store, owner: str, pin: Pin, verify: Verify) -> Component:
         elif component.function != pin.function:
             wrong = f"the function {component.function}; expected {pin.function}"
         if not wrong:
-            # admitted: a signature of the whole covers its parts
+            # admitted: a signature of the recombination covers its parts
             return load(store, reference, verify=verify, admitted=True)
     except IntegrityError as error:
         error.add_note(
             f"This is the {pin.relation} {pinned(reference)} of {owner}. A recombination needs all of its parts: "
-            "import it again from a registry that holds them."
+            "import it again from a registry that has them."
         )
         raise
     raise IntegrityError(f"{owner}: its {pin.relation} {component.reference} is {wrong}.", subject=pin.digest)
@@ -297,8 +285,8 @@ def _reference(store: Store, owner: str, pin: Pin) -> Reference:
         tombstone = store.tombstone(chosen.name, chosen.version)
         why = f": {tombstone.reason}" if tombstone is not None else ""
         warnings.warn(
-            f"{owner}: its {pin.relation} {chosen} was withdrawn{why}. It is still used, by digest; make the "
-            "recombination again without it if you can.",
+            f"{owner}: its {pin.relation} {chosen} was withdrawn{why}. It is still loaded by digest; consider "
+            "a recombination without it.",
             WithdrawnWarning,
             stacklevel=6,
         )
@@ -320,26 +308,22 @@ def _adapters(
     origins: Sequence[AdapterOrigin | None],
     state: Mapping[str, Tensor],
 ) -> tuple[list[Adapter], set[str]]:
-    """Return the adapters, and the names of the tensors used by those that are not components.
-
-    Raises:
-        UsageError: A pinned adapter differs from the one in the contract.
-    """
+    """Return the adapters, and the names of the tensors of those that are not components."""
     ports = extractor.manifest.contract.structural.outputs
     data = attrs.evolve(extractor.manifest.contract.data, labels=None)
-    made: list[Adapter] = []
+    adapters: list[Adapter] = []
     taken: set[str] = set()
     for index, blueprint in enumerate(blueprints):
         gives = after(ports, blueprint)
         if index in pinned_adapters:
-            made.append(adapter_of(pinned_adapters[index]))
-            if made[-1].blueprint != blueprint:
-                raise UsageError(f"its contract states another adapter than {made[-1].reference}.")
+            adapters.append(adapter_of(pinned_adapters[index]))
+            if adapters[-1].blueprint != blueprint:
+                raise UsageError(f"its contract states another adapter than {adapters[-1].reference}.")
         else:
             prefix, known = f"adapters.{index}.", origins[index] or AdapterOrigin()
             own = {name[len(prefix) :]: tensor for name, tensor in state.items() if name.startswith(prefix)}
             taken |= {prefix + name for name in own}
             module = build_adapter(blueprint, own)
-            made.append(Adapter(blueprint, module, ports, gives, data, known.parents, known.training))
+            adapters.append(Adapter(blueprint, module, ports, gives, data, known.parents, known.training))
         ports = gives
-    return made, taken
+    return adapters, taken

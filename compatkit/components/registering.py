@@ -1,4 +1,4 @@
-"""Publish one component after deciding its policy; register one made elsewhere after verifying it."""
+"""Publish one component after deciding its policy, or one from a manifest after verifying its contract."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def publish_proved(
         store: Registry to publish to; it must hold the component's blobs.
         name: One to three segments.
         manifest: Manifest of the component.
-        module: With its weights, in eval mode.
+        module: Module with its weights, in eval mode.
         version: Version number; None for the smallest step.
         major: Use the next MAJOR number, which policies do not bind.
         data: Available images.
@@ -53,8 +53,8 @@ def publish_proved(
         VersionExists: The version belongs to another manifest.
         VersionTooSmall: The change requires a larger step.
     """
-    place = Reference(name, digest=digest(to_bytes(manifest)))
-    candidate = with_module(store, place, manifest, module, reference=f"{name}@{CANDIDATE}")
+    reference = Reference(name, digest=digest(to_bytes(manifest)))
+    candidate = with_module(store, reference, manifest, module, reference=f"{name}@{CANDIDATE}")
     decider = Decider(store, candidate, data, version=version, progress=progress)
     reference = store.publish(name, manifest, version=version, major=major, decide=decider)
     remember_proof(store, manifest, reference.digest)
@@ -69,9 +69,9 @@ def register(
     Args:
         store: Registry to publish to.
         name: One to three segments.
-        manifest: The stated manifest.
-        state: The weights.
-        settings: As for ``publish_proved``.
+        manifest: Manifest of the component; its payload is replaced.
+        state: Weights by name.
+        settings: Further arguments of ``publish_proved``.
     """
     to_bytes(manifest)  # reject invalid values before anything is built
     module = rebuilt(manifest.blueprint, state, name)
@@ -80,8 +80,8 @@ def register(
     payload = attrs.evolve(manifest.payload, count=len(state), parameters=parameters)
     contract = manifest.contract
     if contract.statistical.probe is None:
-        made = probe_of(module, contract.structural, manifest.blueprint)
-        contract = attrs.evolve(contract, statistical=attrs.evolve(contract.statistical, probe=made))
+        probe = probe_of(module, contract.structural, manifest.blueprint)
+        contract = attrs.evolve(contract, statistical=attrs.evolve(contract.statistical, probe=probe))
     manifest = attrs.evolve(manifest, payload=payload, contract=contract)
     trained = [store.manifest(item) for item in trained_with(manifest)]
     verify_contract(

@@ -1,4 +1,4 @@
-"""The public registry: open, create and search it; what it does with its parts is in its base classes."""
+"""The public registry: create, open and search it. Its base classes publish, compare and copy components."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Registry(Comparing, Publishing, Copying, Shown):
     """Components under versioned names in one folder.
 
     ``Registry("parts")`` opens one, ``Registry("parts", create=True)`` creates it if the folder holds none. ``init``
-    refuses a folder that holds one already; ``open`` may require signatures, and opens what is damaged.
+    refuses a folder that holds one already; ``open`` can require signatures and can open a damaged registry.
 
     It is a container: ``for name in registry`` yields names, ``len`` counts them, ``registry["digits/mnist.head@^1"]``
     is a ``Component``, and ``"digits/mnist.head" in registry`` tests for one.
 
     Attributes:
-        store: The files; it stores and finds components and knows nothing about networks.
+        store: Store of the components' files; it knows nothing about networks.
     """
 
     store: Store
@@ -227,20 +227,20 @@ class Registry(Comparing, Publishing, Copying, Shown):
         Args:
             words: Words to find in name, title, description, network or tags, such as ``"digits resnet"``,
                 regardless of case; all must match.
-            pattern: Glob over whole names; ``*`` also matches ``/``.
+            pattern: Glob over full names; ``*`` also matches ``/``.
             kind: ``"extractor"``, ``"head"``, ``"recombination"``, ...
-            tags: Each must be there with this value.
+            tags: Required values by tag.
             model: Glob over the model of the blueprint.
-            channels: One of the feature widths.
+            channels: Number of channels of one of the feature ports.
             label: A class, by any of its names, regardless of case, spaces and underscores.
-            anchor: First hexadecimal digits of the digest of an anchor.
-            parent: A parent: its manifest digest, or a reference.
+            anchor: Beginning of the digest of an anchor, in hexadecimal.
+            parent: Manifest digest or reference of a parent.
             digest: Manifest digest.
             text: As ``words``, without the name.
             latest: Only the latest version of each name that is not withdrawn.
             withdrawn: Include withdrawn versions.
-            limit: Most versions; None for all.
-            offset: Number of first versions to leave out.
+            limit: Maximum number of versions; None for all.
+            offset: Number of versions to skip.
 
         Returns:
             A list of ``SearchResult``, displayed as a table.

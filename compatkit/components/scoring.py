@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 SCORES = ("logme", "h_score", "leep", "nce", "theory_transfer")
-SOURCE = 1000
-"""Most examples of a source."""
+MAX_SOURCE = 1000
+"""Maximum number of images of a source data set."""
 
 
 def score(
@@ -63,7 +63,7 @@ def score(
     subject = Subject(network=part.module, layers={"features": part.module}, classes=sample.classes)
     for name, offer in offers.items():
         start = time.perf_counter()
-        beside, direction = dict[str, TableCell](), "none"
+        others, direction = dict[str, TableCell](), "none"
         try:
             if "source" in inspect.signature(offer.factory).parameters:
                 metric, figures = origins.figures(name, offer, part, seen, subject)
@@ -71,12 +71,12 @@ def score(
                 metric = check_metric(offer, {})
                 if "logits" in observed(metric) and head is None:
                     raise DataError(
-                        "it has no head of its own in this registry, whose predictions are scored"
+                        "this score needs predictions, and the extractor has no head in this registry"
                     )
                 figures = _figures(metric, seen, subject)
-            cell, beside, direction = figures[0], dict(figures[1]), figures[2]
+            cell, others, direction = figures[0], dict(figures[1]), figures[2]
             if controls and {"outputs", "logits"} & set(observed(metric)):
-                beside[RANDOM] = _figures(metric, random, subject)[0]
+                others[RANDOM] = _figures(metric, random, subject)[0]
         except DataError as error:
             cell = TableCell(None, "undefined", str(error))
         rows.append(
@@ -84,7 +84,7 @@ def score(
                 score=name,
                 extractor=part.reference,
                 cell=cell,
-                beside=beside,
+                beside=others,
                 direction=direction,  # type: ignore[arg-type]
                 seconds=time.perf_counter() - start,
             )
@@ -104,7 +104,7 @@ def _figures(metric: Any, seen: Iterable[Observation], subject: Subject) -> Figu
     if isinstance(result, Result):
         return TableCell(result.value, result.status, result.reason), {}, result.direction
     if not result.cells:
-        raise DataError("it gives no figure for a single network; a score such as logme does")
+        raise DataError("the metric compares networks; a score rates a single one, such as logme")
     (_, first), *others = list(result)
     return first, {names[-1]: cell for names, cell in others}, result.direction
 
@@ -112,7 +112,7 @@ def _figures(metric: Any, seen: Iterable[Observation], subject: Subject) -> Figu
 def _observe(
     module: nn.Module, head: Component | None, sample: Split, contract: Any, batch_size: int, device: str
 ) -> list[Observation]:
-    """Return what an extractor gives for images, and what its own head makes of it, on the CPU."""
+    """Return the features of an extractor and the logits of its own head for images, on the CPU."""
     import torch
 
     from compatkit.evaluation.batchnorm import evaluation_mode
@@ -147,10 +147,10 @@ def _observe(
 
 
 class Origins:
-    """What extractors were trained on, and scores that depend on that and the target alone: each is computed once."""
+    """Source data sets of extractors, and cached scores that depend only on source and target."""
 
     def __init__(self, store: Store, sources: Callable[[str], DataSet] | None, seed: int) -> None:
-        """Take the arguments of ``rank``."""
+        """Initialize with the arguments of ``rank``."""
         self.store, self.sources, self.seed = store, sources, seed
         self._loaded: dict[str, DataSet] = {}
         self._scored: dict[Any, tuple[Metric, Figures]] = {}
@@ -161,11 +161,11 @@ class Origins:
         """Return a score with a source, and its figures.
 
         Args:
-            name: Of the score.
-            offer: A plugin's factory of the metric.
-            part: The extractor.
-            seen: What it gives for the target's images.
-            subject: Its network.
+            name: Name of the score.
+            offer: Factory of the metric, from a plugin.
+            part: Extractor to score.
+            seen: Features and logits of the target's images.
+            subject: Network of the extractor.
         """
         train, contract = self._data(part).train, part.manifest.contract.data
         key = (name, train.digest, train.classes, contract)
@@ -173,8 +173,8 @@ class Origins:
             return self._scored[key]
         metric = check_metric(offer, {"source": self._prepared(train, contract)})
         scored = metric, _figures(metric, seen, subject)
-        looks_at = {*observed(metric), *finalized(metric)}
-        if not {"outputs", "logits", "network", "layers"} & looks_at:  # at nothing of the extractor
+        inputs = {*observed(metric), *finalized(metric)}
+        if not {"outputs", "logits", "network", "layers"} & inputs:  # it does not depend on the extractor
             self._scored[key] = scored
         return scored
 
@@ -194,18 +194,18 @@ class Origins:
         return self._loaded[trained]
 
     def _prepared(self, train: Split, contract: Any) -> tuple[Any, Any, tuple[str, ...]]:
-        """Return images as the extractor takes them, labels and class names."""
+        """Return images normalized for the extractor, labels and class names."""
         import torch
 
         from compatkit.evaluation.preprocessing import normalize, prepare
 
-        sample = train if len(train) <= SOURCE else train.subset(SOURCE, self.seed)
+        sample = train if len(train) <= MAX_SOURCE else train.subset(MAX_SOURCE, self.seed)
         images = normalize(prepare(sample, contract).images, contract)
         return images, torch.from_numpy(sample.labels).long(), sample.classes
 
 
 def measured_on(store: Store, parts: PartLoader, part: Component, tests: Split) -> tuple[float, str] | None:
-    """Return the best accuracy on the target's test images, of the extractor or of one that started from it."""
+    """Return the best recorded accuracy on test images, of the extractor or one fine-tuned from it, and how."""
     accuracies = list[tuple[float, str]]()
     started = {
         str(hit.digest): parts.function_of(str(hit.digest))

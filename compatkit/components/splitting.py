@@ -1,4 +1,4 @@
-"""Split a model that was not trained here into parts with contracts, and publish them."""
+"""Split a model from another library into parts with contracts, and publish them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import Split
 
 
-LARGEST_CROP = 4
-"""Largest ``crop_pct``; beyond 1 the border would be invented, and no contract states more than this."""
+MAX_CROP = 4
+"""Maximum ``crop_pct``; contracts allow no larger one."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -58,17 +58,17 @@ class Parts(Mapping[str, Draft]):
 
     @property
     def extractor(self) -> nn.Module:
-        """From images to what crosses the cut; in eval mode."""
+        """Module from images to the features at the cut, in eval mode."""
         return self["extractor"].module
 
     @property
     def head(self) -> nn.Module:
-        """From what crosses the cut to class scores; in eval mode."""
+        """Module from the features at the cut to class scores, in eval mode."""
         return self["head"].module
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """State dict of the whole network, for ``Task(weights=)``."""
+        """State dict of the complete network, for ``Task(weights=)``."""
         return {**self.extractor.state_dict(), **self.head.state_dict()}
 
     def __repr__(self) -> str:
@@ -109,9 +109,9 @@ def split(
         labels: Class names in the order of the outputs.
         data: Images for feature statistics (the statistical level): the model's training images, or similar ones.
             None omits them.
-        samples: Most images for that.
+        samples: Maximum number of images for feature statistics.
         weights: All tensors of the network, instead of random ones.
-        preprocessing: Facts that override the model's configuration: ``mean`` and ``std`` on the scale 0 to 1, one
+        preprocessing: Settings that override the model's configuration: ``mean`` and ``std`` on the scale 0 to 1, one
             number per channel or one for all, ``interpolation``, ``crop_pct``, ``crop_mode``.
 
     Returns:
@@ -121,18 +121,18 @@ def split(
         UnknownName: No such model, or no such module to cut after.
         UsageError: The numbers of labels and outputs differ, images cannot be described by a contract, or both
             weights and pretrained ones are requested.
-        CutError: The model cannot be cut there, the parts differ from the whole or cannot be rebuilt, or they give
+        CutError: The model cannot be cut there, the parts differ from the network or cannot be rebuilt, or they give
             random outputs in eval mode.
     """
     names = None if labels is None else tuple(map(label, labels))
     _check_labels(names)
     if pretrained and weights is not None:
-        raise UsageError("weights= and pretrained=True exclude each other; give one of them.")
+        raise UsageError("weights= and pretrained=True exclude each other; pass one of them.")
     planned = plan(model, cut, kwargs=dict(kwargs or {}), size=size, builder=builder)
     taken = _data(model, _corrected(planned.input, preprocessing or {}))
     chosen = "pretrained" if pretrained else weights
-    whole, extractor, head = build_pair(planned.extractor, planned.head, seed=seed, weights=chosen)
-    prove(whole, extractor, head, planned.input.size, planned.input.channels)
+    network, extractor, head = build_pair(planned.extractor, planned.head, seed=seed, weights=chosen)
+    prove(network, extractor, head, planned.input.size, planned.input.channels)
     extractor.eval()
     head.eval()
     left = structural(extractor, planned.extractor)
@@ -142,7 +142,7 @@ def split(
         raise UsageError(
             f"Expected one label for each of the {classes} outputs of {model}, got {len(labels)}."
         )
-    seen = () if data is None else feature_moments(extractor, left.outputs, data, taken, samples=samples)
+    moments = () if data is None else feature_moments(extractor, left.outputs, data, taken, samples=samples)
     sides: tuple[tuple[Kind, str, Blueprint, nn.Module, Structural, Data], ...] = (
         ("extractor", "up to", planned.extractor, extractor, left, taken),
         ("head", "after", planned.head, head, right, attrs.evolve(taken, labels=names)),
@@ -154,7 +154,7 @@ def split(
             module,
             ports,
             described,
-            moments=seen,
+            moments=moments,
             title=f"{blueprint.model} {way} {blueprint.cut}",
             tags={"backbone": blueprint.model},
         )
@@ -165,11 +165,7 @@ def split(
 
 
 def _check_labels(names: tuple[Label, ...] | None) -> None:
-    """Raise for invalid class names, before anything is built.
-
-    Raises:
-        UsageError: A name is empty, contains control characters, or occurs twice.
-    """
+    """Raise for invalid class names, before anything is built."""
     try:
         check_labels(names or (), "labels")
     except FormatError as error:
@@ -214,14 +210,12 @@ def _check_rebuilt(parts: Mapping[str, Draft]) -> None:
 
 
 def _corrected(spec: InputSpec, preprocessing: Mapping[str, Any]) -> InputSpec:
-    """Return the model's input specification with the caller's corrections.
-
-    Raises:
-        UsageError: A fact is unknown or invalid.
-    """
+    """Return the model's input specification with the caller's corrections."""
     known = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
     if unknown := preprocessing.keys() - set(known):
-        raise UsageError(f"{min(unknown)!r} is not a known fact about images; known are {', '.join(known)}.")
+        raise UsageError(
+            f"{min(unknown)!r} is not a known setting of preprocessing; known are {', '.join(known)}."
+        )
     values = dict(preprocessing)
     for name in ("mean", "std"):
         if name in values:
@@ -241,17 +235,13 @@ def _corrected(spec: InputSpec, preprocessing: Mapping[str, Any]) -> InputSpec:
                     subject=name,
                 )
     OneOf(KERNELS).check("split", interpolation=values.get("interpolation", "nearest"))
-    if not 0 < float(values.get("crop_pct", 1)) <= LARGEST_CROP:
-        raise UsageError(f"crop_pct is a share above 0, at most {LARGEST_CROP}, got {values['crop_pct']}.")
+    if not 0 < float(values.get("crop_pct", 1)) <= MAX_CROP:
+        raise UsageError(f"Expected crop_pct above 0 and at most {MAX_CROP}, got {values['crop_pct']}.")
     return attrs.evolve(spec, **values)
 
 
 def _data(model: str, spec: InputSpec) -> Data:
-    """Return the data level from the model's configuration.
-
-    Raises:
-        UsageError: The images are neither gray nor RGB, or their crop mode is not supported.
-    """
+    """Return the data level of the contract for the model's configuration."""
     if spec.channels not in (1, 3) or spec.crop_mode not in ("center", "squash"):
         raise UsageError(
             f"{model} takes images of {spec.channels} channels, cropped by {spec.crop_mode!r}; a contract describes "

@@ -1,4 +1,4 @@
-"""Combine an extractor and a head with stitching layers between: plan, build, fit, publish, load."""
+"""Adapters between an extractor and a head: plan, build, fit, publish and load them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def route(
     """Plan the adapters between two parts; reads no weights and fits nothing.
 
     Args:
-        extractor: Produces features.
-        head: Consumes features.
+        extractor: Extractor of the features.
+        head: Head that takes the features.
         report: Check of the two.
-        existing: Existing adapters, in this order.
+        existing: Adapters to use, in this order.
         insert_adapters: Whether to add missing adapters before, between and after them.
         data: Images to fit on, for adapters with weights.
 
@@ -75,39 +75,39 @@ def needs_fit(report: Report) -> bool:
 def make_adapters(
     store: Store, slots: Sequence[AdapterSlot], extractor: Component, head: Component, data: Split | None
 ) -> list[Adapter]:
-    """Return the adapters of a route, in order: given, built, or fitted on ``data``.
+    """Return the adapters of a route, in order: existing, built, or fitted on ``data``.
 
     Args:
-        store: The registry's files.
-        slots: Adapters of the route, in order.
-        extractor: Before the first one.
-        head: After the last one.
-        data: Images for fits, unlabeled; None where nothing is fitted.
+        store: Store of the registry.
+        slots: Slots of the route, in order.
+        extractor: Extractor before the first slot.
+        head: Head after the last slot.
+        data: Unlabeled images for fits; None if nothing is fitted.
 
     Raises:
         IncompatibleError: The head's own extractor, whose features are the target of a fit, is not in the registry,
             or its features cannot be paired.
         DataError: The images, or their features, are unsuitable for a fit.
     """
-    made: list[Adapter] = []
+    adapters: list[Adapter] = []
     for slot in slots:
         if slot.adapter is not None:
             adapter = slot.adapter
         elif slot.blueprint.model in FITTED and data is not None:
             own = own_extractor(store, head)
-            adapter = fit_projection(slot, extractor, own, data, before=made)
+            adapter = fit_projection(slot, extractor, own, data, before=adapters)
         else:
             adapter = adapter_at(slot, build_adapter(slot.blueprint), extractor)
-        made.append(adapter)
-    return made
+        adapters.append(adapter)
+    return adapters
 
 
 def load_adapter(store: Store, reference: str | Reference) -> Adapter:
     """Load a published adapter; its probe is checked.
 
     Args:
-        store: The registry's files.
-        reference: Of a component of kind ``adapter``.
+        store: Store of the registry.
+        reference: Reference of a component of kind ``adapter``.
 
     Raises:
         NotFound: The reference does not resolve.
@@ -161,12 +161,12 @@ def _allow(
         return
     texts = "; ".join(map(needed, planned))
     fitted = [needed(blueprint) for blueprint in planned if blueprint.model in FITTED]
-    place = f"the adapter {before}" if before is not None else "the head"
+    target = f"the adapter {before}" if before is not None else "the head"
     if not insert_adapters:
         more = " and data= (a Split of unlabeled images)" if fitted else ""
-        text = f"Missing before {place}: {texts}. Pass insert_adapters=True{more}."
+        text = f"Missing before {target}: {texts}. Pass insert_adapters=True{more}."
     elif fitted and before is not None:
-        text = f"Missing before {place}: {fitted[0]}. It can be fitted right before a head only; take another adapter."
+        text = f"Missing before {target}: {fitted[0]}. It can only be fitted directly before a head."
     elif fitted and data is None:
         text = (
             f"A fitted adapter is needed: {fitted[0]}. Pass data=, a Split of unlabeled images such as the extractor "

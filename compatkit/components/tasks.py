@@ -1,4 +1,4 @@
-"""Make tasks, auxiliary heads and released parts for training from components of a registry."""
+"""Components of a registry as parts of training: extractors, heads, and frozen auxiliary heads."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def part_of(store: Store, reference: str, kind: str) -> Component:
     """Return one component of the expected kind, with its module.
 
     Args:
-        store: The registry's files.
-        reference: One component.
+        store: Store of the registry.
+        reference: Reference of the component.
         kind: ``"extractor"``, ``"head"``, ``"auxiliary_head"``, ...
 
     Raises:
-        UsageError: It has another kind.
+        UsageError: The component has another kind.
     """
-    (place,) = store.select(str(store.resolve(reference)), kind)
-    return load(store, place)
+    (resolved,) = store.select(str(store.resolve(reference)), kind)
+    return load(store, resolved)
 
 
 def with_test(data: DataSet | Split, supervised: bool) -> DataSet:
@@ -53,7 +53,7 @@ def in_order(data: DataSet, head: Component) -> DataSet:
     pairs = common(data.classes, known, owners=(f"the classes of {data.name}", head.reference))
     if len(pairs) < len(data.classes):
         known_classes = {mine for mine, _ in pairs}
-        missing = [item for place, item in enumerate(data.classes) if place not in known_classes]
+        missing = [name for index, name in enumerate(data.classes) if index not in known_classes]
         raise UsageError(
             f"{head.reference} knows {', '.join(item.name for item in known) or 'classes without names'}; the images "
             f"of {data.name} are also of {', '.join(missing)}. Leave the head out to create one for these classes, or "
@@ -63,9 +63,9 @@ def in_order(data: DataSet, head: Component) -> DataSet:
     names = tuple(item.name for item in known)
     if names == data.classes:
         return data
-    places = np.array([theirs for _, theirs in sorted(pairs)], dtype=np.int64)
+    outputs = np.array([theirs for _, theirs in sorted(pairs)], dtype=np.int64)
     splits = [
-        attrs.evolve(item, labels=places[item.labels], classes=names) for item in (data.train, data.test)
+        attrs.evolve(item, labels=outputs[item.labels], classes=names) for item in (data.train, data.test)
     ]
     return DataSet(data.name, *splits)
 
@@ -74,8 +74,8 @@ def frozen_head(part: Component, name: str) -> AuxiliaryHead:
     """Return a released head for training against, under a name of the run.
 
     Args:
-        part: A head or an auxiliary head, with its module.
-        name: That plugins ask for.
+        part: Head or auxiliary head, with its module.
+        name: Name in the run, by which plugins find it.
     """
     return AuxiliaryHead(
         name,

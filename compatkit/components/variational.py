@@ -1,8 +1,8 @@
 """The three components of a variational autoencoder: encoder, mean and log-variance layers, decoder.
 
-The encoder is cut behind ``encoder``, the decoder behind ``latent`` (it begins with the drawing of latent variables,
-which in eval mode are their means). The layers between are one linear map, so that they are kept as a projection: the
-adapter with which ``Registry.recombine`` joins any encoder and decoder.
+The network is cut after ``encoder`` and after ``latent``; the decoder begins with sampling the latent variables (in
+eval mode it uses their means). The layers between are one linear map, stored as a projection: the adapter with which
+``Registry.recombine`` joins any encoder and decoder.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ROLES = {"encoder": "up to its hidden vector", "latent": "mean and log-variance 
 
 @attrs.frozen(eq=False)
 class VAEPart:
-    """One of the three, on the CPU and in eval mode.
+    """One of the three components, on the CPU and in eval mode.
 
     Attributes:
-        role: A key of ``ROLES``.
-        shape: Its ports.
-        moments: Of the features that an encoder gives. A decoder has none: a check would compare them with those.
+        role: Key of ``ROLES``.
+        shape: Ports of the component.
+        moments: Moments of the encoder's features; empty for the others, because a check would compare them.
     """
 
     role: str
@@ -43,7 +43,7 @@ class VAEPart:
 
 
 def is_vae(state: TaskState) -> bool:
-    """Return whether a task trained a whole network with mean and log-variance layers under these names."""
+    """Return whether a task trained a complete network with mean and log-variance layers under these names."""
     names = state.extractor.state_dict().keys()
     wanted = {f"{layer}.{what}" for layer in (MEAN, LOG_VARIANCE) for what in ("weight", "bias")}
     return state.extractor_blueprint.cut == "decoder" and wanted <= names
@@ -53,19 +53,19 @@ def vae_parts(state: TaskState, trained: dict[str, Tensor]) -> tuple[VAEPart, VA
     """Cut a trained VAE into its components.
 
     Args:
-        state: Of the task.
+        state: State of the task.
         trained: All tensors of the network, on the CPU.
 
     Raises:
-        CutError: It cannot be cut behind ``encoder`` or ``latent``.
+        CutError: It cannot be cut after ``encoder`` or ``latent``.
     """
     own, images = state.extractor_blueprint, state.task.data.train
     sides: dict[str, tuple[nn.Module, nn.Module, Blueprint, Blueprint]] = {}
     for split in ("encoder", "latent"):
-        made = plan(own.model, split, kwargs=own.kwargs, size=own.traced_size, builder=own.builder)
-        whole, left, right = build_pair(made.extractor, made.head, seed=0)
-        whole.load_state_dict(trained, strict=True)
-        sides[split] = left.eval(), right.eval(), made.extractor, made.head
+        planned = plan(own.model, split, kwargs=own.kwargs, size=own.traced_size, builder=own.builder)
+        network, left, right = build_pair(planned.extractor, planned.head, seed=0)
+        network.load_state_dict(trained, strict=True)
+        sides[split] = left.eval(), right.eval(), planned.extractor, planned.head
     data = attrs.evolve(state.data, labels=None)
     encoder, _, blueprint, _ = sides["encoder"]
     before, decoder, upper, lower = sides["latent"]

@@ -46,13 +46,13 @@ def verify_once(
     state: Mapping[str, Tensor] | None = None,
     builders: Sequence[str] | None = None,
 ) -> None:
-    """Check a loaded module against its contract; its probe runs once per machine, or as ``verify`` says.
+    """Check a loaded module against its contract; its probe runs once per machine, unless ``verify`` states otherwise.
 
     Args:
-        store: Remembers passed probes.
+        store: Store that remembers passed probes.
         manifest: Manifest of the component.
-        digest: Its digest.
-        module: In eval mode, on the CPU, with its weights.
+        digest: Digest of the manifest.
+        module: Module in eval mode, on the CPU, with its weights.
         verify: ``"always"`` runs the probe every time, ``"never"`` not at all.
         owner: Name for messages.
         state: As for ``verify_contract``.
@@ -61,11 +61,11 @@ def verify_once(
     Raises:
         IntegrityError: The contract is violated; lists all differences.
     """
-    fact = proof_of(manifest, str(digest), builders)
-    run = verify == "always" or (verify == "auto" and not (fact and store.memory.is_proved(fact)))
+    proof = proof_of(manifest, str(digest), builders)
+    run = verify == "always" or (verify == "auto" and not (proof and store.memory.is_proved(proof)))
     verify_contract(manifest, module, thorough=False, run=run, state=state, owner=owner)
-    if run and fact is not None:
-        store.memory.prove(fact)
+    if run and proof is not None:
+        store.memory.prove(proof)
 
 
 def normalization_of(module: nn.Module) -> Literal["batch", "none"]:
@@ -86,12 +86,12 @@ def verify_contract(
     """Compare a contract with the module rebuilt from blueprint and weights.
 
     Args:
-        manifest: Blueprint, payload and contract.
-        module: In eval mode, on the CPU, with its weights.
+        manifest: Manifest with blueprint, payload and contract.
+        module: Module in eval mode, on the CPU, with its weights.
         thorough: Derive the structural level and compare port by port, which costs about 16 forward passes; else only
             compare the outputs of one pass, that of the probe.
         run: Whether to run the probe; False if the module has passed it before.
-        state: The tensors as stored, to compare their dtypes with the module's.
+        state: Stored tensors, whose dtypes are compared with those of the module.
         owner: Name for messages.
         trained_with: Manifest of a head's own extractor, whose feature ports the head's inputs must equal.
 

@@ -281,7 +281,7 @@ def test_the_best_by_a_score_that_was_not_asked_for_or_not_measured_says_so(plac
     with pytest.raises(DataError, match="no value for any"):
         found.best("cka")
     (compared,) = [one for one in found.rows if one.score == "cka"]
-    assert "no figure for a single network" in compared.cell.reason
+    assert "a score rates a single one" in compared.cell.reason
 
 
 def test_rank_correlations_equal_scipys_and_chance_counts_orders() -> None:

@@ -398,7 +398,7 @@ def test_adapters_that_lead_elsewhere_are_refused(mine: ck.Registry, images: Spl
     smaller, bridge = mine.publish(resize, "zoo/smaller"), mine.publish(project, "zoo/bridge")
     with pytest.raises(IncompatibleError, match="Missing before the head: resize to 4x4; project"):
         mine.recombine("zoo/narrow.extractor", "zoo/last.head", adapters=[smaller, bridge])
-    with pytest.raises(IncompatibleError, match="can be fitted right before a head only"):
+    with pytest.raises(IncompatibleError, match="can only be fitted directly before a head"):
         recombine(mine, "last", "wide", adapters=[bridge], data=images)
     with pytest.raises(UsageError, match=r"zoo/wide.head@1.0.0 is of kind head; expected adapter"):
         mine.recombine("zoo/narrow.extractor", "zoo/wide.head", adapters=["zoo/wide.head"])
