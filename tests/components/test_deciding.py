@@ -249,7 +249,7 @@ def test_a_metric_that_is_not_measured_here_is_refused(registry: ck.Registry) ->
         UsageError, match=r"uses the metric recombination_accuracy 0\.9, but this compatkit measures"
     ):
         register(registry, nearly)
-    with pytest.raises(UsageError, match="support only the metric .* got 'top5'"):
+    with pytest.raises(UsageError, match=r"support only the metric .* got 'top5'"):
         registry.policies.set(EXTRACTOR, "backward", data=SPLIT, metric="top5")
 
 
