@@ -208,6 +208,10 @@ class EnvironmentFailure(CompatkitError):
     exit_code = 4
 
 
+class WeightsUnavailable(EnvironmentFailure):
+    """Pretrained weights are not in the cache and cannot be downloaded, or cannot be read."""
+
+
 class UnsafeCheckpoint(IntegrityError):
     """A checkpoint requires code execution, or more time, memory or disk than its size explains; nothing was run."""
 

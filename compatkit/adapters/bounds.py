@@ -27,25 +27,25 @@ from compatkit.adapters.initialization import NoDraws, without_draws
 from compatkit.errors import TooCostly
 
 MAX_MODULES = 8_000
-"""Modules of a whole network; the most in timm and torchvision are 2,540."""
+"""Largest number of modules in a network; the largest network of timm and torchvision has 2,540."""
 MAX_BUILD_BYTES, MAX_BUILD_LIVE_BYTES = 2**33, 2**28
-"""Bytes of the tensors that building a network computes, in total and at a time, without parameters. The largest of
-timm take 4e9 and 2e8.
+"""Limits of the bytes of tensors computed while a network is built, in total and live, without parameters. The largest
+networks of timm need 4e9 and 2e8.
 """
 MAX_ARGUMENT = 2**20
-"""Largest integer among the arguments of a network: code may loop over it without making a tensor."""
+"""Largest integer among the arguments of a network: code may loop over it without creating a tensor."""
 MAX_LIVE_BYTES, LIVE_RATIO = 2**28, 64
-"""Live bytes of a run, and how many more for each byte of weights."""
+"""Limit of live bytes in a run: a constant, plus so many for each byte of weights."""
 MAX_RUN_BYTES, RUN_RATIO = 2**31, 256
-"""Bytes of all tensors that a run allocates, and how many more for each byte of weights."""
+"""Limit of the bytes that a run allocates in total: a constant, plus so many for each byte of weights."""
 MAX_OPERATIONS, OPERATIONS_RATIO = 2 * 10**10, 10**4
-"""Multiplications and additions of a run, and how many more for each byte of weights."""
+"""Limit of multiplications and additions in a run: a constant, plus so many for each byte of weights."""
 BYTES_PER_PROBE_VALUE = 28
 """Peak bytes for each value of a probe's input while it is generated."""
 _META_NUMEL = 2**20
 """A call whose result may have more elements than this runs on the meta device first."""
 _IGNORED_BYTES = 2**12
-"""Results of at most so many bytes are not charged while a network is built."""
+"""Results up to this size in bytes are not charged while a network is built."""
 
 _DATA_GETTER = Tensor.data.__get__  # type: ignore[attr-defined]
 _LAZY_FACTORIES = frozenset(
@@ -63,7 +63,7 @@ _IN_PLACE = frozenset(
 _QUADRATIC = frozenset(
     ("block_diag", "diag", "diag_embed", "diagflat", "eye", "tril_indices", "triu_indices", "vander")
 )
-"""Functions whose result may have as many elements as the square of what their arguments state."""
+"""Functions whose result may have as many elements as the square of the sizes in their arguments."""
 _local = threading.local()
 
 
@@ -92,12 +92,12 @@ def bounded_run(module: nn.Module, name: str, input_numel: int) -> Iterator[Call
     """Limit the cost of running a module within this context, by the bytes of its weights.
 
     Args:
-        module: The module that the context runs, with its weights, on any device.
-        name: Its name, for messages.
+        module: Module to run, with its weights, on any device.
+        name: Name of the module, for messages.
         input_numel: Number of values of the inputs.
 
     Yields:
-        A function that charges the memory for comparing so many output values; call it before they are compared.
+        A function that charges the memory for comparing a number of output values; call it before comparing them.
 
     Raises:
         TooCostly: It needs more memory or more operations than the limits allow.
@@ -116,12 +116,12 @@ def check_numbers(model: str, value: Any) -> None:
         value: The arguments, as JSON values.
 
     Raises:
-        TooCostly: One is larger than ``MAX_ARGUMENT``.
+        TooCostly: The absolute value of one exceeds ``MAX_ARGUMENT``.
     """
     for number in tree_leaves(value):
         if isinstance(number, int) and abs(number) > MAX_ARGUMENT:
             raise TooCostly(
-                f"An argument of {model} is {number!r:.40}; integers may be at most {MAX_ARGUMENT:,} in size.",
+                f"An argument of {model} is {number!r:.40}; the limit for integers is {MAX_ARGUMENT:,}.",
                 subject=model,
             )
 
@@ -134,21 +134,21 @@ def _count_module(parent: nn.Module, name: str, child: nn.Module | None) -> None
 
 
 class _LiveBytes:
-    """Live bytes of the tensors that were registered with this counter."""
+    """Counter of the live bytes of tracked tensors."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.bytes = limit, 0
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def fits(self, size: int) -> bool:
-        """Return whether so many bytes fit beside the live ones; tensors that are gone no longer count."""
+        """Return whether so many more bytes fit; freed tensors no longer count."""
         if self.bytes + size > self.limit:
             self._storages = {key: item for key, item in self._storages.items() if not item[0].expired()}
             self.bytes = sum(size for _, size in self._storages.values())
         return self.bytes + size <= self.limit
 
     def track(self, tensors: Iterable[Tensor]) -> None:
-        """Count the storages of tensors for as long as somebody else keeps them alive."""
+        """Count the storages of tensors until they are freed; the counter keeps none alive."""
         for tensor in tensors:
             if tensor.is_sparse or tensor.device.type == "meta":
                 continue
@@ -159,7 +159,7 @@ class _LiveBytes:
 
 
 class _Building(NoDraws):
-    """Counts modules and the bytes of computed tensors."""
+    """Limits on the modules and on the bytes of computed tensors while a network is built."""
 
     def __init__(self, model: str) -> None:
         super().__init__()
@@ -178,9 +178,8 @@ class _Building(NoDraws):
         self.bytes_left -= size
         if self.bytes_left < 0 or not self.live.fits(size):
             raise TooCostly(
-                f"Building {self.model} computes tensors of more than {MAX_BUILD_LIVE_BYTES:,} bytes at a time, or "
-                f"{MAX_BUILD_BYTES:,} in total, parameters not counted: the limits for networks built from a "
-                "blueprint.",
+                f"Building {self.model} computes tensors of more than {MAX_BUILD_LIVE_BYTES:,} live bytes or "
+                f"{MAX_BUILD_BYTES:,} in total, without parameters: the limits for networks built from a blueprint.",
                 subject=self.model,
             )
 
@@ -190,7 +189,7 @@ class _Building(NoDraws):
         if getattr(func, "__name__", "") == "__get__":
             out = func(*args, **kwargs)
             if func == _DATA_GETTER:
-                # ``parameter.data`` is a plain tensor: the mark tells that what is written into it is never charged
+                # ``parameter.data`` is a plain tensor: the mark exempts writes into it from being charged.
                 out.of_parameter = isinstance(args[0], Parameter)
             return out
         if func in _IN_PLACE or func is Tensor.__setitem__:
@@ -216,7 +215,7 @@ class _Building(NoDraws):
 
 
 class _Run(TorchDispatchMode):
-    """Counts the bytes and operations of a run, and its live bytes."""
+    """Limits on the operations, allocated bytes and live bytes of a run."""
 
     def __init__(self, name: str, weight_bytes: int) -> None:
         super().__init__()
@@ -226,7 +225,7 @@ class _Run(TorchDispatchMode):
         self.max_operations = self.operations_left = MAX_OPERATIONS + OPERATIONS_RATIO * weight_bytes
 
     def charge(self, size: int) -> None:
-        """Refuse a tensor of so many bytes beside the live ones, before it is allocated."""
+        """Charge a tensor of so many bytes before it is allocated; raise where it exceeds a limit."""
         self.bytes_left -= size
         if self.bytes_left < 0:
             raise self._refused(f"{self.max_bytes:,} bytes of tensors in total")
@@ -235,8 +234,8 @@ class _Run(TorchDispatchMode):
 
     def _refused(self, limit: str) -> TooCostly:
         return TooCostly(
-            f"Running {self.name} on the inputs of its probe needs more than {limit}, the limit for "
-            f"{self.weight_bytes:,} bytes of weights. State smaller inputs in the probe.",
+            f"Running {self.name} on its probe needs more than {limit}, the limit for {self.weight_bytes:,} bytes of "
+            "weights. State smaller inputs in the probe.",
             subject=self.name,
         )
 
@@ -267,25 +266,18 @@ class _Run(TorchDispatchMode):
 
 
 def _operations(packet: Any, args: Any, kwargs: Any, outputs: list[Tensor]) -> int:
-    """Return the multiplications and additions of a call, by the shapes of its inputs and outputs."""
+    """Return the number of multiplications and additions of a call, from the shapes of inputs and outputs."""
     if packet in flop_registry and outputs:
         return flop_registry[packet](*args, **kwargs, out_val=outputs[0])
     if "scaled_dot_product" in packet.__name__:  # query (..., L, D), key (..., S, D)
         return 4 * args[0].numel() * args[1].shape[-2]
-    # pooling reads a window, its second argument, for each value that it gives
+    # Pooling reads a window, its second argument, for each output value.
     pooled = "pool" in packet.__name__ and len(args) > 1 and isinstance(args[1], list)
     return (math.prod(args[1]) if pooled else 1) * sum(tensor.numel() for tensor in outputs[:1])
 
 
 def _outputs_if_large(name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor] | None:
-    """Return the outputs of a call on the meta device where they may be large, else None.
-
-    Args:
-        name: Name of the function, such as ``"eye"``.
-        func: The function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-    """
+    """Return the outputs of a call on the meta device if they may be large, else None."""
     return _on_meta(func, args, kwargs) if _max_numel(name, args, kwargs) > _META_NUMEL else None
 
 
@@ -315,7 +307,7 @@ def _max_numel(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> i
 
 
 def _on_meta(func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor] | None:
-    """Return the new tensors of a call on the meta device; None where their size depends on values."""
+    """Return the new tensors of a call on the meta device; None if their size depends on values."""
     try:
         args, kwargs = tree_map_only(Tensor, _without_values, (args, dict(kwargs)))
         if "device" in kwargs:

@@ -21,7 +21,7 @@ from timm.models._hub import download_from_hf
 from torch import nn
 
 from compatkit.adapters.offline import OFFLINE, hub, offline, reachable
-from compatkit.errors import EnvironmentFailure, UnknownName, UsageError
+from compatkit.errors import UnknownName, UsageError, WeightsUnavailable
 
 BARRED = frozenset(
     {
@@ -61,7 +61,7 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
     Raises:
         UnknownName: timm has no such model or tag, or has renamed the model.
         UsageError: The model has no pretrained weights.
-        EnvironmentFailure: Pretrained weights could not be fetched or read.
+        WeightsUnavailable: Pretrained weights could not be fetched or read.
     """
     _check_name(model)
     if pretrained and not is_model_pretrained(model):
@@ -72,7 +72,7 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
             return create_model(model, pretrained=pretrained, **kwargs)
     except OSError as error:
         why = f"they are not in the cache, and {hub()} does not respond" if lost else f"{error}".rstrip(".")
-        raise EnvironmentFailure(
+        raise WeightsUnavailable(
             f"The pretrained weights of {model!r} could not be fetched or read: {why}. Connect to the network.",
             subject=model,
         ) from error
@@ -87,7 +87,7 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
 
     Raises:
         UsageError: The repository does not exist, or lacks one of the files.
-        EnvironmentFailure: The files are not cached and could not be downloaded.
+        WeightsUnavailable: The files are not cached and could not be downloaded.
     """
     lost = not os.environ.get(OFFLINE) and not reachable()
     wanted = " and ".join(files)
@@ -104,7 +104,7 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
         if not isinstance(error, OSError):
             raise
         why = f"and {hub()} does not respond" if lost else f"and could not be fetched: {error}".rstrip(".")
-        raise EnvironmentFailure(
+        raise WeightsUnavailable(
             f"The weights of {repository!r} are not in the cache, {why}. Connect to the network, or name a folder that "
             f"holds {wanted}.",
             subject=repository,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compatkit.cli.options import Options, option
 from compatkit.cli.output import warn
-from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, UnknownName, UsageError
+from compatkit.errors import DataError, UnknownName, UsageError, WeightsUnavailable
 
 if TYPE_CHECKING:
     from compatkit.components.images import PolicyData
@@ -214,19 +214,14 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
 
 
 @contextmanager
-def _hinted(kind: type[CompatkitError], part: str, hint: str) -> Iterator[None]:
-    """Add a hint to an error whose message has this part."""
+def named_options() -> Iterator[None]:
+    """Name the options that help, in an error about a recipe's missing data set."""
     try:
         yield
-    except kind as error:
-        if part in str(error):
-            error.add_note(hint)
+    except DataError as error:
+        if NOT_FOUND in str(error):
+            error.add_note("Here: --data-root DIR, --download.")
         raise
-
-
-def named_options() -> AbstractContextManager[None]:
-    """Name the options that help, in an error about a recipe's missing data set."""
-    return _hinted(DataError, NOT_FOUND, "Here: --data-root DIR, --download.")
 
 
 @contextmanager
@@ -237,12 +232,16 @@ def offline(*, unless: bool) -> Iterator[None]:
         unless: Whether downloads are allowed.
 
     Raises:
-        EnvironmentFailure: Weights are not in the cache; the message names ``--download``.
+        WeightsUnavailable: Weights are not in the cache; the message names ``--download``.
     """
     if unless:
         yield
         return
     from compatkit.adapters import offline
 
-    with _hinted(EnvironmentFailure, "could not be fetched", "--download fetches them."), offline.offline():
-        yield
+    try:
+        with offline.offline():
+            yield
+    except WeightsUnavailable as error:
+        error.add_note("--download fetches them.")
+        raise

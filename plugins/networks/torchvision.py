@@ -17,7 +17,7 @@ from torchvision import __version__, models
 from torchvision.models import get_model_builder, get_model_weights, list_models
 
 from compatkit import hookimpl
-from compatkit.errors import EnvironmentFailure, UsageError
+from compatkit.errors import UsageError, WeightsUnavailable
 from compatkit.foundation.limits import COUNT
 from compatkit.hooks import Register
 
@@ -175,7 +175,7 @@ def pretrained(model: str, network: nn.Module) -> dict[str, Tensor]:
         network: The network as built, for the counts of batches that older files lack.
 
     Raises:
-        EnvironmentFailure: They could not be fetched or read.
+        WeightsUnavailable: They could not be fetched or read.
     """
     weights, own = _weights(model), network.state_dict()
     cached = Path(get_dir()) / "checkpoints" / PurePosixPath(weights.url).name
@@ -189,7 +189,7 @@ def pretrained(model: str, network: nn.Module) -> dict[str, Tensor]:
         current, _ = renamed(model, stored)
     except Exception as error:
         why = f"{error}".rstrip(".")
-        raise EnvironmentFailure(
+        raise WeightsUnavailable(
             f"The pretrained weights of {model!r} could not be fetched or read: {why}. Connect to the network, or "
             f"put {cached.name} into torch's cache first.",
             subject=model,

@@ -12,7 +12,7 @@ import torch
 import compatkit as ck
 from compatkit.adapters.offline import OFFLINE as VARIABLE
 from compatkit.cli.images import offline
-from compatkit.errors import EnvironmentFailure
+from compatkit.errors import WeightsUnavailable
 from compatkit.registry.store import Store
 
 
@@ -95,8 +95,8 @@ def test_nothing_is_downloaded_unless_asked(monkeypatch: Any) -> None:
     assert VARIABLE not in os.environ
     with offline(unless=True):
         assert VARIABLE not in os.environ
-    with pytest.raises(EnvironmentFailure, match="--download fetches them"), offline(unless=False):
-        raise EnvironmentFailure("The pretrained weights of 'x' could not be fetched or read: offline.")
+    with pytest.raises(WeightsUnavailable, match="--download fetches them"), offline(unless=False):
+        raise WeightsUnavailable("The pretrained weights of 'x' could not be fetched or read: offline.")
 
 
 @pytest.mark.case("G")
