@@ -1,7 +1,7 @@
-"""Build whole networks from the name of a builder, a model name and JSON keyword arguments.
+"""Build networks from the name of a builder, a model name and JSON keyword arguments.
 
-All three may come from files. Names are looked up among built-in builders and installed plugins only; nothing that a
-file names is read, fetched, imported or evaluated here.
+All three may come from untrusted files. Names are looked up among built-in builders and installed plugins only; no path
+or address in a file is read, fetched, imported or evaluated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WEIGHTS = frozenset(
         "progress",
     }
 )
-"""Keyword arguments that ask for weights, or show how they are fetched: they are no part of any blueprint."""
+"""Keyword arguments about weights and their download; a blueprint never contains them."""
 MAX_BYTES, MAX_DEPTH = 2**16, 16
 """Largest and deepest JSON of keyword arguments."""
 
@@ -39,26 +39,26 @@ _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
 
 
 class LibraryWarning(UserWarning):
-    """A network is built by another version of its library than the one that was recorded."""
+    """Warning that a network is built by another version of its library than the recorded one."""
 
 
 @attrs.frozen
 class Builder:
     """A source of backbones.
 
-    A network may say of itself what it was made for: a mapping ``pretrained_cfg`` with any of ``input_size``
-    (channels, height, width), ``fixed_input_size``, ``mean``, ``std``, ``interpolation``, ``crop_pct`` and
-    ``classifier``, the path of its class layer.
+    A network may describe its inputs in a mapping ``pretrained_cfg`` with any of ``input_size`` (channels, height,
+    width), ``fixed_input_size``, ``mean``, ``std``, ``interpolation``, ``crop_pct`` and ``classifier``, the path of its
+    class layer.
 
     Attributes:
-        create: ``create(model, pretrained=False, **kwargs)`` gives the whole network; ``pretrained`` is only passed
-            where it was asked for.
-        library: What a blueprint records: distribution and version.
-        names: Known model names, for messages; None where they cannot be listed.
-        knows: Returns whether a name is known, without listing all; None: it is among ``names``.
-        barred: Keyword arguments that read files, choose other code or place tensors.
-        renamed: Renames tensors that older versions of the library saved; returns these and notes on what was done.
-            None where names never changed.
+        create: ``create(model, pretrained=False, **kwargs)`` returns the network; ``pretrained`` is only passed if it
+            is True.
+        library: Returns the distribution and version that a blueprint records.
+        names: Returns the known model names, for messages; None if they cannot be listed.
+        knows: Returns whether a name is known, without listing all; None to look it up in ``names``.
+        barred: Keyword arguments that read files, select other code or a device.
+        renamed: Renames tensors saved by older versions of the library; returns the tensors and notes on the changes.
+            None if names never changed.
         like_timm: Whether models take ``num_classes`` and ``in_chans``, and name themselves in ``pretrained_cfg``, as
             timm's do.
     """
@@ -83,21 +83,21 @@ def _plugin(name: str) -> Builder:
     known, own = attribute_of(offer, "names"), name in versioned_builders()
     weights = getattr(offer.factory, "pretrained", None)
 
-    def make(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    def create_network(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
         if pretrained and weights is None:
             raise UsageError(
-                f"There are no pretrained weights for {model!r}: {offer.owner} builds networks only. Give the path "
-                "of a safetensors file, or leave weights out.",
+                f"{offer.owner} has no pretrained weights for {model!r}. Give the path of a safetensors file, or leave "
+                "weights out.",
                 subject=model,
             )
-        # compatkit's own code is called without the guard of global state, which other threads may be changing.
+        # compatkit's own code needs no check of global state; other threads may be changing that state.
         network = offer.factory(model, **kwargs) if own else build_network(offer, model, kwargs)
         if pretrained and weights is not None:
             load_whole(network, weights(model, network), model)
         return network
 
     return Builder(
-        make,
+        create_network,
         lambda: library_of(offer),
         None if known is None else lambda: known,
         renamed=getattr(offer.factory, "renamed", None),
@@ -106,11 +106,11 @@ def _plugin(name: str) -> Builder:
 
 
 BUILT_IN = "timm"
-"""The builder that is no plugin: training groups layers and mixes images with the same library."""
+"""The only builder that is not a plugin, as training also uses timm, for layer groups and mixing images."""
 
 
 class _Table(dict[str, Builder]):
-    """Fills in compatkit's builders on first use; finds other plugins each time, as they may come and be blocked."""
+    """Builders by name: compatkit's are cached, other plugins are looked up each time, as they may be blocked."""
 
     def __missing__(self, name: str) -> Builder:
         if name in versioned_builders():
@@ -121,35 +121,32 @@ class _Table(dict[str, Builder]):
             return _plugin(name)
         known = sorted({BUILT_IN, *self, *plugins})
         raise UnknownName(
-            f"No builder is called {name!r:.100}; known are {', '.join(known)}. Others are brought by plugins: install "
-            f"the package with the key {f'builders.{name}'!r:.100}, or name the file that registers it (--plugin "
-            "FILE.py).",
+            f"No builder is called {name!r:.100}; known are {', '.join(known)}. Install the package with the key "
+            f"{f'builders.{name}'!r:.100}, or name the file that registers it (--plugin FILE.py).",
             subject=name,
         )
 
 
 BUILDERS: dict[str, Builder] = _Table()
-"""By name: ``"timm"``, or that of an installed plugin, such as ``"compatkit"`` and ``"torchvision"``."""
+"""Builders by name: ``"timm"``, or an installed plugin such as ``"compatkit"`` and ``"torchvision"``."""
 
 
 @functools.cache
 def versioned_builders() -> tuple[str, ...]:
-    """Return the builders whose code changes only with the version of their library: timm's, and those of compatkit."""
+    """Return timm and compatkit's own builders: their code changes only with the version of their library."""
     own = sorted(key for key in own_keys() if key.startswith("builders."))
     return (BUILT_IN, *(key.partition(".")[2] for key in own))
 
 
 def builder_for(model: str, builder: str | None = None) -> str:
-    """Return the builder of a model: the one that is stated, else the one that has a model of this name.
-
-    timm's models need no builder to be stated, whoever else has one of the same name.
+    """Return the given builder, else the one that has a model of this name; timm takes precedence over plugins.
 
     Args:
-        model: Its name.
-        builder: As stated by the user or a file, None where nothing is.
+        model: Name of the model.
+        builder: Builder named by the user or a file, or None.
 
     Raises:
-        UsageError: Several builders other than timm have one of this name.
+        UsageError: Several builders other than timm have a model of this name.
     """
     if builder is not None:
         return actual_builder(builder, model)
@@ -160,7 +157,7 @@ def builder_for(model: str, builder: str | None = None) -> str:
     builders = [name for name in installed("builders") if _has(name, model)]
     if len(builders) > 1:
         raise UsageError(
-            f"{' and '.join(builders)} have a model {model!r}: say which one is meant, as builder.",
+            f"{' and '.join(builders)} have a model {model!r}; pass one of them as builder.",
             subject=model,
         )
     return builders[0] if builders else BUILT_IN
@@ -175,20 +172,20 @@ def _has(builder: str, model: str) -> bool:
 
 
 def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: bool = False) -> nn.Module:
-    """Build a whole network.
+    """Build a network.
 
     Args:
         builder: A key of ``BUILDERS``, such as ``"timm"``.
-        model: Name that the builder knows.
+        model: Model name known to the builder.
         kwargs: Keyword arguments of the model, JSON values.
-        pretrained: Whether to load the library's own weights; else they are drawn.
+        pretrained: Whether to load the library's pretrained weights instead of random ones.
 
     Raises:
         UnknownName: No such builder or model.
-        UsageError: The arguments are not what the model takes, no JSON values, or more than a description.
+        UsageError: The model does not accept the arguments, or they are not JSON values or too large.
         PluginError: The plugin that builds it is broken or blocked.
-        CutError: The network has lazy layers, or hooks that no part of it would run.
-        EnvironmentFailure: Pretrained weights could not be fetched or read.
+        CutError: The network has lazy layers, or hooks that its parts would not run.
+        WeightsUnavailable: Pretrained weights could not be fetched or read.
     """
     builder = builder_for(model, builder)
     source = BUILDERS[builder]
@@ -196,7 +193,7 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
     _refuse(model, arguments.keys() & set(source.barred))
     check_model(builder, model)
     try:
-        whole = source.create(model, **arguments, **({"pretrained": True} if pretrained else {}))
+        network = source.create(model, **arguments, **({"pretrained": True} if pretrained else {}))
     except CompatkitError:
         raise
     except Exception as error:  # foreign code may raise anything
@@ -204,18 +201,18 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
         raise UsageError(
             f"{builder} does not build {model!r} with {shown}: {type(error).__name__}: {error}", subject=model
         ) from error
-    if not isinstance(whole, nn.Module):
-        raise UsageError(f"Builder {builder!r} gave {type_of(whole)} for {model!r}, not a module.")
-    check_buildable(whole, model)
-    return whole
+    if not isinstance(network, nn.Module):
+        raise UsageError(f"Builder {builder!r} returned {type_of(network)} for {model!r}, not a module.")
+    check_buildable(network, model)
+    return network
 
 
 def check_model(builder: str, model: str) -> None:
-    """Raise for a builder or a model that is not known, with the nearest name, before the builder sees it.
+    """Check that builder and model are known; an error suggests similar names.
 
     Args:
         builder: A key of ``BUILDERS``, such as ``"timm"``.
-        model: Model name; of a plugin that lists no names, any is taken.
+        model: Model name; any is accepted for a plugin that lists no names.
 
     Raises:
         UnknownName: No such builder or model.
@@ -224,8 +221,8 @@ def check_model(builder: str, model: str) -> None:
     source = BUILDERS[builder]
     if not _MODEL.fullmatch(model):
         raise UnknownName(
-            f"No model is called {model!r:.100}: a name is letters, digits and '_.+-'. Names of files and of "
-            "repositories (hf-hub:...) are not taken, because a name may come from somebody else's file.",
+            f"No model is called {model!r:.100}: a name consists of letters, digits and '_.+-'. Files and repositories "
+            "(hf-hub:...) are not accepted, because a name may come from an untrusted file.",
             subject=model,
         )
     if source.knows(model) if source.knows else source.names is None:
@@ -240,46 +237,40 @@ def check_model(builder: str, model: str) -> None:
     hint = f"did you mean {' or '.join(close)}?" if close else f"look it up among the models of {builder}."
     others = [other for other in versioned_builders() if other != builder and _has(other, model)]
     if others:
-        hint = f"{' and '.join(others)} has one of this name: say so as builder."
+        hint = f"{' and '.join(others)} has one of this name; pass it as builder."
     raise UnknownName(f"No model is called {model!r}; {hint}", subject=model)
 
 
 def json_kwargs(model: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments as a blueprint keeps them: JSON values only, tuples as lists.
+    """Return keyword arguments as a blueprint stores them: JSON values only, tuples as lists.
 
     Args:
         model: Name of the model, for messages.
-        kwargs: As given by the user.
+        kwargs: Keyword arguments from the user.
 
     Raises:
-        UsageError: A value is no JSON, there is too much of it, or weights are asked for here.
+        UsageError: They are not JSON values, are too large, or include weights.
     """
     _refuse(model, WEIGHTS & set(kwargs))
     try:
         return loads(dumps(dict(kwargs)), what="they", max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)
-    except (FormatError, ValueError) as error:  # ValueError: a whole number of thousands of digits
-        raise UsageError(
-            f"{model}: keyword arguments must be JSON values, to be stored: {error}", subject=model
-        ) from None
+    except (FormatError, ValueError) as error:  # ValueError: an integer of thousands of digits
+        raise UsageError(f"{model}: keyword arguments must be JSON values: {error}", subject=model) from None
 
 
 def whole_of(blueprint: Blueprint, *, pretrained: bool = False) -> nn.Module:
-    """Build the whole network of a blueprint.
+    """Build the network of a blueprint.
 
     Args:
-        blueprint: Of an extractor or a head.
+        blueprint: Blueprint of an extractor or a head.
         pretrained: As for ``create``.
     """
-    _of_blueprint(blueprint)
+    _builder_of(blueprint)
     return create(blueprint.builder, blueprint.model, blueprint.kwargs, pretrained=pretrained)
 
 
-def _of_blueprint(blueprint: Blueprint) -> Builder:
-    """Return the builder of a blueprint.
-
-    Raises:
-        UnknownName: It is not installed; the message names the distribution that has it.
-    """
+def _builder_of(blueprint: Blueprint) -> Builder:
+    """Return the builder of a blueprint; an error names the distribution to install."""
     try:
         return BUILDERS[blueprint.network[0]]
     except UnknownName as error:
@@ -292,7 +283,7 @@ def _of_blueprint(blueprint: Blueprint) -> Builder:
 
 
 def as_built_here(blueprint: Blueprint) -> Blueprint:
-    """Return a blueprint that names the builder of its network, where an older manifest names another one."""
+    """Return the blueprint with the current name of its builder, if an older manifest has another one."""
     builder = blueprint.network[0]
     if builder == blueprint.builder:
         return blueprint
@@ -300,26 +291,22 @@ def as_built_here(blueprint: Blueprint) -> Blueprint:
 
 
 def library_note(blueprint: Blueprint) -> str | None:
-    """Return a sentence where another version builds a network than the one recorded, None where it is the same.
+    """Return a warning if another version than the recorded one builds the network, else None.
 
     Raises:
         UnknownName: No such builder.
     """
-    present = _of_blueprint(blueprint).library()
-    if (
-        present == blueprint.library or blueprint.network[0] != blueprint.builder
-    ):  # timm's version says nothing then
+    present = _builder_of(blueprint).library()
+    # The version of timm is irrelevant once the network has moved to another builder.
+    if present == blueprint.library or blueprint.network[0] != blueprint.builder:
         return None
-    return (
-        f"{blueprint.model} was built by {blueprint.library} and is built by {present} here, which may make another "
-        "network of the same name."
-    )
+    return f"{blueprint.model} was built by {blueprint.library} and is built by {present} here; the network may differ."
 
 
 def _refuse(model: str, barred: Collection[str]) -> None:
     if barred:
         raise UsageError(
-            f"{model}: {', '.join(sorted(barred))} is no part of a blueprint, which says how a network is built: not "
-            "which weights it gets (ask for weights='pretrained' instead), which code runs, nor on which device.",
+            f"{model}: {', '.join(sorted(barred))} cannot be part of a blueprint: weights, code and device are not "
+            "stored in it. For pretrained weights pass weights='pretrained'.",
             subject=sorted(barred),
         )

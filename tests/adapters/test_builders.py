@@ -85,7 +85,7 @@ def test_arguments_that_fetch_read_or_choose_code_are_refused(
         raise AssertionError("the library must not see it")
 
     monkeypatch.setitem(BUILDERS, builder, attrs.evolve(BUILDERS[builder], create=called))
-    with pytest.raises(UsageError, match=f"{name} is no part of a blueprint"):
+    with pytest.raises(UsageError, match=f"{name} cannot be part of a blueprint"):
         create(builder, SMALL[builder], {name: value})
 
 
@@ -133,7 +133,7 @@ def test_layers_by_timms_own_names_are_fine() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"width": {1, 2}}, "must be JSON values, to be stored: value.width: expected a JSON value"),
+        ({"width": {1, 2}}, "must be JSON values: value.width: expected a JSON value"),
         ({"width": {1: 2}}, "keys must be strings"),
         ({"width": float("inf")}, "only finite numbers"),
         ({"width": torch.nn.ReLU}, "must be JSON values"),
@@ -207,7 +207,7 @@ def test_builders_put_into_the_table_are_used_first(monkeypatch: pytest.MonkeyPa
         BUILDERS, "mine", Builder(lambda model, classes=2: nn.Linear(1, classes), lambda: "mine 1")
     )
     assert create("mine", "any", {"classes": 3}).weight.shape == (3, 1)  # type: ignore[union-attr]
-    with pytest.raises(UsageError, match="Builder 'odd' gave a str for 'any', not a module"):
+    with pytest.raises(UsageError, match="Builder 'odd' returned a str for 'any', not a module"):
         monkeypatch.setitem(BUILDERS, "odd", Builder(lambda model: "no", lambda: "odd 1"))  # type: ignore[arg-type]
         create("odd", "any", {})
 

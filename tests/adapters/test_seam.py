@@ -46,9 +46,9 @@ def test_maps_and_tokens_hold_the_same_values_row_by_row() -> None:
 
 
 def test_tokens_that_form_no_such_map_are_refused() -> None:
-    with pytest.raises(UsageError, match="20 tokens came, which form no map of 4x4"):
+    with pytest.raises(UsageError, match="Expected 4x4 tokens, got 20"):
         run("permute", drawn(2, 20, 3), layout="NLC", to="NCHW")
-    with pytest.raises(UsageError, match="20 tokens came, which form no map of 3x5"):
+    with pytest.raises(UsageError, match="Expected 3x5 tokens, got 20"):
         run("resize", drawn(2, 20, 3), layout="NLC", size=[2, 2], sides=[3, 5])
 
 
@@ -126,7 +126,9 @@ def test_a_projection_with_a_kernel_is_a_convolution_with_zeros_around_the_edges
     expected = torch.nn.functional.conv2d(maps, state["weight"], state["bias"], padding=1)
     torch.testing.assert_close(found if layout == "NCHW" else found.permute(0, 3, 1, 2), expected)
     for wrong, asked in ((2, "NCHW"), (3, "NLC"), (3, "NC")):
-        with pytest.raises(UsageError, match="kernel of a projection is odd, and 1 unless it takes maps"):
+        with pytest.raises(
+            UsageError, match="kernel of a projection must be odd, and 1 unless the layout is a map"
+        ):
             run("project", given, None, layout=asked, channels=[3, 4], nonnegative=False, kernel=wrong)
 
 
@@ -202,7 +204,7 @@ def test_arguments_are_checked(model: str, kwargs: dict[str, Any], said: str) ->
 
 def test_weights_are_loaded_strictly() -> None:
     made = blueprint("project", layout="NCHW", channels=[3, 4], nonnegative=False)
-    with pytest.raises(UsageError, match="fitted and has no weights of its own"):
+    with pytest.raises(UsageError, match="needs its fitted weights"):
         build_adapter(made)
     with pytest.raises(CutError, match="missing"):
         build_adapter(made, {"weight": torch.zeros(4, 3)})

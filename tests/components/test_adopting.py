@@ -253,7 +253,7 @@ def test_values_that_hold_no_numbers_are_named(
         ({"preprocessing": {"crop_pct": 0}}, UsageError, "Expected crop_pct above 0"),
         ({"preprocessing": {"color": "red"}}, UsageError, "'color' is not a known setting of preprocessing"),
         ({"key": "model_ema"}, UsageError, "no entry 'model_ema'"),
-        ({"kwargs": {"checkpoint_path": "/etc/passwd"}}, UsageError, "is no part of a blueprint"),
+        ({"kwargs": {"checkpoint_path": "/etc/passwd"}}, UsageError, "cannot be part of a blueprint"),
         ({"kwargs": {"num_classes": 3}}, CheckpointMismatch, "fc.weight is 10x64 where 3x64 is expected"),
     ],
 )

@@ -157,9 +157,9 @@ def test_maxvit_says_which_sizes_it_takes() -> None:
         ({"depht": 3}, "torchvision does not build 'resnet18' with depht=3"),
         ({"img_size": 64}, "img_size=64"),
         ({"norm_layer": "os.system"}, "torchvision does not build 'resnet18'"),
-        ({"progress": True}, "progress is no part of a blueprint"),
-        ({"weights": "DEFAULT"}, "weights is no part of a blueprint"),
-        ({"weights_backbone": "DEFAULT"}, "weights_backbone is no part of a blueprint"),
+        ({"progress": True}, "progress cannot be part of a blueprint"),
+        ({"weights": "DEFAULT"}, "weights cannot be part of a blueprint"),
+        ({"weights_backbone": "DEFAULT"}, "weights_backbone cannot be part of a blueprint"),
         ({"pretrained": True}, "ask for weights='pretrained'"),
     ],
 )

@@ -113,9 +113,7 @@ def test_another_version_is_said_and_a_stated_one_counts(plugin: Write) -> None:
     assert planned.library == "demo 7"
     assert library_note(planned) is None
     note = library_note(attrs.evolve(planned, library="demo 6"))
-    assert note == (
-        "small was built by demo 6 and is built by demo 7 here, which may make another network of the same name."
-    )
+    assert note == ("small was built by demo 6 and is built by demo 7 here; the network may differ.")
 
 
 @pytest.mark.case("I")
@@ -192,7 +190,7 @@ def test_there_are_no_pretrained_weights(plugin: Write) -> None:
         UsageError, match=r"no pretrained weights for 'small': Plugin 'builders\.mynets' of demo 1\.0"
     ):
         create("mynets", "small", {}, pretrained=True)
-    with pytest.raises(UsageError, match="checkpoint_path is no part of a blueprint"):
+    with pytest.raises(UsageError, match="checkpoint_path cannot be part of a blueprint"):
         create("mynets", "small", {"checkpoint_path": "weights.pt"})
 
 

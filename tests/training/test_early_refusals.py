@@ -40,7 +40,7 @@ def test_what_would_be_refused_late(make: Callable[[], Any], kind: type[Compatki
         ({"model": "resnet20"}, "resnet20", "resnet20_cifar"),
         ({"model": "resnet8_cifra"}, "resnet8_cifra", "resnet8_cifar"),
         ({"model": "resnet181", "builder": "torchvision"}, "resnet181", "resnet18"),
-        ({"model": "hf-hub:timm/resnet18"}, "hf-hub:timm/resnet18", "a name is letters"),
+        ({"model": "hf-hub:timm/resnet18"}, "hf-hub:timm/resnet18", "a name consists of letters"),
         ({"model": "resnet18", "builder": "tim"}, "tim", "timm"),
         ({"model": "resnet8_cifar", "rest": {"model": "lenet5", "cut": "conv1"}}, "lenet5", "lenet"),
     ],

@@ -1,8 +1,7 @@
-"""Stitching layers, which stand between an extractor and a head; ``contracts/match.py`` says when each is chosen.
+"""Stitching layers between an extractor and a head; ``contracts/match.py`` chooses among them.
 
-All but ``Project`` have no parameters: they move, average, resize, convert or leave out. Arithmetic is done in float32
-(float64 stays), and the dtype that came goes on. Each is made for one tensor; in a tuple of features it changes the one
-at ``port`` and passes the others.
+Only ``Project`` has parameters. Arithmetic is done in float32 (or float64), and the output has the dtype of the input.
+Each layer changes one tensor; in a tuple of features this is the one at ``port``, and the others pass unchanged.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ DTYPES = {
     "float64": torch.float64,
 }
 AXES = {"NCHW": 4, "NHWC": 4, "NLC": 3, "NC": 2}
-"""Axes of a tensor in each layout."""
+"""Number of axes of each layout."""
 MAPS_AND_TOKENS = ("NCHW", "NHWC", "NLC")
 
 Features = Tensor | tuple[Tensor, ...]
 
 
 class SeamAdapter(nn.Module):
-    """What all adapters have in common.
+    """Base class of all adapters.
 
     Attributes:
-        port: Which tensor of a tuple is changed; None where a single tensor crosses.
+        port: Index of the changed tensor in a tuple of features; None for a single tensor.
     """
 
     def __init__(self, port: int | None = None) -> None:
@@ -47,13 +46,13 @@ class SeamAdapter(nn.Module):
         self.port = port
 
     def forward(self, features: Features) -> Features:
-        """Return the features with the one at ``port`` adapted: a tensor for a tensor, a tuple for a tuple."""
+        """Return the features with the tensor at ``port`` adapted."""
         if self.port is None:
             if not isinstance(features, Tensor):
                 raise UsageError(f"{self} takes one tensor, got {type_of(features)}.")
             return self.adapted(features)
         return tuple(
-            self.adapted(feature) if at == self.port else feature for at, feature in enumerate(features)
+            self.adapted(feature) if index == self.port else feature for index, feature in enumerate(features)
         )
 
     def extra_repr(self) -> str:
@@ -62,20 +61,20 @@ class SeamAdapter(nn.Module):
         return ", ".join(f"{name}={value}" for name, value in own.items() if value is not None)
 
     def adapted(self, features: Tensor) -> Tensor:
-        """Return one tensor changed.
+        """Adapt one tensor.
 
         Returns:
-            In the layout and width that the adapter's arguments state.
+            Tensor of the layout and width given by the adapter's arguments.
         """
         raise NotImplementedError
 
 
 class Cast(SeamAdapter):
-    """Converts to another floating-point type.
+    """Conversion to another floating-point dtype.
 
     Args:
         to: ``"float16"``, ``"bfloat16"``, ``"float32"`` or ``"float64"``.
-        port: See ``SeamAdapter``; so for all adapters.
+        port: See ``SeamAdapter``.
     """
 
     def __init__(self, to: str, port: int | None = None) -> None:
@@ -84,16 +83,16 @@ class Cast(SeamAdapter):
         self.dtype = DTYPES[to]
 
     def adapted(self, features: Tensor) -> Tensor:
-        """Return the same values in the other type, any shape."""
+        """Return the features, of any shape, in the other dtype."""
         return features.to(self.dtype)
 
 
 class DropTokens(SeamAdapter):
-    """Leaves out class or register tokens.
+    """Removal of class or register tokens.
 
     Args:
-        keep: So many tokens in front stay.
-        drop: So many after them are left out.
+        keep: Number of leading tokens that stay.
+        drop: Number of tokens after them that are removed.
         port: See ``SeamAdapter``.
     """
 
@@ -111,15 +110,14 @@ class DropTokens(SeamAdapter):
 
 
 class Pool(SeamAdapter):
-    """Averages over the positions. Class and register tokens are no positions and are left out.
+    """Average over positions, without class and register tokens.
 
-    A head that reads the class token takes another meaning of it than the average of the patches: such a pair is
-    wired, and no more than that.
+    A head that reads the class token can be wired to this average, but the average of the patches has another meaning.
 
     Args:
         layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"``.
-        to: ``"NC"`` gives a vector; the others give a map of one position, or one token.
-        prefix_tokens: Class and register tokens in front.
+        to: ``"NC"`` for a vector; ``"NCHW"`` or ``"NHWC"`` for a map of one position, ``"NLC"`` for one token.
+        prefix_tokens: Number of leading class and register tokens.
         port: See ``SeamAdapter``.
     """
 
@@ -132,7 +130,7 @@ class Pool(SeamAdapter):
         self.prefix_tokens = prefix_tokens
 
     def adapted(self, features: Tensor) -> Tensor:
-        """Return ``(n, c)``, or one position of a map or of tokens."""
+        """Return ``(n, c)``, a map of one position, or one token."""
         check_axes("pool", features, self.layout)
         axes = {"NCHW": (2, 3), "NHWC": (1, 2), "NLC": (1,)}[self.layout]
         values = features[:, self.prefix_tokens :] if self.layout == "NLC" else features
@@ -143,16 +141,16 @@ class Pool(SeamAdapter):
 
 
 class Resize(SeamAdapter):
-    """Brings a map, or the patches among tokens, to other sides; class and register tokens stay.
+    """Resizing of a map, or of the patch tokens; class and register tokens stay.
 
-    Where both sides shrink by whole factors each position is the plain average of the block that it covers;
-    otherwise bilinear interpolation with antialiasing, corners not aligned. Nothing leaves the range of the values.
+    If both sides shrink by integer factors, each output is the average of its block; otherwise the map is interpolated
+    bilinearly with antialiasing, corners not aligned. No output leaves the range of the inputs.
 
     Args:
         layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"``.
-        size: Height and width in positions that come out.
-        sides: Height and width that tokens form; None where they form a square.
-        prefix_tokens: Class and register tokens in front.
+        size: Height and width of the output, in positions.
+        sides: Height and width of the grid of patch tokens; None for a square.
+        prefix_tokens: Number of leading class and register tokens.
         port: See ``SeamAdapter``.
     """
 
@@ -167,18 +165,16 @@ class Resize(SeamAdapter):
         super().__init__(port)
         OneOf(MAPS_AND_TOKENS).check("resize", layout=layout)
         self.layout = layout
-        self.size, self.sides = (
-            two_counts("size", size),
-            None if sides is None else two_counts("sides", sides),
-        )
+        self.size = two_counts("size", size)
+        self.sides = None if sides is None else two_counts("sides", sides)
         WHOLE.check("adapter", prefix_tokens=prefix_tokens)
         self.prefix_tokens = prefix_tokens
 
     def adapted(self, features: Tensor) -> Tensor:
-        """Return the features with ``size[0] * size[1]`` positions, in the layout that came.
+        """Resize the features.
 
         Returns:
-            In the type that came.
+            Features of ``size[0] * size[1]`` positions, of the same layout and dtype.
         """
         check_axes("resize", features, self.layout)
         if self.layout == "NCHW":
@@ -197,12 +193,12 @@ class Resize(SeamAdapter):
 
 
 class Permute(SeamAdapter):
-    """Moves the axes between maps and tokens; positions are counted row by row.
+    """Change of layout between maps and tokens, in row-major order of positions.
 
     Args:
         layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` without class and register tokens.
-        to: Another of them.
-        sides: Height and width that tokens form; None where they form a square.
+        to: The other layout.
+        sides: Height and width of the grid of tokens; None for a square.
         port: See ``SeamAdapter``.
     """
 
@@ -215,7 +211,7 @@ class Permute(SeamAdapter):
         self.sides = None if sides is None else two_counts("sides", sides)
 
     def adapted(self, features: Tensor) -> Tensor:
-        """Return the same values in the other layout."""
+        """Return the features in the other layout."""
         check_axes("permute", features, self.layout)
         last = features.permute(0, 2, 3, 1) if self.layout == "NCHW" else features
         if self.to_layout == "NLC":
@@ -225,23 +221,23 @@ class Permute(SeamAdapter):
 
 
 def _grid(tokens: Tensor, sides: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the sides that tokens form: those given, or a square's."""
+    """Return height and width of the grid of tokens: the given ones, or those of a square."""
     count = tokens.shape[1]
     height, width = sides or (isqrt(count), isqrt(count))
     if height * width != count:
         raise UsageError(
-            f"{count} tokens came, which form no map of {height}x{width} positions. Give images of the size that the "
-            "adapter was made for; class and register tokens must be dropped before."
+            f"Expected {height}x{width} tokens, got {count}. Use images of the size that the adapter was built for, "
+            "and drop class and register tokens first."
         )
     return height, width
 
 
 def check_axes(name: str, features: Tensor, layout: str) -> None:
-    """Raise a UsageError where features have another count of axes than ``layout``.
+    """Raise a UsageError if the number of axes differs from that of the layout.
 
     Args:
-        name: Of the adapter.
-        features: What came.
+        name: Name of the adapter.
+        features: Features to check.
         layout: A key of ``AXES``.
     """
     if features.ndim != AXES[layout]:
@@ -251,32 +247,32 @@ def check_axes(name: str, features: Tensor, layout: str) -> None:
 
 
 def wide_type(features: Tensor) -> torch.dtype:
-    """Return the dtype to compute in."""
+    """Return the dtype for arithmetic: float32, or float64 for float64 features."""
     return torch.promote_types(features.dtype, torch.float32)
 
 
 def two_counts(name: str, value: Sequence[int]) -> tuple[int, int]:
-    """Return two whole numbers from 1, else raise a UsageError.
+    """Return two positive integers, else raise a UsageError.
 
     Args:
-        name: Of the argument.
-        value: As given.
+        name: Name of the argument.
+        value: Value to check.
     """
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-        raise UsageError(f"{name} of an adapter are two whole numbers, not {value!r}.", subject=value)
+        raise UsageError(f"{name} of an adapter are two integers, not {value!r}.", subject=value)
     COUNT.check("adapter", **{f"{name}[{position}]": count for position, count in enumerate(value)})
     return value[0], value[1]
 
 
 class Project(SeamAdapter):
-    """Maps channels linearly at each position, ``z W + b``, with weights that are fitted.
+    """Linear map of the channels at each position, ``z W + b``, with fitted weights.
 
     Args:
         layout: ``"NCHW"``, ``"NHWC"``, ``"NLC"`` or ``"NC"``.
-        channels: How many come, how many go.
-        nonnegative: Whether negative values become 0.
+        channels: Numbers of input and output channels.
+        nonnegative: Whether to apply a ReLU.
         port: See ``SeamAdapter``.
-        kernel: Sides of the patch of positions that each looks at, odd, with zeros around the edges; maps only.
+        kernel: Kernel size, odd, with zero padding; 1 unless the layout is a map.
     """
 
     def __init__(
@@ -295,33 +291,31 @@ class Project(SeamAdapter):
         self.kernel = kernel
         if kernel % 2 == 0 or (kernel > 1 and layout not in ("NCHW", "NHWC")):
             raise UsageError(
-                f"kernel of a projection is odd, and 1 unless it takes maps; got {kernel} for {layout}.",
+                f"kernel of a projection must be odd, and 1 unless the layout is a map; got {kernel} for {layout}.",
                 subject=kernel,
             )
         sides = (kernel, kernel) if kernel > 1 else ()
-        self.weight, self.bias = (
-            nn.Parameter(torch.zeros(out_channels, in_channels, *sides)),
-            nn.Parameter(torch.zeros(out_channels)),
-        )
+        self.weight = nn.Parameter(torch.zeros(out_channels, in_channels, *sides))
+        self.bias = nn.Parameter(torch.zeros(out_channels))
 
     def adapted(self, features: Tensor) -> Tensor:
-        """Return the features with the other count of channels.
+        """Project the features.
 
         Returns:
-            In the type and layout that came.
+            Features with the output channels, of the same dtype and layout.
         """
         check_axes("project", features, self.layout)
         wide = wide_type(features)
         weight, bias, values = self.weight.to(wide), self.bias.to(wide), features.to(wide)
         if self.kernel > 1:
             maps = values if self.layout == "NCHW" else values.permute(0, 3, 1, 2)
-            made = F.conv2d(maps, weight, bias, padding=self.kernel // 2)
-            made = made if self.layout == "NCHW" else made.permute(0, 2, 3, 1)
+            projected = F.conv2d(maps, weight, bias, padding=self.kernel // 2)
+            projected = projected if self.layout == "NCHW" else projected.permute(0, 2, 3, 1)
         elif self.layout == "NCHW":
-            made = F.conv2d(values, weight[:, :, None, None], bias)
+            projected = F.conv2d(values, weight[:, :, None, None], bias)
         else:
-            made = F.linear(values, weight, bias)
-        return (made.relu() if self.nonnegative else made).to(features.dtype)
+            projected = F.linear(values, weight, bias)
+        return (projected.relu() if self.nonnegative else projected).to(features.dtype)
 
 
 ADAPTERS: dict[str, type[SeamAdapter]] = {
@@ -332,21 +326,21 @@ ADAPTERS: dict[str, type[SeamAdapter]] = {
     "permute": Permute,
     "project": Project,
 }
-"""By the model name of their blueprints; no other is ever built."""
+"""Adapters by the model name in their blueprints; no other class is ever built."""
 
 
 def build_adapter(blueprint: Blueprint, state: Mapping[str, Tensor] | None = None) -> nn.Module:
     """Build an adapter from its blueprint alone, in eval mode.
 
     Args:
-        blueprint: Of an adapter.
-        state: Its weights, all of them and no others; may be left out where it has none.
+        blueprint: Blueprint of an adapter.
+        state: Complete state dict; may be omitted for an adapter without parameters.
 
     Raises:
         UnknownName: No adapter has this name.
-        UsageError: The arguments are not what it takes, or the weights of a fitted adapter are missing.
-        CutError: The weights are of another module.
-        TooCostly: The arguments ask for more than ``bounds`` allows.
+        UsageError: The adapter does not accept the arguments, or the weights of a fitted adapter are missing.
+        CutError: The weights do not fit the adapter.
+        TooCostly: The arguments exceed the limits of ``bounds``.
     """
     if blueprint.model not in ADAPTERS:
         hint = suggest(blueprint.model, ADAPTERS)
@@ -367,7 +361,7 @@ def build_adapter(blueprint: Blueprint, state: Mapping[str, Tensor] | None = Non
         module = kind(**blueprint.kwargs)
     if state is None and module.state_dict():
         raise UsageError(
-            f"The adapter {blueprint.model} is fitted and has no weights of its own to begin with; give its state.",
+            f"The adapter {blueprint.model} needs its fitted weights; pass them as state.",
             subject=blueprint,
         )
     load_part(module, state or {}, f"the adapter {blueprint.model}")

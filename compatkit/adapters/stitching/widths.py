@@ -1,13 +1,13 @@
-"""Parts of another width: a 1x1 convolution at a cut that networks agree on, and entry layers that were refitted.
+"""Change the width of parts: 1x1 convolutions to a width that several networks share, and refitted entry layers.
 
 Source of the common width: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning
 Compatible Representations", Sec. 5.2: "to fit all extractors to a single DCC head, we add a 1x1 convolution layer which
 changes the number of channels to 64". The paper's head is the rest of MobileNetV2, which takes 64 channels after its
-10th block: where a head's own width is the common one, nothing stands before it. Any other head begins with a 1x1
-convolution to its own.
+10th block. A head whose own width equals the common one gets no convolution; any other head begins with a 1x1
+convolution to its own width.
 
-Where an absorbed bridge refits a head's entry layers to features of another width, the blueprint says which layers, so
-that the head is built again from its blueprint alone.
+An absorbed bridge refits a head's entry layers to features of another width. The blueprint lists these layers, so that
+the head can be rebuilt from its blueprint alone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CutError
 
 TO, FROM = "to_width", "from_width"
-"""Names of the convolutions, in the extractor and in the head."""
+"""Names of the convolutions in the extractor and in the head."""
 
 
 class Joined(nn.Module):
-    """Extractor and head as one module that holds their tensors under their own names.
+    """Extractor and head as one module; the state dict has no prefixes.
 
-    Of tensors that have one name in both, which may be of two networks, the head's is shown.
+    If a tensor has the same name in both parts, the state dict contains the head's.
     """
 
     def __init__(self, extractor: nn.Module, head: nn.Module) -> None:
@@ -39,21 +39,21 @@ class Joined(nn.Module):
         self.extractor, self.head = extractor, head
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images to logits.
+        """Map images to logits.
 
         Returns:
-            ``(N, classes)``.
+            Logits ``(N, classes)``.
         """
         return self.head(self.extractor(x))
 
     def state_dict(self, *args: object, **kwargs: object) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return the tensors of both, without a prefix."""
+        """Return the tensors of both parts, without prefixes."""
         return {**self.extractor.state_dict(), **self.head.state_dict()}
 
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
     ) -> None:
-        """Give every tensor to the part that has its name.
+        """Load every tensor into the part that has its name.
 
         Args:
             state_dict: Tensors of both parts by name.
@@ -75,19 +75,19 @@ class Joined(nn.Module):
 def widened(
     extractor: nn.Module, head: nn.Module, blueprint: Blueprint, channels: int
 ) -> tuple[nn.Module, nn.Module]:
-    """Put the convolutions of a blueprint's width between two parts; return the parts.
+    """Add the 1x1 convolutions for a blueprint's width to both parts, in place, and return the parts.
 
-    The convolutions draw their initial weights as torch does, after everything else: the network's own are the same
-    with and without a width. The modules are the parts themselves, changed in place.
+    The convolutions are initialized after everything else, as torch does it, so that the other weights are the same
+    with and without a width.
 
     Args:
-        extractor: Of the network's own width.
-        head: Of the same network.
-        blueprint: Of either.
-        channels: Of the images.
+        extractor: Extractor with the network's own width.
+        head: Head of the same network.
+        blueprint: Blueprint of either part.
+        channels: Number of image channels.
 
     Raises:
-        CutError: What crosses is no map ``(N, C, H, W)``, or a name is taken.
+        CutError: The features are not a map ``(N, C, H, W)``, or the name of a convolution is taken.
     """
     if blueprint.width is None:
         return extractor, head
@@ -99,23 +99,23 @@ def widened(
 
 
 def own_width(extractor: nn.Module, blueprint: Blueprint, channels: int) -> int:
-    """Return how many channels a network's own features have, by one pass.
+    """Return the number of channels of a network's own features, found by one forward pass.
 
     Args:
-        extractor: Without a layer that changes its width; left as it is.
-        blueprint: Of the extractor.
-        channels: Of the images.
+        extractor: Extractor without a convolution that changes its width; not modified.
+        blueprint: Blueprint of the extractor.
+        channels: Number of image channels.
 
     Raises:
-        CutError: They are no map ``(N, C, H, W)``.
+        CutError: The features are not a map ``(N, C, H, W)``.
     """
     with unchanged(extractor), torch.no_grad():
         features = extractor.eval()(signal((1, channels, *blueprint.traced_size)))
     if not isinstance(features, Tensor) or features.ndim != 4:
         actual = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise CutError(
-            f"A width is brought about by a 1x1 convolution over maps (N, C, H, W); {blueprint.model} gives {actual} "
-            f"at {blueprint.cut!r}. Split where maps cross, or leave the width out.",
+            f"A width needs features (N, C, H, W); {blueprint.model} returns {actual} at {blueprint.cut!r}. Split "
+            "where features are maps, or leave the width out.",
             subject=blueprint.cut,
         )
     return features.shape[1]
@@ -124,11 +124,11 @@ def own_width(extractor: nn.Module, blueprint: Blueprint, channels: int) -> int:
 @functools.cache
 def _widened(cls: type[nn.Module], name: str) -> type[nn.Module]:
     def ending(self: nn.Module, x: Tensor) -> Tensor:
-        """Images to features of the common width."""
+        """Map images to features of the common width."""
         return self.get_submodule(TO)(cls.forward(self, x))
 
     def beginning(self: nn.Module, x: Tensor) -> Tensor:
-        """Features of the common width to logits."""
+        """Map features of the common width to logits."""
         return cls.forward(self, self.get_submodule(FROM)(x))
 
     forward = ending if name == TO else beginning
@@ -136,22 +136,22 @@ def _widened(cls: type[nn.Module], name: str) -> type[nn.Module]:
 
 
 def _attach(part: nn.Module, name: str, convolution: nn.Conv2d) -> None:
-    """Give a part a layer and the forward pass that runs it."""
+    """Add a convolution to a part and run it in the forward pass."""
     if hasattr(part, name):
-        raise CutError(f"The network has something named {name!r} already, the name of the convolution.")
+        raise CutError(f"The network already has an attribute {name!r}, the name of the added convolution.")
     part.add_module(name, convolution.train(part.training))
     part.__class__ = _widened(type(part), name)
 
 
 def entered(head: nn.Module, blueprint: Blueprint) -> nn.Module:
-    """Give a head the entry layers that its blueprint states, their weights drawn as torch draws them; return it.
+    """Replace the entry layers listed in a blueprint, initialized as torch does it, and return the head.
 
     Args:
-        head: Changed in place.
-        blueprint: Its ``entries`` are paths of layers and their new input channels.
+        head: Head, changed in place.
+        blueprint: Blueprint whose ``entries`` are paths of layers and their new numbers of input channels.
 
     Raises:
-        CutError: There is no such layer, or it is no linear layer of one group.
+        CutError: A layer is missing, or is neither linear nor a convolution of one group.
     """
     for path, channels in blueprint.entries:
         widen_entry(head, path, channels).reset_parameters()
@@ -159,22 +159,22 @@ def entered(head: nn.Module, blueprint: Blueprint) -> nn.Module:
 
 
 def widen_entry(head: nn.Module, path: str, channels: int) -> nn.Conv2d | nn.Linear:
-    """Put a layer of other input channels, with a bias, in the place of a linear layer; return it, weights not set.
+    """Replace a layer by one with other input channels and a bias, uninitialized, and return the new layer.
 
     Args:
-        head: Changed in place.
-        path: Of the layer.
-        channels: That it takes from now on.
+        head: Head, changed in place.
+        path: Path of the layer.
+        channels: New number of input channels.
 
     Raises:
-        CutError: There is no such layer, or it is no linear layer of one group.
+        CutError: The layer is missing, or is neither linear nor a convolution of one group.
     """
     old = dict(head.named_modules()).get(path)
     if not isinstance(old, nn.Conv2d | nn.Linear) or getattr(old, "groups", 1) != 1:
         actual = "nothing" if old is None else type(old).__name__
         raise CutError(
-            f"An entry layer is a convolution of one group or a linear layer; the head has {actual} at {path!r}. Its "
-            "blueprint is of another network.",
+            f"An entry layer is a linear layer or a convolution of one group; the head has {actual} at {path!r}. Its "
+            "blueprint belongs to another network.",
             subject=path,
         )
     new, weight = copy.copy(old), old.weight
@@ -186,6 +186,6 @@ def widen_entry(head: nn.Module, path: str, channels: int) -> nn.Conv2d | nn.Lin
         new.in_channels = channels
     else:
         new.in_features = channels
-    holder, _, name = path.rpartition(".")
-    setattr(head.get_submodule(holder), name, new)
+    parent, _, name = path.rpartition(".")
+    setattr(head.get_submodule(parent), name, new)
     return new
