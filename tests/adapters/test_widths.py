@@ -69,8 +69,8 @@ def test_a_manifest_names_a_width_only_where_there_is_one(planned: CutPlan) -> N
     assert unstructure(wide(planned, 8)[0])["width"] == 8
 
 
-def test_tokens_have_no_width_that_a_convolution_over_maps_could_bring_about() -> None:
+def test_a_width_needs_maps() -> None:
     tokens = plan("test_vit", "blocks.1")
-    with pytest.raises(CutError, match=r"over maps \(N, C, H, W\); test_vit gives"):
+    with pytest.raises(CutError, match=r"needs features \(N, C, H, W\); test_vit gives"):
         own_width_of(tokens.extractor)
     assert own_width_of(plan("test_resnet", "layer2", size=(64, 64)).extractor) == 48
