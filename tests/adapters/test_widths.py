@@ -71,6 +71,6 @@ def test_a_manifest_names_a_width_only_where_there_is_one(planned: CutPlan) -> N
 
 def test_a_width_needs_maps() -> None:
     tokens = plan("test_vit", "blocks.1")
-    with pytest.raises(CutError, match=r"needs features \(N, C, H, W\); test_vit gives"):
+    with pytest.raises(CutError, match=r"needs features \(N, C, H, W\); test_vit returns"):
         own_width_of(tokens.extractor)
     assert own_width_of(plan("test_resnet", "layer2", size=(64, 64)).extractor) == 48

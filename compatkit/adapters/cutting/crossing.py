@@ -1,7 +1,7 @@
-"""What crosses a cut: the tensors that the extractor hands over, and how the head gets everything else.
+"""Find the tensors that the extractor passes to the head, and the sources of all other values that the head needs.
 
-A value that is made before the cut and used after it either crosses as a tensor, or is made again in the head:
-from the network's own buffers, from the size of what crosses, or as a constant where the image's size is fixed.
+A value computed before the cut and used after it either crosses as a tensor or is computed again in the head: from the
+network's own buffers, from the sizes of the crossing tensors, or as a constant if the image size is fixed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from compatkit.adapters.cutting.tracing import (
 from compatkit.errors import CutError
 
 MOST = 8
-"""Largest count of tensors that may cross."""
+"""Largest number of tensors that may cross."""
 OTHER_SIZES = ((1, 3), (13, 7), (32, 64), (96, 160))
-"""Pixels added to height and width to learn what follows the image's size; as many as the network takes."""
+"""Pixels added to height and width to find values that depend on the image size; refused sizes are skipped."""
 
 Path = tuple[Any, ...]
 
 
 @attrs.frozen(eq=False)
 class Leaf:
-    """A tensor that crosses: which node gives it, and where in what that node gives."""
+    """A tensor that crosses: its node, and its path inside the node's output."""
 
     node: fx.Node
     path: Path
@@ -53,13 +53,13 @@ class AxisSize:
 
 @attrs.frozen(eq=False)
 class Crossing:
-    """All that passes from the early to the late part of a trace.
+    """Values that pass from the early to the late part of a trace.
 
     Attributes:
-        leaves: Tensors that cross, in order; the cut module's own come first.
-        fixed: What else the late part uses, by node and place: a constant, or a ``AxisSize``.
+        leaves: Tensors that cross, in order; those of the cut module come first.
+        fixed: Other values that the late part uses, by node and path: a constant or an ``AxisSize``.
         again: Early nodes that the head computes again.
-        frozen: Whether a number that the head gets holds for the traced image size only.
+        frozen: Whether a number used by the head is valid for the traced image size only.
     """
 
     leaves: tuple[Leaf, ...]
@@ -173,10 +173,10 @@ def _run(whole: nn.Module, traced: Traced, images: Tensor) -> dict[fx.Node, Any]
 def _bound(
     node: fx.Node, path: Path, leaves: Sequence[Leaf], runs: Sequence[Mapping[fx.Node, Any]]
 ) -> tuple[Any, bool]:
-    """Return the source of a value that is no tensor, a side or a constant, and whether it holds for one size only.
+    """Return an axis size or a constant for a value that is not a tensor, and whether it holds for one size only.
 
     Raises:
-        CutError: It follows the batch in a way that no size of what crosses gives.
+        CutError: The value depends on the batch size and equals no axis size of a crossing tensor.
     """
     seen = [at_path(run[node], path) for run in runs]
     if all(type(value) is type(seen[0]) and value == seen[0] for value in seen):
@@ -204,9 +204,9 @@ def _leaves(node: fx.Node, traced: Traced) -> list[Leaf]:
 
 
 def _flat(value: Any) -> list[tuple[Path, Any]]:
-    """Return every value inside lists, tuples and mappings with its place."""
-    places = tree_flatten_with_path(tuple(value) if isinstance(value, torch.Size) else value)[0]
-    return [(tuple(_key(step) for step in path), leaf) for path, leaf in places]
+    """Return every value inside lists, tuples and mappings with its path."""
+    leaves = tree_flatten_with_path(tuple(value) if isinstance(value, torch.Size) else value)[0]
+    return [(tuple(_key(step) for step in path), leaf) for path, leaf in leaves]
 
 
 def _key(step: Any) -> Any:
@@ -218,7 +218,7 @@ def _key(step: Any) -> Any:
 
 
 def at_path(value: Any, path: Path) -> Any:
-    """Return what stands at a place inside lists, tuples and mappings.
+    """Return the value at a path inside lists, tuples and mappings.
 
     Args:
         value: Nested lists, tuples and mappings.
@@ -230,7 +230,7 @@ def at_path(value: Any, path: Path) -> Any:
 
 
 def _source(node: fx.Node, traced: Traced) -> str:
-    """Return a port's name: ``features`` for what the cut module gives, else the module or operation it is from."""
+    """Return a port's name: ``features`` for the output of the cut module, else the source module or operation."""
     if node is traced.at:
         return "features"
     while (
@@ -246,7 +246,7 @@ def _source(node: fx.Node, traced: Traced) -> str:
 
 
 def _named(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
-    """Return the leaves with a number behind every name that comes more than once."""
+    """Return the leaves with a number appended to every name that occurs more than once."""
     names = [leaf.name for leaf in leaves]
     counts: dict[str, int] = {}
     named_leaves = []

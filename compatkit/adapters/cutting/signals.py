@@ -28,7 +28,7 @@ def signal(shape: Sequence[int], stream: int = 0) -> Tensor:
     """Return a float32 tensor of this shape with values in [-1, 1), mean about 0, variance about 1/3.
 
     Args:
-        shape: Of the tensor.
+        shape: Shape of the tensor.
         stream: Number of the sequence; streams start 2**40 elements apart.
 
     Returns:
@@ -48,13 +48,13 @@ def port_signal(shape: Sequence[int], index: int = 0, dtype: str = "float32") ->
     """Return the fixed input of a module's input port ``index``: stream 0 for the first, else 1000 + index.
 
     Args:
-        shape: Of the input.
-        index: Of the port, from 0.
-        dtype: Floats are converted; booleans are where the signal is not negative; whole numbers are all 0, as any
-            other could be no index.
+        shape: Shape of the input.
+        index: Index of the port, from 0.
+        dtype: Name of the dtype. Booleans are True where the signal is not negative; integers are all 0, which is
+            always a valid index.
 
     Returns:
-        A tensor of this shape and type.
+        Tensor of this shape and dtype.
     """
     values, kind = signal(shape, 1000 + index if index else 0), getattr(torch, dtype)
     if kind is torch.bool:
