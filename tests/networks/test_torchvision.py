@@ -160,7 +160,7 @@ def test_maxvit_says_which_sizes_it_takes() -> None:
         ({"progress": True}, "progress cannot be part of a blueprint"),
         ({"weights": "DEFAULT"}, "weights cannot be part of a blueprint"),
         ({"weights_backbone": "DEFAULT"}, "weights_backbone cannot be part of a blueprint"),
-        ({"pretrained": True}, "ask for weights='pretrained'"),
+        ({"pretrained": True}, "pass weights='pretrained'"),
     ],
 )
 def test_arguments_that_a_network_does_not_take_are_refused(kwargs: dict[str, Any], message: str) -> None:
