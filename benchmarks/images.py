@@ -84,8 +84,8 @@ def of_compatkit(
     epochs = count()
 
     def work() -> int:
-        first = next(epochs) * order.per_epoch
-        steps = range(first, first + order.per_epoch)
+        first = next(epochs) * order.batches_per_epoch
+        steps = range(first, first + order.batches_per_epoch)
         given = split, DATA, order, drawn, Precision.choose(device, "float32", None), workers, cache
         with closing(Decoded(*given, steps.stop)) as source:
             return sum(len(source.batch(step).labels) for step in steps)

@@ -83,7 +83,7 @@ def ours(kind: type[Resident] | type[Prefetched], images: Split) -> Callable[[],
         images, data, order, Augmentation(("crop", "flip"), 0, "noise"), Precision("cpu", "float32", True)
     )
     steps = count()
-    return lambda: sum(len(source.batch(next(steps)).labels) for _ in range(order.per_epoch))
+    return lambda: sum(len(source.batch(next(steps)).labels) for _ in range(order.batches_per_epoch))
 
 
 def table(times: Times) -> list[str]:
@@ -106,7 +106,7 @@ def table(times: Times) -> list[str]:
     ]
 
 
-def tables(rounds: int, seed: int) -> list[str]:
+def index_tables(rounds: int, seed: int) -> list[str]:
     """Return the lines of the page."""
     images = pictures()
     with one_core():

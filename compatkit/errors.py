@@ -211,6 +211,8 @@ class EnvironmentFailure(CompatkitError):
 class WeightsUnavailable(EnvironmentFailure):
     """Pretrained weights are not in the cache and cannot be downloaded, or cannot be read."""
 
+    code = "weights-unavailable"
+
 
 class UnsafeCheckpoint(IntegrityError):
     """A checkpoint requires code execution, or more time, memory or disk than its size explains; nothing was run."""

@@ -62,7 +62,7 @@ def adapt_command(options: AdaptOptions) -> int | None:
         check_target(options.publish, "extractor", options.version)
     key, registry = options.key(), open_registry()
     images, tests = options.images_and_tests(options.name, options.test)
-    settings = {name: value for name, value in options.of(TrainerOptions).items() if value is not None}
+    settings = {name: value for name, value in options.values_of(TrainerOptions).items() if value is not None}
     trainer = paper(**settings)
     news(f"{len(images):,} images of {images.name}, {trainer.steps:,} steps; their labels are not read")
     adapted = registry.adapt(

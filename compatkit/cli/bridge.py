@@ -39,7 +39,7 @@ class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
     every: bool = option("Try all rungs, whatever the agreement.", "--all")
     max_images: int = option("Limit of the images to fit on.", min=2, default=1000)
     seed: int = option("Seed of orders and draws.", min=0, max=2**63 - 1, default=0)
-    png: Path | None = option("Draw agreement against seconds of all rungs.", written=True)
+    png: Path | None = option("Draw agreement against seconds of all rungs.", is_output=True)
     publish: str | None = option("Publish the bridge as NAME, if it fits.")
     accept_doubtful: bool = option("Publish even if the verdict is doubtful.")
 

@@ -50,7 +50,7 @@ class CheckOptions(VerboseOptions, NamedDataOptions, SignatureOptions):
     )
     name: str | None = option("Compare the heads' classes with those of this data set.", "--data")
     bn_policy: str = bn_policy_option
-    markdown: Path | None = option("Write the verdicts as Markdown tables.", written=True)
+    markdown: Path | None = option("Write the verdicts as Markdown tables.", is_output=True)
 
 
 @command("check", CheckOptions)

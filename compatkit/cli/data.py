@@ -33,7 +33,7 @@ class DataShowOptions(DataOptions):
     """Arguments and options of ``data show``."""
 
     name: str = argument()
-    sheet: Path | None = option("Draw some training images of each class as PNG.", written=True)
+    sheet: Path | None = option("Draw some training images of each class as PNG.", is_output=True)
 
 
 @command("show", DataShowOptions, group=data_command, registry=False)

@@ -46,10 +46,10 @@ class MatrixOptions(ConditionOptions, NamedDataOptions, SignatureOptions):
 
     extractors: str = argument()
     heads: str = argument()
-    html: Path | None = option("Write one self-contained page.", written=True)
-    png: Path | None = option("Write a heat map.", written=True)
-    markdown: Path | None = option("Write a Markdown table.", written=True)
-    csv: Path | None = option("Write all figures as CSV.", written=True)
+    html: Path | None = option("Write one self-contained page.", is_output=True)
+    png: Path | None = option("Write a heat map.", is_output=True)
+    markdown: Path | None = option("Write a Markdown table.", is_output=True)
+    csv: Path | None = option("Write all figures as CSV.", is_output=True)
     recipe: Path | None = recipe_option
     names: tuple[str, ...] = option(
         "Test set by name or path; default: those of the extractors' training.", "--data"
@@ -103,7 +103,7 @@ def matrix_command(options: MatrixOptions) -> int | None:
             bridges=between,
             progress=report,
             **options.only("fill", "where"),
-            **options.of(ConditionOptions),
+            **options.values_of(ConditionOptions),
         )
     for name, path in options.outputs().items():
         getattr(matrix, f"to_{name.removeprefix('--')}")(path)

@@ -22,7 +22,7 @@ from compatkit.foundation.addresses import local
 
 
 class PathType(click.Path):
-    """Click type of a local path; addresses, and what looks like one, are refused."""
+    """Click type of a local path; URLs, and anything that looks like one, are refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path."""
@@ -38,8 +38,8 @@ TYPES: Mapping[str, Callable[..., click.ParamType]] = {
 """Click type by annotation."""
 METAVARS = {"str": "NAME", "Path": "FILE"}
 """Default placeholder of an option's value in ``--help``, by annotation."""
-LIMITS = ("min", "max", "min_open", "exists", "dir_okay")
-"""Settings of click's type, not of its parameter."""
+TYPE_SETTINGS = ("min", "max", "min_open", "exists", "dir_okay")
+"""Keyword arguments of the click type (``IntRange``, ``Path``), not of the click parameter."""
 
 
 @attrs.frozen
@@ -48,17 +48,17 @@ class Declaration:
 
     Attributes:
         kind: ``click.Argument`` or ``click.Option``.
-        words: Spellings on the command line; empty for the field's name.
-        settings: Settings of click's parameter, and ``LIMITS``.
+        flags: Spellings on the command line; empty: derived from the name of the field.
+        settings: Keyword arguments of the click parameter and of its type.
         convert: Converts the value that click read, or None.
-        written: Whether the command writes this file.
+        is_output: Whether the command writes this file.
     """
 
     kind: type[click.Argument] | type[click.Option]
-    words: tuple[str, ...]
+    flags: tuple[str, ...]
     settings: Mapping[str, Any]
     convert: Callable[[Any], Any] | None = None
-    written: bool = False
+    is_output: bool = False
 
     def parameter(self, name: str, annotation: str) -> click.Parameter:
         """Return click's parameter.
@@ -66,9 +66,9 @@ class Declaration:
         Args:
             name: Name of the field.
             annotation: Annotation of the field as text: ``bool`` makes a flag, ``tuple[str, ...]`` a repeatable
-                option; without ``None`` and without a default it is required. Ignored for converted options.
+                option. It is required unless it allows ``None`` or has a default. Ignored for converted options.
         """
-        settings = {key: value for key, value in self.settings.items() if key not in LIMITS}
+        settings = {key: value for key, value in self.settings.items() if key not in TYPE_SETTINGS}
         if annotation == "bool":
             settings["is_flag"] = True
         elif self.convert is not None:
@@ -82,12 +82,12 @@ class Declaration:
             elif "default" not in settings:
                 settings["required"] = value == annotation
             if "type" not in settings:
-                limits = {key: limit for key, limit in self.settings.items() if key in LIMITS}
+                limits = {key: limit for key, limit in self.settings.items() if key in TYPE_SETTINGS}
                 settings["type"] = TYPES[value](**limits)
                 if value in METAVARS and self.kind is click.Option:
                     settings.setdefault("metavar", METAVARS[value])
-        words = self.words or ((name,) if self.kind is click.Argument else (f"--{name.replace('_', '-')}",))
-        return self.kind([*words, *([] if name in words else [name])], **settings)
+        flags = self.flags or ((name,) if self.kind is click.Argument else (f"--{name.replace('_', '-')}",))
+        return self.kind([*flags, *([] if name in flags else [name])], **settings)
 
 
 def argument(metavar: str | None = None, **settings: Any) -> Any:
@@ -102,26 +102,26 @@ def argument(metavar: str | None = None, **settings: Any) -> Any:
 
 def option(
     help: str,
-    *words: str,
+    *flags: str,
     choices: tuple[str, ...] = (),
     convert: Callable[[Any], Any] | None = None,
-    written: bool = False,
+    is_output: bool = False,
     **settings: Any,
 ) -> Any:
     """Declare an option.
 
     Args:
         help: Text for ``--help``.
-        words: Spellings on the command line, if they differ from the field's name.
+        flags: Spellings on the command line, if they differ from the field's name.
         choices: Accepted values; empty for all of the type.
         convert: Converts the value that click read.
-        written: Whether the command writes this file: it is checked before the work and printed after it.
+        is_output: Whether the command writes this file. Its path is checked before and printed after the command.
         settings: Settings of ``click.Option``; ``min``, ``max`` and ``min_open`` limit a number.
     """
     if choices:
         settings["type"] = click.Choice(choices)
     shown = {"show_default": settings.get("default", "") != ""}
-    return Declaration(click.Option, words, {"help": help, **shown, **settings}, convert, written)
+    return Declaration(click.Option, flags, {"help": help, **shown, **settings}, convert, is_output)
 
 
 class Options:
@@ -152,29 +152,31 @@ class Options:
         return [declaration.parameter(name, text) for name, (declaration, text) in cls.declared().items()]
 
     def only(self, *names: str) -> dict[str, Any]:
-        """Return some values by name."""
+        """Return the values of these fields, by name."""
         return {name: getattr(self, name) for name in names}
 
-    def of(self, group: type[Options]) -> dict[str, Any]:
-        """Return the values of the fields that ``group`` itself declares, by name."""
-        return self.only(*(name for name, value in vars(group).items() if isinstance(value, Declaration)))
+    def values_of(self, options: type[Options]) -> dict[str, Any]:
+        """Return the values of the fields that ``options`` itself declares, by name."""
+        return self.only(*(name for name, value in vars(options).items() if isinstance(value, Declaration)))
 
     def outputs(self) -> dict[str, Path]:
         """Return the requested output files by option."""
         return {
             f"--{name}": path
             for name, (declaration, _) in self.declared().items()
-            if declaration.written and (path := getattr(self, name)) is not None
+            if declaration.is_output and (path := getattr(self, name)) is not None
         }
 
 
-Kind = TypeVar("Kind", bound=Options)
+OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 def command(
-    name: str, options: type[Kind], *, registry: bool = True, group: click.Group | None = None
-) -> Callable[[Callable[[Kind], int | None]], click.Command]:
-    """Make a function a command with its docstring as help text; it returns the exit code, or None for 0.
+    name: str, options: type[OptionsT], *, registry: bool = True, group: click.Group | None = None
+) -> Callable[[Callable[[OptionsT], int | None]], click.Command]:
+    """Return a decorator that turns a function into a command, with its docstring as help text.
+
+    The function returns the exit code, or None for 0.
 
     Args:
         name: Name of the command.
@@ -183,11 +185,11 @@ def command(
         group: Group to add it to, or None.
     """
 
-    def make(function: Callable[[Kind], int | None]) -> click.Command:
-        def run(**values: Any) -> None:
+    def make(function: Callable[[OptionsT], int | None]) -> click.Command:
+        def run(**given: Any) -> None:
             line = command_line()
-            line.options = known = options(json=line.json, **values)
-            check_outputs(known.outputs())
+            line.options = values = options(json=line.json, **given)
+            check_outputs(values.outputs())
             with ExitStack() as stack:
                 if line.quiet:
                     from compatkit.foundation.bars import silent
@@ -197,8 +199,8 @@ def command(
                     from compatkit.plugins.files import offered
 
                     stack.enter_context(offered(line.plugins))
-                code = function(known) or 0
-            for path in () if known.json else known.outputs().values():
+                code = function(values) or 0
+            for path in () if values.json else values.outputs().values():
                 click.echo(f"wrote {clean(str(path))}")
             click.get_current_context().exit(code)
 
@@ -237,11 +239,11 @@ def tags(values: tuple[str, ...]) -> dict[str, str]:
 
 batch_size_option = option("Images per batch.", min=2, default=256)
 device_option = option("Device: cpu, cuda, ...", default="cpu")
-POLICY: dict[str, Any] = {"metavar": f"[{'|'.join(POLICIES)}]", "convert": check_policy}
+BN_POLICY_SETTINGS: dict[str, Any] = {"metavar": f"[{'|'.join(POLICIES)}]", "convert": check_policy}
 bn_policy_option = option(
-    "Batch-norm statistics: of each batch (as in the paper); re-estimated on unlabeled test images; that estimate "
-    "mixed with the stored ones, which count as N images; or stored.",
+    "Batch-norm statistics. batch: of each batch (as in the paper); reestimate: of all test images, without labels; "
+    "mix:N: that estimate mixed with the stored ones, which count as N images; running: the stored ones.",
     "--bn-policy",
     default=DEFAULT,
-    **POLICY,
+    **BN_POLICY_SETTINGS,
 )

@@ -65,7 +65,7 @@ def set_command(options: PolicySetOptions) -> int | None:
         images = _deciding(options)
     elif options.name is not None or options.recipe is not None:
         raise UsageError("--mode none measures nothing; leave --data and --recipe out.")
-    policy = registry.policies.set(scope, data=images, **options.of(PolicySettings))
+    policy = registry.policies.set(scope, data=images, **options.values_of(PolicySettings))
     policies = registry.store.policies
     bound, others = list[str](), list[str]()
     for component in registry.store.index.listing():

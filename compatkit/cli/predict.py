@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from compatkit.cli.images import NamedDataOptions
-from compatkit.cli.options import POLICY, argument, command, device_option, option
+from compatkit.cli.options import BN_POLICY_SETTINGS, argument, command, device_option, option
 from compatkit.cli.output import columns, counted, emit, news, warn
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.cli.statistics import ALONE, images_of_statistics, normalizes, policy_for_single_images
@@ -37,10 +37,10 @@ class PredictOptions(NamedDataOptions, SignatureOptions):
     bn_policy: str | None = option(
         "Batch-norm statistics. Default: as published; running for a head with its own extractor; else reestimate, or "
         "batch if no images are found.",
-        **POLICY,
+        **BN_POLICY_SETTINGS,
     )
     data: str | None = option("Unlabeled images (100 or more) for reestimate; default: the training images.")
-    csv: Path | None = option("Write the rows to a CSV file instead of printing them.", written=True)
+    csv: Path | None = option("Write the rows to a CSV file instead of printing them.", is_output=True)
     batch_size: int = option("Images per batch.", min=1, default=256)
     device: str = device_option
 

@@ -89,7 +89,7 @@ def recombine_command(options: RecombineOptions) -> int | None:
                 fill="stale",
                 adapters={pair: model.inserted},
                 progress=done,
-                **options.of(ConditionOptions),
+                **options.values_of(ConditionOptions),
             )
         cell = matrix.cell(*pair)
         if not model.inserted:  # figures with adapters are no evidence of the bare pair

@@ -48,7 +48,7 @@ class AboutOptions(Options):
 
     def described(self) -> dict[str, Any]:
         """Return the given options, by field of ``About``."""
-        return {name: value for name, value in self.of(AboutOptions).items() if value}
+        return {name: value for name, value in self.values_of(AboutOptions).items() if value}
 
     def about(self, known: About | None = None) -> About:
         """Return the description of a publication, merged over ``known``, such as a recipe's."""

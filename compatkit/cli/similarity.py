@@ -61,8 +61,8 @@ class SimilarityOptions(TestSetOptions, SignatureOptions):
         default="all",
     )
     controls: bool = option("Also compare with RIGHT's images shuffled, and with untrained networks.")
-    png: Path | None = option("Write heat maps.", written=True)
-    html: Path | None = option("Write one self-contained page.", written=True)
+    png: Path | None = option("Write heat maps.", is_output=True)
+    html: Path | None = option("Write one self-contained page.", is_output=True)
     images: int | None = option("Take N images, balanced over classes.", min=4, metavar="N")
     seed: int = option("Seed of all that is drawn.", min=0, default=0)
     device: str = device_option

@@ -76,16 +76,20 @@ def read_table(path: str | os.PathLike[str]) -> DataSet | Split:
 
 
 def _check_undivided(columns: Columns, table: Path) -> None:
-    """Refuse a table without a column ``split`` that another column, or the folders of its files, divide."""
+    """Refuse a table without a column ``split`` if another column or its folders look like a train/test split."""
     for name, values in columns.items():
         if name not in REQUIRED and is_split_column(name, dict.fromkeys(values)):
             raise DataError(
-                f"{table}: the column {name!r:.100} divides the rows. Name it 'split', with the values {EXPECTED}; or "
-                "remove it, to hold out a share.",
+                f"{table}: the column {name!r:.100} looks like a train/test split. Name it 'split', with the values "
+                f"{EXPECTED}; or remove it, to have a share of the images held out for testing.",
                 subject=name,
             )
     folders = {path.rpartition("/")[0] for path in columns["path"]}
-    check_undivided(folders, table, "Add a column 'split' that states which images are which.")
+    check_undivided(
+        folders,
+        table,
+        "Add a column 'split' that states which images are for training and which for testing.",
+    )
 
 
 def _check_exist(paths: list[str], ids: NDArray[np.void], table: Path, row_name: RowName) -> None:
@@ -96,7 +100,9 @@ def _check_exist(paths: list[str], ids: NDArray[np.void], table: Path, row_name:
     path = table.parent / paths[first]
     forms = ("NFC", "NFD")
     other = next((form for form in forms if os.path.isfile(unicodedata.normalize(form, str(path)))), None)
-    hint = "" if other is None else f" Its name exists in Unicode's form {other}; write the path so."
+    hint = (
+        "" if other is None else f" The name exists in the Unicode form {other}; use that form in the table."
+    )
     raise DataError(
         f"{table}, {row_name(first)}: there is no file {path} ({len(missing):,} of {len(paths):,} are missing). Paths "
         f"are relative to the table's folder.{hint}",
@@ -105,31 +111,33 @@ def _check_exist(paths: list[str], ids: NDArray[np.void], table: Path, row_name:
 
 
 def _check_repeated(columns: Columns, ids: NDArray[np.void], table: Path, row_name: RowName) -> None:
-    """Refuse a file in two classes or splits; or in two rows if a share is held out."""
+    """Refuse a file with different labels or splits; without a column ``split``, any file listed twice."""
     paths = columns["path"]
-    for before, row in repeated_files(table.parent, paths, ids):
-        rows = f"{table}, {row_name(before)} and {row_name(row)} name one file, {paths[before]}"
-        rows += f" and {paths[row]}" if paths[row] != paths[before] else ""
+    for first, second in repeated_files(table.parent, paths, ids):
+        rows = f"{table}, {row_name(first)} and {row_name(second)} name one file, {paths[first]}"
+        rows += f" and {paths[second]}" if paths[second] != paths[first] else ""
         for column in ("label", "split"):
-            if column in columns and _value(columns, column, before) != _value(columns, column, row):
-                values = f"{columns[column][before]}, {columns[column][row]}"
+            if column in columns and _comparable(columns, column, first) != _comparable(
+                columns, column, second
+            ):
+                values = f"{columns[column][first]}, {columns[column][second]}"
                 raise DataError(
-                    f"{rows}, with different {column}s: {values}. Remove one.", subject=paths[row]
+                    f"{rows}, with different {column}s: {values}. Remove one.", subject=paths[second]
                 )
         if "split" not in columns:
             raise DataError(
                 f"{rows}, which could be both a training and a test image. Remove one row, or add a column 'split'.",
-                subject=paths[row],
+                subject=paths[second],
             )
 
 
-def _value(columns: Columns, column: str, row: int) -> str:
+def _comparable(columns: Columns, column: str, row: int) -> str:
     text = columns[column][row]
     return (column == "split" and split_kind(text)) or unicodedata.normalize("NFC", text)
 
 
 def _read_csv(table: Path) -> tuple[Columns, RowName]:
-    lines: list[int] = []
+    line_numbers: list[int] = []
     try:
         text = io.TextIOWrapper(io.BytesIO(read_file(table)), "utf-8-sig", newline="")
         reader = csv.reader(_checked_lines(text, table), strict=True, skipinitialspace=True)
@@ -140,22 +148,22 @@ def _read_csv(table: Path) -> tuple[Columns, RowName]:
         if not all(column in columns for column in REQUIRED):
             return columns, str
         for row in rows:
-            lines.append(reader.line_num)
+            line_numbers.append(reader.line_num)
             if len(row) != len(names):
                 raise DataError(
-                    f"{table}, line {lines[-1]} has {len(row)} values for {len(names)} columns. Quote values that "
-                    "contain commas.",
+                    f"{table}, line {line_numbers[-1]} has {len(row)} values for {len(names)} columns. Quote values "
+                    "that contain commas.",
                     subject=table,
                 )
             for column, value in zip(columns.values(), row, strict=True):
                 column.append(value.strip())
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table} is not a CSV table in UTF-8: {error}.", subject=table) from error
-    return columns, lambda row: f"line {lines[row]}"
+    return columns, lambda row: f"line {line_numbers[row]}"
 
 
 def _checked_lines(text: Iterable[str], table: Path) -> Iterator[str]:
-    """Yield lines; refuse a very long one before it becomes a row of millions of values."""
+    """Yield line_numbers; refuse a very long one before it becomes a row of millions of values."""
     for line in text:
         if len(line) > MAX_LINE:
             raise DataError(

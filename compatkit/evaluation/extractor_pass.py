@@ -1,4 +1,4 @@
-"""Run one extractor over its images and all heads on its features, batch by batch, under one policy."""
+"""Run one extractor over its images and all heads on its features, batch by batch, under one batch-norm policy."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Features = Tensor | tuple[Tensor, ...]
 
 @attrs.define(eq=False)
 class Column:
-    """A head on the features of the current extractor.
+    """A column of the extractor x head matrix: a head on the features of the current extractor.
 
     Attributes:
         name: Reference of the head, for messages.
         outputs: Number of outputs in the head's contract.
         module: Consumes the features: the head, after its adapters.
-        tallies: Tallies of the head's predictions: its own first.
+        tallies: Tallies of the head's predictions, one for each set of classes; the first is over its own.
         failure: Why the head rejected the features, or empty.
     """
 
@@ -45,7 +45,7 @@ class Column:
     tallies: list[Tally] = attrs.field(factory=list)
     failure: str = ""
 
-    def answer(self, features: Features) -> Tensor | None:
+    def logits(self, features: Features) -> Tensor | None:
         """Return float32 logits ``(batch, outputs)`` on the CPU; None if the head fails, see ``failure``."""
         if self.failure:
             return None
@@ -71,7 +71,7 @@ def run(
     examples: Prepared,
     data: Data,
     conditions: Conditions,
-    tick: Callable[[int], None],
+    progress: Callable[[int], None],
 ) -> None:
     """Fill the tallies of the columns; modules are left bitwise unchanged, also after an error.
 
@@ -81,32 +81,33 @@ def run(
         examples: All images of the extractor's split.
         data: Normalization of the images.
         conditions: Policy, batches, precision, device.
-        tick: Called with the number of batches done.
+        progress: Called with the number of batches done.
 
     Raises:
         DataError: A batch would contain only one image, which has no batch statistics.
         EnvironmentFailure: The device does not exist.
     """
-    parts = batches(len(examples), conditions.batch_size, conditions.seed)
+    image_batches = batches(len(examples), conditions.batch_size, conditions.seed)
     modules = [extractor, *(column.module for column in columns)]
-    if conditions.bn_policy != "running" and len(parts[-1]) < 2 and normalized(*modules):
+    if conditions.bn_policy != "running" and len(image_batches[-1]) < 2 and normalized(*modules):
         raise DataError(
             f"bn_policy {conditions.bn_policy!r} needs at least 2 images in a batch; {len(examples)} images in "
-            f"batches of up to {conditions.batch_size} leave 1. Use another batch_size, or bn_policy='running'."
+            f"batches of up to {conditions.batch_size} leave a last batch of 1. Use another batch_size, or "
+            "bn_policy='running'."
         )
 
-    def sweep(before: int, count: bool) -> None:
-        pairs = zip(parts, examples.each(parts), strict=True)
-        for number, (positions, pixels) in enumerate(pairs, start=before + 1):
+    def run_batches(done: int, record: bool) -> None:
+        pairs = zip(image_batches, examples.each(image_batches), strict=True)
+        for number, (positions, pixels) in enumerate(pairs, start=done + 1):
             images = normalize(pixels, data, device=conditions.device)
             features = extractor(images)
             for column in columns:
                 # A head may begin with an in-place operation, so all but the last get a copy.
-                logits = column.answer(_copied(features) if column is not columns[-1] else features)
-                if count and logits is not None:
+                logits = column.logits(_copied(features) if column is not columns[-1] else features)
+                if record and logits is not None:
                     for tally in column.tallies:
                         tally.add(positions, logits)
-            tick(number)
+            progress(number)
 
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -114,17 +115,17 @@ def run(
         for module in modules:
             stack.enter_context(placed(module, conditions.device))
         if estimates(conditions.bn_policy):
-            share = stored_share(conditions.bn_policy, len(examples))
+            stored_weight = stored_share(conditions.bn_policy, len(examples))
             for module in modules:
                 stack.enter_context(kept_statistics(module))
             with ExitStack() as inner:
                 for module in modules:
-                    inner.enter_context(estimating(module, share))
-                sweep(0, count=False)
-        switched = batch_statistics if conditions.bn_policy == "batch" else evaluation_mode
+                    inner.enter_context(estimating(module, stored_weight))
+                run_batches(0, record=False)
+        mode = batch_statistics if conditions.bn_policy == "batch" else evaluation_mode
         for module in modules:
-            stack.enter_context(switched(module))
-        sweep(len(parts) if estimates(conditions.bn_policy) else 0, count=True)
+            stack.enter_context(mode(module))
+        run_batches(len(image_batches) if estimates(conditions.bn_policy) else 0, record=True)
 
 
 def _copied(features: Features) -> Features:
@@ -187,5 +188,5 @@ def numerics(conditions: Conditions) -> Iterator[None]:
         elif kind == "cuda":
             for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
                 stack.callback(setattr, backend, "allow_tf32", backend.allow_tf32)
-                setattr(backend, "allow_tf32", False)  # noqa: B010 - one is a module to the type checker
+                setattr(backend, "allow_tf32", False)  # noqa: B010 - type checkers see cudnn as a module
         yield

@@ -22,7 +22,7 @@ from compatkit.plugins.discovery import find, require
 from compatkit.plugins.implementations import Implementation, arguments_of, implementations, refuse_class
 from compatkit.plugins.isolation import Owner, suggestion
 from compatkit.plugins.loading import Offer
-from compatkit.plugins.selection import Use, as_use, ordered, refuse_twins
+from compatkit.plugins.selection import Use, as_use, check_unique_names, ordered
 from compatkit.plugins.settings import plain
 
 KIND = "regularizers"
@@ -110,7 +110,7 @@ class RunPlugins:
         for use in wanted:
             if use.name not in local:
                 require(KIND, use.name)
-        refuse_twins(wanted)
+        check_unique_names(wanted)
         active = [use for use in wanted if use.weight > 0]
         dropped = tuple(sorted(use.as_ for use in wanted if use.weight == 0))
         members = tuple(_member(use, local) for use in ordered(active, dropped))

@@ -24,7 +24,8 @@ class Use:
     """A regularizer of a run.
 
     Attributes:
-        name: ``"dcc"``, ``"regularizers.dcc"``, or ``"package:dcc"`` if several distributions have the name.
+        name: ``"dcc"``, ``"regularizers.dcc"``, or ``"package:dcc"`` if several distributions
+            provide a plugin of this name.
         weight: Factor of its losses, >= 0; 0 leaves it out.
         as_: Name of this instance, in logs, checkpoints, ``before`` and ``after``; the plugin's by default.
         phase: Steps of a task in which it is active.
@@ -44,26 +45,26 @@ class Use:
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise PluginError(f"A plugin's name is a string such as 'dcc'; got {self.name!r}.")
-        put = object.__setattr__
+        set_field = object.__setattr__
         package, colon, plain = self.name.rpartition(":")
-        put(self, "name", f"{package}{colon}{plain.removeprefix('regularizers.')}")
-        put(self, "as_", self.as_ or self.name.rpartition(":")[2])
+        set_field(self, "name", f"{package}{colon}{plain.removeprefix('regularizers.')}")
+        set_field(self, "as_", self.as_ or self.name.rpartition(":")[2])
         if not isinstance(self.as_, str) or not _INSTANCE.fullmatch(self.as_):
             raise self._error(
-                f"An instance name (as) has lower-case letters, digits and '_.-'; got {self.as_!r}."
+                f"An instance name (as) has at most 64 letters a-z, digits and inner '_.-'; got {self.as_!r}."
             )
-        number = isinstance(self.weight, int | float) and not isinstance(self.weight, bool)
-        if not number or not 0 <= self.weight < math.inf:
-            raise self._error(f"A weight is a finite number from 0; got {self.weight!r}.")
-        put(self, "weight", float(self.weight))
-        for word, names in (("before", self.before), ("after", self.after)):
+        is_number = isinstance(self.weight, int | float) and not isinstance(self.weight, bool)
+        if not is_number or not 0 <= self.weight < math.inf:
+            raise self._error(f"A weight is a finite number >= 0; got {self.weight!r}.")
+        set_field(self, "weight", float(self.weight))
+        for field, names in (("before", self.before), ("after", self.after)):
             listed = (names,) if isinstance(names, str) else names
             if not isinstance(listed, Sequence) or not all(isinstance(text, str) for text in listed):
                 raise self._error(
                     f"before and after name other instances, as a string or a list; got {names!r}."
                 )
-            put(self, word, tuple(listed))
-        put(self, "settings", dict(self.settings))
+            set_field(self, field, tuple(listed))
+        set_field(self, "settings", dict(self.settings))
 
     def _error(self, message: str) -> PluginError:
         return PluginError(f"Plugin {self.name!r}: {message}", plugin=self.name)
@@ -89,7 +90,7 @@ def use(
         weight: Factor of its losses, finite, >= 0; 0 leaves it out.
         as_: Name of this instance; needed if a run uses one plugin twice.
         start: First step of a task in which it is active.
-        stop: First step in which it is no longer active; None for the end of the run.
+        stop: First step in which it is no longer active; None for the end of the task.
         before: Instances that run after this one.
         after: Instances that run before this one.
         settings: Keyword arguments of the plugin's factory.
@@ -127,11 +128,11 @@ def as_use(value: str | Use | Mapping[str, Any]) -> Use:
     return use(name, **settings)
 
 
-def refuse_twins(wanted: Sequence[Use]) -> None:
-    """Raise for two instances of the same name.
+def check_unique_names(wanted: Sequence[Use]) -> None:
+    """Refuse two instances of the same name.
 
     Raises:
-        PluginError: The message has the remedy, ``as_``.
+        PluginError: Two instances share a name; the message suggests ``as_``.
     """
     for left, right in combinations(wanted, 2):
         if left.as_ == right.as_:
@@ -143,7 +144,7 @@ def refuse_twins(wanted: Sequence[Use]) -> None:
 
 
 def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
-    """Return the uses in the order of ``before`` and ``after``, then of instance names.
+    """Sort the uses topologically by ``before`` and ``after``, and by instance name where both orders are allowed.
 
     Args:
         active: Uses with a weight above 0.
@@ -159,7 +160,7 @@ def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
             if other not in by_name and other not in dropped:
                 raise PluginError(
                     f"Plugin {use.as_!r}: before or after names {other!r}, which this run does not have."
-                    f"{suggestion(other, by_name)} Its instances are {', '.join(sorted(by_name))}.",
+                    f"{suggestion(other, by_name)} The instances of the run are {', '.join(sorted(by_name))}.",
                     plugin=use.name,
                 )
         for other in by_name.keys() & set(use.before):
@@ -167,9 +168,9 @@ def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
     try:
         graphlib.TopologicalSorter(earlier).prepare()
     except graphlib.CycleError as error:
-        circle = " before ".join(error.args[1])
+        cycle = " before ".join(error.args[1])
         raise PluginError(
-            f"The order of the plugins is a circle: {circle}. Drop one of these before= or after=.",
+            f"The order of the plugins has a cycle: {cycle}. Remove one of these before= or after=.",
             plugin=error.args[1][0],
         ) from error
     result: dict[str, Use] = {}

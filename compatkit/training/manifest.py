@@ -180,7 +180,7 @@ class Explanation:
                 "size": [len(state.data.mean), *state.data.size],
                 "passes": attrs.asdict(loop.task_loops[name].passes),
                 "batch": loop.settings.batch_size,
-                "steps_an_epoch": loop.task_loops[name].source.per_epoch,
+                "steps_an_epoch": loop.task_loops[name].source.batches_per_epoch,
                 "classes": len(state.labels),
                 "augment": _augment(state.task.augment),
                 **_mixed(state.task),

@@ -20,7 +20,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "unknown cut": ([('cut = "layer2"', 'cut = "layr2"')], 2, "layer2"),
     "unknown plugin": ([('"dcc"', '"dccc"')], 2, "did you mean 'dcc'|Did you mean 'dcc'"),
     "unknown setting of a plugin": ([('"dcc"', '{ name = "dcc", weigth = 2 }')], 2, "no setting 'weigth'"),
-    "weight below zero": ([('"dcc"', '{ name = "dcc", weight = -1 }')], 2, "finite number from 0"),
+    "weight below zero": ([('"dcc"', '{ name = "dcc", weight = -1 }')], 2, "finite number >= 0"),
     "one plugin twice": ([('"identical_init", "dcc"', '"dcc", "dcc"')], 2, "dcc"),
     "unknown class": (
         [('"dcc"', '{ name = "dcc", classes = ["0", "seventeen"] }')],

@@ -57,7 +57,7 @@ def test_a_number_that_is_taken_is_refused(run: Any, parts: Path, tmp_path: Path
     with untouched(copy / "refs"), untouched(copy / "blobs"):
         said = run("--registry", copy, "import", parts)
     assert (
-        said.code == 2 and f"{HEAD}@1.0.0 is {digest} here" in said.err and "nothing was imported" in said.err
+        said.code == 2 and f"{HEAD}@1.0.0 is {digest} in " in said.err and "nothing was imported" in said.err
     )
 
 

@@ -80,11 +80,11 @@ def test_the_images_of_a_recipe(run: Any, parts: Path, recipe: Callable[..., Pat
         (("set", EXTRACTOR, "--mode", "backward", "--data", "nosuch"), "nosuch"),
         (
             ("set", EXTRACTOR, "--mode", "backward", "--data", "left", "--tolerance", "3"),
-            "tolerance should be a share",
+            "tolerance should be a fraction",
         ),
         (
             ("set", EXTRACTOR, "--mode", "backward", "--data", "left", "--metric", "top5"),
-            "'top5' is not supported",
+            "got 'top5'",
         ),
         (("show", EXTRACTOR), "no policy binds"),
         (("show", "--log"), "needs the NAME"),

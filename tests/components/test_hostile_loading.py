@@ -147,7 +147,7 @@ def test_a_renamed_architecture_gets_a_suggestion(registry: ck.Registry, part: D
 
 @pytest.mark.case("G", "I")
 def test_a_component_of_a_plugin_that_is_not_installed_names_it(registry: ck.Registry, part: Draft) -> None:
-    with pytest.raises(UnknownName, match=r"install the package with the key 'builders\.theirs'"):
+    with pytest.raises(UnknownName, match=r"Install the package with the key 'builders\.theirs'"):
         registry.load(kept(registry, part, part.module.state_dict(), builder="theirs"))
 
 

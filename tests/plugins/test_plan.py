@@ -173,7 +173,7 @@ class TestOrder:
         assert [bound.instance for bound in plugins.after_step] == ["c", "a", "d", "b"]
 
     def test_a_circle_is_named(self) -> None:
-        with pytest.raises(PluginError, match=r"a circle: (a before b before a|b before a before b)"):
+        with pytest.raises(PluginError, match=r"a cycle: (a before b before a|b before a before b)"):
             run(use("counter", as_="a", before="b"), use("counter", as_="b", before="a"))
 
     def test_unknown_neighbor(self) -> None:

@@ -47,12 +47,12 @@ def test_a_recipe_says_the_same_as_python() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"weight": -1.0}, "finite number from 0; got -1.0"),
-        ({"weight": math.nan}, "finite number from 0; got nan"),
-        ({"weight": math.inf}, "finite number from 0; got inf"),
-        ({"weight": True}, "finite number from 0; got True"),
-        ({"weight": "1"}, "finite number from 0; got '1'"),
-        ({"as": "a/b"}, r"instance name \(as\) has lower-case letters"),
+        ({"weight": -1.0}, "finite number >= 0; got -1.0"),
+        ({"weight": math.nan}, "finite number >= 0; got nan"),
+        ({"weight": math.inf}, "finite number >= 0; got inf"),
+        ({"weight": True}, "finite number >= 0; got True"),
+        ({"weight": "1"}, "finite number >= 0; got '1'"),
+        ({"as": "a/b"}, r"instance name \(as\) has at most 64 letters"),
         ({"start": -1}, "'start' must be a whole number from 0 up; got -1"),
         ({"stop": 1.5}, "'stop' must be a whole number from 0 up"),
         ({"start": 5, "stop": 5}, "stop must be greater than start"),

@@ -212,7 +212,7 @@ def test_a_number_that_belongs_to_other_bytes_is_refused_before_anything_is_link
     publish(store, "b", 99)
     before = tree(store.root)
     with pytest.raises(
-        VersionExists, match=r"b@1\.0\.0 is sha256:.* here and sha256:.* there.*nothing was imported"
+        VersionExists, match=r"b@1\.0\.0 is sha256:.* in .* and sha256:.* in .*nothing was imported"
     ):
         bring(source, store)
     assert tree(store.root) == before

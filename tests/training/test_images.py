@@ -17,7 +17,7 @@ import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, UsageError
-from compatkit.training.batches.sampler import PADDING, Augmentation, Sampler, StoreGrid, tables
+from compatkit.training.batches.sampler import PADDING, Augmentation, Sampler, StoreGrid, index_tables
 from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator
@@ -166,14 +166,14 @@ def test_the_order_at_a_step_does_not_depend_on_how_one_got_there() -> None:
 def test_crops_and_flips_are_streams_of_their_own() -> None:
     """Leaving out one does not change the other, and every shift and both sides come up."""
     grid, both = StoreGrid(8, 8, PADDING), Augmentation(("crop", "flip"), 0, "a")
-    moved, mirrored = both.moved(0, 4000, grid), both.mirrored(0, 4000)
+    moved, mirrored = both.crop_offsets(0, 4000, grid), both.flip_flags(0, 4000)
     assert moved is not None and mirrored is not None
-    assert torch.equal(moved, Augmentation(("crop",), 0, "a").moved(0, 4000, grid))  # type: ignore[arg-type]
-    assert torch.equal(mirrored, Augmentation(("flip",), 0, "a").mirrored(0, 4000))  # type: ignore[arg-type]
+    assert torch.equal(moved, Augmentation(("crop",), 0, "a").crop_offsets(0, 4000, grid))  # type: ignore[arg-type]
+    assert torch.equal(mirrored, Augmentation(("flip",), 0, "a").flip_flags(0, 4000))  # type: ignore[arg-type]
     assert len(moved.unique()) == (2 * PADDING + 1) ** 2
     assert 0.45 < float(mirrored.float().mean()) < 0.55
-    assert not torch.equal(moved, both.moved(1, 4000, grid))  # type: ignore[arg-type]
-    assert both.mirrored(0, 0) is not None and Augmentation((), 0, "a").mirrored(0, 5) is None
+    assert not torch.equal(moved, both.crop_offsets(1, 4000, grid))  # type: ignore[arg-type]
+    assert both.flip_flags(0, 0) is not None and Augmentation((), 0, "a").flip_flags(0, 5) is None
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_crops_and_flips_are_streams_of_their_own() -> None:
 )
 def test_views_that_do_more_than_move_pixels_are_refused(further: Any) -> None:
     with pytest.raises(UsageError, match=r"Extra view 1 of images of 3 x 4.*only permute pixels"):
-        tables(StoreGrid(3, 4), further)
+        index_tables(StoreGrid(3, 4), further)
 
 
 def test_a_set_smaller_than_a_batch_is_refused() -> None:

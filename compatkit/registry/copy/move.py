@@ -1,8 +1,8 @@
 """Copy components between registries, for import, pull, push and clone: blobs first, versions last.
 
-Tombstones, results and aliases follow the versions; results that policies of the target need precede them. Refused
-components are reported and the rest is copied; a strict move raises instead, before it creates any version. An
-interrupted move leaves only unreferenced blobs, and the same call copies what is still missing.
+Tombstones, results and aliases follow the versions, except results that the policies of the target need: those are
+copied first. Refused components are reported and the rest is copied; a strict copy raises instead, before it creates
+any version. An interrupted copy leaves only unreferenced blobs; repeating the call copies the rest.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from compatkit.registry.store import Store
 
 @attrs.define(eq=False)
 class Move:
-    """One transfer of components from an origin to a target.
+    """Copy of components from an origin to a target.
 
     Attributes:
         origin: Source; it is only read, and not trusted.
         target: Destination; a local registry refuses what it does not trust or its policies forbid.
-        choice: Options of the transfer.
+        choice: Options of the copy.
         done: Report so far.
     """
 
@@ -67,27 +67,27 @@ class Move:
 
         Raises:
             NotFound: A pattern matches nothing.
-            EnvironmentFailure: Disk full, no permission, no network; the same call continues.
+            EnvironmentFailure: Disk full, no permission, no network; repeating the call continues.
             CompatkitError: The choice is strict, and something was refused; no version was created.
         """
-        good = self._readable(self._accepted(self._wanted(list(patterns))))
-        parents = self._parents(good)
+        versions = self._readable(self._accepted(self._wanted(list(patterns))))
+        parents = self._parents(versions)
         if self.choice.dry_run:
-            return self._plan(parents, good)
+            return self._plan(parents, versions)
         self.target.begin()
-        self._copy_blobs(good)
-        good = self._remaining(good)
-        components = self.transfer.components(self.transfer.blobs_of_versions(good))
+        self._copy_blobs(versions)
+        versions = self._remaining(versions)
+        components = self.transfer.components(self.transfer.blobs_of_versions(versions))
         self._copy_signatures(components)
-        self._admit(parents, good)
-        parents, good = self._remaining(parents), self._remaining(good)
+        self._admit(parents, versions)
+        parents, versions = self._remaining(parents), self._remaining(versions)
         self._create_versions(parents)
-        self._create_versions(good)
-        self._withdraw([*parents, *good])
+        self._create_versions(versions)
+        self._copy_tombstones([*parents, *versions])
         self._copy_results(self.transfer.functions(components))
         if self.choice.aliases:
             follow_aliases(
-                self.origin, self.target, sorted({reference.name for reference in good}), self.done
+                self.origin, self.target, sorted({reference.name for reference in versions}), self.done
             )
         return self.done
 
@@ -113,7 +113,7 @@ class Move:
     def _check_free(self, wanted: list[Reference]) -> None:
         """Raise for version numbers that the target uses for another component, naming all of them."""
         taken = [
-            f"{reference} is {existing} here and {reference.digest} there"
+            f"{reference} is {existing} in {self.target.where} and {reference.digest} in {self.origin.where}"
             for reference in wanted
             if (existing := self.target.digest(reference)) not in (None, reference.digest)
         ]
@@ -126,7 +126,7 @@ class Move:
             )
 
     def _accepted(self, versions: list[Reference]) -> list[Reference]:
-        """Return the versions whose number is free or equal, and whose signatures are accepted."""
+        """Return versions with accepted signatures whose number is unused in the target or has the same digest."""
         self.signatures.read({str(reference.digest) for reference in versions})
         for reference in versions:
             with refusing(partial(self._drop, reference)):
@@ -146,44 +146,44 @@ class Move:
         if self.choice.accept is not None:
             self.choice.accept(str(reference.digest), signatures, str(reference))
 
-    def _readable(self, good: list[Reference]) -> list[Reference]:
+    def _readable(self, versions: list[Reference]) -> list[Reference]:
         """Return the versions whose documents can all be read."""
-        self.choice.progress(0, len(good), "reading manifests")
-        self.transfer.add_components(good)
-        for reference in good:
+        self.choice.progress(0, len(versions), "reading manifests")
+        self.transfer.add_components(versions)
+        for reference in versions:
             with refusing(partial(self._drop, reference)):
                 self.transfer.blobs_of(str(reference.digest))
-        return self._remaining(good)
+        return self._remaining(versions)
 
-    def _parents(self, good: list[Reference]) -> list[Reference]:
-        """Return the named versions of the parents, which are copied too."""
-        digests = {*self.transfer.blobs_of_versions(good)}
+    def _parents(self, versions: list[Reference]) -> list[Reference]:
+        """Return the parents that have a version name; they are copied too."""
+        digests = {*self.transfer.blobs_of_versions(versions)}
         with self.origin.translating():
             parents = [parent for parent in self.transfer.parents() if parent.digest in digests]
         self.target.load({parent.name for parent in parents})
         return self._accepted(parents)
 
-    def _plan(self, parents: list[Reference], good: list[Reference]) -> Moved:
+    def _plan(self, parents: list[Reference], versions: list[Reference]) -> Moved:
         self.done.planned = True
-        for reference in (*parents, *good):
+        for reference in (*parents, *versions):
             exists = self.target.digest(reference) is not None
             (self.done.existing if exists else self.done.made).append(reference)
-        missing = self.transfer.missing(self.transfer.blobs_of_versions(good))
+        missing = self.transfer.missing(self.transfer.blobs_of_versions(versions))
         self.done.items += [self.transfer.item(digest) for digest in missing]
         return self.done
 
     # --- blobs, signatures, results
 
-    def _copy_blobs(self, good: list[Reference]) -> None:
-        """Copy missing blobs; a strict move, and weights of new manifests, also verify existing ones."""
-        wanted = self.transfer.blobs_of_versions(good)
+    def _copy_blobs(self, versions: list[Reference]) -> None:
+        """Copy missing blobs; verify existing ones if the copy is strict, and always the weights of new versions."""
+        wanted = self.transfer.blobs_of_versions(versions)
         selected = set(wanted if self.choice.strict else self.transfer.missing(wanted))
         if self._store is not None:
-            new = [reference for reference in good if self.target.digest(reference) is None]
+            new = [reference for reference in versions if self.target.digest(reference) is None]
             blobs = self.transfer.blobs
             selected |= {digest for digest in self.transfer.blobs_of_versions(new) if blobs[digest].payload}
         failed = self.transfer.copy_all([digest for digest in wanted if digest in selected])
-        for reference in good:
+        for reference in versions:
             digests = self.transfer.blobs_of(str(reference.digest))
             error = next((failed[digest] for digest in digests if digest in failed), None)
             if error is not None:
@@ -209,13 +209,13 @@ class Move:
 
     # --- versions, tombstones
 
-    def _admit(self, parents: list[Reference], good: list[Reference]) -> None:
-        """Drop what a local registry does not admit; in a remote, the registry that pulls decides."""
+    def _admit(self, parents: list[Reference], versions: list[Reference]) -> None:
+        """Drop what a local registry does not admit. A remote admits everything; whoever pulls from it decides."""
         if self._store is None:
             return
         incoming = [
             reference
-            for reference in (*parents, *good)
+            for reference in (*parents, *versions)
             if self.target.digest(reference) is None and not self.origin.is_withdrawn(reference)
         ]
         self._admission = Admission(
@@ -254,16 +254,16 @@ class Move:
     def _version_file(self, reference: Reference, check: Callable[[], object] | None = None) -> SmallFile:
         digests = self.transfer.blobs_of(str(reference.digest))
 
-        def ready() -> None:
+        def ensure_blobs() -> None:
             for digest in digests:
                 self.transfer.copy(digest)
 
-        # the check may take longer than unreferenced blobs are kept, so they are ensured before and after it
-        both = ready if check is None else lambda: (ready(), check(), ready())
-        return SmallFile(_path(reference), version_line(str(reference), str(reference.digest)), both)
+        # Unreferenced blobs may be garbage-collected during a long check, so they are ensured before and after it.
+        prepare = ensure_blobs if check is None else lambda: (ensure_blobs(), check(), ensure_blobs())
+        return SmallFile(_path(reference), version_line(str(reference), str(reference.digest)), prepare)
 
     def _link(self, reference: Reference, admission: Admission) -> bool:
-        """Create a version in a local registry, or drop it if refused after all; False if its number is taken."""
+        """Create a version in a local registry or drop it if refused; return False only if its number is taken."""
         if self.origin.is_withdrawn(reference):
             return not self.target.create([self._version_file(reference)])
         with refusing(partial(self._drop, reference)):
@@ -272,11 +272,11 @@ class Move:
             )
         return True
 
-    def _withdraw(self, versions: Iterable[Reference]) -> None:
+    def _copy_tombstones(self, versions: Iterable[Reference]) -> None:
         """Copy tombstones, and report versions withdrawn on one side only."""
-        moved = {*self.done.made, *self.done.existing}
+        in_both = {*self.done.made, *self.done.existing}
         for reference in versions:
-            if reference not in moved:
+            if reference not in in_both:
                 continue
             in_origin, in_target = self.origin.tombstone(reference), self.target.tombstone(reference)
             if in_origin is not None and in_target is None:
@@ -292,7 +292,7 @@ class Move:
     # --- refusals
 
     def _drop(self, reference: Reference, error: CompatkitError) -> None:
-        """Leave a version out: a requested one is refused, a parent is copied without its name."""
+        """Do not create this version: report a requested one as refused; copy a parent without its name."""
         is_new = reference not in self._dropped
         self._dropped.add(reference)
         if is_new and reference in self._requested:
@@ -301,7 +301,7 @@ class Move:
             self.done.unnamed.append(reference)
 
     def _refuse(self, what: str, error: CompatkitError) -> None:
-        """Record a refusal; raise it if the move is strict."""
+        """Record a refusal; raise it if the copy is strict."""
         if self.choice.strict:
             raise error
         self.done.refused.append(Refusal(what, error))

@@ -24,7 +24,7 @@ from compatkit.errors import CompatkitError
 from compatkit.evaluation.preprocessing import fitting, normalize
 from compatkit.hooks import Batch
 from compatkit.training.batches.loaders import seeded
-from compatkit.training.batches.sampler import Further, Sampler
+from compatkit.training.batches.sampler import Sampler, ViewFunction
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
 
@@ -78,7 +78,7 @@ class Decoded:
     """Images of files, or augmented one by one; see the module.
 
     Attributes:
-        per_epoch: Batches an epoch.
+        batches_per_epoch: Number of batches per epoch.
         shrinks: Whether images are scaled down, as for evaluation, before they are augmented.
     """
 
@@ -105,7 +105,7 @@ class Decoded:
             cache: Whether images are decoded once; ``"auto"`` where this changes no pixel and there is room.
             steps: Steps of the run; nothing is decoded ahead of its end.
         """
-        self.per_epoch = order.per_epoch
+        self.batches_per_epoch = order.batches_per_epoch
         self._order, self._data, self._augmentation = order, data, augmentation
         self._precision, self._workers = precision, workers
         converted = fitting(examples, data) if augmentation.fitted else examples.converted(data.channels)
@@ -113,7 +113,7 @@ class Decoded:
         if self.shrinks:
             interpolation, crop_pct = data.interpolation, data.crop_pct
             converted = converted.shrunk(data.size, interpolation=interpolation, crop_pct=crop_pct)
-        reused = steps > order.per_epoch and augmentation.fitted
+        reused = steps > order.batches_per_epoch and augmentation.fitted
         self._caches = examples.lazy and (cache == "on" or (cache == "auto" and reused and fits(converted)))
         shape = *data.size, len(data.mean)
         self._images = _Augmented(converted, augmentation, shape, order.seed, order.task)
@@ -122,7 +122,7 @@ class Decoded:
         self._stop = steps
         self._upcoming: Iterator[Tensor | CompatkitError] | None = None
 
-    def arrange(self, further: Further | None) -> None:
+    def arrange(self, further: ViewFunction | None) -> None:
         """See ``BatchSource``: extra views are computed from the batch."""
 
     def batch(self, step: int) -> Batch:

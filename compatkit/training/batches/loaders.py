@@ -25,7 +25,7 @@ from compatkit.errors import DataError, EnvironmentFailure, TrainingError, type_
 from compatkit.evaluation.preprocessing import normalize
 from compatkit.hooks import Batch
 from compatkit.plugins.discovery import find
-from compatkit.training.batches.sampler import Further
+from compatkit.training.batches.sampler import ViewFunction
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
 
@@ -144,7 +144,7 @@ class Streamed:
         self._checked_batches = 0
         check_order(loader, data, task)
 
-    def arrange(self, further: Further | None) -> None:
+    def arrange(self, further: ViewFunction | None) -> None:
         """See ``BatchSource``: views of a loader's images are computed later."""
 
     def batch(self, step: int) -> Batch:
@@ -217,7 +217,7 @@ class Streamed:
         if step == 0:
             self.close()
             return
-        length = self.per_epoch
+        length = self.batches_per_epoch
         if length is None:
             raise self._cannot_resume(step, "it has no length, so the pass of a step is unknown")
         passed, offset = divmod(step, length)
@@ -250,7 +250,7 @@ class Streamed:
         return unrepeatable(self._loader)
 
     @property
-    def per_epoch(self) -> int | None:
+    def batches_per_epoch(self) -> int | None:
         """Number of full batches of a pass, None if unknown."""
         loader = self._loader
         try:

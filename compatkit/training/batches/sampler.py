@@ -1,8 +1,8 @@
 """Random draws of an epoch: the order of the images, crops and flips.
 
 Images are stored row by row with a border of zeros after each row and below each image. Neighbors share borders, so
-that a crop that extends over an edge reads zeros without any test. The position of a pixel of a batch is then one sum:
-the start of its image, the shift of the crop, and the pixel's position in an image that may be mirrored and turned.
+that a crop that extends over an edge reads zeros without a bounds check. The position of a pixel of a batch is one sum:
+the start of its image, the offset of the crop, and the pixel's position in the image, which may be flipped or rotated.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from compatkit.training.randomness import generator
 
 
 class Sampler:
-    """The mini-batches of one task: a new permutation an epoch, drawn from (seed, task, epoch).
+    """The mini-batches of one task: one permutation per epoch, drawn from (seed, task, epoch).
 
     An incomplete batch at the end of an epoch is dropped, so that shapes stay fixed.
 
     Attributes:
-        per_epoch: Batches an epoch.
-        share: Images of a batch that this process takes; all of them in a single process.
-        wanted: Their count.
+        batches_per_epoch: Number of batches per epoch.
+        share: Slice of each batch that this process takes; all of it in a single process.
+        local_batch_size: Number of images that this process takes from each batch.
     """
 
     def __init__(self, count: int, batch_size: int, seed: int, task: str, share: slice = slice(None)) -> None:
@@ -35,48 +35,46 @@ class Sampler:
                 f"set batch_size to {count} or less."
             )
         self.count, self.batch_size, self.seed, self.task = count, batch_size, seed, task
-        self.per_epoch, self.share = count // batch_size, share
-        self._first, behind, _ = share.indices(batch_size)
-        self.wanted = behind - self._first
+        self.batches_per_epoch, self.share = count // batch_size, share
+        self._first, stop, _ = share.indices(batch_size)
+        self.local_batch_size = stop - self._first
         self._epoch = -1
         self._permutation = torch.empty(0, dtype=torch.int64)
 
     def epoch(self, number: int) -> Tensor:
-        """Return the positions of all batches of an epoch, one after the other: int64, on the CPU.
+        """Return the image indices of all batches of an epoch, concatenated: int64, on the CPU.
 
         Returns:
             ``(batches * batch_size,)``.
         """
         if number != self._epoch:
-            draw = generator(self.seed, "order", self.task, number)
-            self._permutation = torch.randperm(self.count, generator=draw)[: self.per_epoch * self.batch_size]
+            rng = generator(self.seed, "order", self.task, number)
+            self._permutation = torch.randperm(self.count, generator=rng)[
+                : self.batches_per_epoch * self.batch_size
+            ]
             self._epoch = number
         return self._permutation
 
     def locate(self, step: int) -> tuple[int, slice]:
         """Return the epoch of a step, and the slice of it that this process takes as its part of the batch."""
-        epoch, number = divmod(step, self.per_epoch)
+        epoch, number = divmod(step, self.batches_per_epoch)
         first = number * self.batch_size + self._first
-        return epoch, slice(first, first + self.wanted)
+        return epoch, slice(first, first + self.local_batch_size)
 
     def at(self, step: int) -> Tensor:
-        """Return the positions of the images that this process takes of the batch, int64 ``(wanted,)``.
-
-        Returns:
-            Positions in the training images.
-        """
-        epoch, here = self.locate(step)
-        return self.epoch(epoch)[here]
+        """Return the training-set indices of this process's share of the batch, int64 ``(local_batch_size,)``."""
+        epoch, part = self.locate(step)
+        return self.epoch(epoch)[part]
 
     def ends_epoch(self, step: int) -> bool:
         """Return whether ``step`` is the last of its epoch."""
-        return (step + 1) % self.per_epoch == 0
+        return (step + 1) % self.batches_per_epoch == 0
 
 
 PADDING = 4
-"""Pixels by which a crop moves an image at most."""
-Further = Callable[[Tensor], Sequence[Tensor]]
-"""From images ``(batch, channels, height, width)`` to extra views of them, which permute pixels."""
+"""Maximum offset of a crop, in pixels."""
+ViewFunction = Callable[[Tensor], Sequence[Tensor]]
+"""Maps images ``(batch, channels, height, width)`` to extra views, each a permutation of the pixels of an image."""
 
 
 @attrs.frozen
@@ -99,7 +97,7 @@ class StoreGrid:
         return self.width + self.border
 
     @property
-    def area(self) -> int:
+    def image_stride(self) -> int:
         """Pixels from an image to the next."""
         return (self.height + self.border) * self.pitch
 
@@ -110,14 +108,10 @@ class StoreGrid:
 
     def pixels(self, count: int) -> int:
         """Return how many pixels ``count`` images take, borders included."""
-        return self.lead + count * self.area
+        return self.lead + count * self.image_stride
 
-    def within(self, pixels: Tensor) -> Tensor:
-        """Return the images alone: ``(n, height, width, channels)`` of ``(pixels, channels)``, the same memory.
-
-        Returns:
-            A view, without the border.
-        """
+    def image_view(self, pixels: Tensor) -> Tensor:
+        """View the store ``(pixels, channels)`` as ``(n, height, width, channels)``, without borders; no copy."""
         images = pixels[self.lead :].unflatten(0, (-1, self.height + self.border, self.pitch))
         return images[:, : self.height, : self.width]
 
@@ -129,8 +123,8 @@ class Augmentation:
     Attributes:
         names: ``"crop"`` moves each image by up to ``PADDING`` pixels, filling with zeros; ``"flip"`` mirrors half
             of them.
-        seed: The run's.
-        task: Whose images.
+        seed: Seed of the run.
+        task: Name of the task whose images are augmented.
     """
 
     names: tuple[str, ...]
@@ -145,51 +139,53 @@ class Augmentation:
         """Width of the border that stored images need."""
         return PADDING if "crop" in self.names else 0
 
-    def moved(self, epoch: int, count: int, grid: StoreGrid) -> Tensor | None:
-        """Return the shift of each crop in pixels of the store, int64 ``(count,)``; None without crops.
+    def crop_offsets(self, epoch: int, count: int, grid: StoreGrid) -> Tensor | None:
+        """Return the offset of each crop in the store, in pixels, int64 ``(count,)``; None without crops.
 
         Args:
-            epoch: From 0.
-            count: Images of the epoch.
+            epoch: Epoch number, from 0.
+            count: Number of images of the epoch.
             grid: Layout of the stored images.
 
         Returns:
-            In the order of the epoch; a crop moves by up to ``PADDING`` rows and columns each way.
+            One per image, in the order of the epoch; a crop moves by up to ``PADDING`` rows and columns each way.
         """
         if "crop" not in self.names:
             return None
-        draw = generator(self.seed, "augment", self.task, "crop", epoch)
-        rows, columns = torch.randint(-PADDING, PADDING + 1, (2, count), generator=draw)
+        rng = generator(self.seed, "augment", self.task, "crop", epoch)
+        rows, columns = torch.randint(-PADDING, PADDING + 1, (2, count), generator=rng)
         return rows * grid.pitch + columns
 
-    def mirrored(self, epoch: int, count: int) -> Tensor | None:
-        """Return 1 for images that are mirrored and 0 for others, int64 ``(count,)``; None without flips.
+    def flip_flags(self, epoch: int, count: int) -> Tensor | None:
+        """Return 1 for images to flip and 0 for others, int64 ``(count,)``; None without flips.
 
         Args:
-            epoch: From 0.
-            count: Images of the epoch.
+            epoch: Epoch number, from 0.
+            count: Number of images of the epoch.
 
         Returns:
-            In the order of the epoch.
+            One per image, in the order of the epoch.
         """
         if "flip" not in self.names:
             return None
-        draw = generator(self.seed, "augment", self.task, "flip", epoch)
-        return torch.randint(0, 2, (count,), generator=draw)
+        rng = generator(self.seed, "augment", self.task, "flip", epoch)
+        return torch.randint(0, 2, (count,), generator=rng)
 
 
-def tables(grid: StoreGrid, further: Further | None = None) -> Tensor:
-    """Return where each pixel of a view is found, counted from the first pixel of its image's row of the store.
+def index_tables(grid: StoreGrid, further: ViewFunction | None = None) -> Tensor:
+    """Return, for each view, the position in the store of each of its pixels, relative to the block of its image.
+
+    The block of image ``i`` begins at pixel ``i * grid.image_stride`` of the store.
 
     Args:
-        grid: How images are stored.
-        further: Function for extra views; called once, with positions of pixels.
+        grid: Layout of the stored images.
+        further: Function that returns extra views; called once, on positions of pixels.
 
     Returns:
-        int64 ``(views, 2, height * width)``, the image itself first; ``[:, 1]`` for mirrored images.
+        int64 ``(views, 2, height * width)``, the image itself first; ``[:, 1]`` for flipped images.
 
     Raises:
-        UsageError: A view has another size than the image, or other values than its pixels.
+        UsageError: The shape or dtype of a view differs, or it has values that are not pixels of the image.
     """
     rows, columns = torch.arange(grid.height), torch.arange(grid.width)
     plain = (grid.lead + rows[:, None] * grid.pitch + columns)[None, None]
@@ -200,7 +196,7 @@ def tables(grid: StoreGrid, further: Further | None = None) -> Tensor:
             raise UsageError(
                 f"Extra view {number} of images of {grid.height} x {grid.width} has {tuple(view.shape[-2:])} pixels "
                 f"of type {view.dtype}, or values that are not pixels of the image. Views may only permute pixels; "
-                "compute others in compatkit_losses."
+                "compute any other view in the plugin's hook compatkit_losses."
             )
     return torch.stack(views).flatten(2).flatten(2)
 
@@ -210,9 +206,9 @@ def gather(pixels: Tensor, tables: Tensor, starts: Tensor, mirrored: Tensor | No
 
     Args:
         pixels: uint8 ``(pixels, channels)``, laid out as a ``StoreGrid``.
-        tables: Tables of ``tables``, in the type and on the device of ``starts``.
+        tables: Tables as ``index_tables`` returns them, in the type and on the device of ``starts``.
         starts: Offset of each image, added to the table, ``(batch,)``.
-        mirrored: 1 for mirrored images, ``(batch,)``; None where none is.
+        mirrored: 1 for flipped images, ``(batch,)``; None where none is.
 
     Returns:
         uint8 ``(views * batch * height * width, channels)``: all images, then the second view of all, and so on.

@@ -14,7 +14,7 @@ from compatkit.foundation.threads import processors
 from compatkit.hooks import Batch
 from compatkit.training.batches.decoded import Cache, Decoded
 from compatkit.training.batches.loaders import Streamed, loader_of
-from compatkit.training.batches.sampler import Augmentation, Further, Sampler
+from compatkit.training.batches.sampler import Augmentation, Sampler, ViewFunction
 from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.out_of_memory import is_out_of_memory
 from compatkit.training.precision import Precision
@@ -28,11 +28,11 @@ class BatchSource(Protocol):
     """Gives a task's batches; a step's batch depends on the seed, the task and the step alone.
 
     Attributes:
-        per_epoch: Batches of a pass through the data; None if unknown.
+        batches_per_epoch: Batches of a pass through the data; None if unknown.
     """
 
     @property
-    def per_epoch(self) -> int | None:
+    def batches_per_epoch(self) -> int | None:
         """See the class."""
         ...
 
@@ -40,7 +40,7 @@ class BatchSource(Protocol):
         """Return the batch of a step, on the device of the run."""
         ...
 
-    def arrange(self, further: Further | None) -> None:
+    def arrange(self, further: ViewFunction | None) -> None:
         """Set the further views that batches contain from now on (``Batch.stacked``), if the source supports them."""
         ...
 

@@ -14,7 +14,14 @@ from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.evaluation.preprocessing import affine
 from compatkit.hooks import Batch
-from compatkit.training.batches.sampler import Augmentation, Further, Sampler, StoreGrid, gather, tables
+from compatkit.training.batches.sampler import (
+    Augmentation,
+    Sampler,
+    StoreGrid,
+    ViewFunction,
+    gather,
+    index_tables,
+)
 from compatkit.training.precision import Precision
 
 if TYPE_CHECKING:
@@ -35,7 +42,7 @@ class Views:
         self._scale, self._shift = affine(data.mean, data.std, device, torch.float32, width)
         self.arrange(None)
 
-    def arrange(self, further: Further | None) -> None:
+    def arrange(self, further: ViewFunction | None) -> None:
         """Set the views that are computed besides the images themselves."""
         self.further, self._tables = further, torch.empty(0)
 
@@ -51,7 +58,7 @@ class Views:
             float32: the images first, then each further view.
         """
         if not len(self._tables):
-            self._tables = tables(self.grid, self.further).to(starts)
+            self._tables = index_tables(self.grid, self.further).to(starts)
         return self.normalized(gather(pixels, self._tables, starts, mirrored))
 
     def normalized(self, pixels: Tensor) -> Tensor:
@@ -85,13 +92,13 @@ class Stored:
     """Training images kept as bytes; a step's batch depends on nothing that came before.
 
     Attributes:
-        per_epoch: Batches an epoch.
+        batches_per_epoch: Number of batches per epoch.
     """
 
     def __init__(
         self, examples: Split, data: Data, order: Sampler, augmentation: Augmentation, precision: Precision
     ) -> None:
-        self.per_epoch = order.per_epoch
+        self.batches_per_epoch = order.batches_per_epoch
         self._order, self._augmentation = order, augmentation
         self._device = torch.device(precision.device)
         images = cast("Images", examples.images)  # those of files come from another source
@@ -100,7 +107,7 @@ class Stored:
         self._images = torch.from_numpy(np.ascontiguousarray(images))
         self._labels = torch.from_numpy(np.ascontiguousarray(examples.labels))
 
-    def arrange(self, further: Further | None) -> None:
+    def arrange(self, further: ViewFunction | None) -> None:
         """See ``BatchSource``."""
         self._views.arrange(further)
 
@@ -117,7 +124,7 @@ class Stored:
     def _draws(self, epoch: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return order, crops and flips of an epoch's images; see ``Augmentation``."""
         order, drawn = self._order.epoch(epoch), self._augmentation
-        return order, drawn.moved(epoch, len(order), self._grid), drawn.mirrored(epoch, len(order))
+        return order, drawn.crop_offsets(epoch, len(order), self._grid), drawn.flip_flags(epoch, len(order))
 
     def _to_device(self, value: Tensor) -> Tensor:
         """Return ``value`` on the run's device without waiting for it."""
@@ -153,7 +160,7 @@ class Resident(Stored):
 
     def batch(self, step: int) -> Batch:
         """See ``BatchSource``; nothing here waits for the device."""
-        epoch, number = divmod(step, self.per_epoch)
+        epoch, number = divmod(step, self.batches_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._drawn = epoch, self._draw(epoch)
         index, labels, starts, mirrored = self._drawn[number]
@@ -166,10 +173,12 @@ class Resident(Stored):
     def _draw(self, epoch: int) -> list[tuple[Any, ...]]:
         """Return for each batch of an epoch: positions, labels, starts of the pixels, and which are mirrored."""
         order, shifts, mirrored = self._draws(epoch)
-        index, starts = self._to_device(order), order * self._grid.area
+        index, starts = self._to_device(order), order * self._grid.image_stride
         starts = self._to_device((starts if shifts is None else starts + shifts).to(self._type))
         columns = [self._batches(each) for each in (index, self._labels.index_select(0, index), starts)]
-        flips = (None,) * self.per_epoch if mirrored is None else self._batches(self._to_device(mirrored))
+        flips = (
+            (None,) * self.batches_per_epoch if mirrored is None else self._batches(self._to_device(mirrored))
+        )
         return list(zip(*columns, flips, strict=True))
 
     def _batches(self, drawn: Tensor) -> tuple[Tensor, ...]:
@@ -191,7 +200,7 @@ def _stored(images: Tensor, grid: StoreGrid, device: torch.device) -> Tensor:
     """Return all pixels ``(pixels, channels)`` on the device, with their borders; transferred in chunks."""
     count, channels = len(images), images.shape[3]
     pixels = torch.zeros(grid.pixels(count), channels, dtype=torch.uint8, device=device)
-    target, step = grid.within(pixels), max(1, CHUNK // (grid.area * channels))
+    target, step = grid.image_view(pixels), max(1, CHUNK // (grid.image_stride * channels))
     for begin in range(0, count, step):
         target[begin : begin + step] = images[begin : begin + step]
     return pixels
@@ -238,8 +247,10 @@ class Prefetched(Stored):
     ) -> None:
         super().__init__(examples, data, order, augmentation, precision)
         self._reason, grid, channels = reason, self._grid, self._images.shape[3]
-        self._store = torch.zeros(grid.pixels(order.wanted), channels, dtype=torch.uint8, device=self._device)
-        self._starts = torch.arange(order.wanted, device=self._device) * grid.area
+        self._store = torch.zeros(
+            grid.pixels(order.local_batch_size), channels, dtype=torch.uint8, device=self._device
+        )
+        self._starts = torch.arange(order.local_batch_size, device=self._device) * grid.image_stride
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"images-{order.task}")
         self._waiting: dict[int, Future[Fetched]] = {}
@@ -255,7 +266,7 @@ class Prefetched(Stored):
         self._waiting = waiting
         if fetched.arrived is not None:
             self._wait_for(fetched)
-        self._grid.within(self._store).copy_(fetched.images)
+        self._grid.image_view(self._store).copy_(fetched.images)
         starts = self._starts if fetched.moved is None else self._starts + fetched.moved
         images = self._views.of(self._store, starts, fetched.mirrored)
         return batch_of(images, fetched.labels, fetched.index)

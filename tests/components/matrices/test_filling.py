@@ -343,7 +343,7 @@ def test_images_that_were_not_found_again_are_told(from_packs: ck.Registry, tmp_
         lambda: from_packs.recombine(LEFT, RIGHT, bn_policy="mix:8"),
     ):
         with (
-            pytest.warns(UserWarning, match=r"left\.npz, which cannot be loaded"),
+            pytest.warns(UserWarning, match=r"left\.npz, which can no longer be loaded"),
             pytest.raises(DataError) as caught,
         ):
             ask()

@@ -100,11 +100,11 @@ class TestBatches:
     def test_an_image_is_augmented_by_torchvision_under_its_own_seed(self, folder: Path) -> None:
         data, flip = photos(folder), v2.Compose([v2.RandomResizedCrop(32), v2.ColorJitter(0.4)])
         with closing(source(data, augment=flip)) as made:
-            result, per_epoch = made.batch(made_step := 5), made.per_epoch
+            result, batches_per_epoch = made.batch(made_step := 5), made.batches_per_epoch
         state = prepare_task(task(data), 0, CPU)
         before = torch.get_rng_state()
         for image, position in zip(result.images, result.index.tolist(), strict=True):
-            torch.manual_seed(seed_of(0, "augment", "a", made_step // per_epoch, position))
+            torch.manual_seed(seed_of(0, "augment", "a", made_step // batches_per_epoch, position))
             pixels = torch.from_numpy(np.array(flip(data.train.image(position)))).permute(2, 0, 1)
             assert torch.equal(image, normalize(pixels[None], state.data)[0])
         torch.set_rng_state(before)
