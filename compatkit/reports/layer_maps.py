@@ -153,7 +153,7 @@ def _draw(axes: Axes, values: Values) -> None:
     ]
     axes.imshow([[to_rgb(fill) for fill, _ in row] for row in inks], interpolation="nearest")
     for (row, column), value in np.ndenumerate(values):
-        text_at(axes, column, row, two_digits(value).replace("0.", "."), 5.5, inks[row][column][1])
+        text_at(axes, column, row, two_digits(float(value)).replace("0.", "."), 5.5, inks[row][column][1])
 
 
 def _draw_groups(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:

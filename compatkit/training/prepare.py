@@ -106,11 +106,13 @@ Frozen = Fit | Mapping[str, AuxiliaryHead | ReleasedExtractor] | None
 def _as_tasks(tasks: object) -> Sequence[Task]:
     """Return the tasks of a fit as a list; raise if they are neither a task nor tasks."""
     listed = [*tasks] if isinstance(tasks, Iterable) and not isinstance(tasks, str | bytes) else [tasks]
+    checked: list[Task] = []
     for task in listed:
         if not isinstance(task, Task):
             message = f"fit expects a Task or a list of tasks; got {task!r:.100}, {type_of(task)}."
             raise UsageError(message, subject=task)
-    return listed
+        checked.append(task)
+    return checked
 
 
 @attrs.frozen(eq=False)
