@@ -71,7 +71,7 @@ def test_what_is_left_out_is_none_empty_or_the_default() -> None:
         **dict.fromkeys(("targets", "word"), ()),
         **dict.fromkeys(("exact", "json"), False),
     }
-    assert options.of(Shared) == {"count": 2}
+    assert options.values_of(Shared) == {"count": 2}
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_what_is_not_in_the_cache_is_said_so_where_nobody_answers() -> None:
         EnvironmentFailure, match="weights of 'user/other' are not in the cache, and"
     ) as caught:
         prepare_task(task("hf-hub:user/other"), 0, CPU)
-    assert caught.value.code == "environment" and caught.value.subject == "user/other"
+    assert caught.value.code == "weights-unavailable" and caught.value.subject == "user/other"
 
 
 class RemoteEntryNotFoundError(Exception):
