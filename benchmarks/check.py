@@ -1,10 +1,10 @@
-"""How many pairs of contracts does a check compare in a second?
+"""Measure how many pairs of contracts a check compares per second.
 
-Run ``python benchmarks/check.py [--side 300] [--registry]``. Contracts are made by hand; no weights are read or
-written. "all different" means that no two contracts are equal at any level, so that nothing can be compared once for
-many pairs; "ten" means that each side has ten different contracts. ``--registry`` also publishes two times SIDE
-components in a temporary registry and checks all pairs from disk, a tenth of them with measured evidence. The
-promises are under 100 microseconds a pair, and 90,000 pairs in under 10 s.
+Run ``python benchmarks/check.py [--side 300] [--registry]``. Contracts are synthetic; no weights are read or
+written. "all different": no two contracts are equal at any level, so that no comparison can be reused for other
+pairs; "ten": each side has ten different contracts. ``--registry`` also publishes SIDE extractors and SIDE heads
+in a temporary registry and checks all pairs from disk, a tenth of them with measured evidence. Targets: under 100
+microseconds a pair, and 90,000 pairs in under 10 s.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ Row = tuple[str, int, float, float]
 
 
 def digest(text: str) -> str:
-    """Return a digest made from ``text``."""
+    """Return the digest of ``text``."""
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def classes(count: int, first: int = 0) -> tuple[Label, ...]:
-    """Return labels, with another name for every tenth."""
+    """Return labels; every tenth has an alias."""
     return tuple(
         Label(f"class {number}", (f"sort {number}",) if number % 10 == 0 else ())
         for number in range(first, first + count)
@@ -70,7 +70,7 @@ def component(
     labels: tuple[Label, ...] | None = None,
     channels: bool = False,
 ) -> Manifest:
-    """Return a manifest; another number gives another contract at every level."""
+    """Return a manifest; contracts of different numbers differ at every level."""
     half = Scaled("H", 1 + number, 2), Scaled("W", 1 + number, 2)
     seam = Port("features", ("N", 64 + number % 7, *half), measured={"32x32": (16 + number, 16)})
     if kind == "head":
@@ -100,7 +100,7 @@ def side(
     *,
     channels: bool = False,
 ) -> dict[str, Manifest]:
-    """Return components by reference, equal ones not the same object."""
+    """Return manifests by reference; equal manifests are separate objects."""
     return {
         f"bench/{kind}{number}@1.0.0": component(
             kind,
@@ -113,39 +113,36 @@ def side(
 
 
 def figures(parts: Sequence[Manifest], spread: float) -> Blobs:
-    """Return statistics of the channels for every blob that the parts name; ``spread`` 0 makes all alike."""
-    found: dict[str, ChannelFigures] = {}
+    """Return the channel statistics of every blob in the manifests; ``spread`` 0 makes all of them equal."""
+    statistics: dict[str, ChannelFigures] = {}
     for number, part in enumerate(parts):
         means = [0.01 * channel + spread * number for channel in range(CHANNELS)]
         for port in part.contract.statistical.features or ():
-            found[str((port.per_channel or {})["blob"])] = ChannelFigures(means, [0.8] * CHANNELS)
-    return found
+            statistics[str((port.per_channel or {})["blob"])] = ChannelFigures(means, [0.8] * CHANNELS)
+    return statistics
 
 
 def timed(what: str, pairs: int, work: Callable[[], object], runs: int = 3) -> Row:
-    """Return the fastest of some runs: what the work takes when nobody disturbs."""
-    taken: list[tuple[float, float]] = []
+    """Return the fastest of several runs, which other programs disturbed least."""
+    durations: list[tuple[float, float]] = []
     for _ in range(runs):
-        begun, used = time.perf_counter(), time.process_time()
+        start, processor = time.perf_counter(), time.process_time()
         work()
-        taken.append((time.perf_counter() - begun, time.process_time() - used))
-    return what, pairs, min(one for one, _ in taken), min(used for _, used in taken)
+        durations.append((time.perf_counter() - start, time.process_time() - processor))
+    return what, pairs, min(wall for wall, _ in durations), min(processor for _, processor in durations)
 
 
 def one_pair() -> list[Row]:
-    """Time ``check`` on one pair, over and over."""
+    """Time ``check`` on one pair, repeatedly."""
     rows: list[Row] = []
     left = component("extractor", 1)
     for count in (10, 1000):
-        right, data = (
-            component("head", 1, labels=classes(count)),
-            component("head", 0, labels=classes(count, 5)),
-        )
-        asked = data.contract.data
+        right = component("head", 1, labels=classes(count))
+        data = component("head", 0, labels=classes(count, 5)).contract.data
 
-        def work(right: Manifest = right, asked: Data = asked) -> None:
+        def work(right: Manifest = right, data: Data = data) -> None:
             for _ in range(1000):
-                check(left, right, data=asked)
+                check(left, right, data=data)
 
         rows.append(timed(f"check, one pair, {count:,} classes with data=", 1000, work))
     return rows
@@ -153,21 +150,21 @@ def one_pair() -> list[Row]:
 
 def sets(count: int) -> list[Row]:
     """Time ``check_all`` of ``count`` x ``count`` pairs."""
-    lefts, asked = side("extractor", count, count), attrs.evolve(component("head", 0).contract.data)
+    lefts, data = side("extractor", count, count), component("head", 0).contract.data
     rows: list[Row] = []
     for many in (10, 1000):
         rights = side("head", count, count, many)
-        data = attrs.evolve(asked, labels=classes(many, 5))
+        labeled = attrs.evolve(data, labels=classes(many, 5))
         rows.append(
             timed(
                 f"all different, {many:,} classes with data=",
                 count**2,
-                lambda r=rights, d=data: check_all(lefts, r, data=d),
+                lambda r=rights, d=labeled: check_all(lefts, r, data=d),
             )
         )
     ten = side("extractor", count, 10), side("head", count, 10)
     rows.append(
-        timed("ten contracts a side, 10 classes with data=", count**2, lambda: check_all(*ten, data=asked))
+        timed("ten contracts a side, 10 classes with data=", count**2, lambda: check_all(*ten, data=data))
     )
     both = side("extractor", count, count, channels=True), side("head", count, count, channels=True)
     for spread, word in ((0.1, "far"), (0.0, "alike")):
@@ -179,19 +176,19 @@ def sets(count: int) -> list[Row]:
                 lambda b=blobs: check_all(*both, channels=b),
             )
         )
-    verdicts = check_all(lefts, side("head", count, count), data=asked)
+    verdicts = check_all(lefts, side("head", count, count), data=data)
     rows.append(timed("... then all reports, with their texts", count**2, lambda: reports(verdicts), runs=1))
     return rows
 
 
 def reports(verdicts: Verdicts) -> None:
-    """Make the report of every pair."""
+    """Write the report of every pair."""
     for extractor, head, _ in verdicts.pairs():
         verdicts.report(extractor, head)
 
 
 def ten_thousand_classes() -> Row:
-    """Time the matching of 10,000 classes with 10,000, spelled in another way."""
+    """Time the matching of 10,000 class names with 10,000 other spellings."""
     left = [f"class_{number}" for number in range(10_000)]
     right = [f"Class {number}" for number in range(10_000)][::-1]
 
@@ -203,14 +200,14 @@ def ten_thousand_classes() -> Row:
 
 
 def from_disk(count: int) -> list[Row]:
-    """Time all pairs of a registry, before and after a tenth of them is measured."""
+    """Time all pairs of a registry, first without evidence, then with a tenth of them measured."""
     import torch
 
     with tempfile.TemporaryDirectory() as folder:
         store = Store.init(Path(folder) / "parts")
         payload = store.put_state({"weight": torch.zeros(1)}, parameters=1)
         parts = [side("extractor", count, count), side("head", count, count)]
-        for name, manifest in (item for one in parts for item in one.items()):
+        for name, manifest in (item for components in parts for item in components.items()):
             store.publish(name.split("@")[0], attrs.evolve(manifest, payload=payload))
         registry = Registry(Store.open(store.root))
 
@@ -219,7 +216,8 @@ def from_disk(count: int) -> list[Row]:
 
         rows = [timed("from a registry, nothing measured", count**2, work, runs=2)]
         functions = [
-            [function_digest(attrs.evolve(one, payload=payload)) for one in side_.values()] for side_ in parts
+            [function_digest(attrs.evolve(manifest, payload=payload)) for manifest in components.values()]
+            for components in parts
         ]
         figure = Figure(0.5, 50, 100, 0.4, 0.6)
         result = Cell("e", "h", "direct", "none", "compatible", figure, figure, 0.1, figure, 1.0)
@@ -237,16 +235,16 @@ def main() -> None:
     parser.add_argument(
         "--registry", action="store_true", help="also from a registry on disk; takes minutes to fill"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    sides = f"{given.side} extractors x {given.side} heads, fastest of three runs"
+    sides = f"{options.side} extractors x {options.side} heads, fastest of three runs"
     print(f"{machine}, Python {sys.version.split()[0]}; {sides}\n")
     print("| what | pairs | seconds | of the processor | microseconds a pair | pairs a second |")
     print("|---|---:|---:|---:|---:|---:|")
-    rows = [*one_pair(), *sets(given.side), ten_thousand_classes()]
-    for what, pairs, seconds, used in [*rows, *(from_disk(given.side) if given.registry else [])]:
-        each = f"{1e6 * used / pairs:,.1f} | {pairs / used:,.0f}" if pairs > 1 else " | "
-        print(f"| {what} | {pairs:,} | {seconds:.3f} | {used:.3f} | {each} |")
+    rows = [*one_pair(), *sets(options.side), ten_thousand_classes()]
+    for what, pairs, seconds, processor in [*rows, *(from_disk(options.side) if options.registry else [])]:
+        each = f"{1e6 * processor / pairs:,.1f} | {pairs / processor:,.0f}" if pairs > 1 else " | "
+        print(f"| {what} | {pairs:,} | {seconds:.3f} | {processor:.3f} | {each} |")
 
 
 if __name__ == "__main__":

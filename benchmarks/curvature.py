@@ -1,17 +1,17 @@
-"""Measure the cost of curvature: the ends of a Hessian's spectrum, and landscapes, against the usual ways.
+"""Measure the cost of curvature: extreme eigenvalues of a Hessian and loss landscapes, against standard methods.
 
 Run ``python benchmarks/curvature.py --data-root DIR [--size 32 --examples 256]``. Data: MNIST, a ResNet-20 trained for
 ``--steps`` steps. Seconds are processor time of one thread.
 
-Hessian: the 20 eigenvalues of largest size. ``power`` is PyHessian's algorithm: power iteration, each vector kept
-orthogonal to those before it, with the same Hessian products, one at a time. It runs until each residual is at most
-``--tolerance`` of the largest eigenvalue, which is what block Lanczos is asked for, or for 300 products; the products
-after which its own rule (the value changes by less than .1 %, at most 100 products) would have stopped are given too.
+Hessian: the 20 eigenvalues of largest magnitude. ``power`` is PyHessian's algorithm: power iteration, orthogonalized
+against earlier vectors, with the same Hessian-vector products, one at a time. It runs until each residual is at most ``--tolerance`` of the largest
+eigenvalue, the tolerance of block Lanczos, or for 300 products. The table also gives the number of products at which
+PyHessian's own rule (the value changes by less than .1 %, at most 100 products) would stop.
 
-Landscape: ``plain`` copies weights into the network point by point and passes all examples at once; both ways take the
-same directions. Seconds are by point, from ``--points`` x ``--points`` points, passes that are shared counted as for
-51 x 51. What no way can do without is given below: the convolutions of a point alone, and what they would take at the
-rate of a product of large matrices.
+Landscape: ``plain`` copies weights into the network point by point and passes all examples at once; both methods use
+the same directions. Times are per point, from ``--points`` x ``--points`` points; shared passes are counted as for
+51 x 51. The lower bounds below the table are the time of a point's convolutions alone, and their time at the rate of a
+product of large matrices.
 """
 
 from __future__ import annotations
@@ -35,44 +35,45 @@ from compatkit_plugins.metrics.loss_landscape import LossLandscape, directions, 
 COUNT, MOST, WHOLE = 20, 300, 51**2
 
 
-def trained(given: argparse.Namespace) -> tuple[nn.Module, Kept]:
+def trained(options: argparse.Namespace) -> tuple[nn.Module, Kept]:
     """Return a ResNet-20 trained on MNIST, and examples."""
-    data = ck.data.load("mnist", root=given.data_root)
-    task = ck.Task("net", data.subset(train=2000), "resnet20_cifar", "layer2", size=given.size)
-    state = ck.Trainer(steps=given.steps, batch_size=64, seed=0, precision="float32").fit([task]).tasks["net"]
-    split = data.train.subset(given.examples, 0)
+    data = ck.data.load("mnist", root=options.data_root)
+    task = ck.Task("net", data.subset(train=2000), "resnet20_cifar", "layer2", size=options.size)
+    trainer = ck.Trainer(steps=options.steps, batch_size=64, seed=0, precision="float32")
+    state = trainer.fit([task]).tasks["net"]
+    split = data.train.subset(options.examples, 0)
     images = normalize(prepare(split, state.data).images, state.data)
-    kept = Kept(torch.arange(len(split)), images, torch.from_numpy(split.labels))
-    return nn.Sequential(state.extractor, state.head).eval(), kept
+    examples = Kept(torch.arange(len(split)), images, torch.from_numpy(split.labels))
+    return nn.Sequential(state.extractor, state.head).eval(), examples
 
 
 def power(surface: LossSurface, tolerance: float) -> tuple[list[float], int, int, float]:
-    """Return eigenvalues, products, those by PyHessian's own rule, and the largest residual relative to the first."""
+    """Return eigenvalues, products, products by PyHessian's own rule, and the largest residual over the first value."""
     vectors: list[Tensor] = []
-    values, spent, theirs, worst = list[float](), 0, 0, 0.0
-    draw = torch.Generator().manual_seed(0)
+    values, spent, pyhessian, worst = list[float](), 0, 0, 0.0
+    generator = torch.Generator().manual_seed(0)
     for _ in range(COUNT):
-        following, value, stopped = torch.randn(surface.size, generator=draw), 0.0, 0
+        product, value, stopped = torch.randn(surface.size, generator=generator), 0.0, 0
         for step in range(1, MOST + 1):
-            for known in vectors:
-                following = following - torch.dot(known, following) * known
-            vector = following / following.norm()
-            following = surface.products(vector[:, None])[:, 0]
-            before, value = value, float(torch.dot(following, vector))
-            apart = float((following - value * vector).norm())
-            settled = step > 1 and abs(value - before) / (abs(before) + 1e-6) < 1e-3
-            stopped = stopped or (step if settled or step == 100 else 0)
-            if apart <= tolerance * abs(values[0] if values else value):
+            for previous in vectors:
+                product = product - torch.dot(previous, product) * previous
+            vector = product / product.norm()
+            product = surface.products(vector[:, None])[:, 0]
+            before, value = value, float(torch.dot(product, vector))
+            residual = float((product - value * vector).norm())
+            converged = step > 1 and abs(value - before) / (abs(before) + 1e-6) < 1e-3
+            stopped = stopped or (step if converged or step == 100 else 0)
+            if residual <= tolerance * abs(values[0] if values else value):
                 break
-        spent, theirs = spent + step, theirs + (stopped or step)
+        spent, pyhessian = spent + step, pyhessian + (stopped or step)
         vectors.append(vector)
         values.append(value)
-        worst = max(worst, apart / abs(values[0]))
-    return values, spent, theirs, worst
+        worst = max(worst, residual / abs(values[0]))
+    return values, spent, pyhessian, worst
 
 
 def lanczos(surface: LossSurface, tolerance: float) -> tuple[list[float], int, float]:
-    """Return eigenvalues, products, and the largest residual relative to the first."""
+    """Return eigenvalues, products, and the largest residual over the first value."""
     spent = 0
 
     def product(vectors: Tensor) -> Tensor:
@@ -80,13 +81,13 @@ def lanczos(surface: LossSurface, tolerance: float) -> tuple[list[float], int, f
         spent += vectors.shape[1]
         return surface.products(vectors)
 
-    def wanted(values: Tensor) -> Tensor:
+    def largest(values: Tensor) -> Tensor:
         return values.abs().argsort(descending=True)[:COUNT]
 
     ritz = block_lanczos(
         product,
         surface.size,
-        wanted,
+        largest,
         block=4,
         least=COUNT,
         most=400,
@@ -94,54 +95,54 @@ def lanczos(surface: LossSurface, tolerance: float) -> tuple[list[float], int, f
         draw=torch.Generator().manual_seed(0),
         like=torch.zeros(1),
     )
-    chosen = wanted(ritz.values)
+    chosen = largest(ritz.values)
     worst = float(residuals(product, ritz, chosen, 4).max() / ritz.values.abs().max())
     return ritz.values[chosen].tolist(), spent, worst
 
 
 def plain(surface: LossSurface, paths: list[str], metric: LossLandscape) -> np.ndarray:
-    """Return the grid, point by point."""
+    """Return the grid of losses, computed point by point."""
     network = copy.deepcopy(surface.network)
-    ways = directions(
-        [surface.parameters[one] for one in paths], 2, torch.Generator().manual_seed(metric.seed + 1)
+    axes = directions(
+        [surface.parameters[path] for path in paths], 2, torch.Generator().manual_seed(metric.seed + 1)
     )
-    found = np.zeros((metric.points, metric.points))
+    losses = np.zeros((metric.points, metric.points))
     with torch.no_grad():
         for i, p in enumerate(metric.places):
             for j, q in enumerate(metric.places):
-                for place, path in enumerate(paths):
+                for index, path in enumerate(paths):
                     network.get_parameter(path).copy_(
-                        surface.parameters[path] + p * ways[0][place] + q * ways[1][place]
+                        surface.parameters[path] + p * axes[0][index] + q * axes[1][index]
                     )
-                found[i, j] = F.cross_entropy(network(surface.images), surface.labels).item()
-    return found
+                losses[i, j] = F.cross_entropy(network(surface.images), surface.labels).item()
+    return losses
 
 
 def convolutions(surface: LossSurface) -> tuple[float, float]:
-    """Return the processor time of the convolutions of one point alone, and their operations."""
+    """Return the processor seconds and the operations of the convolutions of one point."""
     calls: list[tuple[nn.Module, Tensor]] = []
     count = 0
 
-    def note(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal count
-        calls.append((module, given[0]))
+        calls.append((module, inputs[0]))
         count += 2 * output[:, 0].numel() * module.get_parameter("weight").numel()
 
-    made = [one for one in surface.network.modules() if isinstance(one, nn.Conv2d)]
-    handles = [one.register_forward_hook(note) for one in made]
+    layers = [layer for layer in surface.network.modules() if isinstance(layer, nn.Conv2d)]
+    handles = [layer.register_forward_hook(note) for layer in layers]
     with torch.no_grad():
         for images, _ in surface.pieces():
             surface.network(images)
-        for one in handles:
-            one.remove()
-        return sum(min(seconds(lambda: module(given)) for _ in range(5)) for module, given in calls), count  # noqa: B023
+        for handle in handles:
+            handle.remove()
+        return sum(min(seconds(lambda: module(inputs)) for _ in range(5)) for module, inputs in calls), count  # noqa: B023
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return the processor time of some work."""
-    began = time.process_time()
+    """Return the processor time of a call in seconds."""
+    start = time.process_time()
     work()
-    return time.process_time() - began
+    return time.process_time() - start
 
 
 def main() -> None:
@@ -158,57 +159,60 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=("hessian", "landscape"))
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    network, kept = trained(given)
-    print(f"torch {torch.__version__}, CPU, resnet20 at {given.size} x {given.size}\n")
-    if given.only != "landscape":
-        few = Kept(*(getattr(kept, word)[: given.hessian_examples] for word in ("keys", "images", "labels")))
-        surface = LossMetric(chunk=given.hessian_examples).surfaces(few, network, {})["as given"]
+    network, examples = trained(options)
+    print(f"torch {torch.__version__}, CPU, resnet20 at {options.size} x {options.size}\n")
+    if options.only != "landscape":
+        few = Kept(
+            *(getattr(examples, word)[: options.hessian_examples] for word in ("keys", "images", "labels"))
+        )
+        surface = LossMetric(chunk=options.hessian_examples).surfaces(few, network, {})["as given"]
         print("| top 20 of the Hessian | seconds | products | largest residual | first | twentieth |")
         print("|---|---|---|---|---|---|")
         began = time.process_time()
-        values, spent, worst = lanczos(surface, given.tolerance)
+        values, spent, worst = lanczos(surface, options.tolerance)
         ours = time.process_time() - began
         print(
             f"| block Lanczos | {ours:.1f} | {spent} | {worst:.1e} | {values[0]:.3f} | {values[-1]:.4f} |",
             flush=True,
         )
         began = time.process_time()
-        values, spent, theirs, worst = power(surface, given.tolerance)
-        took = time.process_time() - began
+        values, spent, pyhessian, worst = power(surface, options.tolerance)
+        theirs = time.process_time() - began
         print(
-            f"| power iteration | {took:.1f} | {spent} | {worst:.1e} | {values[0]:.3f} | {values[-1]:.4f} |"
+            f"| power iteration | {theirs:.1f} | {spent} | {worst:.1e} | {values[0]:.3f} | {values[-1]:.4f} |"
         )
         print(
-            f"\nratio {took / ours:.1f}; by its own rule power iteration would stop after {theirs} products\n",
+            f"\nratio {theirs / ours:.1f}; by its own rule power iteration would stop after {pyhessian} products\n",
             flush=True,
         )
-    if given.only != "hessian":
+    if options.only != "hessian":
         print(
             "| landscape, 256 examples | plain ms | ours ms | ratio | largest difference |\n|---|---|---|---|---|"
         )
         layers = dict(network.named_modules())
         for name in ("", "0.layer1.1.conv1", "0.layer2.1.conv1", "1.layer3.1.conv1"):
             chosen = {name: layers[name]} if name else {}
-            metric = LossLandscape(points=given.points, step=0.01, examples=given.examples)
-            surface = metric.surfaces(kept, network, chosen)["as given"]
-            paths = [path for path, one in surface.parameters.items() if one.ndim > 1]
+            metric = LossLandscape(points=options.points, step=0.01, examples=options.examples)
+            surface = metric.surfaces(examples, network, chosen)["as given"]
+            paths = [path for path, parameter in surface.parameters.items() if parameter.ndim > 1]
             once = seconds(lambda surface=surface, paths=paths: _shared(surface, paths)) * (
-                1 - given.points**2 / WHOLE
+                1 - options.points**2 / WHOLE
             )
             slow, fast = list[float](), list[float]()
-            for _ in range(given.repeats):
+            for _ in range(options.repeats):
                 results: dict[str, np.ndarray] = {}
                 slow.append(seconds(lambda: results.update(plain=plain(surface, paths, metric))))  # noqa: B023
                 fast.append(seconds(lambda: results.update(ours=metric.losses(surface, "as given"))) - once)  # noqa: B023
-            count = given.points**2
-            one, other = min(slow) / count * 1e3, min(fast) / count * 1e3
-            apart = float(np.abs(results["plain"] / results["ours"] - 1).max())
+            count = options.points**2
+            slow_ms, fast_ms = min(slow) / count * 1e3, min(fast) / count * 1e3
+            difference = float(np.abs(results["plain"] / results["ours"] - 1).max())
             if not name:
                 alone, operations = convolutions(surface)
             print(
-                f"| {name or 'all layers'} | {one:.1f} | {other:.1f} | {one / other:.2f} | {apart:.0e} |",
+                f"| {name or 'all layers'} | {slow_ms:.1f} | {fast_ms:.1f} | {slow_ms / fast_ms:.2f} "
+                f"| {difference:.0e} |",
                 flush=True,
             )
         matrix = torch.randn(2000, 2000)

@@ -1,16 +1,16 @@
-"""Can every family of timm be cut, and do the parts do what the whole did?
+"""Cut a network of every timm family, and compare its parts with the whole network.
 
 Run ``python benchmarks/cutting.py [--families vgg,resnet] [--out FOLDER]``. For the smallest classifier of every model
 file of timm, with random weights, the network is cut at the canonical seam, at up to four stages named by timm, and at
-the first, middle and last block boundary. Then each of these is compared bit for bit with the whole network:
+the first, middle and last block boundary. Each cut is compared bit for bit with the whole network:
 
 - ``eval``: head(extractor(x)) for 2 and for 3 images;
 - ``train``: the same in train mode with dropout and stochastic depth, from the same seed;
-- ``gradients``: of every parameter, and every buffer afterwards, in that pass;
-- ``size``: images of another size, where the whole network takes them (else ``-``); ``fixed`` where the part says that
-  it holds for one size only;
-- ``rebuild``: both parts built alone from their blueprints, with the weights loaded strictly;
-- ``keys``: the parts' keys are the whole's, none twice.
+- ``gradients``: gradients of every parameter in that pass, and every buffer after it;
+- ``size``: images of another size, if the whole network accepts them (else ``-``); ``fixed`` if the cut is valid for
+  one size only;
+- ``rebuild``: both parts built from their blueprints, with strictly loaded weights;
+- ``keys``: state keys of the parts, together those of the whole network without duplicates.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REFUSED: dict[str, set[str]] = {
     "efficientvit_mit": {"stages.3.blocks.1.context_module.main.aggreg.0"},
     "gemma4_vit": {"encoder.blocks.0", "encoder.blocks.8", "encoder.blocks.15"},
 }
-"""Cuts that are refused, by family, with reasons in docs/results/cutting."""
+"""Refused cuts by family; docs/results/cutting gives the reasons."""
 COLUMNS = ("eval", "train", "gradients", "size", "rebuild", "keys")
 KWARGS: dict[str, Any] = {"drop_rate": 0.1, "drop_path_rate": 0.1}
 SIZE = 128
@@ -51,14 +51,14 @@ STEPS = ((32, 64), (64, 32), (64, 64), (128, 128))
 
 
 def main() -> None:
-    """Examine the families asked for, print a line each, and write the table."""
+    """Examine the requested families, print a line for each cut, and write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--families", help="model files, separated by commas; default: all")
     parser.add_argument("--out", type=Path, help="folder for cutting.json and table.md")
-    given = parser.parse_args()
-    families = given.families.split(",") if given.families else list(SMALLEST)
+    options = parser.parse_args()
+    families = options.families.split(",") if options.families else list(SMALLEST)
     warnings.filterwarnings("ignore")
     rows: list[dict[str, Any]] = []
     for number, family in enumerate(families, 1):
@@ -69,19 +69,19 @@ def main() -> None:
                 f"[{number}/{len(families)}] {family} {row['cut']} ({row['approach']}) {marks} {row['note']}",
                 flush=True,
             )
-        if given.out:
-            keep(rows, given.out)
+        if options.out:
+            write(rows, options.out)
     print(summary(rows))
 
 
-def keep(rows: list[dict[str, Any]], folder: Path) -> None:
-    """Write the rows; those of other families that an earlier run left there stay."""
+def write(rows: list[dict[str, Any]], folder: Path) -> None:
+    """Write the rows; keep rows of other families from an earlier run."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "cutting.json"
     before = json.loads(path.read_text()) if path.exists() else []
-    fresh = {row["family"] for row in rows}
+    families = {row["family"] for row in rows}
     merged = sorted(
-        [row for row in before if row["family"] not in fresh] + rows, key=lambda row: row["family"]
+        [row for row in before if row["family"] not in families] + rows, key=lambda row: row["family"]
     )
     path.write_text(json.dumps(merged, indent=1) + "\n")
     (folder / "table.md").write_text(markdown(merged))
@@ -91,7 +91,7 @@ def examine_family(family: str, model: str) -> Iterator[dict[str, Any]]:
     """Yield a row for every cut of one model."""
     whole, kwargs, size = build_whole(model)
     reference = Reference(whole, size)
-    for point in chosen(whole, size, watched(whole, (3, *size))):
+    for point in choose(whole, size, watched(whole, (3, *size))):
         started = time.perf_counter()
         row = {"family": family, "model": model, "size": list(size), "cut": point.name, "approach": "none"}
         row |= {column: "-" for column in COLUMNS} | {"tensors": len(point.crossing), "note": ""}
@@ -107,7 +107,7 @@ def examine_family(family: str, model: str) -> Iterator[dict[str, Any]]:
 
 
 def build_whole(model: str) -> tuple[nn.Module, dict[str, Any], tuple[int, int]]:
-    """Return a network with random weights, its keyword arguments and an image size that it takes."""
+    """Return a network with random weights, its keyword arguments and a supported image size."""
     for kwargs in ({**KWARGS, "num_classes": 10}, {"num_classes": 10}):
         for sized in ({"img_size": SIZE}, {}):
             try:
@@ -132,33 +132,35 @@ def _runs(whole: nn.Module, size: tuple[int, int]) -> bool:
     return True
 
 
-def chosen(whole: nn.Module, size: tuple[int, int], points: list[CutPoint]) -> list[CutPoint]:
+def choose(whole: nn.Module, size: tuple[int, int], points: list[CutPoint]) -> list[CutPoint]:
     """Return the canonical cut, four stages, and the first, middle and last block boundary."""
     by_name = {point.name: point for point in points}
-    stages = [one["module"] for one in getattr(getattr(whole, "feature_info", None), "info", [])]
+    stages = [stage["module"] for stage in getattr(getattr(whole, "feature_info", None), "info", [])]
     if not stages and isinstance(getattr(whole, "feature_info", None), list):
-        stages = [one["module"] for one in whole.feature_info]  # type: ignore[union-attr]
+        stages = [stage["module"] for stage in whole.feature_info]  # type: ignore[union-attr]
     usable = {name: point for name, point in by_name.items() if not point.refused}
-    wanted = [name for name in stages if name in usable][-4:]
+    names = [name for name in stages if name in usable][-4:]
     containers = {
         name for name, module in whole.named_modules() if isinstance(module, nn.Sequential | nn.ModuleList)
     }
     blocks = [n for n in usable if n.rpartition(".")[0] in containers and usable[n].own and _deep(whole, n)]
-    wanted += [blocks[0], blocks[len(blocks) // 2], blocks[-1]] if blocks else []
+    names += [blocks[0], blocks[len(blocks) // 2], blocks[-1]] if blocks else []
     declared = [
         n
         for n in usable
         if n.rpartition(".")[0] in containers and len(usable[n].crossing) > 1 and _deep(whole, n)
     ]
-    wanted += declared[len(declared) // 2 :][:1]
+    names += declared[len(declared) // 2 :][:1]
     if hasattr(whole, "forward_features") and hasattr(whole, "forward_head"):
-        wanted = ["forward_features", *wanted]
-    return [by_name.get(name) or points[-1] for name in dict.fromkeys(wanted)]
+        names = ["forward_features", *names]
+    return [by_name.get(name) or points[-1] for name in dict.fromkeys(names)]
 
 
 def _deep(whole: nn.Module, name: str) -> bool:
-    """A block: a module with convolutions or linear layers of its own inside."""
-    return sum(isinstance(one, nn.Conv2d | nn.Linear) for one in whole.get_submodule(name).modules()) > 1
+    """Return whether a module contains more than one convolution or linear layer."""
+    return (
+        sum(isinstance(module, nn.Conv2d | nn.Linear) for module in whole.get_submodule(name).modules()) > 1
+    )
 
 
 class Reference:
@@ -180,7 +182,7 @@ class Reference:
         self.restore(whole)
 
     def restore(self, whole: nn.Module) -> None:
-        """Give the network its weights and buffers back."""
+        """Restore the weights and buffers of the network, in eval mode."""
         whole.load_state_dict(self.state)
         for module in whole.modules():
             module.train(False)
@@ -206,7 +208,7 @@ class Joined(nn.Module):
         self.extractor, self.head = extractor, head
 
     def forward(self, x: Tensor) -> Any:
-        """Images to logits."""
+        """Return the logits of images."""
         return self.head(self.extractor(x))
 
 
@@ -218,19 +220,19 @@ def examine(
     size: tuple[int, int],
     cut: str,
 ) -> dict[str, Any]:
-    """Return what holds for one cut.
+    """Return the row of one cut.
 
     Raises:
-        CutError: It is refused.
+        CutError: The cut is refused.
     """
-    asked = Blueprint("timm", "timm", model, kwargs, cut, "extractor", "", size)
-    blueprint, extractor, head = working_cut(whole, asked)
+    requested = Blueprint("timm", "timm", model, kwargs, cut, "extractor", "", size)
+    blueprint, extractor, head = working_cut(whole, requested)
     joined = Joined(extractor, head)
     with torch.no_grad():
         joined.eval()
-        came = [joined(x.clone()) for x in reference.batches]
+        outputs = [joined(x.clone()) for x in reference.batches]
     row: dict[str, Any] = {"approach": blueprint.approach, "tensors": blueprint.cut_outputs}
-    row["eval"] = _mark(all(map(_same, came, reference.evaluated)))
+    row["eval"] = _mark(all(map(_same, outputs, reference.evaluated)))
     row["size"] = _other_size(joined, reference)
     output, gradients, buffers = step(whole, joined, reference.batches[0])
     reference.restore(whole)
@@ -239,9 +241,11 @@ def examine(
         _equal(gradients, reference.trained[1]) and _equal(buffers, reference.trained[2])
     )
     own, other = extractor.state_dict(), head.state_dict()
-    twice = {one.data_ptr() for one in extractor.parameters()} & {one.data_ptr() for one in head.parameters()}
+    shared = {parameter.data_ptr() for parameter in extractor.parameters()} & {
+        parameter.data_ptr() for parameter in head.parameters()
+    }
     union = own.keys() | other.keys() == reference.state.keys() and not own.keys() & other.keys()
-    row["keys"] = _mark(union and not twice - {0})
+    row["keys"] = _mark(union and not shared - {0})
     rebuilt = Joined(
         build(blueprint, state=own), build(attrs.evolve(blueprint, side="head"), state=other)
     ).eval()
@@ -261,33 +265,33 @@ def _other_size(joined: nn.Module, reference: Reference) -> str:
         return "fixed"
 
 
-def _same(came: Any, expected: Any) -> bool:
+def _same(actual: Any, expected: Any) -> bool:
     if isinstance(expected, tuple):
-        return isinstance(came, tuple) and all(map(_same, came, expected))
-    return came.shape == expected.shape and bool(
-        ((came == expected) | (came.isnan() & expected.isnan())).all()
+        return isinstance(actual, tuple) and all(map(_same, actual, expected))
+    return actual.shape == expected.shape and bool(
+        ((actual == expected) | (actual.isnan() & expected.isnan())).all()
     )
 
 
-def _equal(came: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    return came.keys() == expected.keys() and all(
-        _same(value, expected[name]) for name, value in came.items()
+def _equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return actual.keys() == expected.keys() and all(
+        _same(value, expected[name]) for name, value in actual.items()
     )
 
 
-def _mark(holds: bool) -> str:
-    return "yes" if holds else "NO"
+def _mark(passed: bool) -> str:
+    return "yes" if passed else "NO"
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
     """Return counts for every column."""
-    cut_ = [row for row in rows if row["approach"] != "none"]
+    cuts = [row for row in rows if row["approach"] != "none"]
     lines = [
-        f"{len({row['family'] for row in rows})} families, {len(rows)} cuts, {len(rows) - len(cut_)} refused"
+        f"{len({row['family'] for row in rows})} families, {len(rows)} cuts, {len(rows) - len(cuts)} refused"
     ]
     for column in COLUMNS:
         counts: dict[str, int] = {}
-        for row in cut_:
+        for row in cuts:
             counts[row[column]] = counts.get(row[column], 0) + 1
         lines.append(f"{column}: " + ", ".join(f"{count} {mark}" for mark, count in sorted(counts.items())))
     return "\n".join(lines)

@@ -1,16 +1,16 @@
 """Measure the cost of reading a matrix of measured pairs from the registry.
 
 Run ``python benchmarks/evidence.py [--side 60] [--rounds 5] [--seed 0] [--folder DIR] [--out FILE]``. Nothing is
-trained: SIDE extractors, SIDE heads and a result of every pair are made by hand, results file by file as the store
-would write them. Contestants take turns in one run, in another order each round; what comes out is
-compared. The floors do the least that the question can mean:
+trained: SIDE extractors, SIDE heads and a result for every pair are synthetic; results are written file by file in the
+layout of the store. Contestants take turns in one run, in a new random order each round, and their outputs are
+compared. The floors are minimal implementations:
 
-- **bare SQL**: one SELECT of the remembered documents, all rows fetched, nothing compared with any file;
-- **bare JSON**: the results read file by file: open, read, ``json.loads``, nothing verified.
+- **bare SQL**: one SELECT of the cached documents, all rows fetched, without comparing them with files;
+- **bare JSON**: open, read and ``json.loads`` of every result file, without verification.
 
-Ours resolves the patterns, reads the manifests, looks for the head that gives each bound, checks keys and figures, and
-builds a ``Matrix``. ``--fill none`` without images is a process
-of its own and shows that neither torch nor numpy is loaded.
+compatkit resolves the patterns, reads the manifests, finds the head of each upper bound, checks keys and figures, and
+builds a ``Matrix``. ``process`` runs ``fill="none"`` in a separate process and checks that it loads neither torch nor
+numpy.
 """
 
 from __future__ import annotations
@@ -43,41 +43,41 @@ IMAGES = 10_000
 DATA = "data:" + contracts.digest("images")
 SCRIPT = (
     "import sys; from compatkit.components.registry import Registry;"
-    "found = Registry.open({root!r}).matrix('bench/e*', 'bench/h*', fill='none');"
-    "print(found.settings['cells']['taken'], [one for one in ('torch', 'numpy') if one in sys.modules])"
+    "matrix = Registry.open({root!r}).matrix('bench/e*', 'bench/h*', fill='none');"
+    "print(matrix.settings['cells']['taken'], [name for name in ('torch', 'numpy') if name in sys.modules])"
 )
 
 
 def fill(root: Path, side: int) -> list[str]:
-    """Make a registry in which every pair was measured; return the function digests of the extractors."""
+    """Create a registry with a result for every pair; return the function digests of the extractors."""
     import torch
 
     os.fsync = lambda descriptor: None
     store = Store.init(root)
     payload = store.put_state({"weight": torch.zeros(1)}, parameters=1)
     functions: dict[str, list[str]] = {"extractor": [], "head": []}
-    made: list[str] = []
+    published: list[str] = []
     for kind in ("extractor", "head"):
-        for number, (name, one) in enumerate(contracts.side(kind, side, side).items()):  # pyright: ignore[reportArgumentType]
-            manifest: Manifest = attrs.evolve(one, payload=payload)
+        for number, (name, template) in enumerate(contracts.side(kind, side, side).items()):  # pyright: ignore[reportArgumentType]
+            manifest: Manifest = attrs.evolve(template, payload=payload)
             if kind == "head":
-                manifest = attrs.evolve(manifest, parents=(Parent("trained_with", made[number]),))
-            place = store.publish(name.split("@")[0], manifest)
-            functions[kind].append(function_digest(store.manifest(place)))
-            made.append(str(place.digest))
+                manifest = attrs.evolve(manifest, parents=(Parent("trained_with", published[number]),))
+            version = store.publish(name.split("@")[0], manifest)
+            functions[kind].append(function_digest(store.manifest(version)))
+            published.append(str(version.digest))
     for number, extractor in enumerate(functions["extractor"]):
         say(f"\r  results of extractor {number + 1} of {side}")
-        for place, one in enumerate(functions["head"]):
-            cell = measured(number, place, functions["head"][number])
-            put(root, extractor, one, cell)
+        for column, function in enumerate(functions["head"]):
+            cell = measured(number, column, functions["head"][number])
+            put(root, extractor, function, cell)
     return functions["extractor"]
 
 
 def put(root: Path, extractor: str, head: str, cell: Cell) -> None:
-    """Write what ``store.evidence.keep`` writes, without its care: 90,000 durable results would take an hour."""
-    kept = record(cell)
-    data = to_bytes(extractor, head, **kept)
-    name, key = contracts.hashlib.sha256(data).hexdigest(), key_of(kept["conditions"])
+    """Write a result in the layout of the store without fsync: 90,000 durable results would take an hour."""
+    entry = record(cell)
+    data = to_bytes(extractor, head, **entry)
+    name, key = contracts.hashlib.sha256(data).hexdigest(), key_of(entry["conditions"])
     folder = root / "evidence" / extractor[13:] / head[13:] / key
     folder.mkdir(parents=True)
     (folder / name).write_bytes(f"sha256:{name}\n".encode())
@@ -87,7 +87,7 @@ def put(root: Path, extractor: str, head: str, cell: Cell) -> None:
 
 
 def measured(row: int, column: int, bound: str) -> Cell:
-    """Return a cell whose figures tell its place."""
+    """Return a cell; its figures depend on row and column."""
     right = 1000 + (row * 977 + column * 31) % 8800
     figure = Figure(right / IMAGES, right, IMAGES, right / IMAGES - 0.01, right / IMAGES + 0.01)
     best = Figure(0.97, 9700, IMAGES, 0.96, 0.98)
@@ -100,13 +100,13 @@ def measured(row: int, column: int, bound: str) -> Cell:
 
 
 def bare_sql(path: Path) -> int:
-    """Fetch every row, and believe it."""
+    """Fetch every row without verification; return the number of rows."""
     with sqlite3.connect(path) as connection:
         return len(connection.execute("SELECT place, document FROM results").fetchall())
 
 
 def bare_json(root: Path) -> int:
-    """Read every result as it lies there, and believe it."""
+    """Read every result file without verification; return the number of results."""
     count = 0
     for _, _, names in os.walk(root / "evidence"):
         for name in names:
@@ -116,7 +116,7 @@ def bare_json(root: Path) -> int:
 
 
 def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
-    """Let all take turns; return the lines of the table."""
+    """Time all contestants by turns; return the lines of the table."""
     root = folder / "parts"
     say("making components and results")
     fill(root, side)
@@ -128,12 +128,15 @@ def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
     def ours() -> int:
         return Registry.open(root).matrix("bench/e*", "bench/h*", fill="none").settings["cells"]["taken"]
 
-    def again(held: Registry = Registry.open(root)) -> int:  # noqa: B008 - one registry for all turns
-        return held.matrix("bench/e*", "bench/h*", fill="none").settings["cells"]["taken"]
+    def again(registry: Registry = Registry.open(root)) -> int:  # noqa: B008 - one registry for all turns
+        return registry.matrix("bench/e*", "bench/h*", fill="none").settings["cells"]["taken"]
 
-    def kept(held: Registry = Registry.open(root)) -> int:  # noqa: B008 - the same
-        store = held.store
-        names = [[function_digest(store.manifest(one)) for one in store.select(f"bench/{k}*")] for k in "eh"]
+    def results(registry: Registry = Registry.open(root)) -> int:  # noqa: B008 - the same
+        store = registry.store
+        names = [
+            [function_digest(store.manifest(component)) for component in store.select(f"bench/{k}*")]
+            for k in "eh"
+        ]
         return len(store.evidence.results(*names))
 
     def process() -> int:
@@ -143,18 +146,18 @@ def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
         expect("loaded", loaded.strip(), "[]")
         return int(taken)
 
-    def same(came: int) -> None:
-        expect("pairs", came, side**2)
+    def same(count: int) -> None:
+        expect("pairs", count, side**2)
 
     work = {
         "bare SQL": lambda: bare_sql(path),
         "bare JSON": lambda: bare_json(root),
-        "rows": kept,
+        "rows": results,
         "matrix": ours,
         "matrix again": again,
         "process": process,
     }
-    times = compete({name: Contestant(one, check=same) for name, one in work.items()}, rounds, seed)
+    times = compete({name: Contestant(call, check=same) for name, call in work.items()}, rounds, seed)
     what = f"{side} x {side} measured pairs"
     rows = [
         Row(f"{what}: a Matrix, a new Registry each time", "bare JSON", "matrix", Gate(1)),
@@ -167,7 +170,7 @@ def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
 
 
 def main() -> None:
-    """Measure, and print or keep the table."""
+    """Measure, print the table, and write it where ``--out`` is given."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -176,15 +179,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the order of turns")
     parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
     parser.add_argument("--out", type=Path, help="Markdown file to write")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=given.folder, prefix="evidence-") as folder:
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="evidence-") as folder:
         os.environ["COMPATKIT_CACHE"] = f"{folder}/cache"
-        table = measure(Path(folder), given.side, given.rounds, given.seed)
-        text = "\n".join([machine(), f"{given.rounds} rounds, seed {given.seed}.", "", head(), *table])
+        table = measure(Path(folder), options.side, options.rounds, options.seed)
+        text = "\n".join([machine(), f"{options.rounds} rounds, seed {options.seed}.", "", head(), *table])
         print(text, flush=True)  # removing the folder takes long
-        if given.out is not None:
+        if options.out is not None:
             command = " ".join(["python", "benchmarks/evidence.py", *sys.argv[1:]])
-            given.out.write_text(f"# What a matrix of measured pairs costs\n\n    {command}\n\n{text}\n")
+            options.out.write_text(f"# What a matrix of measured pairs costs\n\n    {command}\n\n{text}\n")
 
 
 if __name__ == "__main__":
