@@ -24,9 +24,9 @@ def publish_source(root: Path) -> None:
     ck.Registry.init(root).publish(fit, prefix="d")
 
 
-def copied(kept: Path, root: Path) -> ck.Registry:
+def copied(path: Path, root: Path) -> ck.Registry:
     """Return a registry of one's own with what ``kept`` holds."""
-    shutil.copytree(kept, root)
+    shutil.copytree(path, root)
     return ck.Registry.open(root)
 
 

@@ -26,8 +26,8 @@ class Features(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(1, 4, 3, padding=1)
         draw = torch.Generator().manual_seed(0)
-        for one in self.conv.parameters():
-            one.data = torch.randn(one.shape, generator=draw)
+        for parameter in self.conv.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=draw)
         self.mixing = mixing
 
     def forward(self, images: Tensor) -> Tensor:
@@ -43,8 +43,8 @@ class Head(nn.Module):
         self.norm, self.other = nn.BatchNorm2d(6), nn.BatchNorm2d(6)
         self.last = nn.Linear(6 * 16, 3)
         draw = torch.Generator().manual_seed(1)
-        for one in self.parameters():
-            one.data = torch.randn(one.shape, generator=draw) * 0.5
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=draw) * 0.5
 
     def forward(self, features: Tensor) -> Tensor:
         both = self.norm(self.main(features)) + self.other(self.short(features))

@@ -87,12 +87,12 @@ class Outcome(NamedTuple):
 @cache
 def carriers(folder: Path = TESTS) -> dict[str, list[str]]:
     """Return the tests of each case, as ``tests/registry/test_names.py::test_...``, read from the sources."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("test_*.py")):
         where = path.relative_to(folder.parent).as_posix()
         for test, case in _marked(ast.parse(path.read_text(encoding="utf-8"))):
-            found.setdefault(case, []).append(f"{where}::{test}")
-    return found
+            result.setdefault(case, []).append(f"{where}::{test}")
+    return result
 
 
 def page(outcomes: Mapping[str, Iterable[Outcome]]) -> str:
@@ -124,11 +124,11 @@ def page(outcomes: Mapping[str, Iterable[Outcome]]) -> str:
 
 
 def _row(case: str, words: str, tests: list[str], outcomes: Mapping[str, Iterable[Outcome]]) -> str:
-    said = [summary(outcomes.get(test, ())) for test in tests]
-    results = [one for test in tests for one in outcomes.get(test, ())]
+    result = [summary(outcomes.get(test, ())) for test in tests]
+    results = [entry for test in tests for entry in outcomes.get(test, ())]
     names = "<br>".join(
         f"`{test.removeprefix('tests/')}`" + (f": {what}" if what != "passed" else "")
-        for test, what in zip(tests, said, strict=True)
+        for test, what in zip(tests, result, strict=True)
     )
     return f"| {case} | {_cell(words)} | {_cell(names)} | {summary(results)} |"
 
@@ -136,7 +136,7 @@ def _row(case: str, words: str, tests: list[str], outcomes: Mapping[str, Iterabl
 def summary(outcomes: Iterable[Outcome]) -> str:
     """Return several outcomes in a few words; the worst counts, and a pass before a skip."""
     listed = list(outcomes)
-    words = {one.word for one in listed}
+    words = {entry.word for entry in listed}
     if "failed" in words:
         return "**failed**"
     if "passed" in words:
@@ -152,7 +152,7 @@ def _marked(tree: ast.Module) -> Iterator[tuple[str, str]]:
     everywhere = [
         case
         for node in tree.body
-        if isinstance(node, ast.Assign) and any(_named(one, "pytestmark") for one in node.targets)
+        if isinstance(node, ast.Assign) and any(_named(target, "pytestmark") for target in node.targets)
         for case in _cases([node.value])
     ]
     for node in tree.body:
@@ -172,6 +172,6 @@ def _named(node: ast.AST, name: str) -> bool:
 
 def _cases(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the arguments of every ``pytest.mark.case(...)``, also inside ``pytest.param``."""
-    for call in (one for node in nodes for one in ast.walk(node)):
+    for call in (entry for node in nodes for entry in ast.walk(node)):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "case":
-            yield from (one.value for one in call.args if isinstance(one, ast.Constant))
+            yield from (arg.value for arg in call.args if isinstance(arg, ast.Constant))

@@ -71,11 +71,13 @@ class Parts:
             return f"policies/parts%2f%2a@{what.removeprefix('policy/')}"
         if what == "pointer":
             folder = self.root / "evidence"
-            (pointer,) = (one for one in folder.rglob("*") if len(one.name) == 64 and not one.is_dir())
+            (pointer,) = (
+                entry for entry in folder.rglob("*") if len(entry.name) == 64 and not entry.is_dir()
+            )
             return pointer.relative_to(self.root).as_posix()
         if what == "signature":
-            (found,) = (one for one in (self.root / "signatures").glob("*/*"))
-            return found.relative_to(self.root).as_posix()
+            (result,) = (entry for entry in (self.root / "signatures").glob("*/*"))
+            return result.relative_to(self.root).as_posix()
         return {
             "marker": "compatkit.json",
             "new": f"refs/{EXTRACTOR}/@versions/2.0.0",
@@ -191,7 +193,7 @@ def folder_linked_out(path: Path) -> None:
 
 
 def _outside(path: Path) -> Path:
-    root = next(one for one in path.parents if (one / "compatkit.json").exists())
+    root = next(parent for parent in path.parents if (parent / "compatkit.json").exists())
     return root.parent / f"outside-{os.urandom(4).hex()}"
 
 
@@ -217,12 +219,12 @@ def as_folder(path: Path) -> None:
 
 
 def to_trash(path: Path) -> None:
-    root = next(one for one in path.parents if (one / "compatkit.json").exists())
+    root = next(parent for parent in path.parents if (parent / "compatkit.json").exists())
     path.rename(root / "trash" / f"{path.name}-1-{'0' * 16}")
 
 
 def to_quarantine(path: Path) -> None:
-    root = next(one for one in path.parents if (one / "compatkit.json").exists())
+    root = next(parent for parent in path.parents if (parent / "compatkit.json").exists())
     path.rename(root / "quarantine" / f"{path.name}-1-{'0' * 16}")
 
 
@@ -283,7 +285,7 @@ def table(*, one: str = "damage") -> list[Any]:
     Args:
         one: Of which kind: ``"damage"``, or ``"code"``: of each code and way of mending.
     """
-    found: list[Any] = []
+    result: list[Any] = []
     seen: set[tuple[str, str]] = set()
     for number, (name, damage) in enumerate(rows()):
         kind = (name, "") if one == "damage" else (damage.code, damage.mended)
@@ -291,8 +293,8 @@ def table(*, one: str = "damage") -> list[Any]:
             quick = at == number % len(damage.places) and kind not in seen
             marks = [] if quick else [pytest.mark.slow]
             seen |= {kind} if quick else set()
-            found.append(pytest.param(damage, place, id=f"{name}: {place}", marks=marks))
-    return found
+            result.append(pytest.param(damage, place, id=f"{name}: {place}", marks=marks))
+    return result
 
 
 def rows() -> Iterator[tuple[str, Damage]]:

@@ -33,7 +33,7 @@ def fill(store: Store, publish: Callable[..., Any]) -> Store:
     parents = (Parent("trained_with", extractor.digest),)
     for value in (2, 3):
         head = publish(store, HEAD, value, training={"run": edge}, parents=parents, kind="head")
-    functions = [function_digest(store.manifest(one)) for one in (extractor, head)]
+    functions = [function_digest(store.manifest(item)) for item in (extractor, head)]
     store.evidence.record(*functions, {"metric": "accuracy"}, dumps({"accuracy": 0.9}))
     store.set_alias(HEAD, "prod", "1.0.0")
     store.set_alias(HEAD, "prod", "2.0.0")
@@ -49,8 +49,8 @@ def fill(store: Store, publish: Callable[..., Any]) -> Store:
 def signature(digest: str) -> bytes:
     """Return a signature of a manifest by its form, which nobody made."""
     signer = f"ed25519:{'ab' * 32}"
-    said = Statement(digest, None, signer, datetime(2026, 6, 1, tzinfo=UTC), None)
-    return Envelope(said.to_bytes(), signer, bytes(64)).to_bytes()
+    result = Statement(digest, None, signer, datetime(2026, 6, 1, tzinfo=UTC), None)
+    return Envelope(result.to_bytes(), signer, bytes(64)).to_bytes()
 
 
 def write(store: Store, path: str, data: bytes) -> Path:
@@ -65,8 +65,8 @@ def write(store: Store, path: str, data: bytes) -> Path:
 
 def content(root: Path) -> dict[str, bytes]:
     """Return every file of a registry that travels, by its path: ``tmp`` and the like, and its own id, do not."""
-    found = (path for folder in FOLDERS for path in (root / folder).rglob("*") if path.is_file())
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
+    result = (path for folder in FOLDERS for path in (root / folder).rglob("*") if path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in result}
 
 
 def export(store: Store, folder: Path, patterns: Iterable[str] = ("*",)) -> Moved:

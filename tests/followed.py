@@ -57,7 +57,7 @@ class Example(ast.NodeVisitor):
         if isinstance(node, ast.Attribute):
             return member(self.follow(node.value), node.attr)
         if isinstance(node, ast.Call):
-            for argument in [*node.args, *(one.value for one in node.keywords)]:
+            for argument in [*node.args, *(keyword_argument.value for keyword_argument in node.keywords)]:
                 self.follow(argument)
             return self.called(self.follow(node.func), node)
         for child in ast.iter_child_nodes(node):
@@ -68,7 +68,7 @@ class Example(ast.NodeVisitor):
     def called(self, function: Any, node: ast.Call) -> Any:
         if function is None or isinstance(function, Instance):
             return None
-        positions = [one for one in node.args if not isinstance(one, ast.Starred)]
+        positions = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
         names = [keyword.arg for keyword in node.keywords if keyword.arg]
         whole = len(positions) == len(node.args) and len(names) == len(node.keywords)
         signature = inspect.signature(function)
@@ -89,15 +89,15 @@ def member(owner: Any, name: str) -> Any:
     fields = attrs.fields_dict(owner.kind) if attrs.has(owner.kind) else {}
     if name in fields:
         return annotated(fields[name].type)
-    found = getattr(owner.kind, name)
-    if isinstance(found, property):
-        return annotated(getattr(found.fget, "__annotations__", {}).get("return"))
-    return found.__get__(object()) if inspect.isfunction(found) else found
+    result = getattr(owner.kind, name)
+    if isinstance(result, property):
+        return annotated(getattr(result.fget, "__annotations__", {}).get("return"))
+    return result.__get__(object()) if inspect.isfunction(result) else result
 
 
 def annotated(annotation: Any) -> Instance | None:
     """Return an instance of the public class that an annotation names, ``None`` for anything else."""
-    found = (
+    result = (
         getattr(ck, annotation, None) if isinstance(annotation, str) and annotation in ck.__all__ else None
     )
-    return Instance(found) if isinstance(found, type) else None
+    return Instance(result) if isinstance(result, type) else None

@@ -88,8 +88,8 @@ def written(value: Any) -> str:
         return written(value.first)
     if isinstance(value, dict):
         pairs: list[str] = []
-        for key, one in value.items():
-            for each in (one.first, one.second) if isinstance(one, Twice) else (one,):
+        for key, entry in value.items():
+            for each in (entry.first, entry.second) if isinstance(entry, Twice) else (entry,):
                 pairs.append(f"{json.dumps(key)}:{written(each)}")
         return "{" + ",".join(pairs) + "}"
     if isinstance(value, list):
@@ -231,8 +231,8 @@ class Bench:
             put_in_place(path, self.originals[path]) if path in self.originals else clear(path)
         for folder in made:
             folder.rmdir()
-        for one in (self.root / "quarantine").iterdir():
-            one.unlink()
+        for entry in (self.root / "quarantine").iterdir():
+            entry.unlink()
         self.whole = True
 
     def _compare(self, before: dict[str, tuple[int, ...]], after: dict[str, tuple[int, ...]]) -> None:
@@ -252,11 +252,11 @@ def agree(data: bytes) -> bool:
     except FormatError:
         return False
     theirs, ours = safetensors.torch.load(data), deserialize(data)
-    assert theirs.keys() == ours.keys() == {one.name for one in header.tensors}
-    for one in header.tensors:
-        for found in (theirs[one.name], ours[one.name]):
-            assert str(found.dtype) == f"torch.{DTYPES[one.dtype][0]}" and tuple(found.shape) == one.shape
-            assert bytes(found.reshape(-1).view(torch.uint8).numpy()) == data[one.start : one.stop]
+    assert theirs.keys() == ours.keys() == {tensor.name for tensor in header.tensors}
+    for entry in header.tensors:
+        for item in (theirs[entry.name], ours[entry.name]):
+            assert str(item.dtype) == f"torch.{DTYPES[entry.dtype][0]}" and tuple(item.shape) == entry.shape
+            assert bytes(item.reshape(-1).view(torch.uint8).numpy()) == data[entry.start : entry.stop]
     return True
 
 

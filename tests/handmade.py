@@ -22,13 +22,13 @@ IMAGE = Port("image", ("N", 1, "H", "W"))
 FEATURES = Port("features", ("N", 32, "H", "W"), range="nonnegative")
 LOGITS = Port("logits", ("N", 2), layout="NC", pooled=True)
 DATA = Data((16, 16), "L", (0.5,), (0.5,), labels=(Label("plane"), Label("automobile", ("car",))))
-HEX = [hashlib.sha256(str(one).encode()).hexdigest() for one in range(10)]
+HEX = [hashlib.sha256(str(index).encode()).hexdigest() for index in range(10)]
 
 
 def blobs_in(store: Store) -> dict[str, int]:
     """Return the sizes of all blobs that are in their place, by digest."""
-    found = (one for one in scan(store.root, "blobs") if isinstance(one, Blob))
-    return {one.digest: os.stat(store.root / one.path).st_size for one in found}
+    result = (entry for entry in scan(store.root, "blobs") if isinstance(entry, Blob))
+    return {match.digest: os.stat(store.root / match.path).st_size for match in result}
 
 
 def part(kind: Any = "extractor", model: str = "resnet20_cifar", **changes: Any) -> Manifest:
@@ -136,7 +136,7 @@ class Hand:
     def settle(self, name: str) -> None:
         """Let the times of a name's folders, and of those above, be new ones."""
         folder, refs = self.folder(name), self.root / "refs"
-        above = [one for one in (folder, *folder.parents) if one == refs or refs in one.parents]
+        above = [item for item in (folder, *folder.parents) if item == refs or refs in item.parents]
         self.tick(
             *(folder / kind for kind in ("@versions", "@tombstones") if (folder / kind).is_dir()), *above
         )

@@ -148,9 +148,9 @@ def read_everything(root: Path) -> list[CompatkitError]:
     """Read all that a registry holds as its users do; return the errors, of which only ours are let through."""
     errors: list[CompatkitError] = []
 
-    def attempt(action: Callable[..., Any], *given: Any) -> Any:
+    def attempt(action: Callable[..., Any], *args: Any) -> Any:
         try:
-            return action(*given)
+            return action(*args)
         except CompatkitError as error:
             errors.append(error)
             return None

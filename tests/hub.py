@@ -44,17 +44,17 @@ class Repository:
 
     def below(self, folder: str, recursive: bool) -> list[dict[str, Any]]:
         prefix = f"{folder}/" if folder else ""
-        found: dict[str, dict[str, Any]] = {}
+        result: dict[str, dict[str, Any]] = {}
         for path in sorted(self.files):
             if path.startswith(prefix):
                 parts = path.removeprefix(prefix).split("/")
                 for depth in range(1, len(parts)):
                     if recursive or depth == 1:
                         name = prefix + "/".join(parts[:depth])
-                        found[name] = {"type": "directory", "oid": "0" * 40, "size": 0, "path": name}
+                        result[name] = {"type": "directory", "oid": "0" * 40, "size": 0, "path": name}
                 if recursive or len(parts) == 1:
-                    found[path] = self.info(path)
-        return list(found.values())
+                    result[path] = self.info(path)
+        return list(result.values())
 
     def commit(self, lines: list[dict[str, Any]]) -> bool:
         """Apply a commit; False if it should follow another one than the last."""
@@ -63,11 +63,11 @@ class Repository:
         with self.lock:
             if header["value"].get("parentCommit", self.head) != self.head:
                 return False
-            for one in operations:
-                if one["key"] == "file":
-                    self.files[one["value"]["path"]] = base64.b64decode(one["value"]["content"])
-                elif one["key"] == "deletedFile":
-                    del self.files[one["value"]["path"]]
+            for operation in operations:
+                if operation["key"] == "file":
+                    self.files[operation["value"]["path"]] = base64.b64decode(operation["value"]["content"])
+                elif operation["key"] == "deletedFile":
+                    del self.files[operation["value"]["path"]]
             self.commits.append(header["value"]["summary"])
         return True
 
@@ -98,31 +98,33 @@ def hub(**repositories: Repository) -> Iterator[str]:
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             api, resolve = _API.fullmatch(url.path), _RESOLVE.fullmatch(url.path)
-            found = repositories.get((api or resolve or [None, ""])[2 if api else 1].rpartition("/")[2])
-            if found is None:
+            result = repositories.get((api or resolve or [None, ""])[2 if api else 1].rpartition("/")[2])
+            if result is None:
                 self.missing("RepoNotFound")
             elif api and api[3] == "tree":
-                listed = found.below(
+                listed = result.below(
                     unquote(api[5] or ""),
                     parse_qs(url.query).get("recursive", ["false"])[0].lower() == "true",
                 )
                 self.answer(listed) if listed else self.missing("EntryNotFound")
             elif api:
-                self.answer({"id": api[2], "sha": found.head, "siblings": [], "private": False, "tags": []})
+                self.answer({"id": api[2], "sha": result.head, "siblings": [], "private": False, "tags": []})
             elif resolve:
-                self.content(found, unquote(resolve[3]))
+                self.content(result, unquote(resolve[3]))
 
-        def content(self, found: Repository, path: str) -> None:
-            data, asked = (
-                found.files.get(path),
+        def content(self, repository: Repository, path: str) -> None:
+            data, request = (
+                repository.files.get(path),
                 re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")),
             )
             if data is None:
                 self.missing("EntryNotFound")
-            elif asked:
-                piece = data[int(asked[1]) : int(asked[2]) + 1]
+            elif request:
+                piece = data[int(request[1]) : int(request[2]) + 1]
                 self.answer(
-                    piece, 206, Content_Range=f"bytes {asked[1]}-{int(asked[1]) + len(piece) - 1}/{len(data)}"
+                    piece,
+                    206,
+                    Content_Range=f"bytes {request[1]}-{int(request[1]) + len(piece) - 1}/{len(data)}",
                 )
             else:
                 self.answer(data)
@@ -134,25 +136,25 @@ def hub(**repositories: Repository) -> Iterator[str]:
                 else self.chunks()
             )
             api = _API.fullmatch(urlsplit(self.path).path)
-            found = repositories.get(api[2].rpartition("/")[2]) if api else None
+            result = repositories.get(api[2].rpartition("/")[2]) if api else None
             above = f"https://huggingface.co{'/datasets' if api and api[1] == 'datasets' else ''}"
-            if found is None or api is None:
+            if result is None or api is None:
                 self.missing("RepoNotFound")
             elif api[3] == "paths-info":
                 paths = parse_qs(body.decode()).get("paths", [])
-                self.answer([found.info(path) for path in paths if path in found.files])
+                self.answer([result.info(path) for path in paths if path in result.files])
             elif api[3] == "preupload":
                 files = json.loads(body)["files"]
                 self.answer(
                     {
                         "files": [
-                            {"path": one["path"], "uploadMode": "regular", "shouldIgnore": False}
-                            for one in files
+                            {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
+                            for file in files
                         ]
                     }
                 )
-            elif found.commit([json.loads(line) for line in body.splitlines()]):
-                self.answer({"commitUrl": f"{above}/{api[2]}/commit/{found.head}", "commitOid": found.head})
+            elif result.commit([json.loads(line) for line in body.splitlines()]):
+                self.answer({"commitUrl": f"{above}/{api[2]}/commit/{result.head}", "commitOid": result.head})
             else:
                 self.answer({"error": "A commit has happened since. Please refresh and try again."}, 412)
 

@@ -27,17 +27,17 @@ ASKED = {
 
 
 def circumstances(
-    *, data: str, data_digest: str, images: int, sample: bool = False, **given: Any
+    *, data: str, data_digest: str, images: int, sample: bool = False, **kwargs: Any
 ) -> Settings:
     """Return the settings of a cell; the rest are fields of ``Conditions`` and arguments of its ``settings``."""
-    conditions = Conditions(*(given.pop(name) for name in ("policy", "batch_size", "seed", "precision")))
-    return conditions.settings(ImageFacts(data, data_digest, images, sample=sample), **given)
+    conditions = Conditions(*(kwargs.pop(name) for name in ("policy", "batch_size", "seed", "precision")))
+    return conditions.settings(ImageFacts(data, data_digest, images, sample=sample), **kwargs)
 
 
 def settings(**changes: Any) -> Settings:
     """Return the settings of a cell; names of ``circumstances`` change the key, any other stand beside it."""
-    inside: dict[str, Any] = {**ASKED, **{name: one for name, one in changes.items() if name in ASKED}}
-    beside = {name: one for name, one in changes.items() if name not in ASKED}
+    inside: dict[str, Any] = {**ASKED, **{name: change for name, change in changes.items() if name in ASKED}}
+    beside = {name: change for name, change in changes.items() if name not in ASKED}
     return {**circumstances(**inside), "device": "cpu", "own": False, **beside}
 
 

@@ -19,9 +19,9 @@ def photo(height: int, width: int, seed: int = 0) -> Image.Image:
 
 def encoded(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
     """Return an image's file."""
-    held = io.BytesIO()
-    image.save(held, format, **options)
-    return held.getvalue()
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
 
 
 def raw_tiff(values: np.ndarray, photometric: int = 1, kind: int = 1, **tags: int | float) -> bytes:

@@ -97,8 +97,8 @@ def fits(query: Query, name: str, about: ManifestFacts, digest: str) -> bool:
         query.model is None or fnmatchcase(about.model, query.model),
         query.channels is None or query.channels in about.channels,
         query.label is None or any(spelled(query.label) in classes for classes in about.classes),
-        query.anchor is None or any(one.startswith(query.anchor) for one in about.anchors),
-        query.parent is None or any(one == query.parent for _, one in about.parents),
+        query.anchor is None or any(anchor.startswith(query.anchor) for anchor in about.anchors),
+        query.parent is None or any(value == query.parent for _, value in about.parents),
         query.digest in (None, digest),
         all(word in about.words for word in query.words),
         all(word in name or word in about.words for word in searched(query.anywhere or "").split()),
@@ -121,12 +121,12 @@ def found(name: str, version: Version, digest: str, about: ManifestFacts, withdr
 
 def results(root: Path, extractors: list[str], heads: list[str]) -> list[tuple[Any, ...]]:
     """Return what ``Index.results`` tells, as plain tuples, with an error as True."""
-    told: list[tuple[Any, ...]] = []
+    message: list[tuple[Any, ...]] = []
     for pointer in sorted((root / "evidence").glob("*/*/*/*")):
         extractor, head, key, digest = pointer.relative_to(root / "evidence").parts
         folders = [root / "evidence" / extractor / head, pointer.parent]
         wanted = FUNCTION + extractor in extractors and FUNCTION + head in heads
-        if not wanted or pointer.is_symlink() or any(one.is_symlink() for one in folders):
+        if not wanted or pointer.is_symlink() or any(folder.is_symlink() for folder in folders):
             continue
         parts: Any = ({}, {}, {})
         try:
@@ -135,5 +135,5 @@ def results(root: Path, extractors: list[str], heads: list[str]) -> list[tuple[A
             parts = from_bytes(data, FUNCTION + extractor, FUNCTION + head, key, "it") if sound else parts
         except CompatkitError:
             sound = False
-        told.append((FUNCTION + extractor, FUNCTION + head, f"sha256:{digest}", *parts, not sound))
-    return sorted(told, key=repr)
+        message.append((FUNCTION + extractor, FUNCTION + head, f"sha256:{digest}", *parts, not sound))
+    return sorted(message, key=repr)

@@ -10,8 +10,8 @@ from compatkit.registry.store import Store
 def pointers(store: Store, extractor: str, head: str) -> list[Path]:
     """Return the files that point at the results of two functions, oldest first."""
     folder = store.root / "evidence" / extractor.rpartition(":")[2] / head.rpartition(":")[2]
-    found = (path for path in folder.glob("*/*") if len(path.name) == 64 and path.is_file())
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    result = (path for path in folder.glob("*/*") if len(path.name) == 64 and path.is_file())
+    return sorted(result, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
 def results(store: Store, extractor: str, head: str) -> list[bytes]:

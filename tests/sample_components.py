@@ -76,13 +76,13 @@ def vector(width: int, *, pooled: bool = True) -> Port:
 
 def codes(report: Report) -> set[str]:
     """Return the codes of all findings."""
-    return {one.code for one in report.findings}
+    return {finding.code for finding in report.findings}
 
 
 def only(report: Report, code: str) -> Finding:
     """Return the one finding with ``code``."""
-    (found,) = [one for one in report.findings if one.code == code]
-    return found
+    (result,) = [finding for finding in report.findings if finding.code == code]
+    return result
 
 
 def manifest(kind: Kind, contract: Contract, **changes: Any) -> Manifest:

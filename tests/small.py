@@ -50,8 +50,8 @@ def same_parts(left: ck.Fit, right: ck.Fit) -> bool:
     parts += [(head.module, right.auxiliary[name].module) for name, head in left.auxiliary.items()]
     return all(
         torch.equal(value, other.state_dict()[key])
-        for one, other in parts
-        for key, value in one.state_dict().items()
+        for entry, other in parts
+        for key, value in entry.state_dict().items()
     )
 
 

@@ -54,7 +54,7 @@ OFFER = Builder(lambda model, **kwargs: Grouped(**kwargs), lambda: "tests 1")
 def tasks(*names: str, **settings: Any) -> list[ck.Task]:
     """Tasks of which the first two share two classes, in another order."""
     classes = {"left": ("0", "1", "2"), "right": ("2", "0", "3")}
-    given = {
+    inputs = {
         "model": "grouped",
         "cut": "act",
         "builder": "grouped",
@@ -62,7 +62,7 @@ def tasks(*names: str, **settings: Any) -> list[ck.Task]:
         **settings,
     }
     return [
-        ck.Task(name, data_set(name, classes=classes[name], seed=seed), **given)
+        ck.Task(name, data_set(name, classes=classes[name], seed=seed), **inputs)
         for seed, name in enumerate(names or classes)
     ]
 
@@ -70,8 +70,8 @@ def tasks(*names: str, **settings: Any) -> list[ck.Task]:
 def loader(task: ck.Task) -> DataLoader[Any]:
     """A task's training images as a user would load them."""
     images = torch.from_numpy(task.data.train.images).permute(0, 3, 1, 2)
-    given = TensorDataset(images, torch.from_numpy(task.data.train.labels))
-    return DataLoader(given, 6, shuffle=True, generator=torch.Generator())
+    inputs = TensorDataset(images, torch.from_numpy(task.data.train.labels))
+    return DataLoader(inputs, 6, shuffle=True, generator=torch.Generator())
 
 
 def uses() -> list[Any]:
@@ -115,8 +115,8 @@ def comforts() -> ck.Fit:
 def phases() -> ck.Fit:
     """Shared heads of only some steps, and of only some processes."""
     first = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05)
-    given = [ck.use("dcc", start=1, stop=3), "sometimes"]
-    return first.fit(tasks(), given, factories={"sometimes": Sometimes})
+    inputs = [ck.use("dcc", start=1, stop=3), "sometimes"]
+    return first.fit(tasks(), inputs, factories={"sometimes": Sometimes})
 
 
 def reversing() -> ck.Fit:
@@ -130,9 +130,9 @@ def frozen() -> ck.Fit:
     """One task after another, against heads that do not move."""
     trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05)
     first = trainer.fit(tasks("left"), uses())
-    given = tasks("left", "right")[1:]
+    inputs = tasks("left", "right")[1:]
     return trainer.fit(
-        given, ["identical_init", "rotation_prediction"], frozen={"rotation": first.auxiliary["rotation"]}
+        inputs, ["identical_init", "rotation_prediction"], frozen={"rotation": first.auxiliary["rotation"]}
     )
 
 
@@ -140,8 +140,8 @@ def puzzled() -> ck.Fit:
     """Self-supervised tasks whose losses are means over images."""
     trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05)
     colored = [
-        attrs.evolve(one, data=data_set(one.name, seed=seed, channels=3))
-        for seed, one in enumerate(tasks(kwargs={"in_chans": 3}))
+        attrs.evolve(task, data=data_set(task.name, seed=seed, channels=3))
+        for seed, task in enumerate(tasks(kwargs={"in_chans": 3}))
     ]
     return trainer.fit(colored, ["jigsaw", "colorization"])
 
@@ -168,8 +168,8 @@ class Notes:
 def photographed() -> ck.Fit:
     """Images of files, decoded and augmented by workers of each process; all steps of an epoch."""
     data = photos(Path(os.environ["PHOTOS"]) / "pets")
-    given = {"model": "grouped", "cut": "act", "builder": "grouped", "kwargs": {"in_chans": 3}}
-    task = ck.Task("pets", data, augment="imagenet-strong", size=16, **given)
+    settings = {"model": "grouped", "cut": "act", "builder": "grouped", "kwargs": {"in_chans": 3}}
+    task = ck.Task("pets", data, augment="imagenet-strong", size=16, **settings)
     trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05, workers=1)
     return trainer.fit([task], ["notes"], factories={"notes": Notes})
 
@@ -192,15 +192,15 @@ class Pretrains:
 
     @ck.hookimpl
     def compatkit_pretrain(self, setup: ck.SetUp, pretraining: ck.Pretraining) -> Mapping[str, float]:
-        said: dict[str, float] = {}
+        result: dict[str, float] = {}
         for name, task in setup.tasks.items():
             batches = pretraining.batches(task, "pretrains", name, steps=3, batch_size=6)
-            mean = torch.stack([one.images.std() for one in batches]).mean()
-            said[name] = float(mean) + int(os.environ.get("RANK", "0"))
+            mean = torch.stack([batch.images.std() for batch in batches]).mean()
+            result[name] = float(mean) + int(os.environ.get("RANK", "0"))
             with torch.no_grad():
-                for one in task.extractor.parameters():
-                    one.add_(0.01 * said[name])
-        return said
+                for parameter in task.extractor.parameters():
+                    parameter.add_(0.01 * result[name])
+        return result
 
 
 def pretrained() -> ck.Fit:
@@ -278,8 +278,8 @@ def drifting() -> ck.Fit:
 
 
 RUNS: Mapping[str, Callable[[], ck.Fit]] = {
-    one.__name__: one
-    for one in (
+    item.__name__: item
+    for item in (
         *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted, photographed),
         *(batch_normalized, blended, resumed),
         *(failing, other_images, drifting),
@@ -290,8 +290,8 @@ RUNS: Mapping[str, Callable[[], ck.Fit]] = {
 def state(fit: ck.Fit) -> dict[str, Tensor]:
     """All that a fit learned, by owner and name."""
     parts = {
-        f"{name}.{side}": getattr(one, side)
-        for name, one in fit.tasks.items()
+        f"{name}.{side}": getattr(task, side)
+        for name, task in fit.tasks.items()
         for side in ("extractor", "head")
     }
     parts |= {f"shared.{name}": head.module for name, head in fit.auxiliary.items()}

@@ -47,11 +47,11 @@ def test_markers_are_read_from_functions_classes_modules_and_parameters(tmp_path
         "    def test_three(self): ...\n"
     )
     inside = f"{tmp_path.name}/test_x.py::"
-    one, two, three = f"{inside}test_one", f"{inside}test_two", f"{inside}TestMany::test_three"
+    first, two, three = f"{inside}test_one", f"{inside}test_two", f"{inside}TestMany::test_three"
     assert carriers(tmp_path) == {
-        "A1": [one, two, three],
-        "B1": [one],
-        "B2": [one],
+        "A1": [first, two, three],
+        "B1": [first],
+        "B2": [first],
         "C1": [two],
         "D1": [three],
     }

@@ -62,11 +62,11 @@ def test_words_are_defined_once_and_pages_that_use_them_say_where() -> None:
 
 def runs(folder: str) -> dict[str, list[dict[str, float]]]:
     """The values of a folder's kept runs: by arm, a mapping for each seed."""
-    found: dict[str, list[dict[str, float]]] = {}
+    result: dict[str, list[dict[str, float]]] = {}
     for line in (RESULTS / folder / "runs.jsonl").read_text().splitlines():
         run = json.loads(line)
-        found.setdefault(run["arm"], []).append(run["values"])
-    return found
+        result.setdefault(run["arm"], []).append(run["values"])
+    return result
 
 
 def shown(values: list[float]) -> str:
@@ -79,10 +79,12 @@ def test_rotation_prediction_on_objects_is_as_it_was_kept() -> None:
     assert len(rows) == 6
     for row in rows:
         (folder,) = re.findall(r"\((.+)/table\.md\)", row[7])
-        kept = runs(folder)
-        plain = kept.get("none", runs("along")["none"])[: len(kept["rp"])]
+        saved = runs(folder)
+        plain = saved.get("none", runs("along")["none"])[: len(saved["rp"])]
         measured = [
-            shown([run[name] for run in arm]) for name in ("recombined", "own") for arm in (kept["rp"], plain)
+            shown([run[name] for run in arm])
+            for name in ("recombined", "own")
+            for arm in (saved["rp"], plain)
         ]
         assert row[3:7] == measured, folder
 
@@ -117,9 +119,9 @@ def test_single_seeds_are_those_that_were_kept(
 def test_means_are_those_of_kept_runs(claim: str, folder: str, names: list[str]) -> None:
     """Each mean of each arm is in the row, to two digits or three; of noise, up to a half of the labels."""
     (row,) = [row for row in claims() if row[0].startswith(claim)]
-    for arm, kept in runs(folder).items():
+    for arm, run_ in runs(folder).items():
         for name in names if arm != "noise-100" else ():
-            mean = sum(run[name] for run in kept) / len(kept)
+            mean = sum(run[name] for run in run_) / len(run_)
             assert any(f"{mean:.{digits}f}".removeprefix("0") in row[2] for digits in (2, 3)), (
                 arm,
                 name,

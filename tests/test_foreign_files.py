@@ -62,13 +62,13 @@ def opened(place: Path) -> None:
     """Open the registry that the file belongs to as its users do, and verify it."""
     root = place.parent / "parts"
     errors = read_everything(root)
-    found = examine(
+    report = examine(
         open_damaged(root), deep=False
     )  # else every byte is read, which takes as long as there are many
     if errors:
         raise errors[0]
-    if not found.sound:
-        raise CompatkitError(str(found))
+    if not report.sound:
+        raise CompatkitError(str(report))
 
 
 def registry(kind: str) -> Callable[[Path], None]:
@@ -80,12 +80,12 @@ def registry(kind: str) -> Callable[[Path], None]:
             store.set_policy(
                 NAME, Policy(scope=NAME, mode="backward", data=Images("a/test", f"data:{digest(b'')}"))
             )
-            found = next((store.root / "policies").iterdir())
+            result = next((store.root / "policies").iterdir())
         elif kind == "withdrawal":
-            found = next((store.root / "withdrawals").iterdir())
+            result = next((store.root / "withdrawals").iterdir())
         else:
-            found = kinds(store)[kind]
-        place.symlink_to(found)
+            result = kinds(store)[kind]
+        place.symlink_to(result)
 
     return make
 
@@ -201,7 +201,7 @@ def bomb(place: Path) -> None:
 def header(place: Path) -> None:
     """A tensor file whose header lists as many tensors as it may."""
     entry = b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
-    raw = b"{" + b",".join(entry % one for one in range(50_000)) + b"}"
+    raw = b"{" + b",".join(entry % index for index in range(50_000)) + b"}"
     place.write_bytes(len(raw).to_bytes(8, "little") + raw)
 
 
@@ -251,26 +251,26 @@ def spent(read: Read, place: Path) -> tuple[str, float, float]:
         os.close(listen)
         signal.alarm(120)
         with open("/proc/self/statm") as state:
-            held = int(state.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        begun, said = time.process_time(), "accepted"
+            content = int(state.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        begun, result = time.process_time(), "accepted"
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 read(place)
         except (CompatkitError, SignatureError) as error:
-            said = error.code if len(str(error)) < 4000 else f"a message of {len(str(error))} characters"
+            result = error.code if len(str(error)) < 4000 else f"a message of {len(str(error))} characters"
         except BaseException as error:
-            said = f"not ours: {type(error).__name__}: {error}"[:500]
+            result = f"not ours: {type(error).__name__}: {error}"[:500]
         taken = time.process_time() - begun
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - held
-        os.write(tell, json.dumps([said, taken, grown / 2**20]).encode())
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - content
+        os.write(tell, json.dumps([result, taken, grown / 2**20]).encode())
         os._exit(0)
     os.close(tell)
     with os.fdopen(listen) as file:
-        told = file.read()
+        text = file.read()
     os.waitpid(child, 0)
-    assert told, "it never ended, or was killed"
-    return tuple(json.loads(told))
+    assert text, "it never ended, or was killed"
+    return tuple(json.loads(text))
 
 
 SAMPLE = {
@@ -295,16 +295,16 @@ SAMPLE = {
 def test_a_hostile_file_costs_little_at_every_door(
     tmp_path: Path, hostile: Callable[[str], Path], door: str, what: str
 ) -> None:
-    one = DOORS[door]
-    place = tmp_path / f"file{one.ending}"
-    one.valid(place)
+    first = DOORS[door]
+    place = tmp_path / f"file{first.ending}"
+    first.valid(place)
     put(place, hostile(what))
-    said, seconds, megabytes = spent(one.read, place)
+    result, seconds, megabytes = spent(first.read, place)
     if seconds >= SECONDS:  # processor time also grows while another process holds the other half of a core
-        seconds = spent(one.read, place)[1]
-    assert not said.startswith(("not ours", "a message")), said
-    assert said != "accepted" or what in ("many tensors", "lines", "nothing"), said
-    assert seconds < SECONDS and megabytes < MEGABYTES, (said, seconds, megabytes)
+        seconds = spent(first.read, place)[1]
+    assert not result.startswith(("not ours", "a message")), result
+    assert result != "accepted" or what in ("many tensors", "lines", "nothing"), result
+    assert seconds < SECONDS and megabytes < MEGABYTES, (result, seconds, megabytes)
 
 
 FILES = [name for name, door in DOORS.items() if door.ending and door.valid.__name__ != "<lambda>"]
@@ -314,9 +314,9 @@ FILES = [name for name, door in DOORS.items() if door.ending and door.valid.__na
 @pytest.mark.parametrize("count", [8, pytest.param(2_000, marks=[pytest.mark.slow, pytest.mark.timeout(0)])])
 def test_a_damaged_file_is_an_error_of_ours(tmp_path: Path, door: str, count: int) -> None:
     """What test_fuzz does for the files of a registry."""
-    one = DOORS[door]
-    place = tmp_path / f"file{one.ending}"
-    one.valid(place)
+    first = DOORS[door]
+    place = tmp_path / f"file{first.ending}"
+    first.valid(place)
     valid = place.read_bytes()
     for number in range(count if count < 100 else cases(count)):
         data = edited(valid, random.Random(f"{door} {number}"), [valid])
@@ -324,7 +324,7 @@ def test_a_damaged_file_is_an_error_of_ours(tmp_path: Path, door: str, count: in
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                one.read(place)
+                first.read(place)
         except CompatkitError as error:
             assert 20 < len(str(error)) < 4000, error
         except BaseException as error:

@@ -96,21 +96,21 @@ class Row(NamedTuple):
 @functools.cache
 def sources() -> dict[str, ast.Module]:
     """Return the syntax tree of every module, by its name."""
-    found: dict[str, ast.Module] = {}
+    result: dict[str, ast.Module] = {}
     for package, folder in FOLDERS.items():
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
             inside = path.relative_to(REPOSITORY / folder).with_suffix("").parts
             name = ".".join([package, *inside])
-            found[name] = ast.parse(path.read_text(), str(path))
-    return found
+            result[name] = ast.parse(path.read_text(), str(path))
+    return result
 
 
 def imports_of(importer: str, node: ast.AST, when: str = "top") -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         inner = when
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            for one in child.body:
-                yield from imports_of(importer, ast.Module([one], []), "types")
+            for entry in child.body:
+                yield from imports_of(importer, ast.Module([entry], []), "types")
             yield from imports_of(importer, ast.Module(child.orelse, []), when)
             continue
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and when == "top":
@@ -135,7 +135,7 @@ def imports_of(importer: str, node: ast.AST, when: str = "top") -> Iterator[Impo
 @functools.cache
 def imports() -> list[Import]:
     """Return every import of every module."""
-    return [found for name, tree in sources().items() for found in imports_of(name, tree)]
+    return [entry for name, tree in sources().items() for entry in imports_of(name, tree)]
 
 
 def within(module: str, package: str) -> bool:
@@ -146,20 +146,20 @@ def room_of(module: str, rooms: set[str]) -> str | None:
     """The longest room that holds the module: ``evaluation/cells`` before ``evaluation``."""
     parts = module.removesuffix(".__init__").split(".")[1:] or ["__init__"]
     options = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
-    return next((one for one in options if one in rooms), None)
+    return next((option for option in options if option in rooms), None)
 
 
 def rows() -> list[Row]:
     text = (REPOSITORY / "docs" / "architecture.md").read_text()
     section = text.split("\n## Rooms\n", 1)[1].split("\n## ", 1)[0]
     cells = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")][2:]
-    found: list[Row] = []
+    result: list[Row] = []
     for first, _, last in cells:
-        here = [room(one) for one in re.findall(r"`([^`]+)`", first)]
-        above = {one for row in found for one in row.rooms}
-        allowed = {room(one) for one in re.findall(r"`([^`]+)`", last)}
-        found.append(Row(here, above if EVERYTHING in last else allowed))
-    return found
+        here = [room(entry) for entry in re.findall(r"`([^`]+)`", first)]
+        above = {entry for row in result for entry in row.rooms}
+        allowed = {room(entry) for entry in re.findall(r"`([^`]+)`", last)}
+        result.append(Row(here, above if EVERYTHING in last else allowed))
+    return result
 
 
 def room(cell: str) -> str:
@@ -167,7 +167,7 @@ def room(cell: str) -> str:
 
 
 ROWS = rows()
-ROOMS = {one for row in ROWS for one in row.rooms}
+ROOMS = {room for row in ROWS for room in row.rooms}
 
 
 def test_every_module_has_a_room_and_every_room_a_module() -> None:
@@ -186,66 +186,76 @@ def test_the_page_lets_arrows_point_downwards_only() -> None:
 
 
 def arrows() -> Iterator[tuple[str, str, Import]]:
-    for one in imports():
-        if within(one.importer, "compatkit") and within(one.module, "compatkit"):
-            source, target = room_of(one.importer, ROOMS), room_of(one.module, ROOMS)
-            if one.module != "compatkit" and source and target and source != target:
-                yield source, target, one
+    for imported in imports():
+        if within(imported.importer, "compatkit") and within(imported.module, "compatkit"):
+            source, target = room_of(imported.importer, ROOMS), room_of(imported.module, ROOMS)
+            if imported.module != "compatkit" and source and target and source != target:
+                yield source, target, imported
 
 
 def test_rooms_import_what_the_page_allows() -> None:
     allowed = {
         name: row.allowed | set(row.rooms) | {"errors", "foundation"} for row in ROWS for name in row.rooms
     }
-    wrong = [str(one) for source, target, one in arrows() if target not in allowed[source]]
+    wrong = [str(value) for source, target, value in arrows() if target not in allowed[source]]
     assert not wrong, "\n".join(wrong)
 
 
 def test_measuring_needs_nothing_of_training_but_the_state_of_a_task() -> None:
-    names = {one.name for source, target, one in arrows() if (source, target) == ("measuring", "training")}
+    names = {
+        value.name for source, target, value in arrows() if (source, target) == ("measuring", "training")
+    }
     assert names == {"TaskState"}
 
 
 def test_the_package_itself_imports_nothing_of_its_own_at_once() -> None:
-    at_once = {one.module for one in imports() if one.importer == "compatkit.__init__" and one.when == "top"}
-    assert not {one for one in at_once if within(one, "compatkit")}
+    at_once = {
+        imported.module
+        for imported in imports()
+        if imported.importer == "compatkit.__init__" and imported.when == "top"
+    }
+    assert not {entry for entry in at_once if within(entry, "compatkit")}
 
 
 @pytest.mark.parametrize("when", [("top",), ("top", "later", "types")])
 def test_no_circle(when: tuple[str, ...]) -> None:
     """Neither at import time, nor among all that files name in functions and annotations."""
     graph: dict[str, set[str]] = {name.removesuffix(".__init__"): set() for name in sources()}
-    for one in imports():
-        importer = one.importer.removesuffix(".__init__")
+    for imported in imports():
+        importer = imported.importer.removesuffix(".__init__")
         lazy = importer == "compatkit"
-        if one.when in when and one.module in graph and one.module != importer and not lazy:
-            graph[importer].add(one.module)
+        if imported.when in when and imported.module in graph and imported.module != importer and not lazy:
+            graph[importer].add(imported.module)
     assert list(TopologicalSorter(graph).static_order())
 
 
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_a_foreign_library_has_a_door_for_each_use(library: str) -> None:
-    users = {one.importer for one in imports() if within(one.module, library)}
+    users = {imported.importer for imported in imports() if within(imported.module, library)}
     assert users == set(ONLY_IN[library])
 
 
 def test_the_library_knows_no_plugin_and_no_study() -> None:
     for name, tree in sources().items():
         if within(name, "compatkit"):
-            words = {str(one.value).split(".")[0] for one in ast.walk(tree) if isinstance(one, ast.Constant)}
-            named = {one.module.split(".")[0] for one in imports() if one.importer == name} | words
-            assert not {"compatkit_plugins", "compatkit_studies"} & named, name
+            words = {
+                str(node.value).split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Constant)
+            }
+            names = {
+                imported.module.split(".")[0] for imported in imports() if imported.importer == name
+            } | words
+            assert not {"compatkit_plugins", "compatkit_studies"} & names, name
 
 
 def test_plugins_and_studies_use_public_names_only() -> None:
-    for one in imports():
-        if within(one.importer, "compatkit") or not within(one.module, "compatkit"):
+    for imported in imports():
+        if within(imported.importer, "compatkit") or not within(imported.module, "compatkit"):
             continue
-        if one.module == "compatkit":
-            assert not one.name or one.name in compatkit.__all__, str(one)
+        if imported.module == "compatkit":
+            assert not imported.name or imported.name in compatkit.__all__, str(imported)
         else:
-            assert one.module in PUBLIC_MODULES, str(one)
-            assert not one.name.startswith("_"), str(one)
+            assert imported.module in PUBLIC_MODULES, str(imported)
+            assert not imported.name.startswith("_"), str(imported)
 
 
 def examples() -> Iterator[tuple[str, ast.Module]]:
@@ -264,14 +274,15 @@ def examples() -> Iterator[tuple[str, ast.Module]]:
 
 def test_examples_use_public_names_only() -> None:
     for place, tree in examples():
-        for one in imports_of(place, tree):
-            if one.module == "compatkit":
-                assert not one.name or one.name in compatkit.__all__, str(one)
-            elif within(one.module, "compatkit"):
+        for entry in imports_of(place, tree):
+            if entry.module == "compatkit":
+                assert not entry.name or entry.name in compatkit.__all__, str(entry)
+            elif within(entry.module, "compatkit"):
                 public = (
-                    one.module in PUBLIC_MODULES or one.module.removeprefix("compatkit.") in compatkit.__all__
+                    entry.module in PUBLIC_MODULES
+                    or entry.module.removeprefix("compatkit.") in compatkit.__all__
                 )
-                assert public and not one.name.startswith("_"), str(one)
+                assert public and not entry.name.startswith("_"), str(entry)
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("ck", "compatkit"):
                 assert node.attr in compatkit.__all__, f"{place}: {ast.unparse(node)} is no public name"
@@ -297,18 +308,18 @@ def test_plugins_do_not_import_each_other() -> None:
     points = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["entry-points"][
         "compatkit"
     ]
-    for one in imports():
-        if within(one.importer, "compatkit_plugins") and within(one.module, "compatkit_plugins"):
-            own = one.importer.split(".")[:3] == one.module.split(".")[:3]
-            assert own or one.module not in points.values(), (
-                f"{one}: share through a file that is no plugin itself"
+    for imported in imports():
+        if within(imported.importer, "compatkit_plugins") and within(imported.module, "compatkit_plugins"):
+            own = imported.importer.split(".")[:3] == imported.module.split(".")[:3]
+            assert own or imported.module not in points.values(), (
+                f"{imported}: share through a file that is no plugin itself"
             )
 
 
 def imports_in(folder: str) -> Iterator[Import]:
-    packages = [package for package, there in FOLDERS.items() if there == folder]
+    packages = [package for package, value in FOLDERS.items() if value == folder]
     if packages:
-        yield from (one for one in imports() if within(one.importer, packages[0]))
+        yield from (imported for imported in imports() if within(imported.importer, packages[0]))
         return
     for path in (REPOSITORY / folder).rglob("*.py"):
         yield from imports_of(str(path), ast.parse(path.read_text()))
@@ -316,9 +327,9 @@ def imports_in(folder: str) -> Iterator[Import]:
 
 @pytest.mark.parametrize("folder", ["compatkit", "plugins", "studies", "tests", "examples", "benchmarks"])
 def test_nobody_imports_a_bare_folder_name(folder: str) -> None:
-    for one in imports_in(folder):
-        bare = one.module.split(".")[0] in ("plugins", "studies", "tests")
-        assert not bare, f"{one}: that is only the name of a folder"
+    for entry in imports_in(folder):
+        bare = entry.module.split(".")[0] in ("plugins", "studies", "tests")
+        assert not bare, f"{entry}: that is only the name of a folder"
 
 
 CODE_FROM_DATA = {
@@ -339,9 +350,9 @@ CHILD = "compatkit.components.checkpoints.unpickle_subprocess"
 
 
 def test_no_file_content_chooses_code() -> None:
-    for one in imports():
-        assert one.module.split(".")[0] not in CODE_FROM_DATA, str(one)
-        assert f"{one.module}.{one.name}" not in LOADERS, str(one)
+    for imported in imports():
+        assert imported.module.split(".")[0] not in CODE_FROM_DATA, str(imported)
+        assert f"{imported.module}.{imported.name}" not in LOADERS, str(imported)
     for name, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and (name, ast.unparse(node)) != (CHILD, "torch.load"):
@@ -350,7 +361,10 @@ def test_no_file_content_chooses_code() -> None:
                 continue
             written = ast.unparse(node.func)
             assert written not in CALLS, f"{name}:{node.lineno}: {written}"
-            settings = {one.arg: ast.unparse(one.value) for one in node.keywords}
+            settings = {
+                keyword_argument.arg: ast.unparse(keyword_argument.value)
+                for keyword_argument in node.keywords
+            }
             numpy_load = written in ("np.load", "numpy.load")
             assert settings.get("allow_pickle", "missing" if numpy_load else "False") == "False", (
                 f"{name}:{node.lineno}: say allow_pickle=False"
@@ -358,24 +372,26 @@ def test_no_file_content_chooses_code() -> None:
 
 
 def test_the_one_place_that_unpickles_reads_tensors_only_and_is_imported_by_nobody() -> None:
-    assert not [str(one) for one in imports() if one.module == CHILD]
+    assert not [str(imported) for imported in imports() if imported.module == CHILD]
     calls = [node for node in ast.walk(sources()[CHILD]) if isinstance(node, ast.Call)]
     loads = [node for node in calls if ast.unparse(node.func) == "torch.load"]
-    named = sum(
+    names = sum(
         ast.unparse(node) == "torch.load"
         for node in ast.walk(sources()[CHILD])
         if isinstance(node, ast.Attribute)
     )
-    assert len(loads) == named == 1, "torch.load is called once, and not passed on"
-    settings = {one.arg: ast.unparse(one.value) for one in loads[0].keywords}
+    assert len(loads) == names == 1, "torch.load is called once, and not passed on"
+    settings = {
+        keyword_argument.arg: ast.unparse(keyword_argument.value) for keyword_argument in loads[0].keywords
+    }
     assert settings == {"map_location": "'cpu'", "weights_only": "True"}
 
 
 def test_no_validation_that_optimized_python_leaves_out() -> None:
-    found = [
+    result = [
         f"{n}:{node.lineno}" for n, tree in sources().items() for node in ast.walk(tree) if is_assert(node)
     ]
-    assert not found, f"raise an error of compatkit.errors instead of assert: {found}"
+    assert not result, f"raise an error of compatkit.errors instead of assert: {result}"
 
 
 def is_assert(node: ast.AST) -> bool:
@@ -391,15 +407,17 @@ def test_no_error_disappears() -> None:
                 place = f"{package}: {path.name}:{getattr(node, 'lineno', 0)}"
                 if isinstance(node, ast.ExceptHandler):
                     assert node.type is not None, f"{place}: a bare except"
-                    assert not all(nothing(one) for one in node.body), f"{place}: the error is swallowed"
+                    assert not all(nothing(entry) for entry in node.body), f"{place}: the error is swallowed"
                     broad = ast.unparse(node.type) in ("Exception", "BaseException")
                     uses = {
-                        ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Name | ast.Raise)
+                        ast.unparse(entry)
+                        for entry in ast.walk(node)
+                        if isinstance(entry, ast.Name | ast.Raise)
                     }
-                    kept = any(one.startswith("raise") for one in uses) or node.name in uses
-                    assert not broad or kept or "#" in lines[node.lineno - 1], f"{place}: a broad except"
+                    saved = any(use.startswith("raise") for use in uses) or node.name in uses
+                    assert not broad or saved or "#" in lines[node.lineno - 1], f"{place}: a broad except"
                 if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "suppress":
-                    broad = {ast.unparse(one) for one in node.args} & {"Exception", "BaseException"}
+                    broad = {ast.unparse(arg) for arg in node.args} & {"Exception", "BaseException"}
                     assert not broad, f"{place}: suppresses everything"
 
 

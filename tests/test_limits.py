@@ -55,9 +55,9 @@ def refused(validator: Any, value: Any) -> str:
     ],
 )
 def test_bounds(validator: Any, taken: tuple[Any, ...], not_taken: tuple[Any, ...], words: str) -> None:
-    assert [refused(validator, one) for one in taken] == [""] * len(taken)
-    for one in not_taken:
-        assert refused(validator, one) == f"'rate' must be {words}; got {one!r}."
+    assert [refused(validator, entry) for entry in taken] == [""] * len(taken)
+    for entry in not_taken:
+        assert refused(validator, entry) == f"'rate' must be {words}; got {entry!r}."
 
 
 def test_a_word_that_is_nearly_one_of_them_is_answered_with_that_one() -> None:
@@ -174,9 +174,9 @@ def test_a_trainer_takes_no_other_types(settings: dict[str, Any], subject: str) 
     ids=str,
 )
 def test_a_task_takes_no_other_types(changed: dict[str, Any]) -> None:
-    given = {"name": "a", "data": data_set("rows"), "model": "resnet8_cifar", "cut": "layer2"}
+    settings = {"name": "a", "data": data_set("rows"), "model": "resnet8_cifar", "cut": "layer2"}
     with pytest.raises(UsageError) as caught:
-        ck.Task(**{**given, **changed})
+        ck.Task(**{**settings, **changed})
     assert caught.value.subject == next(iter(changed))
 
 

@@ -30,13 +30,13 @@ def installed_name(path: Path) -> str:
 
 
 def test_every_package_folder_is_listed_and_nothing_else() -> None:
-    found = {
+    result = {
         installed_name(path.parent)
         for folder in FOLDERS.values()
         for path in (REPOSITORY / folder).rglob("__init__.py")
     }
     listed = PROJECT["tool"]["setuptools"]["packages"]
-    assert sorted(found) == sorted(listed), "[tool.setuptools] packages in pyproject.toml"
+    assert sorted(result) == sorted(listed), "[tool.setuptools] packages in pyproject.toml"
 
 
 def test_no_source_file_lies_outside_a_package() -> None:
@@ -80,7 +80,7 @@ def test_every_study_file_has_an_entry_point_by_its_number_and_the_other_way_rou
 def test_the_installation_knows_the_entry_points() -> None:
     from compatkit.plugins.installed import installed
 
-    mine = {one.name: one.value for one in installed() if one.dist and one.dist.name == "compatkit"}
+    mine = {entry.name: entry.value for entry in installed() if entry.dist and entry.dist.name == "compatkit"}
     assert mine == POINTS, "entry points are written at installation: run `pip install -e .` again"
 
 
@@ -91,22 +91,22 @@ REACHED_BY_NAME = {"s3fs": "fsspec imports it for s3://"}
 def declared(lines: list[str]) -> set[str]:
     """Return what requirements are imported as."""
     names = {re.split("[^A-Za-z0-9_-]", line)[0] for line in lines}
-    return {IMPORTED_AS.get(one, one) for one in names}
+    return {IMPORTED_AS.get(name, name) for name in names}
 
 
 def imported() -> dict[str, set[str]]:
     """Return every distribution's module that is imported anywhere, also inside functions, and by which files."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for folder in FOLDERS.values():
         for path in (REPOSITORY / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
-                names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+                names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
                 if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                     names = [node.module]
-                for top in {one.partition(".")[0] for one in names} - sys.stdlib_module_names - {*FOLDERS}:
-                    found.setdefault(top, set()).add(str(path.relative_to(REPOSITORY)))
-    found.pop("annotationlib", None)  # of the standard library, from 3.14
-    return found
+                for top in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {*FOLDERS}:
+                    result.setdefault(top, set()).add(str(path.relative_to(REPOSITORY)))
+    result.pop("annotationlib", None)  # of the standard library, from 3.14
+    return result
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
@@ -216,9 +216,11 @@ def test_the_installed_wheel_runs_elsewhere(wheel: Path, tmp_path: Path) -> None
     assert re.search(rf"\b{re.escape(PROJECT['project']['version'])}\b", run("--version"))
     lines = json.loads(run("plugins", "--json"))
     listed = lines["plugins"] if isinstance(lines, dict) else lines
-    mine = {f"{one['kind']}.{one['name']}": one for one in listed if one["distribution"] == "compatkit"}
-    mine = {name: one for name, one in mine.items() if one["source"]}  # the others are built in
+    mine = {
+        f"{entry['kind']}.{entry['name']}": entry for entry in listed if entry["distribution"] == "compatkit"
+    }
+    mine = {name: value for name, value in mine.items() if value["source"]}  # the others are built in
     assert mine.keys() == POINTS.keys()
-    for one in mine.values():
-        assert one["status"] == "active", one
-        assert Path(one["source"]).is_relative_to(site), f"{one['source']} is not what was installed"
+    for entry in mine.values():
+        assert entry["status"] == "active", entry
+        assert Path(entry["source"]).is_relative_to(site), f"{entry['source']} is not what was installed"

@@ -52,11 +52,16 @@ def names(text: str) -> list[str]:
 def public(kind: type) -> list[str]:
     """What an object of a class offers: its fields and properties, and its methods as they are called."""
     fields = attrs.fields(kind) if attrs.has(kind) else ()
-    offered = {one.name: one.name for one in fields} | {name: name for name in getattr(kind, "_fields", ())}
+    offered = {field.name: field.name for field in fields} | {
+        name: name for name in getattr(kind, "_fields", ())
+    }
     for name, member in vars(kind).items():
         if inspect.isfunction(member):
-            found = inspect.signature(member)
-            plain = [one.replace(annotation=one.empty) for one in list(found.parameters.values())[1:]]
+            result = inspect.signature(member)
+            plain = [
+                parameter.replace(annotation=parameter.empty)
+                for parameter in list(result.parameters.values())[1:]
+            ]
             offered[name] = name + str(inspect.Signature(plain)).replace("'", '"')
         elif isinstance(member, property):
             offered[name] = name
@@ -71,14 +76,14 @@ def test_everything_that_hooks_are_given_is_documented_as_it_is_called(section: 
 @pytest.mark.parametrize("name", ["SetUp", "Step", "TaskState", "Pretraining"])
 def test_classes_have_what_the_protocols_of_hooks_say(name: str) -> None:
     kind, protocol = getattr(ck, name), getattr(ck.hooks, f"{name.removesuffix('State')}Like")
-    members = {one for one in (*vars(protocol), *protocol.__annotations__) if not one.startswith("_")}
+    members = {item for item in (*vars(protocol), *protocol.__annotations__) if not item.startswith("_")}
     assert members <= {*dir(kind), *attrs.fields_dict(kind)}
-    for one in members:
-        stated, method = vars(protocol).get(one), vars(kind).get(one)
+    for member in members:
+        stated, method = vars(protocol).get(member), vars(kind).get(member)
         if inspect.isfunction(stated) and inspect.isfunction(method):
             mine, theirs = (inspect.signature(each).parameters.values() for each in (stated, method))
-            assert [(one.name, one.kind, one.default) for one in mine] == [
-                (one.name, one.kind, one.default) for one in theirs
+            assert [(item.name, item.kind, item.default) for item in mine] == [
+                (item.name, item.kind, item.default) for item in theirs
             ]
 
 
@@ -117,9 +122,9 @@ def module(name: str) -> ModuleType:
 
 def offered(name: str, kind: str) -> Callable[..., Any]:
     """The factory that an example registers."""
-    found: dict[str, Callable[..., Any]] = {}
-    getattr(module(name), f"compatkit_{kind}")(found.__setitem__)
-    (factory,) = found.values()
+    result: dict[str, Callable[..., Any]] = {}
+    getattr(module(name), f"compatkit_{kind}")(result.__setitem__)
+    (factory,) = result.values()
     return factory
 
 
@@ -134,14 +139,15 @@ def test_the_regularizers_conform_and_their_losses_fall(name: str) -> None:
     factory = offered(name, "regularizers")
     assert_regularizer(factory)
     fit = quick(steps=30, log_every=5).fit(TASKS, [name], factories={name: factory})
-    (losses,) = [fit.history[one] for one in fit.history.names if one.startswith(f"left/{name}/")]
+    (losses,) = [fit.history[entry] for entry in fit.history.names if entry.startswith(f"left/{name}/")]
     assert losses[-1] < 0.7 * losses[0]
 
 
 def test_the_decoder_is_trained_and_refuses_features_of_other_widths() -> None:
     factories = {"decoder": offered("decoder", "regularizers")}
     owners = {
-        one["owner"]: one for one in quick(steps=1).explain(TASKS, ["decoder"], factories=factories).owners
+        owner["owner"]: owner
+        for owner in quick(steps=1).explain(TASKS, ["decoder"], factories=factories).owners
     }
     assert owners["plugin.decoder.layer"]["moved_by"] == "plugin.decoder.layer (adam)"
     other = ck.Task("other", data_set("other"), "resnet8_cifar", "layer1", size=(16, 16))

@@ -25,11 +25,11 @@ DEMO, TESTS = "demo", "tests"
 
 def command(mark: str) -> str:
     """The one command in the fenced block that follows ``<!-- mark -->``."""
-    found = re.findall(rf"^<!-- {mark} -->\n```bash\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
-    assert len(found) == 1, (
-        f"README.md: one fenced bash block right after <!-- {mark} -->, found {len(found)}"
+    result = re.findall(rf"^<!-- {mark} -->\n```bash\n(.*?)\n```$", README, re.MULTILINE | re.DOTALL)
+    assert len(result) == 1, (
+        f"README.md: one fenced bash block right after <!-- {mark} -->, found {len(result)}"
     )
-    return found[0]
+    return result[0]
 
 
 @pytest.mark.parametrize("mark", [DEMO, TESTS])
@@ -84,7 +84,7 @@ def test_the_continuous_integration_runs_the_test_command_word_for_word(tmp_path
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    calls = [one.strip("\n").split("\n") for one in record.read_text().split("END\n") if one]
+    calls = [word.strip("\n").split("\n") for word in record.read_text().split("END\n") if word]
     wanted = [shlex.split(step) for step in command(TESTS).split(" && ")]
     wanted[0][0] = str(programs / "python3")
     assert calls == wanted
@@ -97,11 +97,11 @@ class Link(NamedTuple):
 
 @functools.cache
 def links() -> list[Link]:
-    found: list[Link] = []
+    result: list[Link] = []
     for page in PAGES:
         text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-        found += [Link(page, target) for target in re.findall(r"\]\(([^)\s]+)\)", text)]
-    return [link for link in found if not re.match(r"[a-z]+:", link.target)]
+        result += [Link(page, target) for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    return [link for link in result if not re.match(r"[a-z]+:", link.target)]
 
 
 def headings(page: Path) -> set[str]:

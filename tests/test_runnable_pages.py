@@ -35,23 +35,23 @@ def blocks(page: str) -> list[tuple[str, str]]:
 def test_everything_runs(page: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
-    found = blocks(page)
-    assert {language for language, _ in found} >= {"bash", "python"}
-    for language, text in found:
+    result = blocks(page)
+    assert {language for language, _ in result} >= {"bash", "python"}
+    for language, text in result:
         if language == "toml":
-            named = re.match(r"# (\w+\.toml)\n", text)
-            assert named, text
-            Path(named[1]).write_text(text)
+            names = re.match(r"# (\w+\.toml)\n", text)
+            assert names, text
+            Path(names[1]).write_text(text)
             continue
-        if named := re.match(r"# (\w+\.py)\n", text):
-            Path(named[1]).write_text(text)
+        if names := re.match(r"# (\w+\.py)\n", text):
+            Path(names[1]).write_text(text)
             continue
         if language == "python":
             done = subprocess.run(
                 [sys.executable, "-W", "error", "-c", text], capture_output=True, text=True, check=False
             )
-            said = [line for line in done.stderr.splitlines() if not PROGRESS.search(line)]
-            assert (done.returncode, said) == (0, []), f"{text}\n{done.stderr}"
+            reply = [line for line in done.stderr.splitlines() if not PROGRESS.search(line)]
+            assert (done.returncode, reply) == (0, []), f"{text}\n{done.stderr}"
             continue
         for line in text.splitlines():
             words = shlex.split(line, comments=True)
@@ -59,8 +59,8 @@ def test_everything_runs(page: str, tmp_path: Path, monkeypatch: Any, capsys: An
             with pytest.raises(SystemExit) as end:
                 main(words[1:])
             expected = EXIT.search(line)
-            said = capsys.readouterr()
-            assert end.value.code == int(expected[1] if expected else 0), f"{line}\n{said.out}{said.err}"
+            reply = capsys.readouterr()
+            assert end.value.code == int(expected[1] if expected else 0), f"{line}\n{reply.out}{reply.err}"
     assert not (tmp_path / "owned").exists()
 
 

@@ -88,12 +88,12 @@ def test_the_program_on_its_page_runs(site: Path, tmp_path: Path) -> None:
 def test_a_foreign_package_is_found_listed_and_used(site: Path, tmp_path: Path) -> None:
     script = tmp_path / "use.py"
     script.write_text(USE)
-    said = json.loads(call(sys.executable, "-W", "error", str(script), PYTHONPATH=str(site)))
-    assert said["imported"] is False
-    key, distribution, version, source = said["offer"]
+    document = json.loads(call(sys.executable, "-W", "error", str(script), PYTHONPATH=str(site)))
+    assert document["imported"] is False
+    key, distribution, version, source = document["offer"]
     assert (key, distribution, version) == ("regularizers.feature_norm", "compatkit-example", "0.1.0")
     assert Path(source) == site / "compatkit_example" / "feature_norm.py"
-    assert said["manifest"] == [
+    assert document["manifest"] == [
         {
             "name": "regularizers.feature_norm",
             "as": "feature_norm",
@@ -102,9 +102,9 @@ def test_a_foreign_package_is_found_listed_and_used(site: Path, tmp_path: Path) 
             "settings": {"weight": 0.5, "start": 0, "stop": None, "target": 3.0},
         }
     ]
-    assert said["loss"] == 1.0  # (mean square 4 - target 3) squared
-    assert (said["confidence"]["value"], said["confidence"]["count"]) == (0.75, 2)
-    lines = {f"{one['kind']}.{one['name']}": one for one in said["listing"]}
+    assert document["loss"] == 1.0  # (mean square 4 - target 3) squared
+    assert (document["confidence"]["value"], document["confidence"]["count"]) == (0.75, 2)
+    lines = {f"{entry['kind']}.{entry['name']}": entry for entry in document["listing"]}
     for name in (
         "regularizers.feature_norm",
         "regularizers.decoder",
@@ -117,7 +117,7 @@ def test_a_foreign_package_is_found_listed_and_used(site: Path, tmp_path: Path) 
         ]
     assert lines["regularizers.feature_norm"]["hooks"] == ["compatkit_regularizers", "compatkit_losses"]
     assert lines["builders.strips"]["models"] == ["strips_small", "strips_wide"]
-    assert [one["name"] for one in lines["builders.strips"]["settings"]] == [
+    assert [setting["name"] for setting in lines["builders.strips"]["settings"]] == [
         "in_chans",
         "num_classes",
         "widths",
@@ -130,16 +130,16 @@ def installed(site: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(site))
         yield
-    for name in [one for one in sys.modules if one.partition(".")[0] == "compatkit_example"]:
+    for name in [module for module in sys.modules if module.partition(".")[0] == "compatkit_example"]:
         del sys.modules[name]
 
 
 def test_the_package_checks_itself(site: Path) -> None:
     with installed(site):
         checks = runpy.run_path(str(EXAMPLE / "tests" / "test_conformance.py"))
-        found = [check for name, check in checks.items() if name.startswith("test_")]
-        assert len(found) == 4
-        for check in found:
+        result = [check for name, check in checks.items() if name.startswith("test_")]
+        assert len(result) == 4
+        for check in result:
             check()
 
 
@@ -147,8 +147,8 @@ def test_a_foreign_regularizer_trains_a_module_of_its_own(site: Path) -> None:
     flat = ck.Task("flat", data_set("flat"), "resnet8_cifar", "global_pool", size=16)
     task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
     with installed(site):
-        told = quick(steps=1).explain([task], ["decoder"])
-        assert (told.owners[-1]["owner"], told.owners[-1]["moved_by"]) == (
+        explanation = quick(steps=1).explain([task], ["decoder"])
+        assert (explanation.owners[-1]["owner"], explanation.owners[-1]["moved_by"]) == (
             "plugin.decoder.layer",
             "plugin.decoder.layer (adam)",
         )
@@ -187,9 +187,9 @@ def test_a_foreign_network_is_cut_published_and_loaded_only_where_its_package_is
     assert [*names.values()] == ["strips.extractor@1.0.0", "strips.head@1.0.0"]
     torch.save([parts[side].module.eval().state_dict() for side in names], states)
     root = str(registry.store.root)
-    there = json.loads(call(sys.executable, "-W", "error", "-c", LOAD, root, states, PYTHONPATH=str(site)))
+    document = json.loads(call(sys.executable, "-W", "error", "-c", LOAD, root, states, PYTHONPATH=str(site)))
     expected = ["strips", "compatkit-example 0.1.0", "strips_small", settings, True]
-    assert there == {"strips.extractor": expected, "strips.head": expected}
+    assert document == {"strips.extractor": expected, "strips.head": expected}
     for name in names.values():
         with pytest.raises(UnknownName, match=r"(?s)No builder is called 'strips'.*'builders\.strips'"):
             ck.Registry.open(root).load(name)

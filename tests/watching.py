@@ -14,17 +14,17 @@ from typing import Any
 
 def listing(folder: Path | str, prefix: str = "") -> dict[str, tuple[int, ...]]:
     """Return the state of everything below a folder, by relative path."""
-    found: dict[str, tuple[int, ...]] = {}
+    result: dict[str, tuple[int, ...]] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             state = entry.stat(follow_symlinks=False)
             name = f"{prefix}{entry.name}"
             if stat.S_ISDIR(state.st_mode):
-                found[name] = state.st_ino, state.st_mode
-                found |= listing(entry.path, f"{name}/")
+                result[name] = state.st_ino, state.st_mode
+                result |= listing(entry.path, f"{name}/")
             else:
-                found[name] = state.st_ino, state.st_mode, state.st_size, state.st_mtime_ns
-    return found
+                result[name] = state.st_ino, state.st_mode, state.st_size, state.st_mtime_ns
+    return result
 
 
 @contextmanager
@@ -44,10 +44,10 @@ def watched(root: Path) -> Iterator[list[str]]:
         before = getattr(module, name)
         really.append((module, name, before))
 
-        def noting(*given: Any, **named: Any) -> Any:
-            for path in given[:paths]:
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            for path in args[:paths]:
                 note(path)
-            return before(*given, **named)
+            return before(*args, **kwargs)
 
         setattr(module, name, noting)
 

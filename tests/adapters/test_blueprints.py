@@ -32,16 +32,16 @@ CASES = [
 
 def test_a_plan_says_what_a_manifest_needs():
     planned = plan("resnet20_cifar", "layer2", kwargs={"in_chans": 1, "num_classes": 10})
-    found = planned.extractor
-    assert (found.builder, found.library, found.model) == (
+    result = planned.extractor
+    assert (result.builder, result.library, result.model) == (
         "compatkit",
         f"compatkit {version('compatkit')}",
         "resnet20_cifar",
     )
-    assert (found.cut, found.side, found.approach) == ("layer2", "extractor", "fx")
-    assert (found.traced_size, found.cut_outputs) == ((32, 32), 1)
-    assert dict(found.kwargs) == {"in_chans": 1, "num_classes": 10}
-    assert planned.head == attrs.evolve(found, side="head")
+    assert (result.cut, result.side, result.approach) == ("layer2", "extractor", "fx")
+    assert (result.traced_size, result.cut_outputs) == ((32, 32), 1)
+    assert dict(result.kwargs) == {"in_chans": 1, "num_classes": 10}
+    assert planned.head == attrs.evolve(result, side="head")
     assert planned.class_layer == ("fc.",)
     assert planned.parameters == (65_264, 204_170)
     assert (planned.input.size, planned.input.channels, planned.input.mean) == ((32, 32), 1, (0.5,))

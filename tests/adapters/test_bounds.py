@@ -233,8 +233,8 @@ class Holding(nn.Module):
         self.copies = copies
 
     def forward(self, x: Tensor) -> Tensor:
-        held = [x + k for k in range(self.copies)]
-        return torch.stack([one.sum() for one in held]).sum()[None]
+        content = [x + k for k in range(self.copies)]
+        return torch.stack([entry.sum() for entry in content]).sum()[None]
 
 
 class Passing(Holding):
@@ -288,8 +288,8 @@ def test_bounds_leave_the_outputs_as_they_are() -> None:
     with torch.no_grad():
         expected = module(images)
         with bounded_run(module, "it", 0):
-            came = module(images)
-    assert torch.equal(expected, came)
+            output = module(images)
+    assert torch.equal(expected, output)
 
 
 # No network that people use meets a bound
@@ -304,7 +304,7 @@ SLOW: Mapping[str, str] = {
     "resnet50": "layer3",
     "swin_tiny_patch4_window7_224": "layers.1",
 }
-ALL = [*NETWORKS.items(), *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW.items())]
+ALL = [*NETWORKS.items(), *(pytest.param(*item, marks=pytest.mark.slow) for item in SLOW.items())]
 
 
 @pytest.mark.parametrize(("model", "at"), ALL)
@@ -313,11 +313,11 @@ def test_a_network_of_a_library_is_rebuilt_as_it_was(model: str, at: str) -> Non
         whole = create("timm", model, {})
     part = split(model, at, seed=0)["extractor"]
     again = build(part.blueprint, state=part.module.state_dict())
-    assert part.parameters < sum(one.numel() for one in whole.parameters())
-    for (name, one), (_, other) in zip(
+    assert part.parameters < sum(parameter.numel() for parameter in whole.parameters())
+    for (name, value), (_, other) in zip(
         part.module.named_buffers(), again.named_buffers(), strict=True
     ):  # also those outside the state dict
-        assert torch.equal(one, other), name
+        assert torch.equal(value, other), name
     shape = (1, 3, *part.blueprint.traced_size)
     assert probe(again, shape).digest == probe(part.module, shape).digest
 

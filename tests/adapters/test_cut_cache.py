@@ -42,7 +42,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def outputs(whole: nn.Module, parts: tuple[nn.Module, nn.Module], images: torch.Tensor) -> list[Any]:
     """Return what crosses and what comes out, in eval and in train mode, with all state afterwards."""
-    found: list[Any] = []
+    result: list[Any] = []
     with unchanged(whole), torch.no_grad():
         for training in (False, True):
             for part in parts:
@@ -50,9 +50,9 @@ def outputs(whole: nn.Module, parts: tuple[nn.Module, nn.Module], images: torch.
             torch.manual_seed(5)
             features = parts[0](images)
             logits = parts[1](features)
-            found += [*([features] if isinstance(features, torch.Tensor) else features), logits]
-            found += [value.clone() for part in parts for value in part.state_dict().values()]
-    return found
+            result += [*([features] if isinstance(features, torch.Tensor) else features), logits]
+            result += [value.clone() for part in parts for value in part.state_dict().values()]
+    return result
 
 
 ORDINARY = (
@@ -72,7 +72,7 @@ ORDINARY = (
         pytest.param(
             *values, id=f"{values[0]}-{values[3]}", marks=() if values[0] in ORDINARY else pytest.mark.slow
         )
-        for values in (getattr(one, "values", one) for one in FAMILIES)
+        for values in (getattr(family, "values", family) for family in FAMILIES)
     ],
 )
 def test_a_remembered_cut_gives_bitwise_the_parts_that_were_traced(
@@ -83,17 +83,17 @@ def test_a_remembered_cut_gives_bitwise_the_parts_that_were_traced(
         first = create("timm", model, kwargs)
     with seeded(2):
         second = create("timm", model, kwargs)
-    asked = Blueprint("timm", "timm", model, kwargs, cut, "extractor", "", (side, side))
-    blueprint = working_cut(first, asked)[0]
+    request = Blueprint("timm", "timm", model, kwargs, cut, "extractor", "", (side, side))
+    blueprint = working_cut(first, request)[0]
     image = (3, side, side)
     fresh = sides_of(second, cut, blueprint.approach, image)
     expected = outputs(second, (fresh["extractor"](second), fresh["head"](second)), signal((2, *image)))
     remembered_sides(first, blueprint)
     sides = remembered_sides(second, blueprint)
     parts = sides["extractor"](second), sides["head"](second)
-    came = outputs(second, parts, signal((2, *image)))
-    assert len(came) == len(expected)
-    assert all(torch.equal(*pair) for pair in zip(came, expected, strict=True))
+    output = outputs(second, parts, signal((2, *image)))
+    assert len(output) == len(expected)
+    assert all(torch.equal(*pair) for pair in zip(output, expected, strict=True))
     for part, side_of in zip(parts, ("extractor", "head"), strict=True):
         assert part.state_dict().keys() == fresh[side_of](second).state_dict().keys()
 

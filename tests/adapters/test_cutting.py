@@ -71,10 +71,10 @@ NAMES: dict[str, dict[str, Any]] = {
 }
 
 
-def pair(model: str, cut: str, **given: Any) -> tuple[CutPlan, nn.Module, nn.Module, nn.Module]:
+def pair(model: str, cut: str, **inputs: Any) -> tuple[CutPlan, nn.Module, nn.Module, nn.Module]:
     size = (32, 32) if (model, cut) in SMALL else (64, 64)
     kwargs = {"num_classes": 10, **NAMES.get(model, {})}
-    planned = plan(model, cut, kwargs=kwargs, size=given.pop("size", size))
+    planned = plan(model, cut, kwargs=kwargs, size=inputs.pop("size", size))
     return planned, *build_pair(planned.extractor, planned.head, seed=1)
 
 
@@ -93,7 +93,7 @@ def step(whole: nn.Module, function: Any, x: Tensor) -> tuple[Tensor, dict[str, 
 
 @pytest.mark.parametrize(
     ("model", "cut"),
-    [pytest.param(*one, marks=[pytest.mark.slow] * (one in BREADTH)) for one in SMALL + ZOO],
+    [pytest.param(*entry, marks=[pytest.mark.slow] * (entry in BREADTH)) for entry in SMALL + ZOO],
 )
 def test_parts_equal_the_whole_in_both_modes_with_gradients_and_buffers(model, cut):
     planned, whole, extractor, head = pair(model, cut)
@@ -104,11 +104,11 @@ def test_parts_equal_the_whole_in_both_modes_with_gradients_and_buffers(model, c
     extractor.train()
     head.train()
     expected = step(twin, twin, images)
-    came = step(whole, lambda x: head(extractor(x)), images)
-    assert torch.equal(came[0], expected[0])
-    assert came[1].keys() == expected[1].keys()
-    assert all(torch.equal(value, expected[1][name]) for name, value in came[1].items())
-    assert all(torch.equal(value, expected[2][name]) for name, value in came[2].items())
+    output = step(whole, lambda x: head(extractor(x)), images)
+    assert torch.equal(output[0], expected[0])
+    assert output[1].keys() == expected[1].keys()
+    assert all(torch.equal(value, expected[1][name]) for name, value in output[1].items())
+    assert all(torch.equal(value, expected[2][name]) for name, value in output[2].items())
 
     own, other = extractor.state_dict(), head.state_dict()
     assert not own.keys() & other.keys()

@@ -63,9 +63,9 @@ def test_gradients_reach_both_parts_through_every_tensor(awkward, model, cut):
     twin(x).square().sum().backward()
     head.train()(extractor.train()(x)).square().sum().backward()
     expected = {name: p.grad for name, p in twin.named_parameters() if p.grad is not None}
-    came = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
-    assert came.keys() == expected.keys()
-    assert all(torch.equal(value, expected[name]) for name, value in came.items())
+    output = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
+    assert output.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in output.items())
 
 
 def test_a_parameter_belongs_to_one_part_where_what_it_makes_crosses(awkward):
@@ -119,7 +119,7 @@ def test_parts_are_built_alone_from_their_blueprints(awkward, model, cut):
 def test_a_crossing_tensor_that_is_changed_in_place_is_copied_first(awkward):
     _, _, extractor, head = parts("changed", "pair", awkward)
     features = extractor(signal((2, 3, 8, 8)))
-    before = [one.clone() for one in features]
+    before = [feature.clone() for feature in features]
     head(features)
     assert all(map(torch.equal, features, before))
 
@@ -129,11 +129,11 @@ def test_numbers_that_only_some_sizes_move_never_give_a_wrong_answer(awkward, mo
     _, whole, extractor, head = parts(model, "first", awkward)
     x = signal((2, 3, *size))
     try:
-        came = head(extractor(x))
+        output = head(extractor(x))
     except CutError as error:
         assert "cut for one image size" in str(error)
     else:
-        assert torch.equal(came, whole.eval()(x))
+        assert torch.equal(output, whole.eval()(x))
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ def points(model: str) -> dict[str, CutPoint]:
     return {point.name: point for point in cuts(model, {"num_classes": 10})}
 
 
-def usable(found: dict[str, CutPoint]) -> list[CutPoint]:
-    return [point for point in found.values() if point.own and not point.refused]
+def usable(result: dict[str, CutPoint]) -> list[CutPoint]:
+    return [point for point in result.values() if point.own and not point.refused]
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_every_point_that_is_listed_can_be_cut_and_counts_are_those_of_the_parts
 
 
 def test_points_are_those_where_nothing_but_the_modules_own_output_crosses():
-    found = points("resnet20_cifar")
-    names = [point.name for point in usable(found)]
+    result = points("resnet20_cifar")
+    names = [point.name for point in usable(result)]
     assert {
         "conv1",
         "act1",
@@ -53,16 +53,16 @@ def test_points_are_those_where_nothing_but_the_modules_own_output_crosses():
         "forward_features",
     } <= {*names}
     assert names.index("layer1") < names.index("layer2.0") < names.index("layer2")
-    inner = found["layer2.0.conv1"]
+    inner = result["layer2.0.conv1"]
     assert (inner.own, [name for name, _ in inner.crossing]) == (False, ["layer2.0.conv1", "layer1"])
-    assert found["fc"].refused == "nothing that it gives is used behind it"
+    assert result["fc"].refused == "nothing that it gives is used behind it"
 
 
 def test_modules_that_end_at_one_place_name_the_outermost():
-    found = points("resnet20_cifar")
-    assert found["layer1.2"].same_as == "layer1"
-    assert found["layer1"].same_as == found["layer1.0"].same_as == ""
-    assert found["bn1"].same_as == ""  # the activation after it makes another value
+    result = points("resnet20_cifar")
+    assert result["layer1.2"].same_as == "layer1"
+    assert result["layer1"].same_as == result["layer1.0"].same_as == ""
+    assert result["bn1"].same_as == ""  # the activation after it makes another value
 
 
 def test_flops_count_multiplications_and_additions_of_one_image():
@@ -78,8 +78,8 @@ def test_flops_count_multiplications_and_additions_of_one_image():
 
 
 def test_attention_is_counted():
-    found = cuts("vit_tiny_patch16_224", {"depth": 2}, size=(32, 32))
-    (listed,) = [point for point in found if point.name == "blocks.0"]
+    cuts_found = cuts("vit_tiny_patch16_224", {"depth": 2}, size=(32, 32))
+    (listed,) = [point for point in cuts_found if point.name == "blocks.0"]
     tokens, width = 5, 192
     linears = 2 * tokens * (3 * width * width + width * width + 8 * width * width) + 2 * 4 * 768 * width
     attention = 2 * 2 * tokens * tokens * width
@@ -87,9 +87,9 @@ def test_attention_is_counted():
 
 
 def test_a_tuple_that_a_module_gives_is_one_point(awkward):
-    found = {point.name: point for point in cuts("tuples", builder=awkward)}["both"]
-    assert found.own and not found.refused and found.approach == "declared"
-    assert [shape for _, shape in found.crossing] == [(6, 8, 8), (6, 8, 8)]
+    result = {point.name: point for point in cuts("tuples", builder=awkward)}["both"]
+    assert result.own and not result.refused and result.approach == "declared"
+    assert [shape for _, shape in result.crossing] == [(6, 8, 8), (6, 8, 8)]
 
 
 def test_what_cannot_be_cut_says_why(awkward):

@@ -34,7 +34,7 @@ def test_a_head_of_other_entry_layers_comes_back_from_blueprint_and_weights(plan
     own = build(planned.head, seed=3).state_dict()
     changed = {name for name, value in head.state_dict().items() if not torch.equal(value, own[name])}
     assert changed == {"conv2.weight", "conv2.bias"}
-    assert all(bool(one.detach().any()) for one in head.get_submodule("conv2").parameters())
+    assert all(bool(parameter.detach().any()) for parameter in head.get_submodule("conv2").parameters())
     again = build(structure(Blueprint, unstructure(wider), "x"), state=head.state_dict())
     features = torch.randn(2, 9, 14, 14)
     assert torch.equal(head.eval()(features), again.eval()(features))

@@ -87,7 +87,7 @@ FAMILIES: list[Any] = [
 @pytest.mark.parametrize(
     ("model", "side", "kwargs", "cut", "way", "tensors", "other"),
     FAMILIES,
-    ids=[f"{values[0]}-{values[3]}" for values in (getattr(one, "values", one) for one in FAMILIES)],
+    ids=[f"{values[0]}-{values[3]}" for values in (getattr(family, "values", family) for family in FAMILIES)],
 )
 def test_parts_do_what_the_whole_network_does(model, side, kwargs, cut, way, tensors, other):
     kwargs = {**kwargs, "num_classes": 10}

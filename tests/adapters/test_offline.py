@@ -36,10 +36,10 @@ def test_a_run_that_starts_from_weights_that_nobody_gives_fails_in_seconds(tmp_p
     del environment["HF_HUB_OFFLINE"]
     environment |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
     script = SCRIPT.format(tests=str(Path(__file__).parents[1]))
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-    assert said.returncode == 0, said.stderr
-    assert "they are not in the cache, and http://127.0.0.1:9 does not respond. Connect to" in said.stdout
-    assert "Retrying" not in said.stderr
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert "they are not in the cache, and http://127.0.0.1:9 does not respond. Connect to" in result.stdout
+    assert "Retrying" not in result.stderr
 
 
 @pytest.fixture
@@ -59,6 +59,6 @@ def test_a_hub_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_behind_a_proxy_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline, "getproxies", lambda: {"https": "http://proxy:3128"})
-    refuse: Any = lambda *given: pytest.fail("it was asked without the proxy")  # noqa: E731
+    refuse: Any = lambda *args: pytest.fail("it was asked without the proxy")  # noqa: E731
     monkeypatch.setattr("socket.create_connection", refuse)
     assert offline.reachable()

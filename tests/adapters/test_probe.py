@@ -42,12 +42,12 @@ def test_the_signal_fills_its_range_evenly():
 
 def test_the_sketch_holds_sixteen_projections_of_the_output():
     module = nn.Linear(4, 3).eval()
-    found = probe(module, (2, 4))
+    result = probe(module, (2, 4))
     output = module(signal((2, 4))).detach().double().flatten()
     expected = [float(output @ signal((6,), k + 1).double()) / 6**0.5 for k in range(16)]
-    assert found.sketch == pytest.approx(expected, rel=1e-12)
-    assert (found.input, found.shapes, found.relative_tolerance) == ("hash-1", ((2, 4),), 1e-3)
-    assert found.digest.startswith("value:sha256:")
+    assert result.sketch == pytest.approx(expected, rel=1e-12)
+    assert (result.input, result.shapes, result.relative_tolerance) == ("hash-1", ((2, 4),), 1e-3)
+    assert result.digest.startswith("value:sha256:")
 
 
 def test_the_probe_runs_in_eval_mode_and_leaves_mode_and_buffers_alone():
@@ -61,15 +61,15 @@ def test_the_probe_runs_in_eval_mode_and_leaves_mode_and_buffers_alone():
 
 def test_probes_agree_within_the_tolerance_only():
     module = nn.Linear(4, 3)
-    found = probe(module, (2, 4))
+    result = probe(module, (2, 4))
     near = attrs.evolve(
-        found, sketch=tuple(value * (1 + 5e-4) for value in found.sketch), digest="value:sha256:0"
+        result, sketch=tuple(value * (1 + 5e-4) for value in result.sketch), digest="value:sha256:0"
     )
-    far = attrs.evolve(found, sketch=tuple(value * (1 + 5e-3) for value in found.sketch))
-    assert same_probe(found, near)
-    assert not same_probe(found, far)
-    assert not same_probe(found, attrs.evolve(found, shapes=((3, 4),)))
-    assert not same_probe(found, attrs.evolve(found, input="hash-2"))
+    far = attrs.evolve(result, sketch=tuple(value * (1 + 5e-3) for value in result.sketch))
+    assert same_probe(result, near)
+    assert not same_probe(result, far)
+    assert not same_probe(result, attrs.evolve(result, shapes=((3, 4),)))
+    assert not same_probe(result, attrs.evolve(result, input="hash-2"))
 
 
 def test_trained_further_the_probe_differs():

@@ -15,8 +15,8 @@ from compatkit.adapters.initialization import without_draws
 from compatkit.errors import CutError
 
 
-def parts(model: str, cut: str, **given):
-    planned = plan(model, cut, **given)
+def parts(model: str, cut: str, **kwargs):
+    planned = plan(model, cut, **kwargs)
     whole, extractor, head = build_pair(planned.extractor, planned.head, seed=3)
     return planned, whole.eval(), extractor.eval(), head.eval()
 
@@ -43,8 +43,8 @@ def test_the_other_half_is_not_kept_in_memory(cut):
         gc.freeze()  # what is there by now is neither searched nor listed
         rebuilt = build(blueprint, state=part.state_dict())
         gc.collect()
-        fresh = [one for one in gc.get_objects() if type(one) is nn.Parameter]
-        assert {id(one) for one in fresh} == {id(one) for one in rebuilt.parameters()}
+        fresh = [get_object for get_object in gc.get_objects() if type(get_object) is nn.Parameter]
+        assert {id(entry) for entry in fresh} == {id(parameter) for parameter in rebuilt.parameters()}
 
 
 @pytest.mark.case("G")

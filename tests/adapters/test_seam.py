@@ -60,8 +60,8 @@ def test_pooling_is_the_mean_over_positions_without_class_and_register_tokens() 
     for to, shape in (("NCHW", (2, 3, 1, 1)), ("NHWC", (2, 1, 1, 3)), ("NLC", (2, 1, 3))):
         np.testing.assert_allclose(run("pool", maps, layout="NCHW", to=to), mean.reshape(shape), atol=1e-6)
     patches = tokens.double().numpy()[:, 2:].mean(axis=1)
-    found = run("pool", tokens, layout="NLC", to="NC", prefix_tokens=2)
-    np.testing.assert_allclose(found, patches, atol=1e-6)
+    result = run("pool", tokens, layout="NLC", to="NC", prefix_tokens=2)
+    np.testing.assert_allclose(result, patches, atol=1e-6)
 
 
 def test_shrinking_by_whole_factors_is_the_average_of_blocks() -> None:
@@ -72,11 +72,11 @@ def test_shrinking_by_whole_factors_is_the_average_of_blocks() -> None:
     np.testing.assert_allclose(nhwc, expected.transpose(0, 2, 3, 1), atol=1e-6)
 
 
-def triangles(given: int, wanted: int) -> np.ndarray:
+def triangles(count: int, wanted: int) -> np.ndarray:
     """Rows of weights: a triangle around each new position, as wide as the step between positions (at least 1)."""
-    step = given / wanted
+    step = count / wanted
     centers = (np.arange(wanted) + 0.5) * step
-    distance = np.abs(np.arange(given)[None, :] + 0.5 - centers[:, None]) / max(step, 1.0)
+    distance = np.abs(np.arange(count)[None, :] + 0.5 - centers[:, None]) / max(step, 1.0)
     weights = np.maximum(0.0, 1.0 - distance)
     return weights / weights.sum(axis=1, keepdims=True)
 
@@ -85,17 +85,17 @@ def triangles(given: int, wanted: int) -> np.ndarray:
 def test_other_sizes_are_bilinear_with_antialiasing(size: tuple[int, int]) -> None:
     maps = drawn(2, 3, 4, 6)
     expected = triangles(4, size[0]) @ maps.double().numpy() @ triangles(6, size[1]).T
-    found = run("resize", maps, layout="NCHW", size=list(size))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert found.min() >= maps.min() and found.max() <= maps.max()
+    result = run("resize", maps, layout="NCHW", size=list(size))
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+    assert result.min() >= maps.min() and result.max() <= maps.max()
 
 
 def test_resizing_tokens_moves_the_patches_and_keeps_what_stands_before() -> None:
     tokens = drawn(2, 2 + 24, 3)
-    found = run("resize", tokens, layout="NLC", size=[2, 3], sides=[4, 6], prefix_tokens=2)
+    result = run("resize", tokens, layout="NLC", size=[2, 3], sides=[4, 6], prefix_tokens=2)
     maps = tokens[:, 2:].transpose(1, 2).reshape(2, 3, 4, 6)
     patches = run("resize", maps, layout="NCHW", size=[2, 3]).flatten(2).transpose(1, 2)
-    assert torch.equal(found, torch.cat([tokens[:, :2], patches], dim=1))
+    assert torch.equal(result, torch.cat([tokens[:, :2], patches], dim=1))
 
 
 def test_dropping_tokens_leaves_the_class_token_for_last() -> None:
@@ -121,15 +121,15 @@ def test_a_projection_is_linear_over_the_channels_of_each_position(layout: str) 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_a_projection_with_a_kernel_is_a_convolution_with_zeros_around_the_edges(layout: str) -> None:
     maps, state = drawn(2, 3, 5, 4), {"weight": drawn(4, 3, 3, 3), "bias": drawn(4)}
-    given = maps if layout == "NCHW" else maps.permute(0, 2, 3, 1)
-    found = run("project", given, state, layout=layout, channels=[3, 4], nonnegative=False, kernel=3)
+    inputs = maps if layout == "NCHW" else maps.permute(0, 2, 3, 1)
+    result = run("project", inputs, state, layout=layout, channels=[3, 4], nonnegative=False, kernel=3)
     expected = torch.nn.functional.conv2d(maps, state["weight"], state["bias"], padding=1)
-    torch.testing.assert_close(found if layout == "NCHW" else found.permute(0, 3, 1, 2), expected)
-    for wrong, asked in ((2, "NCHW"), (3, "NLC"), (3, "NC")):
+    torch.testing.assert_close(result if layout == "NCHW" else result.permute(0, 3, 1, 2), expected)
+    for wrong, value in ((2, "NCHW"), (3, "NLC"), (3, "NC")):
         with pytest.raises(
             UsageError, match="kernel of a projection must be odd, and 1 unless the layout is a map"
         ):
-            run("project", given, None, layout=asked, channels=[3, 4], nonnegative=False, kernel=wrong)
+            run("project", inputs, None, layout=value, channels=[3, 4], nonnegative=False, kernel=wrong)
 
 
 def test_arithmetic_is_wide_and_the_dtype_stays() -> None:
@@ -140,8 +140,8 @@ def test_arithmetic_is_wide_and_the_dtype_stays() -> None:
         ("resize", {"layout": "NCHW", "size": [1, 1]}),
         ("resize", {"layout": "NCHW", "size": [3, 3]}),
     ):
-        found = run(model, ones, **kwargs)
-        assert found.dtype == torch.bfloat16 and torch.equal(found, torch.ones_like(found))
+        result = run(model, ones, **kwargs)
+        assert result.dtype == torch.bfloat16 and torch.equal(result, torch.ones_like(result))
     state = {"weight": torch.ones(1, 2), "bias": torch.zeros(1)}
     assert (
         run("project", ones, state, layout="NCHW", channels=[2, 1], nonnegative=False).dtype == torch.bfloat16
@@ -152,8 +152,8 @@ def test_arithmetic_is_wide_and_the_dtype_stays() -> None:
 
 def test_one_tensor_of_a_tuple_is_changed_and_the_others_pass() -> None:
     first, second = drawn(2, 3, 4, 4), drawn(2, 3, 4, 4)
-    found = run("pool", (first, second), layout="NCHW", to="NC", port=1)
-    assert found[0] is first and torch.equal(found[1], run("pool", second, layout="NCHW", to="NC"))
+    result = run("pool", (first, second), layout="NCHW", to="NC", port=1)
+    assert result[0] is first and torch.equal(result[1], run("pool", second, layout="NCHW", to="NC"))
     with pytest.raises(UsageError, match="takes one tensor, got a tuple"):
         run("pool", (first, second), layout="NCHW", to="NC")
 

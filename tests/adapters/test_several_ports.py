@@ -56,8 +56,8 @@ def tokens(x: Tensor, patch: int = 8) -> Tensor:
 
 
 def head_on(ports: tuple[Port, ...], function: Callable[..., object] | None = None) -> tuple[Port, ...]:
-    def pooled(given: object) -> Tensor:
-        first = given[0] if isinstance(given, tuple) else given
+    def pooled(inputs: object) -> Tensor:
+        first = inputs[0] if isinstance(inputs, tuple) else inputs
         assert isinstance(first, Tensor)
         return first.flatten(2).mean(2).repeat(1, 3)[:, :5]
 
@@ -65,12 +65,12 @@ def head_on(ports: tuple[Port, ...], function: Callable[..., object] | None = No
 
 
 def test_a_pyramid_has_a_port_for_each_level_with_its_own_rule():
-    one, two, three = ports_of(lambda x: (strided(x, 2), strided(x, 4).relu(), x[:, :2, 3:, 3:]))
-    assert one == Port(
+    first, two, three = ports_of(lambda x: (strided(x, 2), strided(x, 4).relu(), x[:, :2, 3:, 3:]))
+    assert first == Port(
         "features.0",
         ("N", 3, Scaled("H", 1, 2), Scaled("W", 1, 2)),
         range="signed",
-        measured=one.measured,
+        measured=first.measured,
     )
     assert (two.name, two.shape, two.range) == (
         "features.1",
@@ -78,13 +78,13 @@ def test_a_pyramid_has_a_port_for_each_level_with_its_own_rule():
         "nonnegative",
     )
     assert three.shape == ("N", 2, Scaled("H", plus=-3), Scaled("W", plus=-3))
-    assert one.measured.keys() == two.measured.keys() and one.measured["16x16"] == (8, 8)
+    assert first.measured.keys() == two.measured.keys() and first.measured["16x16"] == (8, 8)
     assert two.measured["16x16"] == (4, 4)
 
 
 def test_the_ports_take_the_names_that_the_part_gives():
-    found = ports_of(lambda x: (x, x.relu()), names=("features", "stages.1"))
-    assert [port.name for port in found] == ["features", "stages.1"]
+    result = ports_of(lambda x: (x, x.relu()), names=("features", "stages.1"))
+    assert [port.name for port in result] == ["features", "stages.1"]
     for names in (("features",), ("a", "a")):
         with pytest.raises(CutError, match="2 tensors cross; their names must be as many, all distinct"):
             ports_of(lambda x: (x, x.relu()), names=names)
@@ -112,9 +112,9 @@ def test_a_list_of_tensors_is_as_good_as_a_tuple_and_one_tensor_alone_is_called_
     ],
 )
 def test_one_to_six_axes_are_said_as_they_are(function, shape, layout):
-    def dimension(one):
+    def dimension(item):
         plain = {"H": Scaled("H"), "W": Scaled("W"), "H8": Scaled("H", 0, 8), "W8": Scaled("W", 0, 8)}
-        return plain.get(one, one) if isinstance(one, str) else one
+        return plain.get(item, item) if isinstance(item, str) else item
 
     (port,) = ports_of(function)
     assert (port.shape, port.layout) == (tuple(map(dimension, shape)), layout)
@@ -132,14 +132,14 @@ def test_a_tensor_that_all_images_share_has_no_batch_axis():
 
 
 def test_equal_token_counts_share_a_symbol_and_others_do_not():
-    found = ports_of(lambda x: (tokens(x), tokens(x, 4), tokens(x).relu()))
-    assert [port.shape[1] for port in found] == ["L", "L2", "L"]
+    result = ports_of(lambda x: (tokens(x), tokens(x, 4), tokens(x).relu()))
+    assert [port.shape[1] for port in result] == ["L", "L2", "L"]
 
 
 def test_dtypes_are_those_that_came_out():
-    found = ports_of(lambda x: (x, x.half(), x > 0, x[:, 0].long()))
-    assert [port.dtype for port in found] == ["float32", "float16", "bool", "int64"]
-    assert [port.range for port in found] == ["signed", "signed", "nonnegative", "nonnegative"]
+    result = ports_of(lambda x: (x, x.half(), x > 0, x[:, 0].long()))
+    assert [port.dtype for port in result] == ["float32", "float16", "bool", "int64"]
+    assert [port.range for port in result] == ["signed", "signed", "nonnegative", "nonnegative"]
 
 
 def test_nothing_is_said_of_the_range_of_values_without_an_order_and_indices_are_not_averages():
@@ -166,8 +166,8 @@ class OneSize(nn.Module):
             self.num_patches = count
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.patches(only_at_16(x)).flatten(2)
-        return found if self.turned else found.transpose(1, 2)
+        result = self.patches(only_at_16(x)).flatten(2)
+        return result if self.turned else result.transpose(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_a_later_port_of_tokens_has_the_prefix_of_the_first_where_it_has_as_many
 
     module = Calls(given)
     module.num_prefix_tokens = 2  # type: ignore[assignment]
-    found = structural(module, blueprint("extractor")).outputs
-    assert [port.prefix_tokens for port in found] == [2, 2, 0]
+    result = structural(module, blueprint("extractor")).outputs
+    assert [port.prefix_tokens for port in result] == [2, 2, 0]
 
 
 def multiples(x: Tensor, step: int) -> Tensor:
@@ -213,8 +213,8 @@ def multiples(x: Tensor, step: int) -> Tensor:
 
 @pytest.mark.parametrize(("step", "size"), [(8, (16, 16)), (14, (28, 42)), (32, (64, 32))])
 def test_a_network_that_takes_only_multiples_says_of_what(step, size):
-    found = structural(Calls(lambda x: multiples(x, step)), blueprint("extractor", size))
-    (image,), (port,) = found.inputs, found.outputs
+    result = structural(Calls(lambda x: multiples(x, step)), blueprint("extractor", size))
+    (image,), (port,) = result.inputs, result.outputs
     assert (image.shape, image.multiple_of) == (("N", 3, "H", "W"), step)
     assert port.shape == ("N", 3, Scaled("H", 0, step), Scaled("W", 0, step))
     assert all(int(side) % step == 0 for key in port.measured for side in key.split("x"))
@@ -225,9 +225,9 @@ def test_a_network_that_takes_one_size_only_says_that():
         assert x.shape[2:] == (16, 16)
         return x
 
-    found = structural(Calls(fixed), blueprint("extractor"))
-    assert (found.inputs[0].shape, found.inputs[0].multiple_of) == (("N", 3, 16, 16), 1)
-    assert (found.outputs[0].shape, found.outputs[0].measured) == (("N", 3, 16, 16), {"16x16": (16, 16)})
+    result = structural(Calls(fixed), blueprint("extractor"))
+    assert (result.inputs[0].shape, result.inputs[0].multiple_of) == (("N", 3, 16, 16), 1)
+    assert (result.outputs[0].shape, result.outputs[0].measured) == (("N", 3, 16, 16), {"16x16": (16, 16)})
 
 
 @pytest.mark.parametrize(
@@ -254,8 +254,8 @@ def test_what_no_port_can_say_is_refused(function, message):
 
 def test_a_head_takes_the_tuple_and_keeps_names_layouts_and_order():
     ports = ports_of(lambda x: (strided(x, 2), x.relu(), torch.ones(7)))
-    one, two, three = head_on(ports)
-    assert (one.name, one.shape, one.range) == ("features.0", ("N", 3, "H", "W"), "signed")
+    first, two, three = head_on(ports)
+    assert (first.name, first.shape, first.range) == ("features.0", ("N", 3, "H", "W"), "signed")
     assert (two.name, two.shape, two.range) == ("features.1", ("N", 3, "H2", "W2"), "nonnegative")
     assert (three.name, three.shape, three.layout) == ("features.2", (7,), "other")
 
@@ -263,28 +263,28 @@ def test_a_head_takes_the_tuple_and_keeps_names_layouts_and_order():
 def test_a_head_that_needs_one_size_has_fixed_ports():
     ports = ports_of(lambda x: (strided(x, 2), x))
     linear = nn.Linear(3 * 8 * 8, 5)
-    found = head_on(ports, lambda given: linear(given[0].flatten(1)))
-    assert [port.shape for port in found] == [("N", 3, 8, 8), ("N", 3, 16, 16)]
-    assert [port.measured for port in found] == [{"16x16": (8, 8)}, {"16x16": (16, 16)}]
+    result = head_on(ports, lambda inputs: linear(inputs[0].flatten(1)))
+    assert [port.shape for port in result] == [("N", 3, 8, 8), ("N", 3, 16, 16)]
+    assert [port.measured for port in result] == [{"16x16": (8, 8)}, {"16x16": (16, 16)}]
 
 
-@pytest.mark.parametrize("function", [None, lambda given: given[0][:, :, :4, :4].flatten(1)[:, :5]])
+@pytest.mark.parametrize("function", [None, lambda inputs: inputs[0][:, :, :4, :4].flatten(1)[:, :5]])
 def test_deriving_a_head_from_its_own_ports_changes_nothing(function):
     ports = ports_of(lambda x: (strided(x, 2), x, x[:, 0, :2, :2].reshape(-1, 2)))
-    found = head_on(ports, function)
-    assert head_on(found, function) == found
+    result = head_on(ports, function)
+    assert head_on(result, function) == result
 
 
 def test_a_probe_of_several_inputs_gives_them_as_one_tuple():
-    module = Calls(lambda given: (given[0] + given[1].sum(), given[2].float()))
-    found = observe(module, (2, 3), (4,), (2, 2), dtypes=["float32", "float32", "bool"])
+    module = Calls(lambda inputs: (inputs[0] + inputs[1].sum(), inputs[2].float()))
+    result = observe(module, (2, 3), (4,), (2, 2), dtypes=["float32", "float32", "bool"])
     first, second, third = signal((2, 3)), signal((4,), 1001), signal((2, 2), 1002) >= 0
     expected = torch.cat([(first + second.sum()).flatten(), third.float().flatten()]).double()
     sketch = [float(expected @ signal((10,), k + 1).double()) / 10**0.5 for k in range(16)]
-    assert found.probe.sketch == pytest.approx(sketch, rel=1e-12)
-    assert found.probe.shapes == ((2, 3), (4,), (2, 2))
-    assert [tuple(one.shape) for one in found.outputs] == [(2, 3), (2, 2)]
-    assert probe(module, (2, 3), (4,), (2, 2), dtypes=["float32", "float32", "bool"]) == found.probe
+    assert result.probe.sketch == pytest.approx(sketch, rel=1e-12)
+    assert result.probe.shapes == ((2, 3), (4,), (2, 2))
+    assert [tuple(output.shape) for output in result.outputs] == [(2, 3), (2, 2)]
+    assert probe(module, (2, 3), (4,), (2, 2), dtypes=["float32", "float32", "bool"]) == result.probe
 
 
 def test_inputs_of_every_dtype_are_fixed_too():
@@ -322,8 +322,8 @@ class WithClassToken(nn.Module):
 
 @pytest.mark.parametrize(("token", "prefix"), [(True, [1, 0]), (False, [0, 0])])
 def test_a_class_token_is_seen_where_the_network_does_not_count_it(token, prefix):
-    found = structural(WithClassToken(token), blueprint("extractor", (16, 24)))
-    assert [port.prefix_tokens for port in found.outputs] == prefix
+    result = structural(WithClassToken(token), blueprint("extractor", (16, 24)))
+    assert [port.prefix_tokens for port in result.outputs] == prefix
 
 
 @pytest.mark.parametrize(

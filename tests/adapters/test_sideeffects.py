@@ -73,7 +73,7 @@ class Net(nn.Module):
         conv = nn.Conv2d(8, 8, 3, padding=1)
         self.how = how if where == "traced" else ""
         self.stem, self.bn = nn.Conv2d(in_chans, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.mid = {"weight norm": weight_norm, "spectral norm": spectral_norm}.get(how, lambda one: one)(
+        self.mid = {"weight norm": weight_norm, "spectral norm": spectral_norm}.get(how, lambda item: item)(
             conv
         )
         self.layer = Layer(how if where == "leaf" else "")
@@ -81,9 +81,9 @@ class Net(nn.Module):
         self.register_buffer("calls", torch.zeros(()))
         self.register_buffer("bank", torch.zeros(1))
         if how == "leaf hook":
-            self.mid.register_forward_hook(lambda module, given, out: out * 2)
+            self.mid.register_forward_hook(lambda module, inputs, out: out * 2)
         if how == "root hook":
-            self.register_forward_pre_hook(lambda module, given: (given[0] * 2,))
+            self.register_forward_pre_hook(lambda module, arguments: (arguments[0] * 2,))
         if how == "lazy":
             self.mid = nn.LazyConv2d(8, 3, padding=1)
         self.pretrained_cfg = {"input_size": (in_chans, 12, 12), "classifier": "fc"}

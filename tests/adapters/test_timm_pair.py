@@ -57,11 +57,11 @@ def through(folder: Path, models: dict[str, str], images: int) -> ck.Matrix:
     )
 
 
-def complete(found: ck.Matrix, images: int) -> bool:
+def complete(matrix: ck.Matrix, images: int) -> bool:
     """Whether all four pairs were measured, the foreign ones through their adapter."""
-    wired = [cell.wiring for cell in found.cells]
+    wired = [cell.wiring for cell in matrix.cells]
     return wired.count("direct") == wired.count("needs-adapter") == 2 and all(
-        cell.restricted is not None and cell.restricted.count == images for cell in found.cells
+        cell.restricted is not None and cell.restricted.count == images for cell in matrix.cells
     )
 
 

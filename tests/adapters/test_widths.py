@@ -57,10 +57,10 @@ def test_a_part_comes_back_from_blueprint_and_weights(planned: CutPlan) -> None:
 
 def test_ports_stand_behind_and_before_the_convolutions(planned: CutPlan) -> None:
     left, right = wide(planned, 8)
-    given = structural(build(left, seed=0), left).outputs
-    (taken,) = structural(build(right, seed=0), right, feature_ports=given).inputs
-    assert given[0].channels == taken.channels == 8
-    assert given[0].range == "signed"  # a convolution stands behind the ReLU
+    inputs = structural(build(left, seed=0), left).outputs
+    (taken,) = structural(build(right, seed=0), right, feature_ports=inputs).inputs
+    assert inputs[0].channels == taken.channels == 8
+    assert inputs[0].range == "signed"  # a convolution stands behind the ReLU
     assert taken.shape == ("N", 8, "H", "W")
 
 

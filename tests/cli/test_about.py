@@ -31,18 +31,18 @@ tags = { team = "digits", state = "trial" }
 
 
 def found(run: Any, root: Path, *words: str) -> set[str]:
-    said = run("--registry", root, "search", *words, "--json")
-    assert said.code == 0
-    return {one["name"] for one in said.json["components"]}
+    result = run("--registry", root, "search", *words, "--json")
+    assert result.code == 0
+    return {component["name"] for component in result.json["components"]}
 
 
 def about(root: Path, name: str) -> dict[str, Any]:
-    said = ck.Registry.open(root).store.manifest(name).about
+    result = ck.Registry.open(root).store.manifest(name).about
     return {
-        "title": said.title,
-        "license": said.license,
-        "description": said.description,
-        "source": said.source,
+        "title": result.title,
+        "license": result.license,
+        "description": result.description,
+        "source": result.source,
     }
 
 
@@ -51,15 +51,15 @@ def test_parts_of_a_run_are_found_by_data_set_backbone_and_what_was_said(
 ) -> None:
     root = tmp_path / "parts"
     path = recipe(("[trainer]", f"{TABLE}\n[trainer]"))
-    said = run("--registry", root, "train", path, "--tag", "state=final")
-    assert said.code == 0, said.err
+    result = run("--registry", root, "train", path, "--tag", "state=final")
+    assert result.code == 0, result.err
     assert found(run, root, "--kind", "head", "--tag", "dataset=left") == {"digits/left.head"}
     both = {"digits/left.extractor", "digits/right.extractor"}
     assert found(run, root, "--kind", "extractor", "--tag", "backbone=resnet8_cifar") == both
     assert found(run, root, "--kind", "extractor", "--tag", "team=digits", "--tag", "state=final") == both
     assert found(run, root, "--tag", "state=trial") == set()
-    told = about(root, "digits/left.head")
-    assert told["license"] == "Apache-2.0" and told["title"].startswith("resnet8_cifar after layer2")
+    message = about(root, "digits/left.head")
+    assert message["license"] == "Apache-2.0" and message["title"].startswith("resnet8_cifar after layer2")
 
 
 def test_parts_of_a_cut_and_of_a_checkpoint_say_what_they_are_told(run: Any, tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_parts_of_a_cut_and_of_a_checkpoint_say_what_they_are_told(run: Any, tmp
     at = "--registry", root
     assert run(*at, "split", "resnet8_cifar", "--cut", "layer2", *kwargs, "--publish", "cut", *SAID).code == 0
     whole = ck.Registry.open(root).recombine("cut.extractor", "cut.head").state_dict()
-    torch.save({name.partition(".")[2]: one for name, one in whole.items()}, tmp_path / "net.pth")
+    torch.save({name.partition(".")[2]: item for name, item in whole.items()}, tmp_path / "net.pth")
     words = "--model", "resnet8_cifar", "--cut", "layer2", "--name", "taken", "--tag", "backbone=mine"
-    said = run(*at, "adopt", tmp_path / "net.pth", *words, *SAID)
-    assert said.code == 0, said.err
+    result = run(*at, "adopt", tmp_path / "net.pth", *words, *SAID)
+    assert result.code == 0, result.err
     for name in ("cut.extractor", "cut.head", "taken.extractor", "taken.head"):
         assert about(root, name) == EVERYTHING
     assert found(run, root, "--tag", "backbone=resnet8_cifar", "--tag", "team=vision") == {
@@ -93,9 +93,9 @@ def test_what_was_said_of_a_run_is_remembered_until_it_is_published(
     words = "--dry-run", "--tag", "state=final", "--title", "Ours", "--out", tmp_path / "run"
     assert run(*at, "train", path, *words).code == 0
     assert run("publish", tmp_path / "run", "--tag", "when=later", "--license", "MIT").code == 0
-    said = ck.Registry.open(tmp_path / "parts").store.manifest("digits/left.head").about
-    assert (said.title, said.license) == ("Ours", "MIT")
-    assert said.tags == {
+    about = ck.Registry.open(tmp_path / "parts").store.manifest("digits/left.head").about
+    assert (about.title, about.license) == ("Ours", "MIT")
+    assert about.tags == {
         "backbone": "resnet8_cifar",
         "dataset": "left",
         "state": "final",
@@ -127,9 +127,9 @@ def test_what_was_said_of_a_run_is_remembered_until_it_is_published(
 def test_what_is_said_of_nothing_is_refused(
     run: Any, command: tuple[str, ...], said: tuple[str, ...]
 ) -> None:
-    found = run(*command, *said, "--json")
-    assert found.code == 2 and found.json["error"]["code"] == "usage"
-    assert said[0] in found.json["error"]["message"] and "--publish" in found.json["error"]["message"]
+    result = run(*command, *said, "--json")
+    assert result.code == 2 and result.json["error"]["code"] == "usage"
+    assert said[0] in result.json["error"]["message"] and "--publish" in result.json["error"]["message"]
 
 
 @pytest.mark.parametrize(

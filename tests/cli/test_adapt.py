@@ -41,11 +41,11 @@ def place(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_measures_and_publishes(run: Run, place: Path) -> None:
     words = ("--data", "right", "--data-root", ".", "--publish", "d/right.extractor", *QUICK)
-    found = run("--registry", "parts", "adapt", *NAMES, *words)
-    assert found.code == 0, found.err
+    result = run("--registry", "parts", "adapt", *NAMES, *words)
+    assert result.code == 0, result.err
     for word in ("source", "running", "adapted", "of 48", "published d/right.extractor@1.0.0"):
-        assert word in found.out
-    assert "--bn-policy batch" in found.out
+        assert word in result.out
+    assert "--bn-policy batch" in result.out
     shown = run("--registry", "parts", "show", "d/right.extractor").out
     assert "right/train, without labels" in shown and "adapted against" in shown
     assert run("--registry", "parts", "verify").code == 0
@@ -59,15 +59,15 @@ def test_packs_give_the_same_extractor_and_files_one_that_differs_by_roundings(r
     tensors, losses = [], []
     for number, name in enumerate(("right.npz", "bare.npz", "photos")):
         words = ("--data", name, *QUICK, "--publish", f"d/x{number}.extractor", "--json")
-        found = run("--registry", "parts", "adapt", *NAMES, *words)
-        assert found.code == 0, found.out
-        assert found.json["published"] == f"d/x{number}.extractor@1.0.0"
-        assert found.json["data"]["labelled"] is False
-        assert list(found.json["accuracy"]) == (
+        result = run("--registry", "parts", "adapt", *NAMES, *words)
+        assert result.code == 0, result.out
+        assert result.json["published"] == f"d/x{number}.extractor@1.0.0"
+        assert result.json["data"]["labelled"] is False
+        assert list(result.json["accuracy"]) == (
             ["source, running", "source, batch", "adapted, batch"] if name == "right.npz" else []
         )
         tensors.append(ck.Registry.open("parts").store.manifest(f"d/x{number}.extractor").payload.tensors)
-        losses.append(sum(found.json["losses"].values()))
+        losses.append(sum(result.json["losses"].values()))
     assert tensors[0] == tensors[1]
     assert losses[2] == pytest.approx(losses[0], rel=0.01)  # Pillow resizes with one rounding more
 
@@ -100,9 +100,9 @@ def test_options_reach_the_trainer_and_the_manifest(run: Run, place: Path) -> No
     assert (
         refused.code == 2 and "frozen auxiliary head" in refused.json["error"]["message"]
     )  # flips, and not turns
-    found = run("--registry", "parts", "adapt", *NAMES, *words, *more[:-2], *rest)
-    assert found.code == 0, found.out
-    assert len(found.json["accuracy"]) == 3 and Path("run.safetensors").exists()
+    result = run("--registry", "parts", "adapt", *NAMES, *words, *more[:-2], *rest)
+    assert result.code == 0, result.out
+    assert len(result.json["accuracy"]) == 3 and Path("run.safetensors").exists()
     registry = ck.Registry.open("parts")
     facts = registry.store.read_blob(
         registry.store.manifest("d/x.extractor").training["run"]["blob"]
@@ -123,15 +123,15 @@ def test_a_policy_decides_on_what_is_published(run: Run, place: Path) -> None:
     policy = ("d/left.extractor", "--mode", "backward", "--data", "left.npz", "--tolerance", "0")
     assert run("--registry", "parts", "policy", "set", *policy).code == 0
     words = ("--data", "photos", "--publish", "d/left.extractor", "--lr", "1", "--optimizer", "adam", *QUICK)
-    found = run("--registry", "parts", "adapt", *NAMES, *words, "--version", "1.1.0", "--data-root", ".")
-    assert found.code == 1 and "policy-broken" in found.err
+    result = run("--registry", "parts", "adapt", *NAMES, *words, "--version", "1.1.0", "--data-root", ".")
+    assert result.code == 1 and "policy-broken" in result.err
     assert len(ck.Registry.open("parts").store.versions("d/left.extractor")) == 1
 
 
 def test_without_a_name_nothing_is_published(run: Run, place: Path) -> None:
-    found = run("--registry", "parts", "adapt", *NAMES, "--data", "photos", *QUICK)
-    assert found.code == 0
-    assert "not measured" in found.out and "nothing was published" in found.out
+    result = run("--registry", "parts", "adapt", *NAMES, "--data", "photos", *QUICK)
+    assert result.code == 0
+    assert "not measured" in result.out and "nothing was published" in result.out
     assert len(ck.Registry.open("parts").store.names()) == 3
 
 
@@ -151,7 +151,7 @@ def test_without_a_name_nothing_is_published(run: Run, place: Path) -> None:
     ],
 )
 def test_bad_input_is_one_clear_error(run: Run, place: Path, words: tuple[object, ...], told: str) -> None:
-    found = run("--registry", "parts", "adapt", *words, "--json")
-    assert found.code == 2, found.out
-    assert told in found.json["error"]["message"]
+    result = run("--registry", "parts", "adapt", *words, "--json")
+    assert result.code == 2, result.out
+    assert told in result.json["error"]["message"]
     assert len(ck.Registry.open("parts").store.names()) == 3

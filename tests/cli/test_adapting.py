@@ -46,19 +46,19 @@ def adaptable(wider: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 @pytest.mark.usefixtures("adaptable")
 def test_a_refusal_names_the_adapter_and_the_command(run: Any) -> None:
-    said = run("recombine", NARROW, RIGHT)
-    assert said.code == 1 and said.out == ""
-    assert "project: 1x1 convolution from 16 to 32 channels" in " ".join(said.err.split())
+    result = run("recombine", NARROW, RIGHT)
+    assert result.code == 1 and result.out == ""
+    assert "project: 1x1 convolution from 16 to 32 channels" in " ".join(result.err.split())
     command = "compatkit recombine other/left.extractor@1.0.0 digits/right.head@1.0.0 --insert-adapters"
-    assert command in said.err
+    assert command in result.err
     assert command in run("recombine", NARROW, RIGHT, "--json").json["error"]["message"]
     assert run(*command.split()[1:]).code in (0, 1)
 
 
 @pytest.mark.usefixtures("adaptable")
 def test_a_fitted_adapter_is_named_and_measured(run: Any) -> None:
-    said = run("recombine", NARROW, RIGHT, "--insert-adapters")
-    text = " ".join(said.out.split())
+    result = run("recombine", NARROW, RIGHT, "--insert-adapters")
+    text = " ".join(result.out.split())
     assert "adapter 1 resize to 8x8 adapter 2 project: 1x1 convolution from 16 to 32 channels" in text
     assert "fitted on 48 images of left/train" in text
     assert "Accuracy, common classes" in text and "Bound" in text and "wiring needs-adapter" in text
@@ -66,13 +66,14 @@ def test_a_fitted_adapter_is_named_and_measured(run: Any) -> None:
         "Measured with" not in text
         and "Measured with" in run("recombine", NARROW, RIGHT, "--insert-adapters", "--verbose").out
     )
-    found = run("recombine", NARROW, RIGHT, "--insert-adapters", "--json").json
-    assert found["check"]["wiring"] == "needs-adapter" and found["cell"]["restricted"]["count"] == 48
-    assert [one["model"] for one in found["adapters"]] == ["resize", "project"]
+    document = run("recombine", NARROW, RIGHT, "--insert-adapters", "--json").json
+    assert document["check"]["wiring"] == "needs-adapter" and document["cell"]["restricted"]["count"] == 48
+    assert [adapter["model"] for adapter in document["adapters"]] == ["resize", "project"]
     assert (
-        found["cell"]["settings"]["adapters"].startswith("resize to 8x8; project") and found["cell"]["bound"]
+        document["cell"]["settings"]["adapters"].startswith("resize to 8x8; project")
+        and document["cell"]["bound"]
     )
-    assert said.code == (1 if found["cell"]["grade"] == "chance" else 0)
+    assert result.code == (1 if document["cell"]["grade"] == "chance" else 0)
 
 
 def test_figures_with_adapters_are_not_kept_as_evidence(run: Any, adaptable: Path) -> None:
@@ -84,37 +85,39 @@ def test_figures_with_adapters_are_not_kept_as_evidence(run: Any, adaptable: Pat
 
 def test_the_images_to_fit_on_are_those_asked_for(run: Any, adaptable: Path, monkeypatch: Any) -> None:
     monkeypatch.delenv("COMPATKIT_DATA")
-    said = run("recombine", NARROW, RIGHT, "--insert-adapters", "--data", adaptable / "right.npz", "--json")
-    assert "fitted on 48 images of right/train" in said.json["cell"]["settings"]["adapters"]
-    assert said.json["cell"]["settings"]["data"] == "right/test"
+    result = run("recombine", NARROW, RIGHT, "--insert-adapters", "--data", adaptable / "right.npz", "--json")
+    assert "fitted on 48 images of right/train" in result.json["cell"]["settings"]["adapters"]
+    assert result.json["cell"]["settings"]["data"] == "right/test"
 
 
 @pytest.mark.usefixtures("adaptable")
 def test_images_are_needed_only_to_measure_or_to_fit(run: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("COMPATKIT_DATA")
-    said = run("recombine", NARROW, PATCHES, "--insert-adapters", "--no-measure")
+    result = run("recombine", NARROW, PATCHES, "--insert-adapters", "--no-measure")
     assert (
-        said.code == 0 and "adapter 1  permute NCHW to NLC" in said.out and "built; not measured" in said.out
+        result.code == 0
+        and "adapter 1  permute NCHW to NLC" in result.out
+        and "built; not measured" in result.out
     )
     assert (
         run("recombine", NARROW, PATCHES, "--insert-adapters", "--no-measure", "--json").json["cell"] is None
     )
-    said = run("recombine", NARROW, RIGHT, "--insert-adapters", "--no-measure")
-    assert said.code == 2 and "--data with a name, path or address" in said.err
+    result = run("recombine", NARROW, RIGHT, "--insert-adapters", "--no-measure")
+    assert result.code == 2 and "--data with a name, path or address" in result.err
 
 
 @pytest.mark.usefixtures("adaptable")
 @pytest.mark.parametrize("policy", ["batch", "reestimate", "running"])
 def test_every_policy_is_measured_with_adapters(run: Any, policy: str) -> None:
-    said = run("recombine", NARROW, RIGHT, "--insert-adapters", "--bn-policy", policy, "--json")
-    assert said.json["cell"]["settings"]["policy"] == policy and said.json["cell"]["restricted"]
+    result = run("recombine", NARROW, RIGHT, "--insert-adapters", "--bn-policy", policy, "--json")
+    assert result.json["cell"]["settings"]["policy"] == policy and result.json["cell"]["restricted"]
 
 
 @pytest.mark.usefixtures("adaptable")
 def test_what_fits_needs_no_adapter_and_gets_none(run: Any) -> None:
     plain = run("recombine", "digits/left.extractor", RIGHT, "--json")
-    asked = run("recombine", "digits/left.extractor", RIGHT, "--insert-adapters", "--json")
-    assert plain.json["cell"] == asked.json["cell"] and asked.json["adapters"] == []
+    result = run("recombine", "digits/left.extractor", RIGHT, "--insert-adapters", "--json")
+    assert plain.json["cell"] == result.json["cell"] and result.json["adapters"] == []
 
 
 @pytest.mark.usefixtures("adaptable")
@@ -129,8 +132,8 @@ def test_what_no_adapter_mends_is_refused_with_it_too(run: Any) -> None:
         "--publish",
         "zoo/pooled",
     )
-    said = run("recombine", "zoo/pooled.extractor", RIGHT, "--insert-adapters")
-    assert said.code == 1 and "before its pooling" in said.err and "--insert-adapters" not in said.err
+    result = run("recombine", "zoo/pooled.extractor", RIGHT, "--insert-adapters")
+    assert result.code == 1 and "before its pooling" in result.err and "--insert-adapters" not in result.err
 
 
 def test_at_most_a_thousand_images_are_fitted_on_spread_over_the_training_images() -> None:

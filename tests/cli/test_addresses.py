@@ -50,19 +50,19 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("door", COMMANDS)
 @pytest.mark.parametrize("address", MISSPELT[:3])
 def test_no_command_takes_a_misspelt_address_for_a_path(door: str, address: str, run: Any, parts: Path):
-    before = {one.name for one in Path.cwd().iterdir()}
+    before = {path.name for path in Path.cwd().iterdir()}
     result = run(*(word.replace("@", address) for word in COMMANDS[door]))
     assert result.code == 2, result
     assert address.partition(":")[0] in result.err, result.err
-    assert {one.name for one in Path.cwd().iterdir()} == before
+    assert {path.name for path in Path.cwd().iterdir()} == before
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/x", "HF://datasets/me/x"])
 @pytest.mark.parametrize("door", ["export", "init", "clone to", "matrix", "demo", "inspect", "sweep out"])
 def test_no_command_takes_a_remote_where_it_needs_a_path(door: str, address: str, run: Any, parts: Path):
-    before = {one.name for one in Path.cwd().iterdir()}
+    before = {path.name for path in Path.cwd().iterdir()}
     assert run(*(word.replace("@", address) for word in COMMANDS[door])).code == 2
-    assert {one.name for one in Path.cwd().iterdir()} == before
+    assert {path.name for path in Path.cwd().iterdir()} == before
 
 
 def test_a_folder_with_a_colon_is_named_so_that_it_is_plainly_one(run: Any, parts: Path):

@@ -25,14 +25,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COMPATKIT_REGISTRY", str(tmp_path / "parts"))
     torch.manual_seed(0)
     state = create("timm", "resnet8_cifar", {"num_classes": 3}).state_dict()
-    save_file({f"module.{name}": one for name, one in state.items()}, tmp_path / "net.safetensors")
+    save_file({f"module.{name}": value for name, value in state.items()}, tmp_path / "net.safetensors")
     return tmp_path / "net.safetensors"
 
 
 def test_what_was_done_is_told_and_both_parts_are_published(run: Any, file: Path) -> None:
-    said = run("--registry", "parts", "adopt", "net.safetensors", *COMMON)
-    text = " ".join(said.out.split())
-    assert said.code == 0, said.err
+    result = run("--registry", "parts", "adopt", "net.safetensors", *COMMON)
+    text = " ".join(result.out.split())
+    assert result.code == 0, result.err
     assert text.startswith("net.safetensors (safetensors), ")
     assert "removed the prefix 'module.' num_classes 3 read from fc.weight" in text
     assert "resnet8_cifar cut at layer2: head(extractor(x)) equals the network bitwise" in text
@@ -55,23 +55,23 @@ def test_programs_get_everything(run: Any, file: Path, tmp_path: Path) -> None:
         "--crop-pct",
         "0.9",
     )
-    said = run("--registry", "parts", "adopt", file, *COMMON, "--labels", labels, *images, "--json")
-    found = said.json
-    assert found["published"] == {
+    result = run("--registry", "parts", "adopt", file, *COMMON, "--labels", labels, *images, "--json")
+    document = result.json
+    assert document["published"] == {
         "extractor": "zoo/small.extractor@1.0.0",
         "head": "zoo/small.head@1.0.0",
     }
-    assert found["adopted"]["file"] == "net.safetensors" and found["kwargs"]["num_classes"] == 3
-    data = found["parts"]["head"]["contract"]["data"]
+    assert document["adopted"]["file"] == "net.safetensors" and document["kwargs"]["num_classes"] == 3
+    data = document["parts"]["head"]["contract"]["data"]
     assert (data["mean"], data["std"]) == ([0.1, 0.2, 0.3], [0.5, 0.5, 0.5])  # one number is for all channels
     assert (data["interpolation"], data["crop_pct"]) == ("bicubic", 0.9)
-    assert [one["name"] for one in data["labels"]] == ["cat", "dog", "bird"]
+    assert [label["name"] for label in data["labels"]] == ["cat", "dog", "bird"]
 
 
 def test_a_folder_says_how_images_come_and_prefixes_are_renamed(run: Any, file: Path, tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
-    state = {f"encoder.{name.removeprefix('module.')}": one for name, one in load_file(file).items()}
+    state = {f"encoder.{name.removeprefix('module.')}": value for name, value in load_file(file).items()}
     save_file(state, snapshot / "model.safetensors")
     config = {"architecture": "resnet8_cifar", "num_classes": 3, "label_names": ["cat", "dog", "bird"]}
     config["pretrained_cfg"] = {"mean": [0.1, 0.2, 0.3], "std": [0.5] * 3, "input_size": [3, 16, 16]}
@@ -79,19 +79,19 @@ def test_a_folder_says_how_images_come_and_prefixes_are_renamed(run: Any, file: 
     words = ("--registry", "parts", "adopt", snapshot, "--cut", "layer2", "--name", "zoo/small")
     refused = run(*words, "--rename", "encoder.=", "--mean", ".5", "--json").json["error"]
     assert refused["code"] == "usage" and "config.json" in refused["message"]
-    said = run(*words, "--rename", "encoder.=")
-    assert said.code == 0, said.err
-    assert "mean 0.1, 0.2, 0.3: config.json" in said.out and "size 16, 16: config.json" in said.out
-    assert "labels cat, dog, bird, ... (3 names): config.json" in said.out
-    assert "renamed 'encoder.' to ''" in said.out and "interpolation bilinear: assumed" in said.out
+    result = run(*words, "--rename", "encoder.=")
+    assert result.code == 0, result.err
+    assert "mean 0.1, 0.2, 0.3: config.json" in result.out and "size 16, 16: config.json" in result.out
+    assert "labels cat, dog, bird, ... (3 names): config.json" in result.out
+    assert "renamed 'encoder.' to ''" in result.out and "interpolation bilinear: assumed" in result.out
     assert run(*words, "--rename", "encoder").code == 2
 
 
 def test_classes_of_a_data_set(run: Any, file: Path, trained: Path) -> None:
     data = ("--data", trained / "left.npz", "--dataset-labels")
-    said = run("--registry", "parts", "adopt", file, *COMMON, *data, "--json")
-    contract = said.json["parts"]["head"]["contract"]
-    assert [one["name"] for one in contract["data"]["labels"]] == ["0", "1", "2"]
+    result = run("--registry", "parts", "adopt", file, *COMMON, *data, "--json")
+    contract = result.json["parts"]["head"]["contract"]
+    assert [label["name"] for label in contract["data"]["labels"]] == ["0", "1", "2"]
     assert contract["statistical"]["features"][0]["samples"] == 48
 
 
@@ -111,17 +111,17 @@ def test_classes_of_a_data_set(run: Any, file: Path, trained: Path) -> None:
 def test_what_does_not_fit_leaves_nothing_behind(
     run: Any, file: Path, tmp_path: Path, words: tuple[str, ...], code: int, message: str
 ) -> None:
-    said = run("--registry", "parts", "adopt", file, *COMMON, *words)
-    assert said.code == code and message in " ".join(said.err.split())
+    result = run("--registry", "parts", "adopt", file, *COMMON, *words)
+    assert result.code == code and message in " ".join(result.err.split())
     assert not (tmp_path / "parts").exists()
 
 
 def test_code_is_refused_with_integrity_as_the_reason(run: Any, file: Path, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     (tmp_path / "evil.pth").write_bytes(touching(mark)())
-    said = run("--registry", "parts", "adopt", "evil.pth", *COMMON, "--json")
-    assert said.code == 3 and said.json["error"]["code"] == "unsafe-checkpoint"
-    assert "posix.system" in said.json["error"]["message"] and not mark.exists()
+    result = run("--registry", "parts", "adopt", "evil.pth", *COMMON, "--json")
+    assert result.code == 3 and result.json["error"]["code"] == "unsafe-checkpoint"
+    assert "posix.system" in result.json["error"]["message"] and not mark.exists()
     assert not (tmp_path / "parts").exists()
 
 
@@ -134,6 +134,6 @@ def test_the_parts_can_be_measured_like_any_other(run: Any, file: Path, trained:
         "--data with a name, path or address" in refused.json["error"]["message"]
         and "--no-measure" in refused.json["error"]["message"]
     )
-    said = run(*pair, "--no-measure", "--json")
-    assert said.code == 0 and said.json["check"]["wiring"] == "direct"
+    result = run(*pair, "--no-measure", "--json")
+    assert result.code == 0 and result.json["check"]["wiring"] == "direct"
     assert ck.Registry.open("parts").store.names() == ["zoo/small.extractor", "zoo/small.head"]

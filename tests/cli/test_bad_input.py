@@ -43,9 +43,9 @@ def test_a_reference_that_points_at_nothing(
 ) -> None:
     words = [command, reference] if command == "show" else [command, "digits/left.extractor", reference]
     with untouched(parts.parent):
-        said, machine = run(*words), run(*words, "--json")
-    assert said.code == machine.code == code and said.out == ""
-    assert said.err.startswith(f"error [{name}] ") and expected in said.err and "\x1b" not in said.err
+        result, machine = run(*words), run(*words, "--json")
+    assert result.code == machine.code == code and result.out == ""
+    assert result.err.startswith(f"error [{name}] ") and expected in result.err and "\x1b" not in result.err
     error = machine.json["error"]
     assert error["code"] == name and expected in error["message"] and error["report"] is None
 
@@ -65,42 +65,42 @@ def test_a_reference_that_points_at_nothing(
 def test_wrong_words_are_refused_like_everything_else(
     run: Any, words: tuple[str, ...], expected: str
 ) -> None:
-    said, machine = run(*words), run(*words, "--json")
-    assert said.code == machine.code == 2 and said.out == ""
-    assert said.err.startswith("error [usage] ") and expected in said.err
+    result, machine = run(*words), run(*words, "--json")
+    assert result.code == machine.code == 2 and result.out == ""
+    assert result.err.startswith("error [usage] ") and expected in result.err
     name = " ".join(words[: 2 if words[0] == "policy" else 1])
-    assert f"See `compatkit {name} --help`." in said.err
+    assert f"See `compatkit {name} --help`." in result.err
     assert machine.json["error"]["code"] == "usage"
 
 
 def test_no_words_show_the_help(run: Any) -> None:
-    said = run()
-    assert said.code == 2 and said.err == "" and said.out.startswith("Usage: compatkit")
+    result = run()
+    assert result.code == 2 and result.err == "" and result.out.startswith("Usage: compatkit")
 
 
 @pytest.mark.usefixtures("parts")
 def test_patterns_that_match_nothing_or_the_wrong_kind(run: Any) -> None:
-    said = run("matrix", "digits/*.extractors", "digits/*.head")
-    assert said.code == 2 and "matches no component" in said.err
-    said = run("matrix", "digits/*.extractor", "digits/shared.*")
-    assert said.code == 2 and "none of kind head: they are of kind auxiliary_head" in said.err
-    said = run("matrix", "digits/*.extractor@^1.x", "digits/*.head")
-    assert said.code == 2
+    result = run("matrix", "digits/*.extractors", "digits/*.head")
+    assert result.code == 2 and "matches no component" in result.err
+    result = run("matrix", "digits/*.extractor", "digits/shared.*")
+    assert result.code == 2 and "none of kind head: they are of kind auxiliary_head" in result.err
+    result = run("matrix", "digits/*.extractor@^1.x", "digits/*.head")
+    assert result.code == 2
 
 
 @pytest.mark.case("A9")
 def test_a_flipped_bit_in_the_weights(run: Any, parts: Path, damage: Any) -> None:
     store = Store.open(parts)
     path = damage(store.manifest("digits/right.head").payload.file.blob)
-    said = run("recombine", "digits/left.extractor", "digits/right.head")
-    assert said.code == 3 and said.out == ""
+    result = run("recombine", "digits/left.extractor", "digits/right.head")
+    assert result.code == 3 and result.out == ""
     for word in (
         str(path),
         "other bytes than its name promises",
         "quarantine",
         "Publish the same component again",
     ):
-        assert word in said.err
+        assert word in result.err
     again = run("recombine", "digits/left.extractor", "digits/right.head", "--json")
     assert again.code == 3 and "is missing" in again.json["error"]["message"]
     assert run("recombine", "digits/left.extractor", "digits/left.head").code in (0, 1)  # the others are well
@@ -121,8 +121,8 @@ def test_a_pickle_under_the_right_digest_is_never_opened(run: Any, parts: Path, 
     (parts / "refs" / "evil" / "@versions").mkdir(parents=True)
     (parts / "refs" / "evil" / "@versions" / "1.0.0").write_text(store.put_blob(to_bytes(body)).blob + "\n")
     with untouched(parts.parent):
-        said = run("recombine", "digits/left.extractor", "evil")
-    assert said.code == 3 and "a pickle" in said.err
+        result = run("recombine", "digits/left.extractor", "evil")
+    assert result.code == 3 and "a pickle" in result.err
 
 
 @pytest.mark.case("E1")
@@ -145,8 +145,10 @@ def test_a_manifest_that_is_none(run: Any, parts: Path, untouched: Any, change: 
     path.chmod(0o644)
     path.write_text(edge.blob + "\n")
     with untouched(parts.parent):
-        said = run("show", "digits/left.head")
-    assert said.code == 3 and said.out == "" and expected in said.err and "digits/left.head" in said.err
+        result = run("show", "digits/left.head")
+    assert (
+        result.code == 3 and result.out == "" and expected in result.err and "digits/left.head" in result.err
+    )
 
 
 def test_a_folder_that_is_no_registry(run: Any, tmp_path: Path, recipe: Any, untouched: Any) -> None:
@@ -155,17 +157,21 @@ def test_a_folder_that_is_no_registry(run: Any, tmp_path: Path, recipe: Any, unt
     file = recipe()
     with untouched(tmp_path):
         for words in (["ls"], ["show", "a"], ["matrix", "a", "b"]):
-            said = run("--registry", tmp_path / "home", *words)
-            assert said.code == 2 and "holds no compatkit.json" in said.err and "compatkit init" in said.err
+            result = run("--registry", tmp_path / "home", *words)
+            assert (
+                result.code == 2
+                and "holds no compatkit.json" in result.err
+                and "compatkit init" in result.err
+            )
         for words in (["train", file], ["split", "resnet20_cifar", "--cut", "layer2", "--publish", "a"]):
-            said = run("--registry", tmp_path / "home", *words)
-            assert said.code == 2 and "holds other files" in said.err
+            result = run("--registry", tmp_path / "home", *words)
+            assert result.code == 2 and "holds other files" in result.err
         assert run("--registry", file, "ls").code in (2, 4)
         assert run("--registry", tmp_path / "nowhere", "ls").code == 2
-        said = run("--registry", file, "train", file)
-        assert said.code == 4 and "is not a folder" in said.err
-        said = run("--registry", "", "ls")
-        assert said.code == 2 and "--registry" in said.err
+        result = run("--registry", file, "train", file)
+        assert result.code == 4 and "is not a folder" in result.err
+        result = run("--registry", "", "ls")
+        assert result.code == 2 and "--registry" in result.err
 
 
 @pytest.mark.case("E4")
@@ -187,8 +193,8 @@ def test_a_layout_that_cannot_be_used(
     file = recipe()
     with untouched(parts.parent):
         for words in (["ls"], ["train", file], ["init", parts]):
-            said = run(*words)
-            assert said.code == 3 and expected in said.err
+            result = run(*words)
+            assert result.code == 3 and expected in result.err
 
 
 @pytest.mark.case("E4")
@@ -199,8 +205,8 @@ def test_a_layout_that_may_only_be_read(run: Any, parts: Path, recipe: Any, unto
     file = recipe()
     with untouched(parts.parent):
         assert run("ls").code == 0
-        said = run("train", file)
-        assert said.code == 3 and "may only read it" in said.err
+        result = run("train", file)
+        assert result.code == 3 and "may only read it" in result.err
 
 
 @pytest.mark.usefixtures("parts")
@@ -220,16 +226,16 @@ def test_test_images_that_are_none(
     import re
 
     with untouched(parts.parent):
-        said = run("recombine", "digits/left.extractor", "digits/right.head", "--data", data)
-    assert said.code == code and re.search(expected, said.err), said.err
-    assert "--data-root DIR" in said.err
+        result = run("recombine", "digits/left.extractor", "digits/right.head", "--data", data)
+    assert result.code == code and re.search(expected, result.err), result.err
+    assert "--data-root DIR" in result.err
 
 
 @pytest.mark.case("G")
 @pytest.mark.usefixtures("parts")
 def test_a_device_that_is_not_there(run: Any) -> None:
-    said = run("recombine", "digits/left.extractor", "digits/right.head", "--device", "gpu9")
-    assert said.code == 2 and "'gpu9' cannot be used here" in said.err and "Traceback" not in said.err
+    result = run("recombine", "digits/left.extractor", "digits/right.head", "--device", "gpu9")
+    assert result.code == 2 and "'gpu9' cannot be used here" in result.err and "Traceback" not in result.err
 
 
 @pytest.mark.case("B1")
@@ -252,8 +258,8 @@ def test_a_model_that_cannot_be_cut_like_this(
     run: Any, tmp_path: Path, untouched: Any, words: list[str], expected: str
 ) -> None:
     with untouched(tmp_path):
-        said = run("--registry", tmp_path / "parts", "split", *words)
-    assert said.code == 2 and said.out == "" and expected in said.err
+        result = run("--registry", tmp_path / "parts", "split", *words)
+    assert result.code == 2 and result.out == "" and expected in result.err
 
 
 @pytest.fixture(scope="session")
@@ -271,11 +277,11 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_64_channels_do_not_enter_a_head_of_128(run: Any, resnet: Path, untouched: Any) -> None:
     words = "--registry", resnet, "check", "resnet/layer1.extractor", "resnet/layer2.head"
     with untouched(resnet):
-        said, machine = run(*words), run(*words, "--json")
+        reply, machine = run(*words), run(*words, "--json")
         refused = run("--registry", resnet, "recombine", *words[3:])
-        told = run("--registry", resnet, "recombine", *words[3:], "--json")
-    assert said.code == machine.code == refused.code == told.code == 1
-    for text in (said.out, refused.err):
+        result = run("--registry", resnet, "recombine", *words[3:], "--json")
+    assert reply.code == machine.code == refused.code == result.code == 1
+    for text in (reply.out, refused.err):
         for word in (
             "128 channels",
             "64 channels",
@@ -288,15 +294,15 @@ def test_64_channels_do_not_enter_a_head_of_128(run: Any, resnet: Path, untouche
         "error [incompatible] resnet/layer2.head@1.0.0 does not fit resnet/layer1.extractor@1.0.0: "
     )
     assert "channels-differ (structural): expected 128 channels, got 64 channels" in refused.err
-    found = next(one for one in machine.json["findings"] if one["code"] == "channels-differ")
+    outcome = next(finding for finding in machine.json["findings"] if finding["code"] == "channels-differ")
     assert (
-        found["level"] == "structural"
-        and found["severity"] == "adaptable"
-        and "from 64 to 128" in found["remedy"]
+        outcome["level"] == "structural"
+        and outcome["severity"] == "adaptable"
+        and "from 64 to 128" in outcome["remedy"]
     )
     assert (
-        told.json["error"]["code"] == "incompatible"
-        and told.json["error"]["report"]["wiring"] == "needs-adapter"
+        result.json["error"]["code"] == "incompatible"
+        and result.json["error"]["report"]["wiring"] == "needs-adapter"
     )
 
 
@@ -309,13 +315,13 @@ def test_recombining_what_cannot_be_wired_raises_with_the_report(resnet: Path) -
 
 def test_a_defect_is_not_told_as_a_mistake_of_the_user(run: Any, parts: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(Index, "listing", lambda self, pattern: 1 / 0)
-    said = run("ls")
-    assert said.code == 70 and "Traceback" in said.err and "please report it" in said.err
+    result = run("ls")
+    assert result.code == 70 and "Traceback" in result.err and "please report it" in result.err
     machine = run("ls", "--json")
     assert machine.code == 70 and machine.json["error"]["code"] == "defect"
 
 
 def test_a_registry_that_disappears(run: Any, parts: Path) -> None:
     shutil.rmtree(parts / "blobs")
-    said = run("show", "digits/left.head")
-    assert said.code == 3 and "is missing" in said.err
+    result = run("show", "digits/left.head")
+    assert result.code == 3 and "is missing" in result.err

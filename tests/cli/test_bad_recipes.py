@@ -161,10 +161,10 @@ def test_one_clear_error_and_nothing_written(
     changes, code, expected = CASES[case]
     file = recipe(*changes)
     with untouched(tmp_path):
-        said = run("train", file, "--registry", tmp_path / "parts")
-    assert said.code == code, said.err
-    assert said.out == "" and "Traceback" not in said.err
-    error = said.err[said.err.index("error [") :]
+        result = run("train", file, "--registry", tmp_path / "parts")
+    assert result.code == code, result.err
+    assert result.out == "" and "Traceback" not in result.err
+    error = result.err[result.err.index("error [") :]
     assert re.search(expected, error), error
 
 
@@ -202,13 +202,13 @@ def test_a_file_that_is_no_recipe(
     if content is not None:
         file.write_bytes(content)
     with untouched(tmp_path):
-        said = run("train", file, "--registry", tmp_path / "parts")
-    assert said.code == 2 and expected in said.err
+        result = run("train", file, "--registry", tmp_path / "parts")
+    assert result.code == 2 and expected in result.err
 
 
 def test_a_folder_is_no_recipe(run: Any, tmp_path: Path) -> None:
-    said = run("train", tmp_path, "--registry", tmp_path / "parts")
-    assert said.code == 2 and "name the recipe file in it" in said.err
+    result = run("train", tmp_path, "--registry", tmp_path / "parts")
+    assert result.code == 2 and "name the recipe file in it" in result.err
 
 
 def test_a_recipe_with_a_byte_order_mark_is_read(recipe: Callable[..., Path]) -> None:
@@ -233,10 +233,10 @@ def test_two_tasks_without_a_common_class_under_dcc(
         classes=np.array(data.classes),
     )
     with untouched(tmp_path):
-        said = run("train", file, "--registry", tmp_path / "parts")
-    assert said.code == 2
+        result = run("train", file, "--registry", tmp_path / "parts")
+    assert result.code == 2
     for word in ("here tasks share none", "left: 0, 1, 2", "right: cat, dog, owl"):
-        assert word in said.err
+        assert word in result.err
 
 
 @pytest.mark.case("A10")
@@ -257,8 +257,8 @@ def test_a_foreign_file_as_weights_is_named_for_what_it_is(
     file = recipe(("size = [16, 16]", 'size = [16, 16]\nweights = "start.safetensors"'))
     (file.parent / "start.safetensors").write_bytes(content)
     with untouched(tmp_path):
-        said = run("train", file, "--registry", tmp_path / "parts")
-    assert said.code == 3 and "start.safetensors: " in said.err and expected in said.err
+        result = run("train", file, "--registry", tmp_path / "parts")
+    assert result.code == 3 and "start.safetensors: " in result.err and expected in result.err
 
 
 def test_a_damaged_pack(run: Any, recipe: Any, tmp_path: Path, untouched: Any) -> None:
@@ -266,8 +266,8 @@ def test_a_damaged_pack(run: Any, recipe: Any, tmp_path: Path, untouched: Any) -
     pack = file.parent / "left.npz"
     pack.write_bytes(pack.read_bytes()[:-200])
     with untouched(tmp_path):
-        said = run("train", file, "--registry", tmp_path / "parts")
-    assert said.code == 2 and "left.npz is damaged" in said.err
+        result = run("train", file, "--registry", tmp_path / "parts")
+    assert result.code == 2 and "left.npz is damaged" in result.err
 
 
 @pytest.mark.case("A8")
@@ -276,9 +276,9 @@ def test_a_loss_that_is_not_finite_publishes_nothing(
 ) -> None:
     file = recipe(("steps = 2", "steps = 20\nlr = 1e30"))
     with untouched(tmp_path):
-        said = run("train", file, "--registry", tmp_path / "parts")
+        result = run("train", file, "--registry", tmp_path / "parts")
     assert (
-        said.code == 1
-        and ("is inf" in said.err or "is nan" in said.err)
-        and "Lower the learning rate" in said.err
+        result.code == 1
+        and ("is inf" in result.err or "is nan" in result.err)
+        and "Lower the learning rate" in result.err
     )

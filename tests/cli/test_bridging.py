@@ -30,32 +30,32 @@ def work(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def test_the_ladder_is_told_kept_and_found_again(run: Any, work: Path) -> None:
-    asked = ("--data", "left.npz", "--rungs", "statistics,ridge", "--all", "--publish", "pairs/lr")
-    said = run("bridge", *PAIR, *asked)
-    found = run("bridge", *PAIR, *asked[:-2], "--json").json
-    fits = found["says"] == "fit"
-    assert said.code == (0 if fits else 1)
-    table = said.out.splitlines()
+    arguments = ("--data", "left.npz", "--rungs", "statistics,ridge", "--all", "--publish", "pairs/lr")
+    result = run("bridge", *PAIR, *arguments)
+    document = run("bridge", *PAIR, *arguments[:-2], "--json").json
+    fits = document["says"] == "fit"
+    assert result.code == (0 if fits else 1)
+    table = result.out.splitlines()
     assert table[0].split() == ["rung", "agreement", "kappa", "R2", "accuracy", "images", "seconds"]
     assert [line.split()[0] for line in table[1:3]] == ["statistics", "ridge"]
-    chosen = next(one for one in found["steps"] if one["rung"] == found["chosen"])
-    assert f"{chosen['agreement']['share']:.3f}" in said.out and chosen["accuracy"]["images"] == 48
-    assert found["facts"]["held_out"] == 24 and found["published"] is None
+    chosen = next(step for step in document["steps"] if step["rung"] == document["chosen"])
+    assert f"{chosen['agreement']['share']:.3f}" in result.out and chosen["accuracy"]["images"] == 48
+    assert document["facts"]["held_out"] == 24 and document["published"] is None
     if fits:
-        assert "published recombination pairs/lr@1.0.0" in said.out
+        assert "published recombination pairs/lr@1.0.0" in result.out
         assert ck.Registry.open("parts").store.manifest("pairs/lr").kind == "recombination"
     else:
-        assert "not published: " in said.out
+        assert "not published: " in result.out
 
 
 @pytest.mark.usefixtures("work")
 def test_bad_requests_say_what_to_do(run: Any) -> None:
-    said = run("bridge", *PAIR, "--data", "left.npz", "--rungs", "rigde")
-    assert said.code == 2 and "Did you mean 'ridge'?" in said.err
-    said = run("bridge", *PAIR, "--data", "left.npz", "--on", "dst")
-    assert said.code == 2 and "pass head_data=" in said.err
-    said = run("bridge", "digits/nobody.extractor", PAIR[1], "--data", "left.npz")
-    assert said.code != 0 and "digits/nobody.extractor" in said.err
+    result = run("bridge", *PAIR, "--data", "left.npz", "--rungs", "rigde")
+    assert result.code == 2 and "Did you mean 'ridge'?" in result.err
+    result = run("bridge", *PAIR, "--data", "left.npz", "--on", "dst")
+    assert result.code == 2 and "pass head_data=" in result.err
+    result = run("bridge", "digits/nobody.extractor", PAIR[1], "--data", "left.npz")
+    assert result.code != 0 and "digits/nobody.extractor" in result.err
     assert run("bridge", *PAIR).code == 2
 
 
@@ -74,13 +74,13 @@ def test_a_name_of_another_kind_is_refused_before_any_work(
     if taken not in registry.store.names():
         old = registry.store.manifest("digits/left.extractor")
         registry.publish(old, taken, state=registry.store.load_state(old))
-    monkeypatch.setattr(ck.Registry, "bridge", lambda *given, **named: pytest.fail("it was climbed first"))
+    monkeypatch.setattr(ck.Registry, "bridge", lambda *args, **kwargs: pytest.fail("it was climbed first"))
     before = registry.store.names()
-    said = run("bridge", *PAIR, "--data", "left.npz", "--publish", name)
-    told = " ".join(said.err.split())
-    assert said.code == 2 and registry.store.names() == before
-    assert f"{taken}@1.0.0 is of kind extractor, and this would be of kind {kind}" in told
-    assert "Choose another name" in told and registry.store.resolve(taken).version is not None
+    result = run("bridge", *PAIR, "--data", "left.npz", "--publish", name)
+    text = " ".join(result.err.split())
+    assert result.code == 2 and registry.store.names() == before
+    assert f"{taken}@1.0.0 is of kind extractor, and this would be of kind {kind}" in text
+    assert "Choose another name" in text and registry.store.resolve(taken).version is not None
 
 
 @pytest.mark.usefixtures("work")
@@ -88,19 +88,21 @@ def test_a_bridge_is_published_again_as_the_same_version(run: Any, monkeypatch: 
     """Its record holds the seconds of the fit: here both take none."""
     for module in (building, inputs):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
-    asked = ("--data", "left.npz", "--rungs", "direct", "--publish", "pairs/lr", "--json")
+    arguments = ("--data", "left.npz", "--rungs", "direct", "--publish", "pairs/lr", "--json")
     monkeypatch.setattr("compatkit.components.bridges.judging.Judgment.verdict", "fit")
-    first = run("bridge", *PAIR, *asked)
-    again = run("bridge", *PAIR, *asked)
+    first = run("bridge", *PAIR, *arguments)
+    again = run("bridge", *PAIR, *arguments)
     assert again.code == first.code and again.json["published"] == first.json["published"]
 
 
 @pytest.mark.usefixtures("work")
 def test_a_matrix_is_filled_through_a_rung(run: Any) -> None:
     sides = ("digits/*.extractor", "digits/*.head")
-    plain = {(one["extractor"], one["head"]): one for one in run("matrix", *sides, "--json").json["cells"]}
-    found = run("matrix", *sides, "--bridge", "ridge", "--json").json["cells"]
-    for cell in found:
+    plain = {
+        (entry["extractor"], entry["head"]): entry for entry in run("matrix", *sides, "--json").json["cells"]
+    }
+    result = run("matrix", *sides, "--bridge", "ridge", "--json").json["cells"]
+    for cell in result:
         same = plain[cell["extractor"], cell["head"]]
         if cell["settings"]["own"]:
             assert "adapters" not in cell["settings"] and cell["restricted"] == same["restricted"]
@@ -111,47 +113,47 @@ def test_a_matrix_is_filled_through_a_rung(run: Any) -> None:
     assert again.code == 0 and "4 taken from recorded results, 0 measured now" in again.out
     assert "bridge ridge in 2 cells" in again.out and "bridge" not in run("matrix", *sides).out
     best = run("matrix", *sides, "--bridge", "best", "--html", "page.html", "--json").json["cells"]
-    own = [one for one in best if one["settings"]["own"]]
-    told = next(one for one in best if not one["settings"]["own"])["findings"]
-    assert any(line.startswith("Bridged by ") for line in told)
-    assert any(line.startswith("Rung statistics: agreement") and "accuracy" in line for line in told)
+    own = [row for row in best if row["settings"]["own"]]
+    message = next(row for row in best if not row["settings"]["own"])["findings"]
+    assert any(line.startswith("Bridged by ") for line in message)
+    assert any(line.startswith("Rung statistics: agreement") and "accuracy" in line for line in message)
     page = Path("page.html").read_text()
     assert "Bridged by " in page and page.count('<svg class="ladder"') == len(best) - len(own)
     assert run("matrix", *sides, "--fill", "none", "--json").json["cells"] == list(plain.values())
-    said = run("matrix", *sides, "--bridge", "finetune")
-    assert said.code == 2 and "inserts no adapter" in said.err
-    said = run("matrix", *sides, "--bridge", "ridge", "--bn-policy", "running", "--data", "nowhere")
-    assert said.code == 2 and "A bridge to " in said.err and "Use bn_policy 'batch' or" in said.err
-    said = run("matrix", *sides, "--bridge", "ridge", "--fill", "none")
-    assert said.code == 2 and "--fill none does not read" in said.err
+    output = run("matrix", *sides, "--bridge", "finetune")
+    assert output.code == 2 and "inserts no adapter" in output.err
+    output = run("matrix", *sides, "--bridge", "ridge", "--bn-policy", "running", "--data", "nowhere")
+    assert output.code == 2 and "A bridge to " in output.err and "Use bn_policy 'batch' or" in output.err
+    output = run("matrix", *sides, "--bridge", "ridge", "--fill", "none")
+    assert output.code == 2 and "--fill none does not read" in output.err
 
 
 def test_test_images_that_nobody_named_are_left_out_where_the_head_does_not_know_their_classes(
     run: Any, work: Path
 ) -> None:
     write_pack(work, data_set("letters", classes=("a", "b", "c")))
-    asked = ("--rungs", "statistics,ridge", "--all", "--json")
-    known = run("bridge", *PAIR, "--data", "left", *asked)
+    arguments = ("--rungs", "statistics,ridge", "--all", "--json")
+    known = run("bridge", *PAIR, "--data", "left", *arguments)
     assert known.json["steps"][0]["accuracy"] is not None and "warning" not in known.err
-    other = run("bridge", *PAIR, "--data", "letters", *asked)
+    other = run("bridge", *PAIR, "--data", "letters", *arguments)
     assert (
         other.code in (0, 1)
         and "accuracy is not measured: digits/right.head has no class of letters/test" in other.err
     )
-    assert all(one["accuracy"] is None for one in other.json["steps"])
-    assert all(one["agreement"]["images"] == 24 for one in other.json["steps"])
+    assert all(step["accuracy"] is None for step in other.json["steps"])
+    assert all(step["agreement"]["images"] == 24 for step in other.json["steps"])
     registry = ck.Registry.open("parts")
-    named = registry.store.manifest("digits/right.head")
-    contract = attrs.evolve(named.contract, data=attrs.evolve(named.contract.data, labels=None))
-    nameless = attrs.evolve(named, contract=contract)
-    registry.publish(nameless, "digits/bare.head", state=registry.store.load_state(named))
-    bare = run("bridge", PAIR[0], "digits/bare.head", "--data", "left", *asked)
+    names = registry.store.manifest("digits/right.head")
+    contract = attrs.evolve(names.contract, data=attrs.evolve(names.contract.data, labels=None))
+    nameless = attrs.evolve(names, contract=contract)
+    registry.publish(nameless, "digits/bare.head", state=registry.store.load_state(names))
+    bare = run("bridge", PAIR[0], "digits/bare.head", "--data", "left", *arguments)
     assert "accuracy is not measured: digits/bare.head has no class names" in bare.err
     assert "--test" not in bare.err  # no test images could measure it
     tested = run("bridge", PAIR[0], "digits/bare.head", "--data", "left", "--test", "left")
     assert tested.code == 2 and "has no class names" in tested.err
-    for one, same in zip(bare.json["steps"], known.json["steps"], strict=True):
-        assert one["accuracy"] is None and one["agreement"] == same["agreement"]
+    for step, same in zip(bare.json["steps"], known.json["steps"], strict=True):
+        assert step["accuracy"] is None and step["agreement"] == same["agreement"]
     refused = run("bridge", *PAIR, "--data", "letters", "--test", "letters")
     assert refused.code == 2 and "none in common" in refused.err
 
@@ -163,22 +165,22 @@ def test_bridges_are_fitted_for_the_rows_and_columns_of_the_matrix(
     fitted: list[tuple[str, str]] = []
     whole = Bridges.between
 
-    def noted(*given: Any, **named: Any) -> Any:
-        found = whole(*given, **named)
-        fitted[:] = found
-        return found
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        result = whole(*args, **kwargs)
+        fitted[:] = result
+        return result
 
     monkeypatch.setattr(Bridges, "between", noted)
     left, right = "digits/left.extractor@1.0.0", "digits/right.head@1.0.0"
-    found = run("matrix", "digits/*", "digits/*", "--bridge", "ridge", "--json")
-    assert found.code == 0 and len(found.json["cells"]) == 4
+    result = run("matrix", "digits/*", "digits/*", "--bridge", "ridge", "--json")
+    assert result.code == 0 and len(result.json["cells"]) == 4
     assert set(fitted) == {(left, right), ("digits/right.extractor@1.0.0", "digits/left.head@1.0.0")}
     narrow = run("matrix", "digits/left*", "digits/right.head", "--bridge", "ridge", "--json")
     assert len(narrow.json["cells"]) == 1 and fitted == [(left, right)]
     shared = run("matrix", "digits/*", "digits/shared.dcc", "--bridge", "ridge", "--json")
     assert shared.code == 0 and len(shared.json["cells"]) == 2 and not fitted
     assert "digits/shared.dcc@1.0.0 has no bridge: a shared head" in shared.err
-    monkeypatch.setattr(Bridges, "between", lambda *given, **named: pytest.fail("fitted first"))
+    monkeypatch.setattr(Bridges, "between", lambda *args, **kwargs: pytest.fail("fitted first"))
     nothing = run("matrix", "digits/*", "digits/*", "--bridge", "ridge", "--where", "model=vgg*")
     assert nothing.code == 2 and "Unknown filter 'model'" in nothing.err
 
@@ -186,28 +188,28 @@ def test_bridges_are_fitted_for_the_rows_and_columns_of_the_matrix(
 def test_show_tells_how_a_kept_bridge_was_fitted_and_how_well_it_does(run: Any, work: Path) -> None:
     registry = ck.Registry.open("parts")
     bridge = registry.bridge(*PAIR, ck.data.load("left").train, rungs=["ridge"])
-    kept = registry.publish(bridge, "pairs/lr")
+    published = registry.publish(bridge, "pairs/lr")
     facts = registry.store.manifest("pairs/lr.adapter").training
-    told = " ".join(run("show", kept["adapter"]).out.split())
+    text = " ".join(run("show", published["adapter"]).out.split())
     left = f"{facts['residual']:.1%} of the variance left"
-    assert f"fitted by ridge, on 24 images, in {facts['seconds']:.2f} s, {left}" in told
+    assert f"fitted by ridge, on 24 images, in {facts['seconds']:.2f} s, {left}" in text
     share = f"{bridge.agreement.accuracy:.3f} with the head's own network on 24 images held out"
-    assert f"agreement {share}" in told
+    assert f"agreement {share}" in text
     assert "agreement" not in run("show", PAIR[0]).out
 
 
 @pytest.mark.usefixtures("work")
 def test_a_doubtful_bridge_is_published_only_when_told(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compatkit.components.bridges.judging.Judgment.verdict", "doubtful")
-    asked = ("bridge", *PAIR, "--data", "left.npz", "--rungs", "direct")
-    said = run(*asked, "--publish", "pairs/doubted")
-    assert said.code == 1 and "--accept-doubtful" in said.out
-    assert run(*asked, "--publish", "pairs/doubted", "--json").json["published"] is None
+    arguments = ("bridge", *PAIR, "--data", "left.npz", "--rungs", "direct")
+    output = run(*arguments, "--publish", "pairs/doubted")
+    assert output.code == 1 and "--accept-doubtful" in output.out
+    assert run(*arguments, "--publish", "pairs/doubted", "--json").json["published"] is None
     assert "pairs/doubted" not in ck.Registry.open("parts").store.names()
-    assert run(*asked).code == 0  # only looked at
-    told = run(*asked, "--publish", "pairs/doubted", "--accept-doubtful")
-    assert told.code == 0 and "published recombination pairs/doubted@1.0.0" in told.out
-    alone = run(*asked, "--accept-doubtful")
+    assert run(*arguments).code == 0  # only looked at
+    result = run(*arguments, "--publish", "pairs/doubted", "--accept-doubtful")
+    assert result.code == 0 and "published recombination pairs/doubted@1.0.0" in result.out
+    alone = run(*arguments, "--accept-doubtful")
     assert alone.code == 2 and "--publish" in alone.err
 
 
@@ -215,8 +217,8 @@ def test_the_rung_of_the_page_runs_as_the_page_says(run: Any, work: Path) -> Non
     page = (Path(__file__).resolve().parents[2] / "docs" / "plugins.md").read_text()
     (text,) = re.findall(r"^```python\n(# rescaled\.py\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (work / "rescaled.py").write_text(text)
-    asked = ("--data", "left.npz", "--rungs", "direct,rescaled", "--all", "--json")
-    result = run("--plugin", "rescaled.py", "bridge", *PAIR, *asked)
+    arguments = ("--data", "left.npz", "--rungs", "direct,rescaled", "--all", "--json")
+    result = run("--plugin", "rescaled.py", "bridge", *PAIR, *arguments)
     assert result.code in (0, 1), result.err
     rescaled = result.json["steps"][1]
     assert rescaled["rung"] == "rescaled" and rescaled["agreement"]["images"] == 24

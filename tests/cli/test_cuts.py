@@ -6,27 +6,27 @@ from typing import Any
 
 
 def test_places_are_listed_in_the_order_of_the_forward_pass_with_both_sides(run: Any) -> None:
-    said = run("cuts", "resnet20_cifar", "--kwargs", '{"num_classes": 10}')
-    assert said.code == 0
-    lines = {line.split()[0]: line.split() for line in said.out.splitlines() if line}
+    result = run("cuts", "resnet20_cifar", "--kwargs", '{"num_classes": 10}')
+    assert result.code == 0
+    lines = {line.split()[0]: line.split() for line in result.out.splitlines() if line}
     assert lines["layer2"][1:4] == ["Sequential", "32x16x16", "65,552"]
     assert lines["layer2"][-1] == "fx" and lines["forward_features"][-1] == "canonical"
     names = list(lines)
     assert names.index("layer1") < names.index("layer2") < names.index("forward_features")
     assert "layer1.2" not in lines and "layer2.0.conv1" not in lines and "fc" not in lines
-    assert "next: compatkit split resnet20_cifar --cut layer2" in said.out
+    assert "next: compatkit split resnet20_cifar --cut layer2" in result.out
 
 
 def test_all_shows_what_else_crosses_and_what_cannot_be_cut(run: Any) -> None:
-    said = run("cuts", "resnet20_cifar", "--all")
-    (inner,) = [line for line in said.out.splitlines() if line.startswith("layer2.0.conv1 ")]
+    result = run("cuts", "resnet20_cifar", "--all")
+    (inner,) = [line for line in result.out.splitlines() if line.startswith("layer2.0.conv1 ")]
     assert "32x16x16, 16x32x32 (also of layer1)" in inner and inner.endswith("declared")
-    assert "fc: nothing that it gives is used behind it" in said.out
+    assert "fc: nothing that it gives is used behind it" in result.out
 
 
 def test_programs_get_every_module(run: Any) -> None:
-    found = run("cuts", "resnet20_cifar", "--size", "40x48", "--json").json
-    (layer,) = [one for one in found["cuts"] if one["name"] == "layer2"]
+    document = run("cuts", "resnet20_cifar", "--size", "40x48", "--json").json
+    (layer,) = [cut for cut in document["cuts"] if cut["name"] == "layer2"]
     assert layer["crossing"] == [["layer2", [32, 20, 24]]]
     assert (layer["approach"], layer["own"], layer["same_as"], layer["refused"]) == ("fx", True, "", "")
     assert sum(layer["parameters"]) == 269_722
@@ -42,5 +42,5 @@ def test_bad_arguments_are_usage_errors(run: Any) -> None:
         (["cuts", "resnet20_cifar", "--builder", "nobody"], "No builder is called"),
         (["split", "resnet20_cifar"], "Missing option '--cut'"),
     ):
-        said = run(*words)
-        assert said.code == 2 and text in said.err, (words, said.err)
+        result = run(*words)
+        assert result.code == 2 and text in result.err, (words, result.err)

@@ -24,11 +24,11 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder(run: Any, photos: Path) -> None:
-    said = run("data", "show", photos)
-    assert said.code == 0 and "damaged are" not in said.out and "copies, such as" not in said.out
-    lines = [line.split("  ") for line in said.out.splitlines()]
+    result = run("data", "show", photos)
+    assert result.code == 0 and "damaged are" not in result.out and "copies, such as" not in result.out
+    lines = [line.split("  ") for line in result.out.splitlines()]
     (train,) = [
-        [one.strip() for one in line if one]
+        [part.strip() for part in line if part]
         for line in lines
         if line[0] == "photos/train" and "RGB 7" in line
     ]
@@ -49,20 +49,21 @@ def test_what_is_wrong_is_told(run: Any, photos: Path) -> None:
     shutil.copy(photos / "train" / "ant" / "000.png", beetle / "9.png")
     shutil.copy(photos / "train" / "ant" / "001.png", photos / "val" / "ant" / "9.png")
     (photos / "val" / "ant" / "8.jpg").write_bytes(encoded(photo(50, 20).convert("L"), "JPEG"))
-    said = run("data", "show", photos)
-    assert "photos/train: damaged are" in said.out and "003.png" in said.out.replace("\n", "")
-    assert "Within photos/train: 1 copy, 1 of them of another class" in said.out
+    result = run("data", "show", photos)
+    assert "photos/train: damaged are" in result.out and "003.png" in result.out.replace("\n", "")
+    assert "Within photos/train: 1 copy, 1 of them of another class" in result.out
     assert (
-        "In photos/val" not in said.out and "In photos/test and in photos/train: 1 copy, such as" in said.out
+        "In photos/val" not in result.out
+        and "In photos/test and in photos/train: 1 copy, such as" in result.out
     )
-    found = run("data", "show", photos, "--json").json
-    train, test = found["parts"]
+    document = run("data", "show", photos, "--json").json
+    train, test = document["parts"]
     assert train["damaged"] == [str(photos / "train" / "ant" / "003.png")]
     assert (train["images"], train["classes"]["ant"], train["kinds"]) == (8, 4, {"RGB": 7})
     assert test["heights"] == [9, 10, 50] and test["kinds"] == {"RGB": 5, "L": 1}
     assert train["copies"]["first"] == [
         [str(beetle / "9.png"), str(photos / "train" / "ant" / "000.png")]
-    ] and found["shared"] == {
+    ] and document["shared"] == {
         "count": 1,
         "relabeled": 0,
         "first": [[str(photos / "train" / "ant" / "001.png"), str(photos / "val" / "ant" / "9.png")]],
@@ -71,8 +72,8 @@ def test_what_is_wrong_is_told(run: Any, photos: Path) -> None:
 
 def test_a_contact_sheet(run: Any, photos: Path, tmp_path: Path) -> None:
     (photos / "train" / "ant" / "000.png").write_bytes(b"")
-    for one in (photos / "train" / "ant" / "001.png", photos / "train" / "ant" / "002.png"):
-        one.write_bytes(encoded(Image.new("RGB", (40, 20), (255, 0, 0))))
+    for item in (photos / "train" / "ant" / "001.png", photos / "train" / "ant" / "002.png"):
+        item.write_bytes(encoded(Image.new("RGB", (40, 20), (255, 0, 0))))
     assert run("data", "show", photos, "--sheet", tmp_path / "sheet.png").code == 0
     shown = np.asarray(Image.open(io.BytesIO((tmp_path / "sheet.png").read_bytes())).convert("RGB")).astype(
         int
@@ -83,8 +84,8 @@ def test_a_contact_sheet(run: Any, photos: Path, tmp_path: Path) -> None:
 
 
 def test_images_without_labels_sets_by_name_and_what_is_none(run: Any, photos: Path, tmp_path: Path) -> None:
-    found = run("data", "show", photos / "train" / "ant", "--json").json
-    assert [part["classes"] for part in found["parts"]] == [{}] and found["shared"] is None
+    document = run("data", "show", photos / "train" / "ant", "--json").json
+    assert [part["classes"] for part in document["parts"]] == [{}] and document["shared"] is None
     assert "none known" in run("data", "show", photos / "train" / "ant").out
     peaks = run("data", "show", "peaks", "--json", "--sheet", tmp_path / "peaks.png").json
     assert peaks["parts"][0]["heights"] == [28, 28, 28] and peaks["parts"][0]["kinds"] == {

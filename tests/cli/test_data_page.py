@@ -197,22 +197,22 @@ def test_a_way_goes_from_loading_to_training_and_is_shown(
     assert trained.code == 0, trained.out + trained.err
     matrix = run("matrix", "pets/*.extractor", "pets/*.head", "--json")  # finds the images again
     assert matrix.code == 0 and "warning" not in matrix.err, matrix.out + matrix.err
-    named = run("matrix", "pets/*.extractor", "pets/*.head", "--data", address, "--json")
-    assert named.code == 0 or settings, named.out + named.err
+    names = run("matrix", "pets/*.extractor", "pets/*.head", "--data", address, "--json")
+    assert names.code == 0 or settings, names.out + names.err
 
     shown = run("data", "show", address, "--json")
     assert shown.code == 0, shown.out + shown.err
-    found = shown.json["parts"]
+    result = shown.json["parts"]
     whole = ck.data.load(address)
-    assert [part["digest"] for part in found] == [whole.train.digest, whole.test.digest]
-    assert [part["images"] for part in found] == [len(whole.train), len(whole.test)]
+    assert [part["digest"] for part in result] == [whole.train.digest, whole.test.digest]
+    assert [part["images"] for part in result] == [len(whole.train), len(whole.test)]
     assert run("data", "show", address).code == 0
 
 
 def inline(value: Any) -> str:
     """Return a value as TOML writes it in a line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {inline(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {inline(entry)}" for key, entry in value.items()) + "}"
     return json.dumps(value)
 
 

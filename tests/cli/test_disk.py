@@ -56,11 +56,11 @@ def test_a_registry_that_cannot_be_written_is_known_before_the_training(
     monkeypatch.setattr(durable, "step", failing(code, parts))
     file = recipe()
     with untouched(parts.parent):
-        said = run("train", file, "--json")
+        result = run("train", file, "--json")
         cut = run("split", "resnet20_cifar", "--cut", "layer2", "--publish", "a/b")
-    for text in (said.json["error"]["message"], cut.err):
+    for text in (result.json["error"]["message"], cut.err):
         assert errno.errorcode[code] in text and str(parts) in text
-    assert said.code == cut.code == 4 and said.json["error"]["code"] == "environment"
+    assert result.code == cut.code == 4 and result.json["error"]["code"] == "environment"
 
 
 @pytest.mark.case("C3")
@@ -73,11 +73,11 @@ def test_a_disk_that_fills_up_while_publishing(
     before = whole(parts)
     monkeypatch.setattr(durable, "step", failing(errno.ENOSPC, parts, after + 4))  # 4: the trial write
     words = "train", recipe(), "--prefix", "more", "--checkpoint", tmp_path / "state"
-    said = run(*words)
-    assert said.code == 4 and said.out == ""
+    result = run(*words)
+    assert result.code == 4 and result.out == ""
     assert (
-        "the disk is full; free space" in said.err
-        and f"is saved in {tmp_path / 'state'}: the same command publishes it" in said.err
+        "the disk is full; free space" in result.err
+        and f"is saved in {tmp_path / 'state'}: the same command publishes it" in result.err
     )
     monkeypatch.setattr(durable, "step", step)
     assert set(whole(parts)) >= set(before) and len(whole(parts)) < len(before) + 5
@@ -91,8 +91,8 @@ def test_a_new_registry_on_a_full_disk_leaves_no_folder(
     for after in range(14):
         monkeypatch.setattr(durable, "step", failing(errno.ENOSPC, tmp_path, after))
         with untouched(tmp_path):
-            said = run("init", tmp_path / "on the way" / "parts")
-            assert said.code == 4 and "the disk is full" in said.err
+            result = run("init", tmp_path / "on the way" / "parts")
+            assert result.code == 4 and "the disk is full" in result.err
 
 
 def test_training_goes_on_after_a_failure_in_a_folder_that_was_begun(
@@ -112,10 +112,10 @@ def test_a_checkpoint_on_a_full_disk(
     file = recipe()
     monkeypatch.setattr(durable, "step", failing(errno.ENOSPC, tmp_path / "kept"))
     with untouched(tmp_path):
-        said = run(
+        result = run(
             "train", file, "--registry", tmp_path / "parts", "--checkpoint", tmp_path / "kept" / "state"
         )
-    assert said.code == 4 and "the disk is full" in said.err and "kept/state" in said.err
+    assert result.code == 4 and "the disk is full" in result.err and "kept/state" in result.err
 
 
 @pytest.mark.case("C2")
@@ -125,9 +125,9 @@ def test_measuring_in_a_read_only_registry_gives_the_figures_and_a_warning(
 ) -> None:
     monkeypatch.setattr(durable, "step", failing(errno.EROFS, parts))
     with untouched(parts):
-        said = run("recombine", "digits/left.extractor", "digits/right.head", "--json")
-    assert said.code in (0, 1) and said.json["cell"]["restricted"]
-    assert "not kept as evidence" in said.err and "read-only" in said.err
+        result = run("recombine", "digits/left.extractor", "digits/right.head", "--json")
+    assert result.code in (0, 1) and result.json["cell"]["restricted"]
+    assert "not kept as evidence" in result.err and "read-only" in result.err
 
 
 @pytest.fixture
@@ -159,8 +159,8 @@ def test_a_really_full_disk(run: Any, recipe: Any, mount: Any, tmp_path: Path) -
     disk = mount("size=300k")
     assert run("init", disk / "parts").code == 0
     words = "--registry", disk / "parts", "train", recipe(), "--checkpoint", tmp_path / "state"
-    said = run(*words)
-    assert said.code == 4 and "the disk is full" in said.err and "ENOSPC" in said.err
+    result = run(*words)
+    assert result.code == 4 and "the disk is full" in result.err and "ENOSPC" in result.err
     names = whole(disk / "parts")
     assert "digits/left.head" not in names  # heads need more than is left
     subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
@@ -178,10 +178,10 @@ def test_a_disk_without_a_byte_left(run: Any, recipe: Any, mount: Any, untouched
             file.write(b"x" * 4096)
     file = recipe()
     with untouched(disk):
-        said = run("--registry", disk / "parts", "train", file)
-        assert said.code == 4 and "the disk is full" in said.err
-        said = run("init", disk / "other")
-        assert said.code == 4 and "the disk is full" in said.err
+        result = run("--registry", disk / "parts", "train", file)
+        assert result.code == 4 and "the disk is full" in result.err
+        result = run("init", disk / "other")
+        assert result.code == 4 and "the disk is full" in result.err
 
 
 @pytest.mark.case("C2")
@@ -196,15 +196,15 @@ def test_a_really_read_only_folder(run: Any, recipe: Any, mount: Any, parts: Pat
     file = recipe()
     with untouched(disk):
         assert run("--registry", disk / "parts", "ls").code == 0
-        said = run("--registry", disk / "parts", "train", file)
-        assert said.code == 4 and "mounted read-only" in said.err and "EROFS" in said.err
-        said = run("--registry", disk / "new", "train", file)
-        assert said.code == 4 and "is not writable" in said.err
-        said = run("init", disk / "new")
-        assert said.code == 4 and "read-only" in said.err
-        said = run("--registry", disk / "parts", "recombine", "digits/left.extractor", "digits/right.head")
-        assert said.code in (0, 1) and "Accuracy" in said.out and "not kept as evidence" in said.err
-        said = run(
+        result = run("--registry", disk / "parts", "train", file)
+        assert result.code == 4 and "mounted read-only" in result.err and "EROFS" in result.err
+        result = run("--registry", disk / "new", "train", file)
+        assert result.code == 4 and "is not writable" in result.err
+        result = run("init", disk / "new")
+        assert result.code == 4 and "read-only" in result.err
+        result = run("--registry", disk / "parts", "recombine", "digits/left.extractor", "digits/right.head")
+        assert result.code in (0, 1) and "Accuracy" in result.out and "not kept as evidence" in result.err
+        result = run(
             "--registry",
             disk / "parts",
             "matrix",
@@ -213,7 +213,7 @@ def test_a_really_read_only_folder(run: Any, recipe: Any, mount: Any, parts: Pat
             "--html",
             disk / "m",
         )
-        assert said.code == 4 and "is not writable" in said.err
+        assert result.code == 4 and "is not writable" in result.err
 
 
 @pytest.mark.case("C2")
@@ -225,8 +225,8 @@ def test_a_folder_of_somebody_else(run: Any, recipe: Any, parts: Path, untouched
         folder.chmod(0o555)
     try:
         with untouched(parts):
-            said = run("train", file)
-            assert said.code == 4 and "no right to do so" in said.err
+            result = run("train", file)
+            assert result.code == 4 and "no right to do so" in result.err
     finally:
         for folder in folders:
             folder.chmod(0o755)

@@ -15,9 +15,9 @@ from compatkit.cli.du import du_command
 
 
 def run(hand: Hand, *words: str) -> Any:
-    said = CliRunner().invoke(du_command, [*words, "--registry", str(hand.root)], obj=CommandLine())
-    assert said.exit_code == 0 and said.stderr == "", said.output
-    return said.stdout
+    result = CliRunner().invoke(du_command, [*words, "--registry", str(hand.root)], obj=CommandLine())
+    assert result.exit_code == 0 and result.stderr == "", result.output
+    return result.stdout
 
 
 def filled(tmp_path: Path) -> Hand:
@@ -40,10 +40,10 @@ def test_du_tells_bytes_by_name_and_by_folder(tmp_path: Path) -> None:
 
 
 def test_du_as_json(tmp_path: Path) -> None:
-    said = json.loads(run(filled(tmp_path), "*/a", "--json"))
-    (name,) = said["names"]
+    document = json.loads(run(filled(tmp_path), "*/a", "--json"))
+    (name,) = document["names"]
     assert name["name"] == "digits/a" and name["own"]["files"] == 2 and name["own"]["bytes"] > 2_000_000
-    assert said["unreferenced"] == {"files": 1, "bytes": 500} and said["blobs"]["files"] == 4
+    assert document["unreferenced"] == {"files": 1, "bytes": 500} and document["blobs"]["files"] == 4
 
 
 def test_du_of_nothing(tmp_path: Path) -> None:

@@ -57,17 +57,17 @@ def digits(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def test_the_page_s_commands_run_one_after_the_other(run: Callable[..., Any], digits: Path) -> None:
-    said: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for line in commands():
         words = shlex.split(line, comments=True)
         assert words[0] == "compatkit"
-        said[line] = run(*words[1:])
-        assert said[line].code == 0, (line, said[line].err)
-    told = [" ".join(one.out.split()) for one in said.values()]
-    assert "0 taken from recorded results, 4 measured now." in told[0]
-    assert "4 taken from recorded results, 0 measured now." in told[1]
-    assert "4 taken from recorded results, 0 measured now." in told[2]
-    assert "measured with 2 heads" in told[4]
+        result[line] = run(*words[1:])
+        assert result[line].code == 0, (line, result[line].err)
+    message = [" ".join(entry.out.split()) for entry in result.values()]
+    assert "0 taken from recorded results, 4 measured now." in message[0]
+    assert "4 taken from recorded results, 0 measured now." in message[1]
+    assert "4 taken from recorded results, 0 measured now." in message[2]
+    assert "measured with 2 heads" in message[4]
     assert (digits / "matrix.html").exists() and (digits / "good.csv").read_text().count("\n") >= 1
 
 
@@ -110,12 +110,12 @@ def test_figures_of_other_images_than_those_named_are_told(run: Callable[..., An
     arrays = {"x_train": data.train.images, "y_train": data.train.labels}
     arrays |= {"x_test": data.test.images, "y_test": data.test.labels}
     np.savez(digits / "mnist.npz", **arrays, classes=np.array(data.classes))
-    named = ("--data", "mnist", "--data", "usps")
+    arguments = ("--data", "mnist", "--data", "usps")
     for more in ((), ("--json",)):
-        said = run("matrix", *BOTH, *named, *more)
-        assert "mnist/test (48 images) for digits/mnist.extractor@1.0.0" in said.err
-        assert "2 figures marked stale may be of other images" in " ".join(said.err.split())
-    filled = run("matrix", *BOTH, *named, "--fill", "stale")
+        result = run("matrix", *BOTH, *arguments, *more)
+        assert "mnist/test (48 images) for digits/mnist.extractor@1.0.0" in result.err
+        assert "2 figures marked stale may be of other images" in " ".join(result.err.split())
+    filled = run("matrix", *BOTH, *arguments, "--fill", "stale")
     assert "marked stale" not in filled.err and "2 measured now" in " ".join(filled.out.split())
     assert "by the name" not in run("matrix", *BOTH).err, "no images were named"
 
@@ -125,22 +125,22 @@ def test_stale_cells_are_told_with_how_to_fill_them(
 ) -> None:
     run("matrix", *BOTH)
     monkeypatch.setattr(cells, "METRIC_VERSION", "2")
-    said = run("matrix", *BOTH)
-    text = " ".join(said.out.split())
-    assert "◌ stale" in said.out and "4 stale: --fill stale measures them" in text
-    found = run("matrix", *BOTH, "--json").json
-    assert found["settings"]["cells"] == {"taken": 0, "measured": 0, "stale": 4}
-    assert {cell["grade"] for cell in found["cells"]} == {"stale"}
+    result = run("matrix", *BOTH)
+    text = " ".join(result.out.split())
+    assert "◌ stale" in result.out and "4 stale: --fill stale measures them" in text
+    document = run("matrix", *BOTH, "--json").json
+    assert document["settings"]["cells"] == {"taken": 0, "measured": 0, "stale": 4}
+    assert {cell["grade"] for cell in document["cells"]} == {"stale"}
     assert run("matrix", *BOTH, "--fill", "stale", "--json").json["settings"]["cells"]["measured"] == 4
 
 
 @pytest.mark.usefixtures("digits")
 def test_what_is_no_filter_or_fill_is_refused_before_anything_runs(run: Callable[..., Any]) -> None:
-    said = run("matrix", *BOTH, "--where", "grad=perfect")
-    assert said.code == 2 and "Did you mean 'grade'" in said.err
+    result = run("matrix", *BOTH, "--where", "grad=perfect")
+    assert result.code == 2 and "Did you mean 'grade'" in result.err
     assert run("matrix", *BOTH, "--fill", "some").code == 2
-    said = run("matrix", *BOTH, "--where", "model=vgg*")
-    assert said.code == 2 and "compatkit search" in " ".join(said.err.split())
+    result = run("matrix", *BOTH, "--where", "model=vgg*")
+    assert result.code == 2 and "compatkit search" in " ".join(result.err.split())
 
 
 @pytest.mark.usefixtures("digits")
@@ -173,6 +173,6 @@ def test_a_large_matrix_is_told_in_numbers(
     from compatkit.reports import tables
 
     monkeypatch.setattr(tables, "PRINTED", 3)
-    said = run("matrix", *BOTH)
-    assert "Compatibility matrix, 2 extractors x 2 heads" in said.out and "own pair" in said.out
-    assert "2 pairs" in said.out and "@1.0.0" not in said.out
+    result = run("matrix", *BOTH)
+    assert "Compatibility matrix, 2 extractors x 2 heads" in result.out and "own pair" in result.out
+    assert "2 pairs" in result.out and "@1.0.0" not in result.out

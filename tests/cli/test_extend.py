@@ -83,17 +83,17 @@ def test_a_head_is_extended_and_updated(run: Run, place: Path) -> None:
 def test_what_cannot_be_extended_is_said(
     run: Run, place: Path, classes: str, name: str, message: str
 ) -> None:
-    found = run("--registry", "parts", "extend", "fleet/shared.dcc", "--classes", classes, "--publish", name)
-    assert found.code == 2 and message in found.err
+    result = run("--registry", "parts", "extend", "fleet/shared.dcc", "--classes", classes, "--publish", name)
+    assert result.code == 2 and message in result.err
 
 
 def test_a_head_of_rotations_and_a_name_of_another_kind_are_refused(run: Run, place: Path) -> None:
     words = ("--registry", "parts", "extend")
-    found = run(*words, "fleet/shared.rotation", "--classes", "a", "--publish", "fleet/x.head")
-    assert found.code == 2 and "was trained by rotation_prediction" in found.err
-    found = run(*words, "fleet/shared.dcc", "--classes", "frog", "--publish", "fleet/shared.dcc")
-    told = " ".join(found.err.split())
-    assert found.code == 2 and "fleet/shared.dcc@1.0.0 is of kind auxiliary head, and this would be" in told
+    result = run(*words, "fleet/shared.rotation", "--classes", "a", "--publish", "fleet/x.head")
+    assert result.code == 2 and "was trained by rotation_prediction" in result.err
+    result = run(*words, "fleet/shared.dcc", "--classes", "frog", "--publish", "fleet/shared.dcc")
+    text = " ".join(result.err.split())
+    assert result.code == 2 and "fleet/shared.dcc@1.0.0 is of kind auxiliary head, and this would be" in text
 
 
 @pytest.mark.parametrize(
@@ -113,5 +113,5 @@ def test_a_task_that_starts_from_components_names_them_and_no_network(
     run: Run, place: Path, old: str, new: str, message: str
 ) -> None:
     (place / "update.toml").write_text(UPDATE.replace(old, new))
-    found = run("--registry", "parts", "train", "update.toml")
-    assert found.code == 2 and message in found.err
+    result = run("--registry", "parts", "train", "update.toml")
+    assert result.code == 2 and message in result.err

@@ -25,8 +25,8 @@ def leave(parts: Path, data: bytes = b"nothing refers to this", hours: float = 4
 
 @pytest.mark.usefixtures("parts")
 def test_a_registry_with_nothing_to_collect(run: Any) -> None:
-    said = run("gc")
-    assert said.code == 0 and "nothing to collect" in said.out and "next:" not in said.out
+    result = run("gc")
+    assert result.code == 0 and "nothing to collect" in result.out and "next:" not in result.out
     assert "nothing to collect" in run("gc", "--delete").out
     assert run("gc", "--delete", "--json").json["collected"] is None
 
@@ -34,17 +34,21 @@ def test_a_registry_with_nothing_to_collect(run: Any) -> None:
 def test_without_delete_nothing_is_changed(run: Any, parts: Path, untouched: Any) -> None:
     leave(parts)
     with untouched(parts):
-        said = run("gc")
-    assert said.code == 0
-    assert "blobs that nothing refers to      1  22 bytes  go to trash/" in said.out
-    assert "Nothing was changed." in said.out and said.out.endswith("next: compatkit gc --delete\n")
+        result = run("gc")
+    assert result.code == 0
+    assert "blobs that nothing refers to      1  22 bytes  go to trash/" in result.out
+    assert "Nothing was changed." in result.out and result.out.endswith("next: compatkit gc --delete\n")
 
 
 def test_delete_takes_out_and_a_day_later_deletes(run: Any, parts: Path) -> None:
     digest = leave(parts)
-    said = run("gc", "--delete")
-    assert said.code == 0 and "took out 1 blob (22 bytes)" in said.out and "after 24 h in trash/" in said.out
-    assert "freed 0 bytes" in said.out and "next:" not in said.out
+    result = run("gc", "--delete")
+    assert (
+        result.code == 0
+        and "took out 1 blob (22 bytes)" in result.out
+        and "after 24 h in trash/" in result.out
+    )
+    assert "freed 0 bytes" in result.out and "next:" not in result.out
     (away,) = (parts / "trash").iterdir()
     assert away.name.startswith(digest[7:])
     assert "stay" in run("gc").out
@@ -57,19 +61,21 @@ def test_delete_takes_out_and_a_day_later_deletes(run: Any, parts: Path) -> None
 def test_json_says_everything(run: Any, parts: Path) -> None:
     digest = leave(parts)
     leave(parts, b"young", hours=1)
-    said = run("gc", "--json").json
-    assert [one["digest"] for one in said["plan"]["blobs"]] == [digest] and said["collected"] is None
-    assert said["plan"]["totals"]["young"] == {"files": 1, "bytes": 5}
-    said = run("--json", "gc", "--delete").json
-    assert said["collected"]["moved"] == [digest] and said["collected"]["moved_bytes"] == 22
+    document = run("gc", "--json").json
+    assert [blob["digest"] for blob in document["plan"]["blobs"]] == [digest] and document[
+        "collected"
+    ] is None
+    assert document["plan"]["totals"]["young"] == {"files": 1, "bytes": 5}
+    document = run("--json", "gc", "--delete").json
+    assert document["collected"]["moved"] == [digest] and document["collected"]["moved_bytes"] == 22
 
 
 def test_a_short_grace_is_for_who_is_alone(run: Any, parts: Path) -> None:
     leave(parts, hours=0.5)
-    said = run("gc", "--grace", "10m", "--delete")
-    assert said.code == 2 and "--alone" in said.err
-    said = run("gc", "--grace", "10m", "--alone")
-    assert said.out.endswith("next: compatkit gc --alone --grace 600s --delete\n")
+    result = run("gc", "--grace", "10m", "--delete")
+    assert result.code == 2 and "--alone" in result.err
+    result = run("gc", "--grace", "10m", "--alone")
+    assert result.out.endswith("next: compatkit gc --alone --grace 600s --delete\n")
     assert "took out 1 blob" in run("gc", "--alone", "--grace", "600s", "--delete").out
     assert "freed 22 bytes" in run("gc", "--alone", "--grace", "0", "--delete").out
 
@@ -77,8 +83,8 @@ def test_a_short_grace_is_for_who_is_alone(run: Any, parts: Path) -> None:
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("grace", ["24", "1.5h", "soon", "-1h", "", "h"])
 def test_a_time_that_cannot_be_read(run: Any, grace: str) -> None:
-    said = run("gc", "--grace", grace)
-    assert said.code == 2 and "--grace" in said.err
+    result = run("gc", "--grace", grace)
+    assert result.code == 2 and "--grace" in result.err
 
 
 def test_weights_of_withdrawn_versions(run: Any, parts: Path) -> None:
@@ -86,9 +92,10 @@ def test_weights_of_withdrawn_versions(run: Any, parts: Path) -> None:
     for path in parts.rglob("*"):
         os.utime(path, (time.time() - 10**6,) * 2)
     assert "nothing to collect" in run("gc").out
-    said = run("gc", "--withdrawn")
+    result = run("gc", "--withdrawn")
     assert (
-        "weights of withdrawn versions" in said.out and "next: compatkit gc --withdrawn --delete" in said.out
+        "weights of withdrawn versions" in result.out
+        and "next: compatkit gc --withdrawn --delete" in result.out
     )
     assert "took out 1 blob" in run("gc", "--withdrawn", "--delete").out
     assert run("log", HEAD).code == 0
@@ -107,11 +114,13 @@ def test_damage_is_told_and_nothing_is_deleted(run: Any, parts: Path, untouched:
     path.write_bytes(path.read_bytes()[:-2])
     with untouched(parts):
         for words in (("gc",), ("gc", "--delete")):
-            said = run(*words)
+            result = run(*words)
             assert (
-                said.code == 3 and f"{HEAD}@1.0.0 refers to it" in said.err and "compatkit verify" in said.err
+                result.code == 3
+                and f"{HEAD}@1.0.0 refers to it" in result.err
+                and "compatkit verify" in result.err
             )
-    said = run("gc", "--json")
-    assert said.json["error"]["code"] == "integrity"
+    result = run("gc", "--json")
+    assert result.json["error"]["code"] == "integrity"
     assert run("gc", "--lost", digest, "--delete").code == 0
     assert run("gc", "--lost", "nonsense").code == 2

@@ -16,10 +16,10 @@ HEAD, EXTRACTOR = "digits/left.head", "digits/left.extractor"
 
 def test_everything_comes_into_a_new_registry(run: Any, parts: Path, untouched: Any, tmp_path: Path) -> None:
     with untouched(parts):
-        said = run("--registry", tmp_path / "copy", "import", parts)
-    assert said.code == 0 and f"made the registry {tmp_path / 'copy'}" in said.err
-    assert f"{HEAD}@1.0.0" in said.out and "new" in said.out and "copied" in said.out
-    assert f"next: compatkit --registry {tmp_path / 'copy'} show digits/" in said.out
+        result = run("--registry", tmp_path / "copy", "import", parts)
+    assert result.code == 0 and f"made the registry {tmp_path / 'copy'}" in result.err
+    assert f"{HEAD}@1.0.0" in result.out and "new" in result.out and "copied" in result.out
+    assert f"next: compatkit --registry {tmp_path / 'copy'} show digits/" in result.out
     source, copy = Store.open(parts), Store.open(tmp_path / "copy")
     assert copy.names() == source.names() and copy.id != source.id
     assert list(blobs_in(copy)) == list(blobs_in(source))
@@ -33,17 +33,17 @@ def test_everything_comes_into_a_new_registry(run: Any, parts: Path, untouched: 
 
 
 def test_a_head_brings_its_extractor(run: Any, parts: Path, tmp_path: Path) -> None:
-    said = run("--registry", tmp_path / "copy", "import", parts, HEAD, "--json").json
-    assert {one["reference"] for one in said["made"]} >= {f"{HEAD}@1.0.0", f"{EXTRACTOR}@1.0.0"}
-    assert said["blobs"] > 3 and said["bytes"] > 10_000 and said["existing"] == []
+    document = run("--registry", tmp_path / "copy", "import", parts, HEAD, "--json").json
+    assert {built["reference"] for built in document["made"]} >= {f"{HEAD}@1.0.0", f"{EXTRACTOR}@1.0.0"}
+    assert document["blobs"] > 3 and document["bytes"] > 10_000 and document["existing"] == []
     checked = run("--registry", tmp_path / "copy", "check", EXTRACTOR, HEAD)
     assert checked.code == 0 and "promise one-network" in checked.out
 
 
 def test_aliases_come_when_asked_for(run: Any, parts: Path, tmp_path: Path) -> None:
     run("alias", HEAD, "prod", "1.0.0")
-    said = run("--registry", tmp_path / "copy", "import", parts, "--aliases", "--latest")
-    assert said.code == 0 and f"moved {HEAD}:prod" in said.out
+    result = run("--registry", tmp_path / "copy", "import", parts, "--aliases", "--latest")
+    assert result.code == 0 and f"moved {HEAD}:prod" in result.out
     assert Store.open(tmp_path / "copy").aliases(HEAD) == {"prod": "1.0.0"}
 
 
@@ -55,9 +55,11 @@ def test_a_number_that_is_taken_is_refused(run: Any, parts: Path, tmp_path: Path
     path.chmod(0o644)
     path.write_text(f"{digest}\n")
     with untouched(copy / "refs"), untouched(copy / "blobs"):
-        said = run("--registry", copy, "import", parts)
+        result = run("--registry", copy, "import", parts)
     assert (
-        said.code == 2 and f"{HEAD}@1.0.0 is {digest} in " in said.err and "nothing was imported" in said.err
+        result.code == 2
+        and f"{HEAD}@1.0.0 is {digest} in " in result.err
+        and "nothing was imported" in result.err
     )
 
 
@@ -73,14 +75,14 @@ def test_a_number_that_is_taken_is_refused(run: Any, parts: Path, tmp_path: Path
 def test_what_cannot_be_imported_leaves_nothing(
     run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, told: str
 ) -> None:
-    said = run("--registry", tmp_path / "copy", "import", *words)
-    assert said.code == code and told in said.err
+    result = run("--registry", tmp_path / "copy", "import", *words)
+    assert result.code == code and told in result.err
     assert not (tmp_path / "copy").exists()
 
 
 def test_a_registry_is_not_imported_into_itself(run: Any, parts: Path) -> None:
-    said = run("import", parts)
-    assert said.code == 2 and "this registry itself" in said.err
+    result = run("import", parts)
+    assert result.code == 2 and "this registry itself" in result.err
 
 
 def test_damage_in_the_source_is_told(
@@ -89,10 +91,10 @@ def test_damage_in_the_source_is_told(
     digest = Store.open(parts).manifest(HEAD).payload.file.blob
     damage(digest)
     with untouched(parts):
-        said = run("--registry", tmp_path / "copy", "import", parts, "--json")
+        result = run("--registry", tmp_path / "copy", "import", parts, "--json")
     assert (
-        said.code == 3
-        and said.json["error"]["code"] == "integrity"
-        and digest in said.json["error"]["message"]
+        result.code == 3
+        and result.json["error"]["code"] == "integrity"
+        and digest in result.json["error"]["message"]
     )
     assert Store.open(tmp_path / "copy").names() == []

@@ -38,8 +38,8 @@ def two(tmp_path: Path) -> Path:
 
 
 def test_a_person_sees_sizes_by_dtype_the_tensors_and_the_metadata(run: Any, two: Path) -> None:
-    said = run("inspect", two)
-    assert said.code == 0 and said.err == ""
+    result = run("inspect", two)
+    assert result.code == 0 and result.err == ""
     start = 8 + len(json.dumps(TWO))
     for expected in (
         rf"size +{start + 200:,} bytes, {start:,} of them header",
@@ -50,14 +50,14 @@ def test_a_person_sees_sizes_by_dtype_the_tensors_and_the_metadata(run: Any, two
         r"metadata \(2\)",
         r"format +pt",
     ):
-        assert re.search(expected, said.out), expected
-    assert "x" * 301 not in said.out and said.out.index("F32") < said.out.index("I64")
+        assert re.search(expected, result.out), expected
+    assert "x" * 301 not in result.out and result.out.index("F32") < result.out.index("I64")
 
 
 def test_programs_get_every_tensor_and_all_of_the_metadata(run: Any, two: Path) -> None:
-    found = run("inspect", two, "--json").json
+    document = run("inspect", two, "--json").json
     start = 8 + len(json.dumps(TWO))
-    assert found == {
+    assert document == {
         "file": str(two),
         "bytes": start + 200,
         "header_bytes": start,
@@ -79,15 +79,15 @@ def test_a_long_list_is_shortened_for_people_only(run: Any, tmp_path: Path) -> N
     path = written(
         tmp_path / "f", {f"t{at:03}": entry("U8", [1], at, at + 1) for at in range(200)}, bytes(200)
     )
-    said = run("inspect", path)
-    assert "t039" in said.out and "t040" not in said.out
-    assert "200 tensors, 40 shown; --json lists all" in said.out
+    result = run("inspect", path)
+    assert "t039" in result.out and "t040" not in result.out
+    assert "200 tensors, 40 shown; --json lists all" in result.out
     assert len(run("inspect", path, "--json").json["tensors"]) == 200
 
 
 def test_an_empty_file_of_tensors_is_one(run: Any, tmp_path: Path) -> None:
-    said = run("inspect", written(tmp_path / "f", {}))
-    assert said.code == 0 and "0 with 0 elements" in said.out
+    result = run("inspect", written(tmp_path / "f", {}))
+    assert result.code == 0 and "0 with 0 elements" in result.out
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a file with holes")
@@ -119,8 +119,8 @@ def test_what_is_no_safetensors_file_is_named_with_exit_code_3(
 ) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
-    said = run("inspect", path)
-    assert said.code == 3 and said.out == "" and complaint in said.err and str(path) in said.err
+    result = run("inspect", path)
+    assert result.code == 3 and result.out == "" and complaint in result.err and str(path) in result.err
     machine = run("inspect", path, "--json")
     assert machine.code == 3 and machine.json["error"]["code"] == "format"
 
@@ -137,13 +137,13 @@ def test_what_is_no_safetensors_file_is_named_with_exit_code_3(
 def test_a_picture_is_told_as_one(run: Any, tmp_path: Path, head: bytes, what: str) -> None:
     path = tmp_path / "m.png"
     path.write_bytes(head + bytes(100))
-    said = run("inspect", path)
-    assert said.code == 3 and f"expected a safetensors file, got {what}" in said.err
+    result = run("inspect", path)
+    assert result.code == 3 and f"expected a safetensors file, got {what}" in result.err
 
 
 def test_a_file_that_is_not_there_is_no_damaged_one(run: Any, tmp_path: Path) -> None:
-    said = run("inspect", tmp_path / "none.safetensors")
-    assert said.code == 4 and "there is no such file" in said.err
+    result = run("inspect", tmp_path / "none.safetensors")
+    assert result.code == 4 and "there is no such file" in result.err
 
 
 @pytest.mark.case("C1")
@@ -156,16 +156,21 @@ def test_folders_pipes_and_devices_are_refused_without_waiting(
 ) -> None:
     path = tmp_path / "f" if kind != "device" else Path(os.devnull)
     {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "device": lambda: None}[kind]()
-    said = run("inspect", path)
-    assert said.code == 3 and word in said.err
+    result = run("inspect", path)
+    assert result.code == 3 and word in result.err
 
 
 def test_names_and_metadata_cannot_drive_the_terminal(run: Any, tmp_path: Path) -> None:
     path = written(
         tmp_path / "f", {"__metadata__": {"\x1b[2J": "\u202egone"}, "a b": entry("U8", [], 0, 1)}, b"x"
     )
-    said = run("inspect", path)
-    assert said.code == 0 and "\x1b" not in said.out and "\u202e" not in said.out and "\\x1b[2J" in said.out
+    result = run("inspect", path)
+    assert (
+        result.code == 0
+        and "\x1b" not in result.out
+        and "\u202e" not in result.out
+        and "\\x1b[2J" in result.out
+    )
 
 
 def test_labels_cannot_drive_the_terminal_and_stay_on_their_line(

@@ -27,8 +27,8 @@ def test_unusable_names_are_a_usage_error_and_leave_nothing(
     names.write_bytes(content)
     root = tmp_path / "parts"
     words = "split", "resnet8_cifar", "--cut", "layer2", "--kwargs", KWARGS, "--labels", names
-    said = run("--registry", root, *words, "--publish", "a/b")
-    assert said.code == 2 and text in said.err, said.err
+    result = run("--registry", root, *words, "--publish", "a/b")
+    assert result.code == 2 and text in result.err, result.err
     assert run("--registry", root, "ls").out.count("a/b") == 0
 
 
@@ -37,4 +37,4 @@ def test_names_reach_the_head(run: Any, tmp_path: Path) -> None:
     names.write_bytes(b"\xef\xbb\xbfzero\r\none\r\ntwo\r\n")
     words = "split", "resnet8_cifar", "--cut", "layer2", "--kwargs", KWARGS, "--labels", names, "--json"
     head = run(*words).json["parts"]["head"]
-    assert [one["name"] for one in head["contract"]["data"]["labels"]] == ["zero", "one", "two"]
+    assert [label["name"] for label in head["contract"]["data"]["labels"]] == ["zero", "one", "two"]

@@ -23,32 +23,32 @@ def parts(whole: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part
 
 @pytest.mark.usefixtures("parts")
 def test_a_history_in_lines(run: Any) -> None:
-    said = run("log", HEAD)
-    lines = said.out.splitlines()
-    assert said.code == 0 and lines[0] == HEAD
+    result = run("log", HEAD)
+    lines = result.out.splitlines()
+    assert result.code == 0 and lines[0] == HEAD
     assert {tuple(line.split()[2:4]) for line in lines if line.startswith("  20")} == {
         ("alias", "1.0.0"),
         ("alias", "2.0.0"),
         ("published", "1.0.0"),
         ("published", "2.0.0"),
     }
-    assert "major from 1.0.0: new weights" in said.out and ":prod 2.0.0 -> 1.0.0" in said.out
+    assert "major from 1.0.0: new weights" in result.out and ":prod 2.0.0 -> 1.0.0" in result.out
 
 
 @pytest.mark.usefixtures("parts")
 def test_a_pattern_shows_several_names(run: Any) -> None:
-    said = run("log", "parts/*")
-    assert said.code == 0 and EXTRACTOR in said.out and HEAD in said.out and REASON in said.out
-    found = run("log", "parts/*", "--json").json
-    assert [one["name"] for one in found] == [EXTRACTOR, HEAD]
-    (withdrawn,) = (one for one in found[0]["entries"] if one["what"] == "withdrawn")
+    result = run("log", "parts/*")
+    assert result.code == 0 and EXTRACTOR in result.out and HEAD in result.out and REASON in result.out
+    document = run("log", "parts/*", "--json").json
+    assert [match["name"] for match in document] == [EXTRACTOR, HEAD]
+    (withdrawn,) = (entry for entry in document[0]["entries"] if entry["what"] == "withdrawn")
     assert (withdrawn["version"], withdrawn["detail"]) == ("1.0.0", REASON)
 
 
 def test_damaged_entries_are_shown_with_exit_code_3(run: Any, parts: Parts) -> None:
     overwrite(parts.root / parts.path("tombstone"), b"x")
-    said = run("log", EXTRACTOR)
-    assert said.code == 3 and "damaged" in said.out and "published" in said.out
+    result = run("log", EXTRACTOR)
+    assert result.code == 3 and "damaged" in result.out and "published" in result.out
 
 
 @pytest.mark.usefixtures("parts")

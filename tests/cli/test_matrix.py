@@ -22,12 +22,12 @@ LEFT, RIGHT = "digits/left.extractor", "digits/right.head"
 @pytest.mark.usefixtures("parts")
 def test_matrix_prints_a_table_and_writes_every_report(run: Any, tmp_path: Path) -> None:
     files = {name: tmp_path / f"matrix.{name}" for name in ("html", "png", "markdown", "csv")}
-    said = run(
+    result = run(
         "matrix", "digits/*.extractor", "digits/*.head", *(w for n, f in files.items() for w in (f"--{n}", f))
     )
-    assert said.code == 0 and said.err == ""
-    assert "digits/left.extractor" in said.out and "own pair" in said.out
-    assert all(f"wrote {path}" in said.out for path in files.values())
+    assert result.code == 0 and result.err == ""
+    assert "digits/left.extractor" in result.out and "own pair" in result.out
+    assert all(f"wrote {path}" in result.out for path in files.values())
     assert (
         files["html"].read_text().startswith("<!doctype html>")
         and files["png"].read_bytes()[:4] == b"\x89PNG"
@@ -39,8 +39,8 @@ def test_matrix_prints_a_table_and_writes_every_report(run: Any, tmp_path: Path)
 
 
 def test_matrix_prints_the_same_figures_as_json(run: Any, parts: Path) -> None:
-    said = run("matrix", "digits/*.extractor", "digits/*.head", "--batch-size", 48, "--json")
-    read = ck.Matrix.from_json(said.out)
+    result = run("matrix", "digits/*.extractor", "digits/*.head", "--batch-size", 48, "--json")
+    read = ck.Matrix.from_json(result.out)
     data = [ck.data.load(parts.parent / f"{name}.npz").test for name in ("left", "right")]
     direct = ck.Registry.open(parts).matrix("digits/*.extractor", "digits/*.head", data, batch_size=48)
     assert read.cells == direct.cells and read.settings["batch_size"] == 48
@@ -48,37 +48,37 @@ def test_matrix_prints_the_same_figures_as_json(run: Any, parts: Path) -> None:
 
 @pytest.mark.usefixtures("parts")
 def test_recombine_tells_accuracy_bound_and_verdict(run: Any) -> None:
-    said = run("recombine", LEFT, RIGHT)
-    assert "Accuracy, common classes" in said.out and "Bound" in said.out
-    found = run("recombine", LEFT, RIGHT, "--json")
-    cell = found.json["cell"]
+    output = run("recombine", LEFT, RIGHT)
+    assert "Accuracy, common classes" in output.out and "Bound" in output.out
+    result = run("recombine", LEFT, RIGHT, "--json")
+    cell = result.json["cell"]
     assert (
-        found.json["check"]["evidence"] == cell["grade"]
+        result.json["check"]["evidence"] == cell["grade"]
         and cell["restricted"]["count"] == 48
         and cell["bound"]
     )
-    assert found.code == said.code == (1 if cell["grade"] == "chance" else 0)
+    assert result.code == output.code == (1 if cell["grade"] == "chance" else 0)
 
 
 @pytest.mark.usefixtures("parts")
 def test_recombine_without_measuring_needs_no_images(run: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("COMPATKIT_DATA")
-    said = run("recombine", LEFT, RIGHT, "--no-measure")
-    assert said.code == 0 and "built; not measured" in said.out
+    result = run("recombine", LEFT, RIGHT, "--no-measure")
+    assert result.code == 0 and "built; not measured" in result.out
     assert run("recombine", LEFT, RIGHT, "--no-measure", "--json").json["cell"] is None
 
 
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("policy", ["batch", "reestimate", "mix:16", "running"])
 def test_every_policy_is_named_in_the_result(run: Any, policy: str) -> None:
-    said = run("recombine", LEFT, RIGHT, "--bn-policy", policy, "--json")
-    assert said.code in (0, 1) and said.json["cell"]["settings"]["policy"] == policy
+    result = run("recombine", LEFT, RIGHT, "--bn-policy", policy, "--json")
+    assert result.code in (0, 1) and result.json["cell"]["settings"]["policy"] == policy
 
 
 @pytest.mark.usefixtures("parts")
 def test_a_prior_that_is_no_number_is_refused_as_an_option(run: Any) -> None:
-    said = run("recombine", LEFT, RIGHT, "--bn-policy", "mix:few")
-    assert said.code == 2 and "for example mix:16" in " ".join(said.err.split())
+    result = run("recombine", LEFT, RIGHT, "--bn-policy", "mix:few")
+    assert result.code == 2 and "for example mix:16" in " ".join(result.err.split())
 
 
 @pytest.mark.usefixtures("parts")
@@ -93,8 +93,8 @@ def test_a_head_is_at_chance_by_exit_code_1(run: Any, monkeypatch: Any) -> None:
         return attrs.evolve(matrix, cells=tuple(attrs.evolve(cell, grade="chance") for cell in matrix.cells))
 
     monkeypatch.setattr(Registry, "matrix", at_chance)
-    said = run("recombine", LEFT, RIGHT)
-    assert said.code == 1 and "incompatible" in said.out
+    result = run("recombine", LEFT, RIGHT)
+    assert result.code == 1 and "incompatible" in result.out
 
 
 def test_images_without_a_common_class_are_told_by_exit_code_1(run: Any, parts: Path) -> None:
@@ -102,8 +102,8 @@ def test_images_without_a_common_class_are_told_by_exit_code_1(run: Any, parts: 
     arrays = {"x_train": data.train.images, "y_train": data.train.labels}
     arrays |= {"x_test": data.test.images, "y_test": data.test.labels, "classes": np.array(data.classes)}
     np.savez(parts.parent / "cats.npz", **arrays)
-    said = run("recombine", LEFT, RIGHT, "--data", "cats")
-    assert said.code == 1 and "no class in common with cats/test" in said.out
+    result = run("recombine", LEFT, RIGHT, "--data", "cats")
+    assert result.code == 1 and "no class in common with cats/test" in result.out
 
 
 def test_the_bound_is_found_wherever_the_own_head_is(run: Any, parts: Path) -> None:
@@ -113,17 +113,17 @@ def test_the_bound_is_found_wherever_the_own_head_is(run: Any, parts: Path) -> N
     store.publish("zoo/elsewhere", own)
     for version in store.versions("digits/left.head"):
         store.withdraw("digits/left.head", version, "moved")
-    said = run("recombine", LEFT, RIGHT, "--json")
-    assert said.json["cell"]["bound"] is not None
+    result = run("recombine", LEFT, RIGHT, "--json")
+    assert result.json["cell"]["bound"] is not None
 
 
 @pytest.mark.usefixtures("parts")
 def test_images_of_a_recipe(run: Any, recipe: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("COMPATKIT_DATA")
-    said = run("matrix", "digits/*.extractor", "digits/*.head", "--recipe", recipe(), "--json")
+    result = run("matrix", "digits/*.extractor", "digits/*.head", "--recipe", recipe(), "--json")
     assert (
-        said.code == 0
-        and [cell["settings"]["data"] for cell in said.json["cells"]]
+        result.code == 0
+        and [cell["settings"]["data"] for cell in result.json["cells"]]
         == ["left/test"] * 2 + ["right/test"] * 2
     )
 
@@ -135,10 +135,12 @@ def test_images_are_found_again_where_training_found_them(run: Any, recipe: Any,
     root = "--registry", tmp_path / "parts"
     path = recipe(('data = "left.npz"', 'data = { name = "left.npz", train = 24, test = 12 }'))
     assert run(*root, "train", path).code == 0
-    said = run(*root, *BOTH, "--json")
-    assert said.code == 0 and said.err == ""
-    assert [cell["settings"]["data"] for cell in said.json["cells"]] == ["left/test"] * 2 + ["right/test"] * 2
-    assert said.json["cells"][0]["restricted"]["count"] == 12  # the recipe's own subset
+    result = run(*root, *BOTH, "--json")
+    assert result.code == 0 and result.err == ""
+    assert [cell["settings"]["data"] for cell in result.json["cells"]] == ["left/test"] * 2 + [
+        "right/test"
+    ] * 2
+    assert result.json["cells"][0]["restricted"]["count"] == 12  # the recipe's own subset
     assert run(*root, "recombine", LEFT, RIGHT).code == 0
     texts = [file.read_bytes() for file in (tmp_path / "parts").rglob("*") if file.is_file()]
     assert texts and not any(str(path.parent).encode() in text for text in texts)  # nothing of it travels
@@ -160,8 +162,8 @@ def test_images_that_moved_or_changed_since_training_are_told(run: Any, recipe: 
     assert "--data with a name, path or address" in gone.err
 
 
-def unwrapped(said: Any) -> str:
-    return " ".join(said.err.split())
+def unwrapped(text: Any) -> str:
+    return " ".join(text.err.split())
 
 
 def test_images_by_path_and_name(run: Any, parts: Path, monkeypatch: Any) -> None:
@@ -180,19 +182,19 @@ def test_images_by_path_and_name(run: Any, parts: Path, monkeypatch: Any) -> Non
 
 @pytest.mark.usefixtures("parts")
 def test_an_extractor_without_its_own_images_gets_no_other_ones(run: Any) -> None:
-    said = run("matrix", "digits/*.extractor", "digits/*.head", "--data", "left")
+    result = run("matrix", "digits/*.extractor", "digits/*.head", "--data", "left")
     assert (
-        said.code == 2
-        and "digits/right.extractor@1.0.0 is trained on right" in said.err
-        and "--recipe" in said.err
+        result.code == 2
+        and "digits/right.extractor@1.0.0 is trained on right" in result.err
+        and "--recipe" in result.err
     )
 
 
 @pytest.mark.usefixtures("parts")
 def test_images_that_cannot_be_found_teach_where_to_say_so(run: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("COMPATKIT_DATA")
-    said = run("recombine", LEFT, RIGHT)
-    assert said.code == 2 and "was trained on 'left'" in said.err
+    result = run("recombine", LEFT, RIGHT)
+    assert result.code == 2 and "was trained on 'left'" in result.err
     for way in (
         "--recipe FILE",
         "--data with a name, path or address",
@@ -200,7 +202,7 @@ def test_images_that_cannot_be_found_teach_where_to_say_so(run: Any, monkeypatch
         "--download",
         "--no-measure",
     ):
-        assert way in said.err
+        assert way in result.err
 
 
 @pytest.mark.filterwarnings("default:.* was trained on")
@@ -208,9 +210,9 @@ def test_other_images_under_the_same_name_are_warned_of(run: Any, parts: Path) -
     import shutil
 
     shutil.copy(parts.parent / "right.npz", parts.parent / "left.npz")
-    said = run("recombine", LEFT, RIGHT, "--json")
-    assert "warning" in said.err and "trained on other images than the 'left' found here" in said.err
-    assert said.json["cell"]["settings"]["data"] == "left/test"
+    result = run("recombine", LEFT, RIGHT, "--json")
+    assert "warning" in result.err and "trained on other images than the 'left' found here" in result.err
+    assert result.json["cell"]["settings"]["data"] == "left/test"
 
 
 @pytest.mark.usefixtures("parts")
@@ -221,20 +223,20 @@ def test_reports_that_could_not_be_written_are_refused_before_anything_is_measur
 
     monkeypatch.setattr(Registry, "matrix", lambda *args, **kwargs: pytest.fail("measured"))
     both = "digits/*.extractor", "digits/*.head"
-    said = run("matrix", *both, "--html", tmp_path / "none" / "m.html")
-    assert said.code == 4 and "does not exist" in said.err
-    said = run("matrix", *both, "--png", tmp_path)
-    assert said.code == 2 and "is a folder" in said.err
-    said = run("matrix", *both, "--png", tmp_path / "m", "--csv", tmp_path / "m")
-    assert said.code == 2 and "both name" in said.err
+    result = run("matrix", *both, "--html", tmp_path / "none" / "m.html")
+    assert result.code == 4 and "does not exist" in result.err
+    result = run("matrix", *both, "--png", tmp_path)
+    assert result.code == 2 and "is a folder" in result.err
+    result = run("matrix", *both, "--png", tmp_path / "m", "--csv", tmp_path / "m")
+    assert result.code == 2 and "both name" in result.err
 
 
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_matrix_fits_the_terminal(run: Any, monkeypatch: Any, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    said = run("matrix", "digits/*.extractor", "digits/*.head")
-    assert max(map(len, said.out.splitlines())) <= width
+    result = run("matrix", "digits/*.extractor", "digits/*.head")
+    assert max(map(len, result.out.splitlines())) <= width
 
 
 def test_marks_without_words_are_explained(run: Any, parts: Path, monkeypatch: Any) -> None:
@@ -246,9 +248,9 @@ def test_marks_without_words_are_explained(run: Any, parts: Path, monkeypatch: A
             f"digits/{copy}.head", attrs.evolve(manifest, about=attrs.evolve(manifest.about, title=f"{copy}"))
         )
     monkeypatch.setenv("COLUMNS", "80")
-    said = run("matrix", "digits/*.extractor", "digits/*.head")
-    assert said.code == 0 and said.out.count("own pair") == 1
-    assert "\N{BLACK DIAMOND} own pair, " in said.out
+    result = run("matrix", "digits/*.extractor", "digits/*.head")
+    assert result.code == 0 and result.out.count("own pair") == 1
+    assert "\N{BLACK DIAMOND} own pair, " in result.out
 
 
 def test_equal_manifests_are_one_component(run: Any, parts: Path) -> None:
@@ -268,8 +270,8 @@ def test_nothing_else_is_printed_beside_json(run: Any, parts: Path, monkeypatch:
         return measure(self, *args, **kwargs)
 
     monkeypatch.setattr(Registry, "matrix", loud)
-    said = run("matrix", "digits/*.extractor", "digits/*.head", "--json")
-    assert json.loads(said.out) and "downloading ..." in said.err
+    result = run("matrix", "digits/*.extractor", "digits/*.head", "--json")
+    assert json.loads(result.out) and "downloading ..." in result.err
 
 
 @pytest.mark.usefixtures("parts")

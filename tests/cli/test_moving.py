@@ -16,8 +16,8 @@ def test_an_alias_is_pointed_shown_moved_and_removed(run: Any, parts: Path) -> N
     assert run("alias", HEAD, "prod", "1.0.0").out == f"{HEAD}:prod is 1.0.0\n"
     assert run("alias", HEAD, "prod").out == f"{HEAD}:prod is 1.0.0\n"
     assert run("alias", HEAD, "prod", "--json").json == {"name": HEAD, "alias": "prod", "version": "1.0.0"}
-    said = run("alias", HEAD, "prod", "--remove", "--expected", "1.0.0", "--json").json
-    assert said == {"name": HEAD, "alias": "prod", "before": "1.0.0", "version": None}
+    document = run("alias", HEAD, "prod", "--remove", "--expected", "1.0.0", "--json").json
+    assert document == {"name": HEAD, "alias": "prod", "before": "1.0.0", "version": None}
     assert Store.open(parts).aliases(HEAD) == {}
     assert [move.after for move in Store.open(parts).alias_log(HEAD, "prod")] == ["1.0.0", None]
 
@@ -25,8 +25,8 @@ def test_an_alias_is_pointed_shown_moved_and_removed(run: Any, parts: Path) -> N
 @pytest.mark.usefixtures("parts")
 def test_a_move_from_elsewhere_than_expected_is_refused(run: Any) -> None:
     run("alias", HEAD, "prod", "1.0.0")
-    said = run("alias", HEAD, "prod", "1.0.0", "--expected", "none")
-    assert said.code == 2 and "should point at nothing, but points at 1.0.0" in said.err
+    result = run("alias", HEAD, "prod", "1.0.0", "--expected", "none")
+    assert result.code == 2 and "should point at nothing, but points at 1.0.0" in result.err
 
 
 @pytest.mark.usefixtures("parts")
@@ -44,17 +44,21 @@ def test_a_move_from_elsewhere_than_expected_is_refused(run: Any) -> None:
     ],
 )
 def test_what_an_alias_cannot_be(run: Any, words: tuple[str, ...], expected: str) -> None:
-    said = run("alias", *words)
-    assert said.code == 2 and expected in said.err
+    result = run("alias", *words)
+    assert result.code == 2 and expected in result.err
 
 
 def test_a_withdrawn_version_says_why_and_its_digest_still_finds_it(run: Any, parts: Path) -> None:
     digest = Store.open(parts).resolve(HEAD).digest
     run("alias", HEAD, "prod", "1.0.0")
-    said = run("withdraw", f"{HEAD}@1.0.0", "--reason", "trained on the test set")
-    assert said.code == 0 and f"{HEAD}@{digest}" in said.out and "alias prod still points at it" in said.out
-    asked = run("show", f"{HEAD}:prod")
-    assert asked.code == 2 and "trained on the test set" in asked.err
+    output = run("withdraw", f"{HEAD}@1.0.0", "--reason", "trained on the test set")
+    assert (
+        output.code == 0
+        and f"{HEAD}@{digest}" in output.out
+        and "alias prod still points at it" in output.out
+    )
+    result = run("show", f"{HEAD}:prod")
+    assert result.code == 2 and "trained on the test set" in result.err
     assert run("show", f"{HEAD}@{digest}").code == 0
     again = run("withdraw", f"{HEAD}@1.0.0", "--reason", "another reason", "--json").json
     assert again["reason"] == "trained on the test set" and again["digest"] == digest

@@ -100,5 +100,7 @@ def test_other_values_are_refused(words: tuple[str, ...], subject: str) -> None:
 def test_own_options_come_before_those_of_groups_and_defaults_are_shown() -> None:
     names = [parameter.name for parameter in Own.parameters()]
     assert names[-1] == "count" and names[0] == "source"
-    shown = {one.name for one in Own.parameters() if isinstance(one, click.Option) and one.show_default}
+    shown = {
+        entry.name for entry in Own.parameters() if isinstance(entry, click.Option) and entry.show_default
+    }
     assert shown == {"count"}

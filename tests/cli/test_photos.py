@@ -32,25 +32,25 @@ def work(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 @pytest.mark.usefixtures("work")
 def test_a_bridge_is_built_on_images_without_labels(run: Any) -> None:
-    asked = ("--rungs", "statistics,ridge", "--all", "--json")
-    found = run("bridge", *PAIR, "--data", "flat", *asked)
-    assert found.code in (0, 1) and found.json["facts"]["held_out"] == 12, found.err
-    assert all(one["accuracy"] is None for one in found.json["steps"])
-    mixed = run("bridge", *PAIR, "--data", "flat/", "--head-data", "classes", "--on", "mix", *asked)
+    arguments = ("--rungs", "statistics,ridge", "--all", "--json")
+    result = run("bridge", *PAIR, "--data", "flat", *arguments)
+    assert result.code in (0, 1) and result.json["facts"]["held_out"] == 12, result.err
+    assert all(step["accuracy"] is None for step in result.json["steps"])
+    mixed = run("bridge", *PAIR, "--data", "flat/", "--head-data", "classes", "--on", "mix", *arguments)
     assert mixed.code in (0, 1) and mixed.json["steps"], mixed.err
 
 
 @pytest.mark.usefixtures("work")
 def test_class_folders_bring_test_images(run: Any) -> None:
     for name in ("classes", "classes/"):
-        found = run("bridge", *PAIR, "--data", name, "--rungs", "statistics", "--all", "--json")
-        assert found.code in (0, 1), found.err
-        assert [one["accuracy"]["images"] for one in found.json["steps"]] == [3]
+        result = run("bridge", *PAIR, "--data", name, "--rungs", "statistics", "--all", "--json")
+        assert result.code in (0, 1), result.err
+        assert [step["accuracy"]["images"] for step in result.json["steps"]] == [3]
 
 
 def test_parts_are_recombined_on_class_folders(run: Any, work: Path) -> None:
-    found = run("recombine", *PAIR, "--data", "classes/", "--json")
-    assert found.code in (0, 1) and found.json["cell"]["restricted"]["count"] == 3, found.err
+    result = run("recombine", *PAIR, "--data", "classes/", "--json")
+    assert result.code in (0, 1) and result.json["cell"]["restricted"]["count"] == 3, result.err
     recipe = work / "recipe.toml"
     recipe.write_text(
         'prefix = "photos"\n[trainer]\nsteps = 2\nbatch_size = 4\nprecision = "float32"\nworkers = 0\n[[tasks]]\n'
@@ -58,9 +58,9 @@ def test_parts_are_recombined_on_class_folders(run: Any, work: Path) -> None:
         'model = "simple_cnn"\ncut = "forward_features"\nsize = [16, 16]\n'
     )
     (work / "classes" / "0" / "cut.png").write_bytes(encoded(photo(30, 30))[:80])
-    said = run("train", recipe)
-    assert said.code == 0, said.err
-    assert "training images of classes in 3 classes; left out: 1 damaged image\n" in said.err
+    output = run("train", recipe)
+    assert output.code == 0, output.err
+    assert "training images of classes in 3 classes; left out: 1 damaged image\n" in output.err
     assert "1 damaged image left out" in run("show", "photos/classes.extractor").out
     again = run("matrix", "photos/classes.extractor", "photos/classes.head", "--json")
     assert again.code == 0 and "warning" not in again.err, again.err
@@ -83,11 +83,11 @@ def test_damaged_images_of_a_named_data_set_are_left_out_on_request(run: Any, wo
 
 def test_where_data_sets_may_be_is_told_of_those_that_are_not_found_alone(run: Any, work: Path) -> None:
     recipe = work / "recipe.toml"
-    for share, told in (("1.5", False), ("0.5", True)):
+    for share, value in (("1.5", False), ("0.5", True)):
         recipe.write_text(
             f'prefix = "a"\n[trainer]\nsteps = 2\nbatch_size = 4\n[[tasks]]\nname = "a"\nmodel = "simple_cnn"\n'
             f'cut = "forward_features"\nsize = [16, 16]\ndata = {{name = "cifar10", hold_out = {share}}}\n'
         )
         refused = run("train", recipe, "--json")
         assert refused.json["error"]["code"] == "data", refused.out
-        assert ("--data-root" in refused.json["error"]["message"]) == told
+        assert ("--data-root" in refused.json["error"]["message"]) == value

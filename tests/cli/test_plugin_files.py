@@ -72,9 +72,9 @@ def weights(ours: Path) -> Path:
 def test_weights_of_a_file_are_adopted_and_used(run: Any, ours: Path, weights: Path, tmp_path: Path) -> None:
     root, file = ("--registry", "parts"), ("--plugin", ours.name)
     words = ("--builder", "ours", "--model", "any", "--cut", "act", "--name", "zoo/mine")
-    said = run(*root, "adopt", weights.name, *words, *file)
-    assert said.code == 0, said.err
-    assert f"next: compatkit --registry parts --plugin {ours.name} check zoo/mine.extractor" in said.out
+    result = run(*root, "adopt", weights.name, *words, *file)
+    assert result.code == 0, result.err
+    assert f"next: compatkit --registry parts --plugin {ours.name} check zoo/mine.extractor" in result.out
     assert not os.environ.get(FILES)  # only for the command
     class_folder(tmp_path / "photos", {"a": 2})
     for line in (
@@ -100,9 +100,9 @@ def test_a_recipe_is_trained_with_a_loss_of_a_file(run: Any, ours: Path, recipe:
     path = recipe(('"identical_init", "dcc"', '"pull"'))
     without = run("--registry", "parts", "train", path, "--json")
     assert without.code == 2 and without.json["error"]["code"] == "unknown-name"
-    said = run("--registry", "parts", "train", path, "--plugin", ours)
-    assert said.code == 0, said.err
-    assert "regularizers: pull" in said.out
+    result = run("--registry", "parts", "train", path, "--plugin", ours)
+    assert result.code == 0, result.err
+    assert "regularizers: pull" in result.out
     shown = run("--registry", "parts", "show", "digits/left.head", "--json").json
     (plugin,) = shown["manifest"]["training"]["plugins"]
     assert plugin["name"] == "regularizers.pull" and plugin["distribution"] == "ours_of_tests.py"
@@ -112,10 +112,10 @@ def test_a_recipe_is_trained_with_a_loss_of_a_file(run: Any, ours: Path, recipe:
 def test_processes_of_a_sweep_know_the_file(run: Any, ours: Path, tmp_path: Path) -> None:
     change = ('prefix = "digits"', 'prefix = "digits"\nregularizers = ["pull"]')
     path = write_recipe(tmp_path / "recipes", ("trainer.seed = [0, 1]",), ((TASK, ""), change))
-    said = run(
+    result = run(
         "--registry", "parts", "--plugin", ours, "sweep", path, "--launcher", "process", "--workers", 1
     )
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
 
 
 @pytest.mark.parametrize(
@@ -133,17 +133,17 @@ def test_a_file_that_cannot_be_used_is_an_error_of_its_own(
 ) -> None:
     if content is not None:
         ours.with_name(name).write_text(content)
-    found = run("plugins", "--plugin", name, "--json")
-    assert found.code == 2 and found.json["error"]["code"] == "plugin"
-    assert said in found.json["error"]["message"] and name in found.json["error"]["message"]
+    result = run("plugins", "--plugin", name, "--json")
+    assert result.code == 2 and result.json["error"]["code"] == "plugin"
+    assert said in result.json["error"]["message"] and name in result.json["error"]["message"]
 
 
 def test_two_files_of_one_stem_are_refused(run: Any, ours: Path) -> None:
     twin = ours.parent / "other" / ours.name
     twin.parent.mkdir()
     twin.write_text(SOURCE)
-    found = run("--plugin", ours, "plugins", "--plugin", twin)
-    assert found.code == 2 and "[plugin]" in found.err and "same stem" in " ".join(found.err.split())
+    result = run("--plugin", ours, "plugins", "--plugin", twin)
+    assert result.code == 2 and "[plugin]" in result.err and "same stem" in " ".join(result.err.split())
     assert run("--plugin", ours, "plugins", "ours", "--plugin", f"./{ours.name}").code == 0  # one file
 
 
@@ -164,6 +164,6 @@ def test_commands_that_read_contracts_run_no_file_and_no_torch(ours: Path) -> No
 @pytest.mark.parametrize("line", ['plugin = "ours_of_tests.py"', 'plugins = ["ours_of_tests.py"]'])
 def test_no_recipe_names_a_file(run: Any, ours: Path, recipe: Recipe, line: str) -> None:
     path = recipe(('prefix = "digits"', f'prefix = "digits"\n{line}'))
-    found = run("--registry", "parts", "train", path, "--json")
-    assert found.code == 2 and line.partition(" ")[0] in found.json["error"]["message"]
+    result = run("--registry", "parts", "train", path, "--json")
+    assert result.code == 2 and line.partition(" ")[0] in result.json["error"]["message"]
     assert "ours_of_tests" not in sys.modules

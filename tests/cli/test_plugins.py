@@ -46,16 +46,16 @@ def mine(install: Install, recipe: Recipe) -> Callable[[str], Path]:
 
 def test_an_exception_of_a_plugin_names_file_and_line(run: Any, mine: Any, tmp_path: Path) -> None:
     path = mine("return {'x': torch.ones(2) @ torch.ones(3)}")
-    said = run("--registry", tmp_path / "parts", "train", path)
-    assert said.code == 2 and "Traceback" not in said.err
-    assert "[plugin] Plugin 'mine' failed in compatkit_losses: RuntimeError:" in said.err
-    assert "demo_mine.py:18)" in said.err
+    output = run("--registry", tmp_path / "parts", "train", path)
+    assert output.code == 2 and "Traceback" not in output.err
+    assert "[plugin] Plugin 'mine' failed in compatkit_losses: RuntimeError:" in output.err
+    assert "demo_mine.py:18)" in output.err
     for words in (("--traceback", "train", path), ("train", path, "--traceback")):
         whole = run("--registry", tmp_path / "parts", *words)
         assert whole.code == 2 and "[plugin] Plugin 'mine' failed" in whole.err
         assert "return {'x': torch.ones(2) @ torch.ones(3)}" in whole.err and "Traceback" in whole.err
-    found = run("--registry", tmp_path / "parts", "train", path, "--json", "--traceback")
-    assert found.json["error"]["code"] == "plugin" and "demo_mine.py:18)" in found.json["error"]["message"]
+    result = run("--registry", tmp_path / "parts", "train", path, "--json", "--traceback")
+    assert result.json["error"]["code"] == "plugin" and "demo_mine.py:18)" in result.json["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_an_exception_of_a_plugin_names_file_and_line(run: Any, mine: Any, tmp_p
 def test_broken_losses_are_errors_that_name_the_plugin(
     run: Any, mine: Any, tmp_path: Path, body: str, code: str, named: str
 ) -> None:
-    found = run("--registry", tmp_path / "parts", "train", mine(body), "--json").json["error"]
-    assert found["code"] == code
-    assert "'mine'" in found["message"] and named in found["message"]
+    result = run("--registry", tmp_path / "parts", "train", mine(body), "--json").json["error"]
+    assert result["code"] == code
+    assert "'mine'" in result["message"] and named in result["message"]
 
 
 def test_a_blocked_distribution_settles_a_clash(

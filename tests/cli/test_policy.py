@@ -18,18 +18,18 @@ SET = ("policy", "set", EXTRACTOR, "--mode", "backward", "--data", "left/test", 
 
 
 def test_a_policy_is_set_and_says_what_it_binds(run: Any, parts: Path) -> None:
-    said = run(*SET)
-    assert said.code == 0
-    words = " ".join(said.out.split())
+    result = run(*SET)
+    assert result.code == 0
+    words = " ".join(result.out.split())
     assert (
         f"policy {EXTRACTOR}: backward, recombination_accuracy 1 on left/test within 0.05 of the bound"
         in words
     )
     assert f"measured on left/test, 48 images, {DIGEST}" in words and f"binds {EXTRACTOR}" in words
-    assert said.out.splitlines()[-1] == f"next: compatkit policy test {EXTRACTOR}"
-    held = Store.open(parts).policies.of(EXTRACTOR)
-    assert held is not None and held.policy is not None and held.policy.data is not None
-    assert (held.policy.data.name, held.policy.data.digest) == ("left/test", DIGEST)
+    assert result.out.splitlines()[-1] == f"next: compatkit policy test {EXTRACTOR}"
+    content = Store.open(parts).policies.of(EXTRACTOR)
+    assert content is not None and content.policy is not None and content.policy.data is not None
+    assert (content.policy.data.name, content.policy.data.digest) == ("left/test", DIGEST)
 
 
 @pytest.mark.usefixtures("parts")
@@ -46,9 +46,13 @@ def test_every_setting_arrives(run: Any) -> None:
         "--across-major",
         "--json",
     )
-    said = run("policy", "set", "digits/", "--mode", "full_transitive", "--data", "left.npz", *words).json
-    assert said["revision"] == 1 and said["binds"] == sorted(said["binds"]) and EXTRACTOR in said["binds"]
-    assert said["policy"] == {
+    document = run("policy", "set", "digits/", "--mode", "full_transitive", "--data", "left.npz", *words).json
+    assert (
+        document["revision"] == 1
+        and document["binds"] == sorted(document["binds"])
+        and EXTRACTOR in document["binds"]
+    )
+    assert document["policy"] == {
         "schema": 1,
         "scope": "digits/*",
         "mode": "full_transitive",
@@ -95,8 +99,8 @@ def test_the_images_of_a_recipe(run: Any, parts: Path, recipe: Callable[..., Pat
     ],
 )
 def test_what_is_not_usable_is_said(run: Any, words: tuple[str, ...], expected: str) -> None:
-    said = run("policy", *words)
-    assert said.code == 2 and expected in " ".join(said.err.split())
+    result = run("policy", *words)
+    assert result.code == 2 and expected in " ".join(result.err.split())
 
 
 @pytest.mark.usefixtures("parts")
@@ -106,9 +110,9 @@ def test_policies_are_shown_the_most_specific_first(run: Any) -> None:
     run("policy", "set", HEAD, "--mode", "none")
     lines = run("policy", "show").out.splitlines()
     assert [line.split()[:2] for line in lines] == [["scope", "mode"], [HEAD, "none"], ["*", "full"]]
-    assert [one["scope"] for one in run("policy", "show", "--json").json] == [HEAD, "*"]
-    told = run("policy", "show", EXTRACTOR).out
-    assert told.split()[:4] == ["scope", "*", "mode", "full"] and DIGEST in told
+    assert [entry["scope"] for entry in run("policy", "show", "--json").json] == [HEAD, "*"]
+    output = run("policy", "show", EXTRACTOR).out
+    assert output.split()[:4] == ["scope", "*", "mode", "full"] and DIGEST in output
     assert run("policy", "show", HEAD, "--json").json["policy"]["mode"] == "none"
     assert run("policy", "show", "*", "--json").json["revision"] == 1
 
@@ -122,7 +126,7 @@ def test_changes_are_remembered(run: Any) -> None:
     assert [line.split("  ")[0] for line in lines] == ["1", "2", "3"]
     assert [line.split(": ")[1].split(",")[0] for line in lines] == ["backward", "none", "cleared"]
     log = run("policy", "show", EXTRACTOR, "--log", "--json").json
-    assert [one["policy"] and one["policy"]["mode"] for one in log] == ["backward", "none", None]
+    assert [entry["policy"] and entry["policy"]["mode"] for entry in log] == ["backward", "none", None]
 
 
 @pytest.fixture
@@ -136,14 +140,14 @@ def second(parts: Path) -> str:
 
 def test_a_released_version_is_tested_and_the_exit_code_tells(run: Any, second: str) -> None:
     run(*SET, "--across-major", "--bn-policy", "batch", "--tolerance", "0.99")
-    said = run("policy", "test", EXTRACTOR)
-    assert said.code == 0 and "passes; it may be published as 2.0.0" in " ".join(said.out.split())
-    assert f"{HEAD}@1.0.0" in said.out and "own pair" in said.out
+    result = run("policy", "test", EXTRACTOR)
+    assert result.code == 0 and "passes; it may be published as 2.0.0" in " ".join(result.out.split())
+    assert f"{HEAD}@1.0.0" in result.out and "own pair" in result.out
     run(*SET, "--across-major", "--bn-policy", "batch", "--tolerance", "0")
-    said = run("policy", "test", EXTRACTOR, f"{EXTRACTOR}@1.0.0", "--json")
-    first, other = said.json
+    result = run("policy", "test", EXTRACTOR, f"{EXTRACTOR}@1.0.0", "--json")
+    first, other = result.json
     assert other["reason"] == "it is the first version" and other["passed"] is True
-    assert said.code == (0 if first["passed"] else 1)
+    assert result.code == (0 if first["passed"] else 1)
     assert (
         first["answers"][0]["head"] == f"{HEAD}@1.0.0" and first["matrix"]["kind"] == "compatibility-matrix"
     )
@@ -152,17 +156,17 @@ def test_a_released_version_is_tested_and_the_exit_code_tells(run: Any, second: 
 @pytest.mark.usefixtures("parts")
 def test_another_part_is_tested_as_the_next_version(run: Any) -> None:
     run(*SET)
-    said = run("policy", "test", "digits/right.extractor", "--as", EXTRACTOR, "--json")
-    (outcome,) = said.json
+    result = run("policy", "test", "digits/right.extractor", "--as", EXTRACTOR, "--json")
+    (outcome,) = result.json
     assert outcome["name"] == EXTRACTOR and outcome["offered"] == "2.0.0" and len(outcome["answers"]) == 1
-    assert said.code == (0 if outcome["passed"] else 1)
+    assert result.code == (0 if outcome["passed"] else 1)
 
 
 def test_images_that_are_not_at_hand_are_named(run: Any, second: str, parts: Path, tmp_path: Path) -> None:
     run(*SET, "--across-major")
     (parts.parent / "left.npz").rename(tmp_path / "elsewhere.npz")
-    said = run("policy", "test", EXTRACTOR)
-    assert said.code == 2 and "[policy-data]" in said.err and DIGEST in said.err
+    result = run("policy", "test", EXTRACTOR)
+    assert result.code == 2 and "[policy-data]" in result.err and DIGEST in result.err
     assert run("policy", "test", EXTRACTOR, "--data", tmp_path / "elsewhere.npz").code in (0, 1)
 
 
@@ -178,15 +182,21 @@ def strict(run: Any, mode: str = "backward") -> None:
 def test_training_tries_without_publishing(run: Any, parts: Path, recipe: Callable[..., Path]) -> None:
     strict(run)
     before = Store.open(parts).versions(EXTRACTOR)
-    said = run("train", recipe(), "--seed", 5, "--dry-run")
+    output = run("train", recipe(), "--seed", 5, "--dry-run")
     assert (
-        said.code in (0, 1) and f"{EXTRACTOR}: " in said.out and "\nnothing was published\nnext: " in said.out
+        output.code in (0, 1)
+        and f"{EXTRACTOR}: " in output.out
+        and "\nnothing was published\nnext: " in output.out
     )
-    assert f"the policy {EXTRACTOR}: backward" in " ".join(said.err.split())
+    assert f"the policy {EXTRACTOR}: backward" in " ".join(output.err.split())
     assert Store.open(parts).versions(EXTRACTOR) == before
-    told = run("train", recipe(), "--seed", 5, "--dry-run", "--json")
-    outcome = told.json["outcomes"]["left.extractor"]
-    assert told.code == said.code and outcome["passed"] == (told.code == 0) and len(outcome["answers"]) == 1
+    result = run("train", recipe(), "--seed", 5, "--dry-run", "--json")
+    outcome = result.json["outcomes"]["left.extractor"]
+    assert (
+        result.code == output.code
+        and outcome["passed"] == (result.code == 0)
+        and len(outcome["answers"]) == 1
+    )
 
 
 def test_training_that_breaks_a_policy_is_refused_with_the_figures(
@@ -195,12 +205,14 @@ def test_training_that_breaks_a_policy_is_refused_with_the_figures(
     """Cut elsewhere, no head of the released extractor fits: nothing needs to be measured."""
     strict(run)
     other = recipe(('cut = "layer2"', 'cut = "layer1"'))
-    said = run("train", other)
-    assert said.code == 1 and "[policy-broken]" in said.err and "offered only as 2.0.0" in said.err
-    assert "To publish it: compatkit publish" in said.err and "wiring needs-adapter" in said.out
-    told = run("train", other, "--json")
-    assert told.json["error"]["code"] == "policy-broken" and told.json["error"]["report"]["passed"] is False
-    assert [str(one) for one in Store.open(parts).versions(EXTRACTOR)] == ["1.0.0"]
+    output = run("train", other)
+    assert output.code == 1 and "[policy-broken]" in output.err and "offered only as 2.0.0" in output.err
+    assert "To publish it: compatkit publish" in output.err and "wiring needs-adapter" in output.out
+    result = run("train", other, "--json")
+    assert (
+        result.json["error"]["code"] == "policy-broken" and result.json["error"]["report"]["passed"] is False
+    )
+    assert [str(version) for version in Store.open(parts).versions(EXTRACTOR)] == ["1.0.0"]
 
 
 def test_training_does_not_begin_where_it_could_not_be_published(
@@ -209,8 +221,8 @@ def test_training_does_not_begin_where_it_could_not_be_published(
     run("policy", "set", EXTRACTOR, "--mode", "backward", "--data", "right/test")
     (parts.parent / "right.npz").unlink()
     other = recipe(('data = "right.npz"', 'data = "left.npz"'))
-    said = run("train", other)
-    assert said.code == 2 and "[policy-data]" in said.err and "steps of each task" not in said.err
+    result = run("train", other)
+    assert result.code == 2 and "[policy-data]" in result.err and "steps of each task" not in result.err
     assert run("train", other, "--version", "2.0.0").code == 0
 
 

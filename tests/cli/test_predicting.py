@@ -33,19 +33,19 @@ def photos(parts: Path) -> Path:
 
 
 def said(run: Any, *words: object) -> Any:
-    found = run("predict", *words, "--json")
-    assert found.code in (0, 1), found.err
-    return found.json
+    result = run("predict", *words, "--json")
+    assert result.code in (0, 1), result.err
+    return result.json
 
 
 def test_rows_are_those_of_python(run: Any, parts: Path, photos: Path) -> None:
-    found = said(run, LEFT, photos, "--head", RIGHT)
+    result = said(run, LEFT, photos, "--head", RIGHT)
     data = ck.data.load("left", root=parts.parent)
     model = ck.Registry.open(parts).recombine(LEFT, RIGHT, data=data.train)
     expected = model.predict(photos)
-    assert found["bn_policy"] == "reestimate" and found["classes"] == list(expected.classes)
-    assert found["parts"] == [f"{LEFT}@1.0.0", f"{RIGHT}@1.0.0"]
-    rows = found["predictions"]
+    assert result["bn_policy"] == "reestimate" and result["classes"] == list(expected.classes)
+    assert result["parts"] == [f"{LEFT}@1.0.0", f"{RIGHT}@1.0.0"]
+    rows = result["predictions"]
     assert [row["image"] for row in rows] == list(expected.files) and len(rows) == 6
     for row, best in zip(rows, expected, strict=True):
         assert (row["label"], row["position"]) == (best.label, best.position)
@@ -61,10 +61,10 @@ def test_rows_are_those_of_python(run: Any, parts: Path, photos: Path) -> None:
 def test_without_a_head_it_is_the_extractors_own(run: Any, parts: Path, photos: Path) -> None:
     text = run("predict", LEFT, photos)
     assert text.code == 0 and "with its own head digits/left.head@1.0.0" in text.err
-    found = said(run, LEFT, photos)
+    result = said(run, LEFT, photos)
     model = ck.Registry.open(parts).recombine(LEFT, OWN)
-    assert found["bn_policy"] == "running" == model.bn_policy
-    assert [row["label"] for row in found["predictions"]] == model.predict(photos).labels
+    assert result["bn_policy"] == "running" == model.bn_policy
+    assert [row["label"] for row in result["predictions"]] == model.predict(photos).labels
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -78,8 +78,8 @@ def test_a_photo_alone_is_told_as_among_others(run: Any, photos: Path, number: i
 
 def test_files_and_folders_come_in_one_answer(run: Any, photos: Path) -> None:
     os.chdir(photos.parent)
-    found = said(run, LEFT, "photos/a/0.png", "photos/b")["predictions"]
-    names = [row["image"].removeprefix(f"{photos}/") for row in found]
+    result = said(run, LEFT, "photos/a/0.png", "photos/b")["predictions"]
+    names = [row["image"].removeprefix(f"{photos}/") for row in result]
     assert names == ["a/0.png", "b/1.png", "b/3.png", "b/5.png"]
 
 
@@ -92,12 +92,12 @@ def test_what_cannot_be_read_has_a_row_with_the_reason(run: Any, photos: Path) -
     assert ".txt: 1" in text.err and ".heic: 1" in text.err
     (line,) = [line for line in text.out.splitlines() if "broken.jpg" in line]
     assert "not read" in line
-    found = said(run, LEFT, photos)
-    (row,) = [row for row in found["predictions"] if "damaged" in row]
+    result = said(run, LEFT, photos)
+    (row,) = [row for row in result["predictions"] if "damaged" in row]
     assert row["image"].endswith("broken.jpg") and row["damaged"] and set(row) == {"image", "damaged"}
-    assert found["left_out"] == {".heic": 1, ".txt": 1}
-    named = said(run, LEFT, photos / "b" / "notes.txt", photos / "a" / "0.png")["predictions"]
-    assert ["damaged" in row for row in named] == [True, False]
+    assert result["left_out"] == {".heic": 1, ".txt": 1}
+    names = said(run, LEFT, photos / "b" / "notes.txt", photos / "a" / "0.png")["predictions"]
+    assert ["damaged" in row for row in names] == [True, False]
     alone = run("predict", LEFT, photos / "a" / "broken.jpg")
     assert alone.code == 1 and "not read" in alone.out
 
@@ -123,11 +123,11 @@ class TestStatistics:
 
     def test_images_name_where_they_are_estimated(self, run: Any, parts: Path, photos: Path) -> None:
         words = LEFT, photos, "--head", RIGHT
-        found = said(run, *words, "--data", photos)
+        result = said(run, *words, "--data", photos)
         model = ck.Registry.open(parts).recombine(LEFT, RIGHT, data=read_unlabeled(photos))
-        assert [row["label"] for row in found["predictions"]] == model.predict(photos).labels
-        assert found["bn_policy"] == "reestimate"
-        assert found["predictions"] != said(run, *words)["predictions"]
+        assert [row["label"] for row in result["predictions"]] == model.predict(photos).labels
+        assert result["bn_policy"] == "reestimate"
+        assert result["predictions"] != said(run, *words)["predictions"]
         mixed = said(run, *words, "--data", photos, "--bn-policy", "mix:100")
         assert mixed["bn_policy"] == "mix:100"
         refused = run("predict", *words, "--data", photos, "--bn-policy", "running")
@@ -149,9 +149,9 @@ class TestRecombinations:
     def test_a_published_one_predicts_as_it_was_published(self, run: Any, photos: Path) -> None:
         words = "recombine", LEFT, RIGHT, "--no-measure", "--bn-policy", "reestimate", "--publish", "pairs/ab"
         assert run(*words).code == 0
-        found = said(run, "pairs/ab", photos)
-        assert found["bn_policy"] == "reestimate"
-        assert found == said(run, LEFT, photos, "--head", RIGHT)
+        result = said(run, "pairs/ab", photos)
+        assert result["bn_policy"] == "reestimate"
+        assert result == said(run, LEFT, photos, "--head", RIGHT)
         assert run("predict", "pairs/ab", photos, "--head", RIGHT).code == 2
 
     def test_its_policy_can_be_another(self, run: Any, photos: Path) -> None:
@@ -180,8 +180,8 @@ class TestRecombinations:
 )
 def test_what_does_not_go_is_refused(run: Any, photos: Path, words: tuple[str, ...], code: str) -> None:
     (photos.parent / "empty").mkdir()
-    found = run("predict", *words, "--json")
-    assert found.code == 2 and found.json["error"]["code"] == code
+    result = run("predict", *words, "--json")
+    assert result.code == 2 and result.json["error"]["code"] == code
 
 
 def test_the_network_runs_on_the_device(run: Any, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

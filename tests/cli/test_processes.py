@@ -70,19 +70,19 @@ def process(
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_quick_commands_import_nothing_heavy(parts: Path, words: list[str], code: int) -> None:
-    said = process(LOOK, *words, cwd=parts.parent)
-    assert said.returncode == code
+    result = process(LOOK, *words, cwd=parts.parent)
+    assert result.returncode == code
     # A check compares the statistics of hundreds of channels at once where both parts have them.
     light = "['numpy']" if words[0] == "check" else "[]"
-    assert said.stderr.splitlines()[-1] == light
+    assert result.stderr.splitlines()[-1] == light
 
 
 def test_the_installed_script(parts: Path) -> None:
     script = Path(sys.executable).with_name("compatkit")
     if not script.exists():
         pytest.skip("compatkit is not installed in this environment")
-    said = subprocess.run([script, "ls"], capture_output=True, text=True, check=True, cwd=parts.parent)
-    assert HEAD in said.stdout and said.stderr == ""
+    result = subprocess.run([script, "ls"], capture_output=True, text=True, check=True, cwd=parts.parent)
+    assert HEAD in result.stdout and result.stderr == ""
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes of another kind")
@@ -90,7 +90,7 @@ def test_the_installed_script(parts: Path) -> None:
 def test_a_reader_that_goes_away(parts: Path, words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", RUN, *words],
         stdout=write,
         stderr=subprocess.PIPE,
@@ -99,7 +99,7 @@ def test_a_reader_that_goes_away(parts: Path, words: list[str]) -> None:
         cwd=parts.parent,
     )
     os.close(write)
-    assert said.returncode == 0 and said.stderr == ""
+    assert result.returncode == 0 and result.stderr == ""
 
 
 def test_a_terminal_without_utf_8(parts: Path) -> None:
@@ -108,11 +108,11 @@ def test_a_terminal_without_utf_8(parts: Path) -> None:
     title = "Ziffern \N{GREEK SMALL LETTER BETA}"
     store.publish("other", attrs.evolve(manifest, about=attrs.evolve(manifest.about, title=title)))
     for words in (["show", "other"], ["show", "other", "--json"]):
-        said = process(RUN, *words, cwd=parts.parent, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-        assert said.returncode == 0 and "Ziffern " in said.stdout and said.stderr == ""
+        result = process(RUN, *words, cwd=parts.parent, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+        assert result.returncode == 0 and "Ziffern " in result.stdout and result.stderr == ""
 
 
 def test_an_error_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
-    said = process(RUN, "ls", cwd=tmp_path)
-    assert said.returncode == 2 and said.stdout == ""
-    assert said.stderr.startswith("error [layout] no registry") and said.stderr.count("\n") == 1
+    result = process(RUN, "ls", cwd=tmp_path)
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr.startswith("error [layout] no registry") and result.stderr.count("\n") == 1

@@ -11,17 +11,17 @@ import pytest
 @pytest.mark.usefixtures("parts")
 def test_extractors_are_ranked_for_a_data_set(run: Any, parts: Any) -> None:
     target = str(parts.parent / "right.npz")
-    said = run("rank", "digits/*.extractor", "--data", target, "--examples", 24)
-    assert said.code == 0, said.err
-    assert "digits/left.extractor@1.0.0" in said.out and "from scratch" in said.out
-    assert "2 extractors: a rank correlation means little" in said.out
+    result = run("rank", "digits/*.extractor", "--data", target, "--examples", 24)
+    assert result.code == 0, result.err
+    assert "digits/left.extractor@1.0.0" in result.out and "from scratch" in result.out
+    assert "2 extractors: a rank correlation means little" in result.out
     advice = run("rank", "digits/*.extractor", "--data", target, "--examples", 24, "--json").json["advice"]
-    assert advice and said.out.endswith(f"\n{advice}\n")
-    found = run(
+    assert advice and result.out.endswith(f"\n{advice}\n")
+    document = run(
         "rank", "digits/*.extractor", "--data", target, "--score", "logme", "--controls", "--json"
     ).json
-    assert [one["score"] for one in found["rows"]] == ["logme", "logme"] and found["caution"]
-    assert set(found["rows"][0]["beside"]) == {"permuted", "random weights"}
+    assert [row["score"] for row in document["rows"]] == ["logme", "logme"] and document["caution"]
+    assert set(document["rows"][0]["beside"]) == {"permuted", "random weights"}
 
 
 def test_scores_take_arrays_in_files(run: Any, tmp_path: Any) -> None:
@@ -45,18 +45,18 @@ def test_scores_take_arrays_in_files(run: Any, tmp_path: Any) -> None:
     [("--data", "no-such-set"), ("--data", "digits", "--score", "logmee"), ()],
 )
 def test_bad_input(run: Any, words: tuple[str, ...]) -> None:
-    said = run("rank", "digits/*.extractor", *words)
-    assert said.code == 2 and said.out == ""
+    result = run("rank", "digits/*.extractor", *words)
+    assert result.code == 2 and result.out == ""
 
 
 @pytest.mark.usefixtures("parts")
 def test_an_alias_points_to_the_best_version(run: Any, parts: Any) -> None:
     target = ("--data", str(parts.parent / "right.npz"), "--examples", 24, "--score", "logme")
-    said = run("rank", "digits/left.extractor", *target, "--versions", "--alias", "best")
-    assert said.code == 0, said.err
-    assert said.out.endswith("best: digits/left.extractor@1.0.0, now :best\n")
+    result = run("rank", "digits/left.extractor", *target, "--versions", "--alias", "best")
+    assert result.code == 0, result.err
+    assert result.out.endswith("best: digits/left.extractor@1.0.0, now :best\n")
     assert run("alias", "digits/left.extractor", "best", "--json").json["version"] == "1.0.0"
-    found = run("rank", "digits/left.extractor", *target, "--by", "logme", "--json").json
-    assert found["best"] == "digits/left.extractor@1.0.0"
+    document = run("rank", "digits/left.extractor", *target, "--by", "logme", "--json").json
+    assert document["best"] == "digits/left.extractor@1.0.0"
     assert run("rank", "digits/*.extractor", *target, "--alias", "best").code == 2
     assert run("rank", "digits/left.extractor", *target, "--by", "measured").code != 0  # nothing was measured

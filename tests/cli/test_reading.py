@@ -18,18 +18,18 @@ KINDS = "builders", "data_sets", "metrics", "regularizers", "studies"
 
 
 def test_help_names_every_command_and_the_first_steps(run: Any) -> None:
-    said = run("--help")
-    assert said.code == 0 and all(f"  {name} " in said.out for name in COMMANDS)
-    assert "compatkit demo" in said.out and "Exit codes" in said.out
+    result = run("--help")
+    assert result.code == 0 and all(f"  {name} " in result.out for name in COMMANDS)
+    assert "compatkit demo" in result.out and "Exit codes" in result.out
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_takes_json(run: Any, command: str) -> None:
-    said = run(command, "--help")
-    assert said.code == 0
-    parts = re.findall(r"^  (\w+) ", said.out.partition("Commands:")[2], re.MULTILINE)  # of a group, each
-    helps = [run(command, part, "--help").out for part in parts] or [said.out]
-    assert all("--json" in one for one in helps)
+    result = run(command, "--help")
+    assert result.code == 0
+    parts = re.findall(r"^  (\w+) ", result.out.partition("Commands:")[2], re.MULTILINE)  # of a group, each
+    helps = [run(command, part, "--help").out for part in parts] or [result.out]
+    assert all("--json" in entry for entry in helps)
 
 
 def test_the_version(run: Any) -> None:
@@ -37,20 +37,24 @@ def test_the_version(run: Any) -> None:
 
 
 def test_a_misspelt_command_or_option_gets_a_suggestion(run: Any) -> None:
-    said = run("recombin")
-    assert said.code == 2 and "Did you mean 'recombine'?" in said.err
-    said = run("ls", "--jsn")
-    assert said.code == 2 and "--json" in said.err
-    said = run("show", "--json")
-    assert said.code == 2 and said.json["error"]["code"] == "usage" and "REF" in said.json["error"]["message"]
+    result = run("recombin")
+    assert result.code == 2 and "Did you mean 'recombine'?" in result.err
+    result = run("ls", "--jsn")
+    assert result.code == 2 and "--json" in result.err
+    result = run("show", "--json")
+    assert (
+        result.code == 2
+        and result.json["error"]["code"] == "usage"
+        and "REF" in result.json["error"]["message"]
+    )
 
 
 def test_init_makes_a_registry_and_says_what_comes_next(run: Any, tmp_path: Path) -> None:
-    said = run("init", tmp_path / "new")
+    result = run("init", tmp_path / "new")
     assert (
-        said.code == 0
-        and f"made the registry {tmp_path / 'new'}" in said.out
-        and "next: compatkit" in said.out
+        result.code == 0
+        and f"made the registry {tmp_path / 'new'}" in result.out
+        and "next: compatkit" in result.out
     )
     again = run("init", tmp_path / "new", "--json")
     assert again.json == {
@@ -62,9 +66,9 @@ def test_init_makes_a_registry_and_says_what_comes_next(run: Any, tmp_path: Path
 
 @pytest.mark.usefixtures("parts")
 def test_ls_aligns_its_columns(run: Any) -> None:
-    said = run("ls")
-    lines = said.out.splitlines()
-    assert said.code == 0 and said.err == "" and len(lines) == 6
+    result = run("ls")
+    lines = result.out.splitlines()
+    assert result.code == 0 and result.err == "" and len(lines) == 6
     assert lines[0].split() == ["name", "version", "kind", "parameters", "network"]
     assert lines[1].split() == "digits/left.extractor 1.0.0 extractor 18,800 resnet8_cifar @ layer2".split()
     assert len({line.index("resnet8") for line in lines[1:]}) == 1
@@ -73,19 +77,19 @@ def test_ls_aligns_its_columns(run: Any) -> None:
 
 def test_ls_shows_aliases_and_takes_a_pattern(run: Any, parts: Path) -> None:
     Store.open(parts).set_alias("digits/left.head", "prod", "1.0.0")
-    said = run("ls", "*.head", "--json")
-    assert [line["name"] for line in said.json] == ["digits/left.head", "digits/right.head"]
-    assert said.json[0]["aliases"] == {"prod": "1.0.0"} and said.json[0]["versions"] == ["1.0.0"]
+    result = run("ls", "*.head", "--json")
+    assert [line["name"] for line in result.json] == ["digits/left.head", "digits/right.head"]
+    assert result.json[0]["aliases"] == {"prod": "1.0.0"} and result.json[0]["versions"] == ["1.0.0"]
     assert ":prod=1.0.0" in run("ls", "*.head").out
-    said = run("ls", "nothing*")
-    assert said.code == 2 and said.out == "" and "'nothing*' matches none of 5 names" in said.err
+    result = run("ls", "nothing*")
+    assert result.code == 2 and result.out == "" and "'nothing*' matches none of 5 names" in result.err
     assert run("ls", "nothing*", "--json").json["error"]["code"] == "not-found"
     assert "names like digits/left.head" in run("ls", "digits/left.hed").err
 
 
 @pytest.mark.usefixtures("parts")
 def test_show_tells_what_a_head_takes_gives_and_was_trained_against(run: Any) -> None:
-    said = run("show", "digits/left.head")
+    result = run("show", "digits/left.head")
     for expected in (
         "digits/left.head@1.0.0",
         "N x 32 x H x W",
@@ -94,36 +98,36 @@ def test_show_tells_what_a_head_takes_gives_and_was_trained_against(run: Any) ->
         "auxiliary head dcc",
         "left/train",
     ):
-        assert expected in said.out
-    assert max(map(len, said.out.splitlines())) <= 120
-    found = run("show", "digits/left.head@^1", "--json").json
-    assert found["version"] == "1.0.0" and found["manifest"]["kind"] == "head"
-    assert found["manifest"]["parents"][0]["relation"] == "trained_with"
+        assert expected in result.out
+    assert max(map(len, result.out.splitlines())) <= 120
+    document = run("show", "digits/left.head@^1", "--json").json
+    assert document["version"] == "1.0.0" and document["manifest"]["kind"] == "head"
+    assert document["manifest"]["parents"][0]["relation"] == "trained_with"
 
 
 def test_plugins_lists_what_is_installed(run: Any) -> None:
-    said = run("plugins")
-    assert said.code == 0
-    lines = said.out.splitlines()
+    output = run("plugins")
+    assert output.code == 0
+    lines = output.out.splitlines()
     assert [line for line in lines if line in KINDS] == list(KINDS)
     assert max(map(len, lines)) <= 100 and all("``" not in line for line in lines)
     for name in ("dcc", "accuracy", "digits", "timm", "mnist", "3.1"):
         assert [line for line in lines if line.split()[0:1] == [name] and len(line.split()) > 3], name
-    found = {f"{one['kind']}.{one['name']}": one for one in run("plugins", "--json").json}
-    assert found["regularizers.dcc"]["status"] == "active" and found["metrics.accuracy"]["order"] == 1
-    assert found["builders.timm"]["distribution"] == "compatkit"
-    assert all(one["summary"] for one in found.values())
+    result = {f"{entry['kind']}.{entry['name']}": entry for entry in run("plugins", "--json").json}
+    assert result["regularizers.dcc"]["status"] == "active" and result["metrics.accuracy"]["order"] == 1
+    assert result["builders.timm"]["distribution"] == "compatkit"
+    assert all(match["summary"] for match in result.values())
 
 
 def test_plugins_are_found_by_a_word_and_one_is_shown_in_full(run: Any) -> None:
-    said = run("plugins", "Rotation")
-    assert "rotation_prediction" in said.out and "dcc" not in said.out and "settings" not in said.out
-    one = run("plugins", "dcc")
-    assert one.code == 0 and one.out.startswith("regularizers.dcc  active  compatkit")
+    result = run("plugins", "Rotation")
+    assert "rotation_prediction" in result.out and "dcc" not in result.out and "settings" not in result.out
+    first = run("plugins", "dcc")
+    assert first.code == 0 and first.out.startswith("regularizers.dcc  active  compatkit")
     for word in ("set_up, losses", "classes: ", "of the regularizers", "dcc.py"):
-        assert word in one.out
-    assert run("plugins", "regularizers.dcc").out == one.out
-    assert [found["name"] for found in run("plugins", "dcc", "--json").json] == ["dcc"]
+        assert word in first.out
+    assert run("plugins", "regularizers.dcc").out == first.out
+    assert [entry["name"] for entry in run("plugins", "dcc", "--json").json] == ["dcc"]
     none = run("plugins", "nothing-like-it")
     assert none.code == 1 and "nothing has 'nothing-like-it'" in none.out
     assert run("plugins", "nothing-like-it", "--json").json == []
@@ -160,8 +164,8 @@ def test_the_registry_is_found_by_variable_or_above_the_current_folder(
     monkeypatch.chdir(deep)
     assert run("ls").out == expected
     monkeypatch.chdir(tmp_path)
-    said = run("ls")
-    assert said.code == 2 and "compatkit init FOLDER" in said.err and "--registry" in said.err
+    result = run("ls")
+    assert result.code == 2 and "compatkit init FOLDER" in result.err and "--registry" in result.err
     monkeypatch.setenv("COMPATKIT_REGISTRY", str(parts))
     assert run("ls").out == expected
 
@@ -171,16 +175,16 @@ def test_text_from_a_registry_cannot_drive_the_terminal(run: Any, parts: Path) -
     manifest = store.manifest("digits/left.head")
     about = attrs.evolve(manifest.about, title="\x1b[2Jgone", description="two\nlines \u202ereversed")
     store.publish("evil", attrs.evolve(manifest, about=about))
-    said = run("show", "evil")
-    assert "\x1b" not in said.out and "\\x1b[2Jgone" in said.out and "\u202e" not in said.out
+    result = run("show", "evil")
+    assert "\x1b" not in result.out and "\\x1b[2Jgone" in result.out and "\u202e" not in result.out
     assert json.loads(run("show", "evil", "--json").out)["manifest"]["about"]["title"] == "\x1b[2Jgone"
 
 
 def test_ls_lists_the_rest_when_one_manifest_is_damaged(run: Any, parts: Path, damage: Any) -> None:
     damage(str(Store.open(parts).resolve("digits/left.head").digest))
-    said = run("ls")
-    assert said.code == 3
-    assert "digits/right.head" in said.out and re.search(r"digits/left.head +1\.0\.0 +damaged", said.out)
-    assert "damaged digits/left.head" in said.err and "other bytes than its name promises" in said.err
+    result = run("ls")
+    assert result.code == 3
+    assert "digits/right.head" in result.out and re.search(r"digits/left.head +1\.0\.0 +damaged", result.out)
+    assert "damaged digits/left.head" in result.err and "other bytes than its name promises" in result.err
     machine = run("ls", "--json")
     assert machine.code == 3 and "error" in machine.json[1] and "error" not in machine.json[0]

@@ -29,11 +29,13 @@ def kept(run: Any, parts: Path) -> Path:
 
 @pytest.mark.parametrize("policy", ["batch", "reestimate", "mix:100", "running"])
 def test_recombine_publishes_under_the_policy_asked_for(run: Any, parts: Path, policy: str) -> None:
-    said = run("recombine", LEFT, RIGHT, "--no-measure", "--bn-policy", policy, "--publish", "pairs/ab")
-    assert said.code == 0 and "built; not measured" in said.out and "published pairs/ab@1.0.0" in said.out
-    assert "next: compatkit export pairs/ab@1.0.0 ab.safetensors" in said.out
+    result = run("recombine", LEFT, RIGHT, "--no-measure", "--bn-policy", policy, "--publish", "pairs/ab")
+    assert (
+        result.code == 0 and "built; not measured" in result.out and "published pairs/ab@1.0.0" in result.out
+    )
+    assert "next: compatkit export pairs/ab@1.0.0 ab.safetensors" in result.out
     estimated = policy not in ("batch", "running")
-    assert ("statistics are those of 48 images of left/train" in words(said.out)) == estimated
+    assert ("statistics are those of 48 images of left/train" in words(result.out)) == estimated
     mixed = "as if these were of 100 images" in words(run("show", "pairs/ab").out)
     assert mixed == (policy == "mix:100")
     assert ck.Registry.open(parts).load("pairs/ab").bn_policy == policy
@@ -48,23 +50,27 @@ class TestWithoutAPolicy:
         monkeypatch.setattr(
             "compatkit.cli.recombine._why_not", lambda cell: ""
         )  # two steps do not train much
-        said = run("recombine", LEFT, RIGHT, "--publish", "pairs/ab")
-        assert said.code == 0 and "next: compatkit predict pairs/ab@1.0.0 PHOTOS" in said.out
+        result = run("recombine", LEFT, RIGHT, "--publish", "pairs/ab")
+        assert result.code == 0 and "next: compatkit predict pairs/ab@1.0.0 PHOTOS" in result.out
         published = ck.Registry.open(parts).load("pairs/ab")
         assert published.bn_policy == "reestimate"
-        found = run("recombine", LEFT, RIGHT, "--publish", "pairs/cd", "--json").json
-        assert found["cell"]["settings"]["policy"] == "reestimate"
+        document = run("recombine", LEFT, RIGHT, "--publish", "pairs/cd", "--json").json
+        assert document["cell"]["settings"]["policy"] == "reestimate"
         test = ck.data.load("left.npz").test
         expected = [test.classes[index] for index in test.labels]
         correct = sum(map(operator.eq, published.predict(test).labels, expected))
-        assert found["published_accuracy"]["accuracy"] == correct / len(test)
-        assert "Accuracy as published" in said.out
+        assert document["published_accuracy"]["accuracy"] == correct / len(test)
+        assert "Accuracy as published" in result.out
         alone = run("recombine", LEFT, RIGHT, "--json").json["cell"]
         assert alone["settings"]["policy"] == "batch"
 
     def test_without_measuring_those_of_the_batch_are_warned_of(self, run: Any, parts: Path) -> None:
-        said = run("recombine", LEFT, RIGHT, "--no-measure", "--publish", "pairs/ab")
-        assert said.code == 0 and "classified at chance" in said.err and "--bn-policy reestimate" in said.err
+        result = run("recombine", LEFT, RIGHT, "--no-measure", "--publish", "pairs/ab")
+        assert (
+            result.code == 0
+            and "classified at chance" in result.err
+            and "--bn-policy reestimate" in result.err
+        )
         assert ck.Registry.open(parts).load("pairs/ab").bn_policy == "batch"
         stated = run(
             "recombine", LEFT, RIGHT, "--no-measure", "--bn-policy", "reestimate", "--publish", "pairs/cd"
@@ -72,44 +78,46 @@ class TestWithoutAPolicy:
         assert stated.code == 0 and "warning" not in stated.err
 
     def test_parts_of_one_network_keep_their_statistics(self, run: Any, parts: Path) -> None:
-        said = run("recombine", LEFT, "digits/left.head", "--no-measure", "--publish", "pairs/own")
-        assert said.code == 0 and "warning" not in said.err
+        result = run("recombine", LEFT, "digits/left.head", "--no-measure", "--publish", "pairs/own")
+        assert result.code == 0 and "warning" not in result.err
         assert ck.Registry.open(parts).load("pairs/own").bn_policy == "running"
 
 
 def test_what_is_at_chance_is_measured_and_not_published(run: Any, parts: Path) -> None:
     """Two steps of training leave all heads at chance, or undecided."""
-    said = run("recombine", LEFT, RIGHT, "--publish", "pairs/ab", "--json")
-    found = said.json
-    at_chance = found["cell"]["grade"] == "chance"
-    assert (found["published"] is None) == at_chance
+    output = run("recombine", LEFT, RIGHT, "--publish", "pairs/ab", "--json")
+    document = output.json
+    at_chance = document["cell"]["grade"] == "chance"
+    assert (document["published"] is None) == at_chance
     assert bool(ck.Registry.open(parts).store.names("pairs/*")) != at_chance
-    told = run("recombine", LEFT, RIGHT, "--publish", "pairs/cd")
-    assert ("not published: it is at chance. --no-measure publishes" in words(told.out)) == at_chance
+    result = run("recombine", LEFT, RIGHT, "--publish", "pairs/cd")
+    assert ("not published: it is at chance. --no-measure publishes" in words(result.out)) == at_chance
 
 
 @pytest.mark.usefixtures("parts")
 def test_a_name_that_is_none_is_refused_before_any_work(run: Any) -> None:
-    said = run("recombine", LEFT, RIGHT, "--publish", "Pairs/AB")
-    assert said.code == 2 and "Pairs" in said.err and said.out == ""
+    result = run("recombine", LEFT, RIGHT, "--publish", "Pairs/AB")
+    assert result.code == 2 and "Pairs" in result.err and result.out == ""
 
 
 def test_show_list_and_search_know_it(run: Any, kept: Path) -> None:
-    said = words(run("show", "pairs/ab").out)
-    assert "kind recombination" in said and "network resnet8_cifar, put together at layer2" in said
-    assert "bn_policy batch: statistics of each batch" in said
-    assert "extractor digits/left.extractor@1.0.0 sha256:" in said and "head digits/right.head@1.0.0" in said
+    reply = words(run("show", "pairs/ab").out)
+    assert "kind recombination" in reply and "network resnet8_cifar, put together at layer2" in reply
+    assert "bn_policy batch: statistics of each batch" in reply
+    assert (
+        "extractor digits/left.extractor@1.0.0 sha256:" in reply and "head digits/right.head@1.0.0" in reply
+    )
     assert "recombination" in run("ls", "pairs/*").out
-    found = run("search", "--kind", "recombination", "--json").json["components"]
-    assert [one["name"] for one in found] == ["pairs/ab"] and found[0]["parameters"] > 10_000
+    result = run("search", "--kind", "recombination", "--json").json["components"]
+    assert [match["name"] for match in result] == ["pairs/ab"] and result[0]["parameters"] > 10_000
     assert run("search", "--parent", RIGHT, "--json").json["total"] == 1
     assert run("log", "pairs/ab").code == 0
 
 
 @pytest.mark.usefixtures("kept")
 def test_check_refuses_it_by_kind(run: Any) -> None:
-    said = run("check", "pairs/ab", RIGHT)
-    assert said.code == 2 and "is of kind recombination" in said.err
+    result = run("check", "pairs/ab", RIGHT)
+    assert result.code == 2 and "is of kind recombination" in result.err
 
 
 def test_care_knows_its_edges(run: Any, kept: Path, tmp_path: Path) -> None:
@@ -127,14 +135,14 @@ def test_verify_tells_of_a_part_that_is_missing(run: Any, kept: Path) -> None:
     registry = ck.Registry.open(kept)
     lost = registry.store.manifest(RIGHT).payload.file.blob
     registry.store.objects.path(lost).unlink()
-    said = run("verify")
-    assert said.code == 3 and "blob-missing" in said.out
+    result = run("verify")
+    assert result.code == 3 and "blob-missing" in result.out
 
 
 def test_export_and_inspect(run: Any, kept: Path) -> None:
-    said = run("export", "pairs/ab", "ab.safetensors")
-    text = words(said.out)
-    assert said.code == 0 and "wrote ab.safetensors (" in text and "recombination pairs/ab@1.0.0" in text
+    output = run("export", "pairs/ab", "ab.safetensors")
+    text = words(output.out)
+    assert output.code == 0 and "wrote ab.safetensors (" in text and "recombination pairs/ab@1.0.0" in text
     call = "compatkit_plugins.networks.build('resnet8_cifar', in_chans=1, num_classes=3)"
     assert f"loads into {call}" in text
     script = (
@@ -148,18 +156,18 @@ def test_export_and_inspect(run: Any, kept: Path) -> None:
     assert "exported recombination from pairs/ab@1.0.0 sha256:" in text
     assert "parts resnet8_cifar up to layer2; resnet8_cifar after layer2" in text
     assert "bn_policy batch" in text and "classes 0, 1, 2" in text
-    found = run("inspect", "ab.safetensors", "--json").json["exported"]
-    assert found["kind"] == "recombination" and found["names"] == "whole"
+    result = run("inspect", "ab.safetensors", "--json").json["exported"]
+    assert result["kind"] == "recombination" and result["names"] == "whole"
     again = run("export", "pairs/ab", "ab.safetensors", "--names", "parts", "--json").json
-    assert not found.get("replaced") and again["replaced"]
+    assert not result.get("replaced") and again["replaced"]
     assert run("export", "pairs/ab", "ab.safetensors").out.startswith("replaced ab.safetensors (")
     assert again["exported"]["parts"][0]["prefix"] == "extractor." and again["bytes"] > 10**5
 
 
 def test_an_export_goes_nowhere_where_it_cannot(run: Any, kept: Path, tmp_path: Path) -> None:
     assert run("export", "pairs/ab", tmp_path).code == 2
-    said = run("export", "pairs/ab", tmp_path / "nowhere" / "ab.safetensors")
-    assert said.code == 4 and "does not exist" in said.err
+    result = run("export", "pairs/ab", tmp_path / "nowhere" / "ab.safetensors")
+    assert result.code == 4 and "does not exist" in result.err
     assert run("export", "pairs/ba", "x.safetensors").code == 2 and not Path("x.safetensors").exists()
     assert run("export", LEFT, "x.safetensors", "--names", "whole").code == 2
 
@@ -171,6 +179,10 @@ def test_inspect_says_where_a_description_cannot_be_read(run: Any, tmp_path: Pat
 
     file = tmp_path / "odd.safetensors"
     file.write_bytes(serialize({"w": torch.zeros(1)}, json.dumps({"schema": 9})))
-    said = run("inspect", file)
-    assert said.code == 0 and "not readable as an export" in said.out and "newer compatkit" in words(said.out)
+    result = run("inspect", file)
+    assert (
+        result.code == 0
+        and "not readable as an export" in result.out
+        and "newer compatkit" in words(result.out)
+    )
     assert run("inspect", file, "--json").json["exported"] is None

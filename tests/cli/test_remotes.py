@@ -32,8 +32,10 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_a_registry_is_pushed_cloned_and_pulled(run: Any, parts: Path, remote: str, tmp_path: Path) -> None:
-    said = run("push", remote, "--create")
-    assert said.code == 0 and f"{HEAD}@1.0.0" in said.out and "new" in said.out and "pushed" in said.out
+    result = run("push", remote, "--create")
+    assert (
+        result.code == 0 and f"{HEAD}@1.0.0" in result.out and "new" in result.out and "pushed" in result.out
+    )
     again = run("push", remote)
     assert "versions were there already" in again.out and "pushed 0 blobs (0 bytes)" in again.out
     cloned = run("clone", remote, tmp_path / "copy")
@@ -68,13 +70,13 @@ def test_a_mistyped_remote_is_not_made(run: Any, parts: Path, remote: str, untou
 def test_a_plan_lists_what_would_move(
     run: Any, parts: Path, memory: str, tmp_path: Path, untouched: Any
 ) -> None:
-    said = run("push", "--create", memory, EXTRACTOR, "--dry-run")
-    assert said.code == 0 and "would be new" in said.out and "Nothing was changed." in said.out
+    result = run("push", "--create", memory, EXTRACTOR, "--dry-run")
+    assert result.code == 0 and "would be new" in result.out and "Nothing was changed." in result.out
     weights = Store.open(parts).manifest(EXTRACTOR).payload.file
-    assert weights.blob in said.out and not fsspec.filesystem("memory").exists(memory)
+    assert weights.blob in result.out and not fsspec.filesystem("memory").exists(memory)
     planned = run("push", "--create", memory, EXTRACTOR, "--dry-run", "--json").json
     assert planned["planned"] and {"digest", "bytes", "owner"} == set(planned["objects"][0])
-    assert planned["bytes"] == sum(one["bytes"] for one in planned["objects"]) > weights.bytes
+    assert planned["bytes"] == sum(entry["bytes"] for entry in planned["objects"]) > weights.bytes
     run("push", "--create", memory)
     wanted = run("--registry", tmp_path / "new", "pull", memory, EXTRACTOR, "--dry-run", "--json").json
     assert wanted["bytes"] == planned["bytes"] and not (tmp_path / "new").exists()
@@ -84,12 +86,12 @@ def test_programs_are_told_everything(run: Any, parts: Path, memory: str, tmp_pa
     run("alias", HEAD, "prod", "1.0.0")
     run("withdraw", "digits/right.head@1.0.0", "--reason", "wrong")
     run("push", "--create", memory)
-    came = run("--registry", tmp_path / "new", "pull", memory, "--json").json
-    assert {one["reference"] for one in came["made"]} == {
+    output = run("--registry", tmp_path / "new", "pull", memory, "--json").json
+    assert {built["reference"] for built in output["made"]} == {
         f"{name}@1.0.0" for name in Store.open(parts).names()
     }
-    assert came["aliases"] == [f"{HEAD}:prod"] and came["refused"] == [] and not came["planned"]
-    assert came["withdrawn"] == [{"reference": "digits/right.head@1.0.0", "reason": "wrong"}]
+    assert output["aliases"] == [f"{HEAD}:prod"] and output["refused"] == [] and not output["planned"]
+    assert output["withdrawn"] == [{"reference": "digits/right.head@1.0.0", "reason": "wrong"}]
 
 
 def test_what_is_refused_is_told_and_the_rest_comes(
@@ -103,14 +105,14 @@ def test_what_is_refused_is_told_and_the_rest_comes(
     path.chmod(0o644)
     path.write_text(f"{digest}\n")
     with untouched(copy / "refs"):
-        said = run("--registry", copy, "pull", memory)
-    assert said.code == 2 and f"{HEAD}@1.0.0" in said.out and "refused" in said.out
-    told = " ".join(said.out.split())
+        output = run("--registry", copy, "pull", memory)
+    assert output.code == 2 and f"{HEAD}@1.0.0" in output.out and "refused" in output.out
+    text = " ".join(output.out.split())
     assert (
-        f"is {digest} in {copy}" in told and f"{Store.open(parts).resolve(HEAD).digest} in {memory}" in told
+        f"is {digest} in {copy}" in text and f"{Store.open(parts).resolve(HEAD).digest} in {memory}" in text
     )
-    found = run("--registry", copy, "pull", memory, "--json")
-    assert found.code == 2 and [one["code"] for one in found.json["refused"]] == ["version-exists"]
+    result = run("--registry", copy, "pull", memory, "--json")
+    assert result.code == 2 and [refusal["code"] for refusal in result.json["refused"]] == ["version-exists"]
 
 
 def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory: str, tmp_path: Path) -> None:
@@ -119,8 +121,8 @@ def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory:
     path = f"{memory}/blobs/sha256/{digest[7:9]}/{digest[7:]}"
     system = fsspec.filesystem("memory")
     system.pipe_file(path, system.cat_file(path)[:-1] + b"?")
-    said = run("--registry", tmp_path / "new", "pull", memory)
-    assert said.code == 3 and digest in said.out and "got sha256:" in " ".join(said.out.split())
+    result = run("--registry", tmp_path / "new", "pull", memory)
+    assert result.code == 3 and digest in result.out and "got sha256:" in " ".join(result.out.split())
     assert EXTRACTOR in Store.open(tmp_path / "new").names()
     assert HEAD not in Store.open(tmp_path / "new").names()
 
@@ -141,16 +143,18 @@ def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory:
 def test_what_cannot_be_pulled_leaves_nothing(
     run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, told: str
 ) -> None:
-    said = run("--registry", tmp_path / "copy", *words)
-    assert said.code == code and told in " ".join(said.err.split())
+    result = run("--registry", tmp_path / "copy", *words)
+    assert result.code == code and told in " ".join(result.err.split())
     assert not (tmp_path / "copy").exists()
 
 
 @pytest.mark.parametrize("target", ["parts", "work"])
 def test_a_clone_needs_a_new_folder(run: Any, parts: Path, memory: str, target: str) -> None:
     run("push", "--create", memory)
-    said = run("clone", memory, parts if target == "parts" else parts.parent)
-    assert said.code == 2 and ("pull REMOTE" in said.err if target == "parts" else "other files" in said.err)
+    result = run("clone", memory, parts if target == "parts" else parts.parent)
+    assert result.code == 2 and (
+        "pull REMOTE" in result.err if target == "parts" else "other files" in result.err
+    )
 
 
 def test_options_reach_the_file_system(
@@ -192,8 +196,8 @@ def test_an_interruption_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Move, "run", interrupted)
-    said = run("push", "--create", memory)
-    assert said.code == 130 and "Interrupted" in said.err
+    result = run("push", "--create", memory)
+    assert result.code == 130 and "Interrupted" in result.err
 
 
 def test_text_from_a_remote_cannot_drive_the_terminal(
@@ -203,18 +207,18 @@ def test_text_from_a_remote_cannot_drive_the_terminal(
     escape = b'{"reason":"\\u001b[31mred","time":"2020-01-01T00:00:00+00:00"}\n'
     fsspec.filesystem("memory").pipe_file(f"{memory}/refs/{HEAD}/@tombstones/1.0.0", escape)
     fsspec.filesystem("memory").pipe_file(f"{memory}/refs/{EXTRACTOR}/@versions/1.0.0", b"\x1b[31m\n")
-    said = run("--registry", tmp_path / "new", "pull", memory)
-    assert said.code == 3 and "red" in said.out and "\x1b" not in said.out + said.err
+    result = run("--registry", tmp_path / "new", "pull", memory)
+    assert result.code == 3 and "red" in result.out and "\x1b" not in result.out + result.err
 
 
 def test_components_go_through_an_image_layout(run: Any, parts: Path, tmp_path: Path, untouched: Any) -> None:
     with untouched(parts):
-        said = run("push", f"oci-layout://{tmp_path}/layout", "*.extractor", "*.head", "--create")
-    assert said.code == 0 and f"{HEAD}@1.0.0" in said.out and "pushed" in said.out
+        output = run("push", f"oci-layout://{tmp_path}/layout", "*.extractor", "*.head", "--create")
+    assert output.code == 0 and f"{HEAD}@1.0.0" in output.out and "pushed" in output.out
     listed = json.loads((tmp_path / "layout" / "index.json").read_bytes())["manifests"]
     assert len(listed) == 4
-    came = run("--registry", tmp_path / "copy", "pull", f"oci-layout://{tmp_path}/layout", HEAD, "--json")
-    assert came.code == 0 and {one["reference"] for one in came.json["made"]} == {
+    result = run("--registry", tmp_path / "copy", "pull", f"oci-layout://{tmp_path}/layout", HEAD, "--json")
+    assert result.code == 0 and {built["reference"] for built in result.json["made"]} == {
         f"{HEAD}@1.0.0",
         f"{EXTRACTOR}@1.0.0",
     }
@@ -235,12 +239,12 @@ def test_components_go_through_an_image_layout(run: Any, parts: Path, tmp_path: 
 def test_what_is_no_layout_leaves_nothing(
     run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, told: str
 ) -> None:
-    said = run("--registry", tmp_path / "copy", *words)
-    assert said.code == code and told in said.err and not (tmp_path / "copy").exists()
+    result = run("--registry", tmp_path / "copy", *words)
+    assert result.code == code and told in result.err and not (tmp_path / "copy").exists()
 
 
 def test_an_export_of_what_is_not_there_leaves_nothing(run: Any, parts: Path, tmp_path: Path) -> None:
-    said = run("push", f"oci-layout://{tmp_path}/layout", "nothing", "--create")
-    assert said.code == 2 and not (tmp_path / "layout").exists()
-    said = run("push", f"oci-layout://{parts}", "--create")
-    assert said.code == 2 and "other files" in said.err
+    result = run("push", f"oci-layout://{tmp_path}/layout", "nothing", "--create")
+    assert result.code == 2 and not (tmp_path / "layout").exists()
+    result = run("push", f"oci-layout://{parts}", "--create")
+    assert result.code == 2 and "other files" in result.err

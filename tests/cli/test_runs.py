@@ -52,7 +52,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch, run: Any) -> Callable[..., Any]:
 
     def start(*words: object) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(Loop, "step", lambda *given: pytest.fail("a step was taken"))
+            patch.setattr(Loop, "step", lambda *args: pytest.fail("a step was taken"))
             return run(*words)
 
     return start
@@ -73,17 +73,17 @@ def test_a_run_has_a_folder_beside_the_registry_that_is_emptied_once_it_is_publi
     run: Any, recipe: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "parts"
-    said = run("train", recipe(), "--registry", root)
+    result = run("train", recipe(), "--registry", root)
     (folder,) = folders(root)
-    assert said.code == 0 and f"Saving checkpoints to {folder / STATE}" in said.err
-    assert folder.name.startswith("recipe-") and [one.name for one in folder.iterdir()] == ["run.json"]
+    assert result.code == 0 and f"Saving checkpoints to {folder / STATE}" in result.err
+    assert folder.name.startswith("recipe-") and [path.name for path in folder.iterdir()] == ["run.json"]
     note = json.loads((folder / "run.json").read_text())
     assert note["published"]["left.head"] == "digits/left.head@1.0.0" and note["registry"] == str(root)
 
 
 def test_a_run_of_no_steps_is_published_too(run: Any, recipe: Any, tmp_path: Path) -> None:
-    said = run("train", recipe(("steps = 2", "steps = 0")), "--registry", tmp_path / "parts")
-    assert said.code == 0 and "published digits/left.extractor@1.0.0" in said.out
+    result = run("train", recipe(("steps = 2", "steps = 0")), "--registry", tmp_path / "parts")
+    assert result.code == 0 and "published digits/left.extractor@1.0.0" in result.out
 
 
 def test_an_interrupted_run_goes_on_with_the_command_that_it_told(
@@ -91,9 +91,11 @@ def test_an_interrupted_run_goes_on_with_the_command_that_it_told(
 ) -> None:
     calm, torn = tmp_path / "calm", tmp_path / "torn apart"
     assert run("train", recipe(LONGER), "--registry", calm).code == 0
-    said = interrupted("train", recipe(LONGER), "--registry", torn)
-    assert said.code == 130 and said.out == "" and "[interrupted]" in said.err and not torn.exists()
-    line = next(one for one in said.err.splitlines() if one.startswith("1 of 5 steps are saved. To resume: "))
+    result = interrupted("train", recipe(LONGER), "--registry", torn)
+    assert result.code == 130 and result.out == "" and "[interrupted]" in result.err and not torn.exists()
+    line = next(
+        entry for entry in result.err.splitlines() if entry.startswith("1 of 5 steps are saved. To resume: ")
+    )
     words = shlex.split(line.split(": ", 1)[1])
     assert words[0] == "compatkit"
     again = run(*words[1:])
@@ -102,8 +104,8 @@ def test_an_interrupted_run_goes_on_with_the_command_that_it_told(
 
 
 def test_programs_are_told_in_json(recipe: Any, tmp_path: Path, interrupted: Any) -> None:
-    said = interrupted("train", recipe(LONGER), "--registry", tmp_path / "parts", "--json")
-    assert said.code == 130 and said.json["error"]["code"] == "interrupted"
+    result = interrupted("train", recipe(LONGER), "--registry", tmp_path / "parts", "--json")
+    assert result.code == 130 and result.json["error"]["code"] == "interrupted"
 
 
 def test_what_makes_another_run_has_another_folder(
@@ -127,11 +129,11 @@ def test_a_folder_that_was_named_keeps_the_state(
 ) -> None:
     words = "train", recipe(), "--registry", tmp_path / "parts", "--out", tmp_path / "mine" / "run"
     assert run(*words).code == 0 and (tmp_path / "mine" / "run" / STATE).exists()
-    said = untrained(*words, "--prefix", "other")
+    result = untrained(*words, "--prefix", "other")
     assert (
-        said.code == 0
-        and "The run is finished: " in said.err
-        and "published other/left.head@1.0.0" in said.out
+        result.code == 0
+        and "The run is finished: " in result.err
+        and "published other/left.head@1.0.0" in result.out
     )
     assert not tmp_path.joinpath("parts-runs").exists()
 
@@ -150,38 +152,38 @@ def test_folders_that_no_run_can_have(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "held").mkdir()
     (tmp_path / "held" / "file").write_text("mine")
-    told = run("train", recipe(), "--registry", "parts", *words)
-    assert told.code == code and said in told.err and not (tmp_path / "parts").exists()
+    result = run("train", recipe(), "--registry", "parts", *words)
+    assert result.code == code and said in result.err and not (tmp_path / "parts").exists()
 
 
 class TestPublishingLater:
     def refused(self, run: Any, recipe: Any, root: Path) -> Path:
         """Train a second run whose number is taken, and return its folder."""
         assert run("train", recipe(), "--registry", root).code == 0
-        said = run("train", recipe(), "--registry", root, "--seed", 1, "--version", "1.0.0")
-        assert said.code == 2 and "[version-exists]" in said.err
-        (folder,) = (one for one in folders(root) if (one / STATE).exists())
-        assert f"To publish it: compatkit publish {folder}" in said.err
+        result = run("train", recipe(), "--registry", root, "--seed", 1, "--version", "1.0.0")
+        assert result.code == 2 and "[version-exists]" in result.err
+        (folder,) = (entry for entry in folders(root) if (entry / STATE).exists())
+        assert f"To publish it: compatkit publish {folder}" in result.err
         return folder
 
     def test_under_another_name(self, run: Any, recipe: Any, tmp_path: Path, untrained: Any) -> None:
         root, direct = tmp_path / "parts", tmp_path / "direct"
         folder = self.refused(run, recipe, root)
         recipe(("steps = 2", "steps = 3"))  # what was started counts, whatever became of the recipe
-        said = untrained("publish", folder, "--prefix", "other")
-        assert said.code == 0 and "published other/left.head@1.0.0" in said.out
-        assert "next: compatkit --registry" in said.out and (folder / STATE).exists()
+        result = untrained("publish", folder, "--prefix", "other")
+        assert result.code == 0 and "published other/left.head@1.0.0" in result.out
+        assert "next: compatkit --registry" in result.out and (folder / STATE).exists()
         run("train", recipe(), "--registry", direct, "--seed", 1, "--prefix", "other")
-        assert {name: one for name, one in versions(root).items() if name.startswith("other")} == versions(
-            direct
-        )
+        assert {
+            name: version for name, version in versions(root).items() if name.startswith("other")
+        } == versions(direct)
 
     def test_under_another_number_and_into_another_registry(
         self, run: Any, recipe: Any, tmp_path: Path, untrained: Any
     ) -> None:
         folder = self.refused(run, recipe, tmp_path / "parts")
-        said = untrained("publish", folder, "--json").json
-        assert said["parts"]["left.head"] == "digits/left.head@2.0.0" and set(said["losses"]) == {
+        document = untrained("publish", folder, "--json").json
+        assert document["parts"]["left.head"] == "digits/left.head@2.0.0" and set(document["losses"]) == {
             "left",
             "right",
         }
@@ -193,26 +195,26 @@ class TestPublishingLater:
     ) -> None:
         root = tmp_path / "parts"
         folder = self.refused(run, recipe, root)
-        said = untrained("train", recipe(), "--registry", root, "--seed", 1, "--prefix", "other")
-        assert said.code == 0 and "published other/left.head@1.0.0" in said.out
+        reply = untrained("train", recipe(), "--registry", root, "--seed", 1, "--prefix", "other")
+        assert reply.code == 0 and "published other/left.head@1.0.0" in reply.out
         assert not (folder / STATE).exists()
-        told = run("publish", folder)
-        assert told.code == 2 and "is published already, as other/left.extractor@1.0.0" in told.err
+        result = run("publish", folder)
+        assert result.code == 2 and "is published already, as other/left.extractor@1.0.0" in result.err
 
     def test_what_a_policy_refused(self, run: Any, recipe: Any, parts: Path, untrained: Any) -> None:
         words = "--mode", "backward", "--data", "left/test", "--tolerance", "0"
         assert run("policy", "set", "digits/left.extractor", *words).code == 0
-        said = run("train", recipe(('cut = "layer2"', 'cut = "layer1"')))
-        assert said.code == 1 and "[policy-broken]" in said.err
+        result = run("train", recipe(('cut = "layer2"', 'cut = "layer1"')))
+        assert result.code == 1 and "[policy-broken]" in result.err
         (folder,) = folders(parts)
         assert untrained("publish", folder).code == 1
-        told = untrained("publish", folder, "--major")
-        assert told.code == 0 and "published digits/left.extractor@2.0.0" in told.out
+        message = untrained("publish", folder, "--major")
+        assert message.code == 0 and "published digits/left.extractor@2.0.0" in message.out
 
     def test_a_rehearsed_run(self, run: Any, recipe: Any, tmp_path: Path, untrained: Any) -> None:
         root = tmp_path / "parts"
-        said = run("train", recipe(), "--registry", root, "--dry-run")
-        line = said.out.splitlines()[-1]
+        result = run("train", recipe(), "--registry", root, "--dry-run")
+        line = result.out.splitlines()[-1]
         assert line.startswith("next: compatkit publish ")
         words = shlex.split(line.removeprefix("next: compatkit "))
         assert untrained(*words, "--dry-run").out.splitlines()[-2] == "nothing was published"
@@ -223,8 +225,8 @@ class TestPublishingLater:
     ) -> None:
         file = recipe(("steps = 2", "steps = 2\nema = 0.5"))
         run("train", file, "--registry", tmp_path / "parts", "--dry-run")
-        said = untrained("publish", *folders(tmp_path / "parts"))
-        assert "What is published are the moving averages" in said.err
+        result = untrained("publish", *folders(tmp_path / "parts"))
+        assert "What is published are the moving averages" in result.err
         manifest = Store.open(tmp_path / "parts").manifest("digits/left.head")
         assert manifest.training["weights"] == "averages"
 
@@ -232,15 +234,15 @@ class TestPublishingLater:
         self, run: Any, recipe: Any, tmp_path: Path, interrupted: Any
     ) -> None:
         interrupted("train", recipe(LONGER), "--registry", tmp_path / "parts")
-        said = run("publish", *folders(tmp_path / "parts"))
-        assert said.code == 2 and "compatkit train " in said.err
+        result = run("publish", *folders(tmp_path / "parts"))
+        assert result.code == 2 and "compatkit train " in result.err
 
     def test_folders_that_hold_no_run(self, run: Any, tmp_path: Path) -> None:
-        said = run("publish", tmp_path)
-        assert said.code == 2 and f"There is no run in {str(tmp_path)!r}" in said.err
+        result = run("publish", tmp_path)
+        assert result.code == 2 and f"There is no run in {str(tmp_path)!r}" in result.err
         (tmp_path / "run.json").write_text('{"recipe": 1}')
-        said = run("publish", tmp_path)
-        assert said.code == 3 and "does not describe a run" in said.err
+        result = run("publish", tmp_path)
+        assert result.code == 3 and "does not describe a run" in result.err
         assert run("publish", tmp_path, "--version", "1.0.0", "--major").code == 2
 
     def test_python_does_it_from_the_checkpoint(
@@ -250,9 +252,11 @@ class TestPublishingLater:
         task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
         registry = ck.Registry.init(tmp_path / "parts")
         parts = registry.publish(trainer.fit([task]), prefix="digits")
-        monkeypatch.setattr(Loop, "step", lambda *given: pytest.fail("a step was taken"))
+        monkeypatch.setattr(Loop, "step", lambda *args: pytest.fail("a step was taken"))
         later = registry.publish(trainer.fit([task]), prefix="other")
-        digests = [registry.store.manifest(one).payload.tensors for one in (*parts.values(), *later.values())]
+        digests = [
+            registry.store.manifest(item).payload.tensors for item in (*parts.values(), *later.values())
+        ]
         assert digests[:2] == digests[2:]
 
 
@@ -265,10 +269,10 @@ def started(*words: object) -> subprocess.Popen[str]:
 def test_a_second_interruption_while_python_ends_prints_nothing() -> None:
     """Exit handlers run in reverse order: this one, of a library, after that of the command line."""
     late = "import atexit, signal; atexit.register(signal.raise_signal, signal.SIGINT); "
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", late + RUN, "--version"], capture_output=True, text=True, check=False
     )
-    assert (said.returncode, said.stderr) == (-signal.SIGINT, "")
+    assert (result.returncode, result.stderr) == (-signal.SIGINT, "")
 
 
 def test_a_second_interruption_while_the_first_is_told_prints_nothing(
@@ -282,8 +286,8 @@ def test_a_second_interruption_while_the_first_is_told_prints_nothing(
 
     monkeypatch.setattr("compatkit.cli.program", interrupt(click.Abort))
     monkeypatch.setattr("compatkit.cli._report", interrupt(KeyboardInterrupt))
-    said = run("ls")
-    assert (said.code, said.err) == (130, "")
+    result = run("ls")
+    assert (result.code, result.err) == (130, "")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

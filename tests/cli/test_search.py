@@ -67,23 +67,23 @@ def run(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> Run:
     runner = CliRunner()
 
     def call(command: click.Command, *words: object) -> Said:
-        said = runner.invoke(command, [*map(str, words), "--registry", str(hand.root)], obj=CommandLine())
-        if isinstance(said.exception, CompatkitError):
-            raise said.exception
-        assert said.exception is None or isinstance(said.exception, SystemExit), said.exception
-        return Said(said.exit_code, said.stdout, said.stderr)
+        result = runner.invoke(command, [*map(str, words), "--registry", str(hand.root)], obj=CommandLine())
+        if isinstance(result.exception, CompatkitError):
+            raise result.exception
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return Said(result.exit_code, result.stdout, result.stderr)
 
     return call
 
 
-def names(said: Said) -> list[str]:
-    return [f"{one['name']}@{one['version']}" for one in said.json["components"]]
+def names(text: Said) -> list[str]:
+    return [f"{component['name']}@{component['version']}" for component in text.json["components"]]
 
 
 def test_search_shows_a_table(run: Run) -> None:
-    said = run(search_command)
-    lines = said.out.splitlines()
-    assert said.code == 0 and said.err == "" and len(lines) == 5
+    result = run(search_command)
+    lines = result.out.splitlines()
+    assert result.code == 0 and result.err == "" and len(lines) == 5
     assert lines[0].split() == "name version kind parameters channels network tags title".split()
     assert lines[1].split() == (
         "digits/mnist.extractor 1.0.0 extractor 16 32 resnet20_cifar @ layer2 domain=digits Digits, small".split()
@@ -92,8 +92,8 @@ def test_search_shows_a_table(run: Run) -> None:
 
 
 def test_search_says_how_many_more_there_are(run: Run) -> None:
-    said = run(search_command, "digits/*", "--limit", 1)
-    assert len(said.out.splitlines()) == 3 and "2 more; --limit 3 shows them all." in said.out
+    result = run(search_command, "digits/*", "--limit", 1)
+    assert len(result.out.splitlines()) == 3 and "2 more; --limit 3 shows them all." in result.out
     assert "more" not in run(search_command, "digits/*", "--limit", 3).out
     assert run(search_command, "--limit", 0).out == "4 more; --limit 4 shows them all.\n"
     assert run(search_command, "none*").out == "no matches; `compatkit ls` lists all components.\n"
@@ -101,9 +101,12 @@ def test_search_says_how_many_more_there_are(run: Run) -> None:
 
 def test_search_as_json_gives_all_facts_and_no_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compatkit.cli.search.SHOWN", 1)
-    said = run(search_command, "--kind", "head", "--json")
-    assert said.json["total"] == 2 and names(said) == ["digits/mnist.head@1.0.0", "digits/mnist.head@1.1.0"]
-    (first, _) = said.json["components"]
+    result = run(search_command, "--kind", "head", "--json")
+    assert result.json["total"] == 2 and names(result) == [
+        "digits/mnist.head@1.0.0",
+        "digits/mnist.head@1.1.0",
+    ]
+    (first, _) = result.json["components"]
     assert first["tags"] == {"domain": "digits", "team": "red"} and first["channels"] == [32]
     assert (
         first["parents"][0]["relation"] == "trained_with" and first["classes"] == 2 and not first["withdrawn"]
@@ -160,33 +163,38 @@ def test_search_refuses_what_means_nothing(run: Run, words: list[str], expected:
     "words", [["--tag", "domain"], ["--tag", "=x"], ["--tag", "a=1", "--tag", "a=2"]], ids=told
 )
 def test_search_asks_for_tags_as_key_and_value(run: Run, words: list[str]) -> None:
-    said = run(search_command, *(word for tag in words for word in ("--tag", tag)))
-    assert said.code == 2 and ("KEY=VALUE" in said.err or "given twice" in said.err)
+    result = run(search_command, *(word for tag in words for word in ("--tag", tag)))
+    assert result.code == 2 and ("KEY=VALUE" in result.err or "given twice" in result.err)
 
 
 def test_text_from_manifests_cannot_drive_the_terminal(run: Run, hand: Hand) -> None:
     about = About("\x1b[2Jgone", "", {"k": "two\nlines"})
     hand.publish("evil", "1.0.0", hand.put(part(about=about)))
-    said = run(search_command, "evil")
-    assert "\x1b" not in said.out and "\\x1b[2Jgone" in said.out
+    result = run(search_command, "evil")
+    assert "\x1b" not in result.out and "\\x1b[2Jgone" in result.out
 
 
 def test_index_tells_where_it_is_and_what_it_holds(run: Run, hand: Hand) -> None:
-    said = run(index_command, "--json").json
+    document = run(index_command, "--json").json
     path = Index.of(hand.root, Store.open(hand.root).id).path
-    assert said["path"] == str(path) and path.is_file() and not said["rebuilt"]
-    assert (said["names"], said["versions"], said["manifests"], said["damaged"]) == (3, 5, 5, 0)
-    assert said["bytes"] == path.stat().st_size and said["changed"].endswith("+00:00")
-    told = " ".join(run(index_command).out.split())
-    assert "index.sqlite" in told.replace(" ", "") and "versions 5" in told and "damaged" not in told
+    assert document["path"] == str(path) and path.is_file() and not document["rebuilt"]
+    assert (document["names"], document["versions"], document["manifests"], document["damaged"]) == (
+        3,
+        5,
+        5,
+        0,
+    )
+    assert document["bytes"] == path.stat().st_size and document["changed"].endswith("+00:00")
+    text = " ".join(run(index_command).out.split())
+    assert "index.sqlite" in text.replace(" ", "") and "versions 5" in text and "damaged" not in text
 
 
 @pytest.mark.case("E3")
 def test_index_rebuild_reads_everything_again(run: Run, hand: Hand) -> None:
     path = Path(run(index_command, "--json").json["path"])
     path.write_bytes(b"garbage" * 1000)
-    said = run(index_command, "--rebuild", "--json").json
-    assert said["rebuilt"] and said["versions"] == 5
+    document = run(index_command, "--rebuild", "--json").json
+    assert document["rebuilt"] and document["versions"] == 5
     assert path.read_bytes().startswith(b"SQLite format 3")
 
 
@@ -226,11 +234,15 @@ def test_ls_lists_the_damaged_with_exit_code_3(run: Run, hand: Hand) -> None:
     hand.blob(str(digest)).write_bytes(b"other")
     assert run(ls_command).out.count("damaged") == 1  # a file that was read once is not read again
     run(verify_command)
-    said = run(ls_command)
-    assert said.code == 3 and said.out.count("damaged") == 2 and "digits/mnist.head" in said.out
-    assert "damaged broken:" in said.err and "damaged shared.dcc:" in said.err and "other bytes" in said.err
+    result = run(ls_command)
+    assert result.code == 3 and result.out.count("damaged") == 2 and "digits/mnist.head" in result.out
+    assert (
+        "damaged broken:" in result.err
+        and "damaged shared.dcc:" in result.err
+        and "other bytes" in result.err
+    )
     machine = run(ls_command, "--json")
-    assert machine.code == 3 and ["error" in one for one in machine.json] == [True, False, False, True]
+    assert machine.code == 3 and ["error" in entry for entry in machine.json] == [True, False, False, True]
 
 
 def test_ls_of_nothing(run: Run, hand: Hand) -> None:

@@ -28,40 +28,43 @@ def trust(run: Any, key: Path) -> None:
 
 
 def test_the_whole_way(run: Any, parts: Path, tmp_path: Path) -> None:
-    said = run("keys", "new", "alice", "--expires", "365d")
+    result = run("keys", "new", "alice", "--expires", "365d")
     private = tmp_path / "config" / "compatkit" / "keys" / "alice.pem"
-    assert said.code == 0 and str(private) in said.out and "ed25519:" in said.out
-    assert f"next: compatkit keys trust {private.with_suffix('.pub')}" in said.out
-    said = run("sign", "digits/*.head", "--key", "alice")
-    assert said.code == 0 and f"signed {HEAD}@1.0.0, until 20" in said.out
-    assert "next: compatkit signatures 'digits/*.head'" in said.out
+    assert result.code == 0 and str(private) in result.out and "ed25519:" in result.out
+    assert f"next: compatkit keys trust {private.with_suffix('.pub')}" in result.out
+    result = run("sign", "digits/*.head", "--key", "alice")
+    assert result.code == 0 and f"signed {HEAD}@1.0.0, until 20" in result.out
+    assert "next: compatkit signatures 'digits/*.head'" in result.out
     assert "signed before" in run("sign", "digits/*.head", "--key", "alice").out
-    said = run("sign", "digits/*.head", "--all", "--key", "alice")
-    assert "signed before" in said.out and "next: compatkit signatures 'digits/*.head' --all" in said.out
-    said = run("signatures", HEAD)
+    result = run("sign", "digits/*.head", "--all", "--key", "alice")
+    assert "signed before" in result.out and "next: compatkit signatures 'digits/*.head' --all" in result.out
+    result = run("signatures", HEAD)
     assert (
-        said.code == 1
-        and "unknown-signer" in said.out
-        and "keys trust ed25519:" in " ".join(said.out.split())
+        result.code == 1
+        and "unknown-signer" in result.out
+        and "keys trust ed25519:" in " ".join(result.out.split())
     )
-    assert "no key is trusted" in said.err
+    assert "no key is trusted" in result.err
     assert "not verified, for no key is trusted" in " ".join(run("show", HEAD).out.split())
     assert run("keys", "trust", private.with_suffix(".pub")).code == 0
-    said = run("signatures", HEAD)
+    result = run("signatures", HEAD)
     assert (
-        said.code == 0 and f"signed  {HEAD}@1.0.0" in said.out and "good" in said.out and "alice" in said.out
+        result.code == 0
+        and f"signed  {HEAD}@1.0.0" in result.out
+        and "good" in result.out
+        and "alice" in result.out
     )
-    said = run("signatures")
-    assert said.code == 1 and f"refused  {EXTRACTOR}@1.0.0" in said.out and "unsigned" in said.out
+    result = run("signatures")
+    assert result.code == 1 and f"refused  {EXTRACTOR}@1.0.0" in result.out and "unsigned" in result.out
     assert "alice (ed25519:" in run("show", HEAD).out and "signatures" not in run("show", EXTRACTOR).out
     listed = run("keys", "list", "--json").json["keys"]
-    assert [(one["name"], one["state"]) for one in listed] == [("alice", "trusted")]
+    assert [(entry["name"], entry["state"]) for entry in listed] == [("alice", "trusted")]
     assert run("keys", "distrust", "alice", "--reason", "laptop stolen").code == 0
-    said = run("signatures", HEAD)
-    assert said.code == 1 and "key-distrusted" in said.out and "laptop stolen" in said.out
+    result = run("signatures", HEAD)
+    assert result.code == 1 and "key-distrusted" in result.out and "laptop stolen" in result.out
     assert "none counts: key-distrusted" in run("show", HEAD).out
-    said = run("keys", "trust", private.with_suffix(".pub"))
-    assert said.code == 2 and "laptop stolen" in said.err and "--again" in said.err
+    result = run("keys", "trust", private.with_suffix(".pub"))
+    assert result.code == 2 and "laptop stolen" in result.err and "--again" in result.err
     assert run("keys", "trust", private.with_suffix(".pub"), "--again").code == 0
     assert run("signatures", HEAD).code == 0
     assert run("verify").code == 0
@@ -77,14 +80,16 @@ def test_json_tells_all_of_it(run: Any, parts: Path, alice: Path) -> None:
     assert signed[0]["reference"] == f"{HEAD}@1.0.0" and signed[0]["made"] and signed[0]["expires"]
     trusted = run("keys", "trust", alice.with_suffix(".pub"), "--as", "al", "--json").json
     assert (trusted["name"], trusted["state"], trusted["key"]) == ("al", "trusted", signed[0]["signer"])
-    (found,) = run("signatures", HEAD, "--json").json
+    (result,) = run("signatures", HEAD, "--json").json
     assert (
-        found["good"] and found["code"] is None and found["digest"] == Store.open(parts).resolve(HEAD).digest
+        result["good"]
+        and result["code"] is None
+        and result["digest"] == Store.open(parts).resolve(HEAD).digest
     )
-    (one,) = found["signatures"]
-    assert one["good"] and one["signer_name"] == "al" and one["signed_as"] == f"{HEAD}@1.0.0"
-    said = run("signatures", HEAD, EXTRACTOR, "--json")
-    assert said.code == 1 and [each["code"] for each in said.json] == [None, "unsigned"]
+    (first,) = result["signatures"]
+    assert first["good"] and first["signer_name"] == "al" and first["signed_as"] == f"{HEAD}@1.0.0"
+    output = run("signatures", HEAD, EXTRACTOR, "--json")
+    assert output.code == 1 and [each["code"] for each in output.json] == [None, "unsigned"]
     shown = run("show", HEAD, "--json").json
     assert shown["signatures_verified"] and shown["signatures"][0]["good"]
     shown = run("show", EXTRACTOR, "--json").json
@@ -96,16 +101,20 @@ def test_json_tells_all_of_it(run: Any, parts: Path, alice: Path) -> None:
 def test_a_forged_signature_is_3_and_an_unsigned_component_1(run: Any, parts: Path, alice: Path) -> None:
     trust(run, alice)
     run("sign", HEAD, "--key", alice)
-    (path,) = (one for one in (parts / "signatures").rglob("*.json"))
+    (path,) = (entry for entry in (parts / "signatures").rglob("*.json"))
     other = parts / "signatures" / str(Store.open(parts).resolve(EXTRACTOR).digest).removeprefix("sha256:")
     shutil.copytree(path.parent, other)
-    said = run("signatures", EXTRACTOR)
-    assert said.code == 3 and "signature-other-digest" in said.out and "expected a signature of" in said.out
+    output = run("signatures", EXTRACTOR)
+    assert (
+        output.code == 3
+        and "signature-other-digest" in output.out
+        and "expected a signature of" in output.out
+    )
     path.chmod(0o644)
     path.write_text("{}")
     assert run("signatures", HEAD).code == 3
-    found = run("verify", "--json")
-    assert found.code == 3 and {one["code"] for one in found.json["faults"]} == {"signature-damaged"}
+    result = run("verify", "--json")
+    assert result.code == 3 and {fault["code"] for fault in result.json["faults"]} == {"signature-damaged"}
     assert run("verify", "--repair").code == 0
     assert run("signatures", HEAD).code == 1
 
@@ -119,8 +128,8 @@ def test_whom_to_trust_may_be_said_each_time(run: Any, parts: Path, alice: Path,
         assert run("signatures", HEAD, "--trusted", whom).code == 0
     assert run("keys", "list", "--trusted", tmp_path / "team").out.count("alice") == 1
     assert "no keys in" in run("keys", "list").out
-    said = run("signatures", HEAD, "--trusted", tmp_path / "nobody")
-    assert said.code == 2 and "no folder or file" in said.err
+    result = run("signatures", HEAD, "--trusted", tmp_path / "nobody")
+    assert result.code == 2 and "no folder or file" in result.err
 
 
 def test_what_is_recombined_measured_or_imported_may_be_required_to_be_signed(
@@ -134,17 +143,17 @@ def test_what_is_recombined_measured_or_imported_may_be_required_to_be_signed(
         ("--registry", copy, "import", parts, HEAD),
     ]
     for command in commands:
-        said = run(*command, "--trusted", public)
-        assert said.code == 1 and "[unsigned]" in said.err
-        said = run(*command, "--require-signature", "--json")
-        assert said.code == 1 and said.json["error"]["code"] == "unsigned"
+        result = run(*command, "--trusted", public)
+        assert result.code == 1 and "[unsigned]" in result.err
+        result = run(*command, "--require-signature", "--json")
+        assert result.code == 1 and result.json["error"]["code"] == "unsigned"
     assert not copy.exists()
     assert run("sign", "digits/left.*", "--key", alice).code == 0
     for command in commands:
         assert run(*command, "--trusted", public).code == 0
     assert Store.open(copy).signatures.of(str(Store.open(copy).resolve(HEAD).digest))
-    said = run("--registry", copy, "import", parts, "digits/right.head", "--trusted", public)
-    assert said.code == 1 and "digits/right.head@1.0.0" in said.err
+    result = run("--registry", copy, "import", parts, "digits/right.head", "--trusted", public)
+    assert result.code == 1 and "digits/right.head@1.0.0" in result.err
 
 
 def test_what_is_pulled_cloned_or_read_from_a_layout_may_be_required_to_be_signed(
@@ -158,14 +167,14 @@ def test_what_is_pulled_cloned_or_read_from_a_layout_may_be_required_to_be_signe
         ("clone", parts, tmp_path / "clone"),
     ]
     for command in commands:
-        said = run(*command, "--trusted", public)
-        told = " ".join(said.out.split())
-        assert said.code == 1 and f"[unsigned] {HEAD}@1.0.0 (sha256:" in told and "compatkit sign" in told
+        result = run(*command, "--trusted", public)
+        text = " ".join(result.out.split())
+        assert result.code == 1 and f"[unsigned] {HEAD}@1.0.0 (sha256:" in text and "compatkit sign" in text
     shutil.rmtree(tmp_path / "clone")
     for command in commands:
-        said = run(*command, "--require-signature", "--json")  # the user trusts nobody yet
-        assert said.code == 1 and {one["code"] for one in said.json["refused"]} == {"unsigned"}
-        assert not said.json["made"] and not said.json["objects"]
+        result = run(*command, "--require-signature", "--json")  # the user trusts nobody yet
+        assert result.code == 1 and {refusal["code"] for refusal in result.json["refused"]} == {"unsigned"}
+        assert not result.json["made"] and not result.json["objects"]
     assert Store.open(copy).names() == [] == Store.open(tmp_path / "clone").names()
     shutil.rmtree(tmp_path / "clone")
     assert run("sign", "digits/*", "--key", alice).code == 0
@@ -177,35 +186,38 @@ def test_what_is_pulled_cloned_or_read_from_a_layout_may_be_required_to_be_signe
     for command in commands:
         assert run(*command, "--require-signature").code == 0
         shutil.rmtree(copy, ignore_errors=True)
-    said = run("--registry", tmp_path / "none", "pull", parts, "--trusted", tmp_path / "nobody")
-    assert said.code == 2 and "no folder or file" in said.err and not (tmp_path / "none").exists()
+    result = run("--registry", tmp_path / "none", "pull", parts, "--trusted", tmp_path / "nobody")
+    assert result.code == 2 and "no folder or file" in result.err and not (tmp_path / "none").exists()
 
 
 def test_an_import_says_that_signatures_came(run: Any, parts: Path, alice: Path, tmp_path: Path) -> None:
     run("sign", HEAD, "--key", alice)
     assert ", 1 signature" in run("--registry", tmp_path / "copy", "import", parts, HEAD).out
-    said = run(
+    result = run(
         "--registry", tmp_path / "other", "import", parts, HEAD, "--trusted", alice.with_suffix(".pub")
     )
-    assert said.code == 0 and "or not signed" in said.out
+    assert result.code == 0 and "or not signed" in result.out
 
 
 def test_what_is_published_may_be_signed_at_once(run: Any, recipe: Any, parts: Path, alice: Path) -> None:
     trust(run, alice)
-    said = run("train", recipe(), "--prefix", "new", "--sign-with", alice)
-    assert said.code == 0 and "published new/left.head@1.0.0 and signed it" in said.out
+    result = run("train", recipe(), "--prefix", "new", "--sign-with", alice)
+    assert result.code == 0 and "published new/left.head@1.0.0 and signed it" in result.out
     assert run("signatures", "new/*").code == 0
     arguments = ("split", "simple_cnn", "--cut", "forward_features", "--size", "16x16")
-    said = run(*arguments, "--publish", "cut/net", "--sign-with", alice, "--json").json
-    assert [one["reference"] for one in said["signed"]] == ["cut/net.extractor@1.0.0", "cut/net.head@1.0.0"]
+    result = run(*arguments, "--publish", "cut/net", "--sign-with", alice, "--json").json
+    assert [entry["reference"] for entry in result["signed"]] == [
+        "cut/net.extractor@1.0.0",
+        "cut/net.head@1.0.0",
+    ]
     assert run("signatures", "cut/*").code == 0
-    said = run(*arguments, "--sign-with", alice)
-    assert said.code == 2 and "--publish" in said.err
+    result = run(*arguments, "--sign-with", alice)
+    assert result.code == 2 and "--publish" in result.err
 
 
 def test_a_key_that_cannot_be_used_is_known_before_the_training(run: Any, recipe: Any, parts: Path) -> None:
-    said = run("train", recipe(), "--prefix", "new", "--sign-with", "nobody")
-    assert said.code == 2 and "There is no key nobody" in said.err and "training images" not in said.err
+    result = run("train", recipe(), "--prefix", "new", "--sign-with", "nobody")
+    assert result.code == 2 and "There is no key nobody" in result.err and "training images" not in result.err
     assert not Store.open(parts).names("new/*")
 
 
@@ -213,15 +225,15 @@ def test_passphrases_come_from_the_environment_or_a_person(
     run: Any, parts: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     file = tmp_path / "closed.pem"
-    said = run("keys", "new", "alice", "--out", file, "--passphrase")
-    assert said.code == 2 and "COMPATKIT_KEY_PASSPHRASE" in said.err and not file.exists()
+    result = run("keys", "new", "alice", "--out", file, "--passphrase")
+    assert result.code == 2 and "COMPATKIT_KEY_PASSPHRASE" in result.err and not file.exists()
     monkeypatch.setenv("COMPATKIT_KEY_PASSPHRASE", "correct horse")
-    said = run("keys", "new", "alice", "--out", file)
-    assert said.code == 0 and "(encrypted)" in said.out and "ENCRYPTED" in file.read_text()
+    result = run("keys", "new", "alice", "--out", file)
+    assert result.code == 0 and "(encrypted)" in result.out and "ENCRYPTED" in file.read_text()
     assert run("sign", HEAD, "--key", file).code == 0
     monkeypatch.setenv("COMPATKIT_KEY_PASSPHRASE", "battery staple")
-    said = run("sign", HEAD, "--key", file, "--json")
-    assert said.code == 2 and said.json["error"]["code"] == "wrong-passphrase"
+    result = run("sign", HEAD, "--key", file, "--json")
+    assert result.code == 2 and result.json["error"]["code"] == "wrong-passphrase"
     monkeypatch.delenv("COMPATKIT_KEY_PASSPHRASE")
     assert "[wrong-passphrase]" in run("sign", HEAD, "--key", file).err
     monkeypatch.setattr(signing, "ask", lambda prompt, confirm=False: "correct horse")
@@ -249,8 +261,8 @@ def test_what_keys_cannot_be(run: Any, alice: Path, tmp_path: Path, parts: Path)
         ("sign", "nobody", "--key", alice): "no component is named",
         ("signatures", "nobody"): "no component is named",
     }.items():
-        said = run(*words)
-        assert said.code == 2 and expected in " ".join(said.err.split()), words
+        result = run(*words)
+        assert result.code == 2 and expected in " ".join(result.err.split()), words
     assert run("keys", "trust", tmp_path / "bare.pub", "--as", "al").code == 0
 
 
@@ -258,13 +270,13 @@ def test_texts_in_keys_and_reasons_cannot_drive_the_terminal(run: Any, parts: Pa
     trust(run, alice)
     run("sign", HEAD, "--key", alice)
     assert run("keys", "distrust", "alice", "--reason", "\x1b[2J").code == 0
-    for said in (
+    for item in (
         run("signatures", HEAD),
         run("keys", "list"),
         run("show", HEAD),
         run("keys", "trust", alice.with_suffix(".pub")),
     ):
-        assert "\x1b[2J" not in said.out + said.err
+        assert "\x1b[2J" not in item.out + item.err
 
 
 def test_a_damaged_folder_of_trust_is_told_and_show_still_shows(
@@ -275,8 +287,8 @@ def test_a_damaged_folder_of_trust_is_told_and_show_still_shows(
     folder.mkdir(parents=True)
     (folder / "broken.pub").write_text("?")
     assert run("signatures", HEAD).code == 2
-    said = run("show", HEAD)
-    assert said.code == 0 and "were not verified" in said.err and "broken.pub" in said.err
+    result = run("show", HEAD)
+    assert result.code == 0 and "were not verified" in result.err and "broken.pub" in result.err
     assert run("show", EXTRACTOR).err == ""
 
 
@@ -292,12 +304,12 @@ def test_measured_results_are_signed_and_count_where_signatures_are_required(
     def checked() -> Any:
         return run("check", EXTRACTOR, HEAD, "--require-signature", "--json")
 
-    said = checked()
-    assert said.json["evidence"] == "none" and "1 of 1 measured results are left out" in said.err
+    result = checked()
+    assert result.json["evidence"] == "none" and "1 of 1 measured results are left out" in result.err
     signed = run("sign", "digits/*.extractor", "digits/*.head", "--evidence", "--key", alice, "--json").json
-    assert [one["made"] for one in signed] == [True]
-    said = run("sign", EXTRACTOR, HEAD, "--evidence", "--key", alice)
-    assert said.code == 0 and "signed 0 measured results; 1 were signed before" in said.out
+    assert [entry["made"] for entry in signed] == [True]
+    result = run("sign", EXTRACTOR, HEAD, "--evidence", "--key", alice)
+    assert result.code == 0 and "signed 0 measured results; 1 were signed before" in result.out
     assert checked().json["evidence"] == "compatible"
     assert run("verify").code == 0
 
@@ -306,5 +318,5 @@ def test_measured_results_are_signed_and_count_where_signatures_are_required(
 def test_results_are_signed_by_extractors_and_heads_alone(
     run: Any, parts: Path, alice: Path, words: tuple[str, ...]
 ) -> None:
-    said = run("sign", *words, "--evidence", "--key", alice)
-    assert said.code == 2 and "two REF" in " ".join(said.err.split())
+    result = run("sign", *words, "--evidence", "--key", alice)
+    assert result.code == 2 and "two REF" in " ".join(result.err.split())

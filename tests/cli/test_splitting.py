@@ -18,22 +18,22 @@ from compatkit.registry.store import Store
 
 def test_resnet18_at_layer3(run: Any, tmp_path: Path, untouched: Any) -> None:
     with untouched(tmp_path):
-        said = run("split", "resnet18", "--cut", "layer3")
-    assert said.code == 0 and said.out.startswith(
+        result = run("split", "resnet18", "--cut", "layer3")
+    assert result.code == 0 and result.out.startswith(
         "resnet18 cut at layer3: head(extractor(x)) equals the network bitwise"
     )
     for word in ("N x 3 x H x W", "N x 256 x (H + 15) // 16", "14x14 for 224x224", "2,782,784", "N x 1000"):
-        assert word in said.out
-    assert max(map(len, said.out.splitlines())) <= 100
+        assert word in result.out
+    assert max(map(len, result.out.splitlines())) <= 100
 
 
 def test_parts_are_published_and_make_the_network_again(run: Any, tmp_path: Path) -> None:
     root = tmp_path / "parts"
     words = "split", "resnet20_cifar", "--cut", "layer2", "--kwargs", '{"num_classes": 7}', "--registry", root
-    found = run(*words, "--publish", "zoo/small", "--seed", 3, "--json").json
-    assert found["published"] == {"extractor": "zoo/small.extractor@1.0.0", "head": "zoo/small.head@1.0.0"}
-    extractor, head = found["parts"]["extractor"], found["parts"]["head"]
-    assert found["bitwise_equal"] and head["contract"]["structural"]["outputs"][0]["shape"] == ["N", 7]
+    document = run(*words, "--publish", "zoo/small", "--seed", 3, "--json").json
+    assert document["published"] == {"extractor": "zoo/small.extractor@1.0.0", "head": "zoo/small.head@1.0.0"}
+    extractor, head = document["parts"]["extractor"], document["parts"]["head"]
+    assert document["bitwise_equal"] and head["contract"]["structural"]["outputs"][0]["shape"] == ["N", 7]
     assert extractor["blueprint"]["split"] == "layer2" and extractor["parameters"] == 65_552
     assert (
         run(*words, "--publish", "zoo/small", "--seed", 3).out.count("published zoo/small") == 2
@@ -50,19 +50,19 @@ def test_the_two_parts_of_one_cut_are_promised_and_no_others(run: Any, tmp_path:
     root = tmp_path / "parts"
 
     def cut(*words: object) -> None:
-        said = run("--registry", root, "split", "resnet20_cifar", "--kwargs", '{"num_classes": 7}', *words)
-        assert said.code == 0, said.err
+        result = run("--registry", root, "split", "resnet20_cifar", "--kwargs", '{"num_classes": 7}', *words)
+        assert result.code == 0, result.err
 
     cut("--cut", "layer2", "--publish", "zoo/small")
     cut(
         "--cut", "layer2", "--publish", "zoo/small", "--seed", 1
     )  # as trained on: other weights, version 2.0.0
     cut("--cut", "layer2.0", "--publish", "zoo/earlier")  # the first network, cut elsewhere
-    said = run("--registry", root, "check", "zoo/small.extractor@1.0.0", "zoo/small.head@1.0.0")
-    assert said.code == 0 and said.out.startswith(
+    result = run("--registry", root, "check", "zoo/small.extractor@1.0.0", "zoo/small.head@1.0.0")
+    assert result.code == 0 and result.out.startswith(
         "promised: wiring direct, promise one-network, evidence none"
     )
-    assert "one-network (protocol)" in said.out and "Equal shapes" not in said.out
+    assert "one-network (protocol)" in result.out and "Equal shapes" not in result.out
     versions = ("zoo/small", "1.0.0"), ("zoo/small", "2.0.0"), ("zoo/earlier", "1.0.0")
     registry = ck.Registry.open(root)
     promised = [
@@ -71,17 +71,17 @@ def test_the_two_parts_of_one_cut_are_promised_and_no_others(run: Any, tmp_path:
         for other in versions
         if registry.check("{}.extractor@{}".format(*mine), "{}.head@{}".format(*other)).promise != "none"
     ]
-    assert promised == [(one, one) for one in versions]
+    assert promised == [(version, version) for version in versions]
 
 
 def test_untrained_parts_need_to_be_told_their_images(run: Any, parts: Path) -> None:
     kwargs = '{"in_chans": 1, "num_classes": 3}'
     assert run("split", "resnet20_cifar", "--cut", "layer2", "--kwargs", kwargs, "--publish", "raw").code == 0
-    said = run("recombine", "raw.extractor", "digits/left.head")
+    result = run("recombine", "raw.extractor", "digits/left.head")
     assert (
-        said.code == 2
-        and "has no record of its training images" in said.err
-        and "--data with a name, path or address" in said.err
+        result.code == 2
+        and "has no record of its training images" in result.err
+        and "--data with a name, path or address" in result.err
     )
     assert run("recombine", "raw.extractor", "digits/left.head", "--data", "left").code in (0, 1)
     assert Store.open(parts).manifest("raw.head").contract.data.labels is None
@@ -105,7 +105,7 @@ def test_pretrained_weights_that_are_not_in_the_cache(
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    said = run(
+    result = run(
         "split",
         "resnet18",
         "--cut",
@@ -116,5 +116,5 @@ def test_pretrained_weights_that_are_not_in_the_cache(
         "--publish",
         "a",
     )
-    assert said.code == 4 and "could not be fetched" in said.err and "--download" in said.err
+    assert result.code == 4 and "could not be fetched" in result.err and "--download" in result.err
     assert not (tmp_path / "parts").exists()

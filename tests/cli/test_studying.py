@@ -93,35 +93,35 @@ def toy(install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 def test_list_tells_of_every_study_and_of_broken_ones(run: Run, install: Install, toy: Any) -> None:
     install("bad", {"studies.9.2": "bad_study"}, {"bad_study": "raise RuntimeError('no')"})
-    said = run("study", "list", "--json")
-    by_number = {one["study"]: one for one in said.json}
-    assert said.code == 0 and {"3.1", "9.1", "9.2"} <= by_number.keys()
-    one = by_number["9.1"]
-    assert (one["arms"], one["distribution"], one["version"]) == (["std", "rr"], "toys", "2.0")
-    assert one["sizes"]["cpu"] == {"shift": 0.125, "wait": False} and one["data"] == ["left"]
+    result = run("study", "list", "--json")
+    by_number = {entry["study"]: entry for entry in result.json}
+    assert result.code == 0 and {"3.1", "9.1", "9.2"} <= by_number.keys()
+    first = by_number["9.1"]
+    assert (first["arms"], first["distribution"], first["version"]) == (["std", "rr"], "toys", "2.0")
+    assert first["sizes"]["cpu"] == {"shift": 0.125, "wait": False} and first["data"] == ["left"]
     assert "RuntimeError" in by_number["9.2"]["error"]
     plain = run("study", "list")
     assert plain.code == 0 and "9.1  a toy" in plain.out and "study 9.2" in plain.err
 
 
 def test_a_study_leaves_results_table_and_figures(run: Run, toy: Any, tmp_path: Path) -> None:
-    said = run("study", "run", "9.1", "--seeds", "2", "--out", "out", "--json")
-    assert said.code == 0 and toy() == ["std 0", "rr 0", "std 1", "rr 1"]
-    kept = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert said.json == {**kept, "folder": "out"}
-    assert (kept["study"], kept["size"], kept["seeds"]) == ("9.1", "cpu", [0, 1])
-    assert kept["results"] == [
+    result = run("study", "run", "9.1", "--seeds", "2", "--out", "out", "--json")
+    assert result.code == 0 and toy() == ["std 0", "rr 0", "std 1", "rr 1"]
+    document = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert result.json == {**document, "folder": "out"}
+    assert (document["study"], document["size"], document["seeds"]) == ("9.1", "cpu", [0, 1])
+    assert document["results"] == [
         {"arm": "std", "metric": "energy", "unit": "1", "values": [0.25, 0.375]},
         {"arm": "rr", "metric": "energy", "unit": "1", "values": [0.5, 0.625]},
     ]
-    assert [(one["arm"], one["metric"], one["value"], one["source"]) for one in kept["paper"]] == [
-        ("rr", "energy", 0.217, "Table 9")
-    ]
-    assert kept["settings"] == {"shift": 0.125, "wait": False}
-    assert kept["versions"][0]["toys"] == "2.0" and kept["versions"][0]["torch"]
-    assert kept["command"] == "compatkit study run 9.1 --seeds 2 --size cpu --out OUT"
-    assert kept["notes"] == ["left is not there."] and len(kept["seconds"]["rr"]) == 2
-    assert kept["files"] == ["table.md", "figure.png", "extra.png", "runs.jsonl"]
+    assert [
+        (source["arm"], source["metric"], source["value"], source["source"]) for source in document["paper"]
+    ] == [("rr", "energy", 0.217, "Table 9")]
+    assert document["settings"] == {"shift": 0.125, "wait": False}
+    assert document["versions"][0]["toys"] == "2.0" and document["versions"][0]["torch"]
+    assert document["command"] == "compatkit study run 9.1 --seeds 2 --size cpu --out OUT"
+    assert document["notes"] == ["left is not there."] and len(document["seconds"]["rr"]) == 2
+    assert document["files"] == ["table.md", "figure.png", "extra.png", "runs.jsonl"]
     table = (tmp_path / "out" / "table.md").read_text()
     # .25 and .375: mean .3125, standard deviation .0884.
     assert "| std | 0.312 ± 0.088 |" in table and "| rr | 0.562 ± 0.088 |" in table
@@ -192,8 +192,8 @@ def test_what_cannot_be_meant_is_named(run: Run, toy: Any, words: tuple[str, ...
 
 
 def test_without_a_folder_a_study_writes_to_one_of_its_number(run: Run, toy: Any, tmp_path: Path) -> None:
-    said = run("study", "run", "9.1", "--seeds", "1", "--json")
-    assert said.code == 0 and said.json["folder"] == "study-9.1"
+    result = run("study", "run", "9.1", "--seeds", "1", "--json")
+    assert result.code == 0 and result.json["folder"] == "study-9.1"
     assert (tmp_path / "study-9.1" / "results.json").exists()
 
 
@@ -202,11 +202,11 @@ def test_runs_with_other_images_do_not_come_into_one_table(run: Run, toy: Any, t
     write_left(tmp_path, value=0)
     assert run(*call, "1").code == 0 and "left/train" in (tmp_path / "out" / "results.json").read_text()
     write_left(tmp_path, value=1)
-    kept = (tmp_path / "out" / "runs.jsonl").read_text()
+    saved = (tmp_path / "out" / "runs.jsonl").read_text()
     refused = run(*call, "2")
     assert refused.code == 2
     assert "holds runs with other images of left/train" in refused.err
-    assert (tmp_path / "out" / "runs.jsonl").read_text() == kept
+    assert (tmp_path / "out" / "runs.jsonl").read_text() == saved
     write_left(tmp_path, value=0)
     assert run(*call, "2").code == 0
 
@@ -251,11 +251,11 @@ def write_left(tmp_path: Path, value: int) -> None:
 
 def test_data_that_can_be_done_without_is_found_by_data(run: Run, toy: Any, tmp_path: Path) -> None:
     write_left(tmp_path, value=0)
-    said = run(
+    document = run(
         "study", "run", "9.1", "--seeds", "1", "--arms", "rr", "--data", "packs", "--out", "out", "--json"
     ).json
-    assert said["notes"] == [] and said["results"][1]["values"] == [4.0]
-    assert said["data"][0].keys() == {"left/train", "left/test"} and "--data DIR" in said["command"]
+    assert document["notes"] == [] and document["results"][1]["values"] == [4.0]
+    assert document["data"][0].keys() == {"left/train", "left/test"} and "--data DIR" in document["command"]
     (tmp_path / "packs" / "left.npz").write_bytes(b"damaged")
     damaged = run("study", "run", "9.1", "--seeds", "1", "--arms", "std", "--data", "packs", "--out", "out")
     assert damaged.code == 2 and "left.npz is not an .npz file" in damaged.err
@@ -307,17 +307,17 @@ def test_a_study_that_is_written_wrongly_is_named(
 def test_ctrl_c_keeps_what_is_done(toy: Any, install: Install, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "compatkit", "study", "run", "9.1", "--seeds", "2", "--out", "out"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site-toys")}
-    one = subprocess.Popen(
+    first = subprocess.Popen(
         [*command, "--set", "wait=true"], env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
     for _ in range(600):
         if (tmp_path / "waits").exists():
             break
         time.sleep(0.05)
-    one.send_signal(signal.SIGINT)
-    _, error = one.communicate(timeout=60)
+    first.send_signal(signal.SIGINT)
+    _, error = first.communicate(timeout=60)
     assert (
-        one.returncode == 130 and "the same command goes on from here" in error and "Traceback" not in error
+        first.returncode == 130 and "the same command goes on from here" in error and "Traceback" not in error
     )
     assert toy() == ["std 0", "rr 0", "std 1"]
     assert len((tmp_path / "out" / "runs.jsonl").read_text().splitlines()) == 3

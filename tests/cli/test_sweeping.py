@@ -21,48 +21,48 @@ def test_a_sweep_becomes_parts_and_a_table_of_means(run: Any, tmp_path: Path) ->
         tmp_path, "trainer.seed = [0, 1]", 'regularizers = [[], ["identical_init", "dcc"]]', two=True
     )
     words = ("--registry", tmp_path / "parts", "sweep", file, "--launcher", "sequential")
-    said = run(*words)
-    assert said.code == 0
-    assert "4 runs of small.toml: trainer.seed (2), regularizers (2)" in said.err
-    lines = said.out.splitlines()
+    result = run(*words)
+    assert result.code == 0
+    assert "4 runs of small.toml: trainer.seed (2), regularizers (2)" in result.err
+    lines = result.out.splitlines()
     assert lines[1].split() == ["regularizers", "runs", "failed", "as", "trained", "recombined"]
     assert lines[2].startswith("none") and lines[3].startswith("identical_init, dcc")
     assert lines[2].count("±") == 2
-    assert f"records are in {tmp_path / 'parts-sweeps' / 'small'}" in said.out
+    assert f"records are in {tmp_path / 'parts-sweeps' / 'small'}" in result.out
     assert "digits/seed0-none/left.extractor" in run("--registry", tmp_path / "parts", "ls").out
     again = run(*words)
     assert again.code == 2 and "--resume" in again.err
-    found = run(*words, "--resume", "--json").json
-    assert set(found) == {"registry", "folder", "choice", "notes", "runs", "groups", "failed"}
-    assert found["failed"] == {} and [one["runs"] for one in found["groups"]] == [2, 2]
-    assert {one["extractor"] for one in found["runs"]["seed1-none"]["pairs"]} == {"left", "right"}
+    document = run(*words, "--resume", "--json").json
+    assert set(document) == {"registry", "folder", "choice", "notes", "runs", "groups", "failed"}
+    assert document["failed"] == {} and [group["runs"] for group in document["groups"]] == [2, 2]
+    assert {pair["extractor"] for pair in document["runs"]["seed1-none"]["pairs"]} == {"left", "right"}
 
 
 def test_a_failed_run_is_told_at_the_end(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
     fit = ck.Trainer.fit
 
-    def burst(self: ck.Trainer, *given: Any, **named: Any) -> ck.Fit:
+    def burst(self: ck.Trainer, *args: Any, **kwargs: Any) -> ck.Fit:
         if self.seed == 0:
             raise TrainingError("The loss is not finite.")
-        return fit(self, *given, **named)
+        return fit(self, *args, **kwargs)
 
     monkeypatch.setattr(ck.Trainer, "fit", burst)
     file = written(tmp_path, "trainer.seed = [0, 1]")
     words = ("sweep", file, "--registry", tmp_path / "parts", "--launcher", "sequential")
-    said = run(*words, "--out", tmp_path / "records")
-    assert said.code == 1 and "seed0 failed [training]: The loss is not finite." in said.err
+    output = run(*words, "--out", tmp_path / "records")
+    assert output.code == 1 and "seed0 failed [training]: The loss is not finite." in output.err
     assert {path.name for path in (tmp_path / "records").glob("*.json")} >= {"seed0.json", "seed1.json"}
-    found = run(*words, "--out", tmp_path / "records", "--resume", "--json")
-    assert found.code == 1 and found.json["failed"] == {"seed0": "The loss is not finite."}
+    result = run(*words, "--out", tmp_path / "records", "--resume", "--json")
+    assert result.code == 1 and result.json["failed"] == {"seed0": "The loss is not finite."}
 
 
 def test_an_interrupted_sweep_says_how_it_goes_on(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    def stop(*given: Any, **named: Any) -> None:
+    def stop(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ck.Trainer, "fit", stop)
-    said = run("sweep", written(tmp_path, "trainer.seed = [0]"), "--registry", tmp_path / "parts")
-    assert said.code == 130 and "The same command with --resume goes on from here." in said.err
+    result = run("sweep", written(tmp_path, "trainer.seed = [0]"), "--registry", tmp_path / "parts")
+    assert result.code == 130 and "The same command with --resume goes on from here." in result.err
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_an_interrupted_sweep_says_how_it_goes_on(run: Any, tmp_path: Path, monk
 def test_what_is_no_sweep_is_refused_before_any_data_is_loaded(
     run: Any, tmp_path: Path, monkeypatch: Any, line: str, told: str
 ) -> None:
-    def loaded(*given: Any, **named: Any) -> None:
+    def loaded(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("data was loaded")
 
     monkeypatch.setattr("compatkit.data.load_spec", loaded)
-    said = run("sweep", written(tmp_path, line), "--registry", tmp_path / "parts")
-    assert said.code == 2 and told in said.err, said.err
+    result = run("sweep", written(tmp_path, line), "--registry", tmp_path / "parts")
+    assert result.code == 2 and told in result.err, result.err
     assert not (tmp_path / "parts").exists() and not (tmp_path / "parts-sweeps").exists()
 
 
@@ -110,16 +110,16 @@ def test_a_prefix_leaves_room_for_the_names_of_runs_and_of_runs_there_are_not_to
     run: Any, tmp_path: Path
 ) -> None:
     file = written(tmp_path, "trainer.seed = [0]")
-    said = run("sweep", file, "--registry", tmp_path / "parts", "--prefix", "team/digits")
-    assert said.code == 2 and "its prefix is one word without '/'" in said.err
+    result = run("sweep", file, "--registry", tmp_path / "parts", "--prefix", "team/digits")
+    assert result.code == 2 and "its prefix is one word without '/'" in result.err
     many = ", ".join(map(str, range(101)))
     file = written(tmp_path, f"trainer.seed = [{many}]", f"trainer.warmup = [{many}]")
-    said = run("sweep", file, "--registry", tmp_path / "parts")
-    assert said.code == 2 and "the lists make 10,201 runs" in said.err
+    result = run("sweep", file, "--registry", tmp_path / "parts")
+    assert result.code == 2 and "the lists make 10,201 runs" in result.err
 
 
 def test_train_and_sweep_send_to_each_other(run: Any, recipe: Any, tmp_path: Path) -> None:
-    said = run("train", written(tmp_path, "trainer.seed = [0]"), "--registry", tmp_path / "parts")
-    assert said.code == 2 and "describes many runs. Train them with `compatkit sweep" in said.err
-    said = run("sweep", recipe(), "--registry", tmp_path / "parts")
-    assert said.code == 2 and "has no table [sweep], so it is one run" in said.err
+    result = run("train", written(tmp_path, "trainer.seed = [0]"), "--registry", tmp_path / "parts")
+    assert result.code == 2 and "describes many runs. Train them with `compatkit sweep" in result.err
+    result = run("sweep", recipe(), "--registry", tmp_path / "parts")
+    assert result.code == 2 and "has no table [sweep], so it is one run" in result.err

@@ -17,8 +17,8 @@ from compatkit.registry.weights.tensorfile import serialize
 
 def test_a_recipe_becomes_published_parts(run: Any, recipe: Any, tmp_path: Path) -> None:
     root = tmp_path / "made" / "on the way"
-    said = run("--registry", root, "train", recipe())
-    assert said.code == 0
+    result = run("--registry", root, "train", recipe())
+    assert result.code == 0
     names = [
         "digits/left.extractor",
         "digits/right.extractor",
@@ -26,20 +26,20 @@ def test_a_recipe_becomes_published_parts(run: Any, recipe: Any, tmp_path: Path)
         "digits/left.head",
         "digits/right.head",
     ]
-    assert [line.split()[1] for line in said.out.splitlines() if line.startswith("published")] == [
+    assert [line.split()[1] for line in result.out.splitlines() if line.startswith("published")] == [
         f"{n}@1.0.0" for n in names
     ]
     assert Store.open(root).names() == sorted(names)
-    assert "left: resnet8_cifar cut at layer2, 48 training images of left in 3 classes" in said.err
-    assert f"made the registry {root}" in said.err
-    assert said.out.splitlines()[1].split()[:2] == ["task", "network"]
+    assert "left: resnet8_cifar cut at layer2, 48 training images of left in 3 classes" in result.err
+    assert f"made the registry {root}" in result.err
+    assert result.out.splitlines()[1].split()[:2] == ["task", "network"]
 
 
 def test_the_next_command_can_be_pasted(run: Any, recipe: Any, tmp_path: Path) -> None:
     import shlex
 
-    said = run("train", recipe(), "--registry", tmp_path / "a b", "--data-root", tmp_path)
-    line = next(line for line in said.out.splitlines() if line.startswith("next: "))
+    result = run("train", recipe(), "--registry", tmp_path / "a b", "--data-root", tmp_path)
+    line = next(line for line in result.out.splitlines() if line.startswith("next: "))
     words = shlex.split(line.removeprefix("next: "))
     assert words[0] == "compatkit"
     html = words.index("--html")
@@ -56,10 +56,12 @@ def test_the_same_recipe_again_is_the_same_version_and_another_seed_a_new_one(
     assert first == again and set(first) == {"registry", "parts", "losses", "plan"}
     assert first["parts"]["left.head"] == "digits/left.head@1.0.0"
     assert set(first["losses"]["left"]) == {"task", "dcc/loss", "accuracy"}
-    told = run("train", recipe(), "--registry", root, "--seed", 1, "--json")
-    other = told.json
+    result = run("train", recipe(), "--registry", root, "--seed", 1, "--json")
+    other = result.json
     assert other["parts"]["left.head"] == "digits/left.head@2.0.0" and other["plan"] != first["plan"]
-    assert "digits/right.head@1.0.0 are published already." in told.err and "next MAJOR number" in told.err
+    assert (
+        "digits/right.head@1.0.0 are published already." in result.err and "next MAJOR number" in result.err
+    )
 
 
 def test_an_error_of_a_late_check_stands_before_what_is_said_of_versions(
@@ -68,15 +70,15 @@ def test_an_error_of_a_late_check_stands_before_what_is_said_of_versions(
     root = tmp_path / "parts"
     assert run("train", recipe(), "--registry", root).code == 0
     changed = recipe(("batch_size = 8", "batch_size = 64"))  # 48 images
-    told = run("train", changed, "--registry", root)
-    assert told.code == 2 and "error" in told.err and "there already" not in told.err
+    result = run("train", changed, "--registry", root)
+    assert result.code == 2 and "error" in result.err and "there already" not in result.err
 
 
 def test_nothing_is_said_of_versions_that_are_new_or_chosen(run: Any, recipe: Any, tmp_path: Path) -> None:
     root = tmp_path / "parts"
     for words in ((), ("--prefix", "other"), ("--seed", 1, "--major"), ("--seed", 2, "--version", "7.0.0")):
-        said = run("train", recipe(), "--registry", root, *words)
-        assert said.code == 0 and "there already" not in said.err
+        result = run("train", recipe(), "--registry", root, *words)
+        assert result.code == 0 and "there already" not in result.err
 
 
 def test_a_size_of_one_number_and_augmentations_in_a_text(run: Any, recipe: Any, tmp_path: Path) -> None:
@@ -91,21 +93,21 @@ def test_a_size_of_one_number_and_augmentations_in_a_text(run: Any, recipe: Any,
 
 
 def test_a_line_now_and_then_where_there_is_no_terminal(run: Any, recipe: Any, tmp_path: Path) -> None:
-    said = run("train", recipe(), "--registry", tmp_path / "parts", "--json")
-    assert "left + right: step 2 of 2; left: task " in said.err and said.json["plan"]
+    result = run("train", recipe(), "--registry", tmp_path / "parts", "--json")
+    assert "left + right: step 2 of 2; left: task " in result.err and result.json["plan"]
 
 
 def test_quiet_shows_no_progress(run: Any, recipe: Any, tmp_path: Path) -> None:
     for place, words in {"a": ("train", "--quiet"), "b": ("--quiet", "train")}.items():
-        said = run(*words, recipe(), "--registry", tmp_path / place)
-        assert said.code == 0 and "step 2 of 2" not in said.err
-        assert "published digits/left.head@1.0.0" in said.out
+        result = run(*words, recipe(), "--registry", tmp_path / place)
+        assert result.code == 0 and "step 2 of 2" not in result.err
+        assert "published digits/left.head@1.0.0" in result.out
 
 
 def test_options_win_over_the_recipe(run: Any, recipe: Any, tmp_path: Path) -> None:
     root = tmp_path / "parts"
-    said = run("train", recipe(), "--registry", root, "--steps", 1, "--prefix", "mine/own", "--json").json
-    assert said["parts"]["left.head"] == "mine/own/left.head@1.0.0"
+    document = run("train", recipe(), "--registry", root, "--steps", 1, "--prefix", "mine/own", "--json").json
+    assert document["parts"]["left.head"] == "mine/own/left.head@1.0.0"
     assert Store.open(root).manifest("mine/own/left.head").training["steps"] == 1
 
 
@@ -125,8 +127,8 @@ def test_a_new_part_is_trained_against_released_frozen_heads(run: Any, recipe: A
         ('"left"', '"fourth"'),
     )
     before = Store.open(parts).load_state(Store.open(parts).manifest("digits/shared.dcc"))
-    said = run("train", file)
-    assert said.code == 0 and "against the frozen heads digits/shared.*" in said.err
+    result = run("train", file)
+    assert result.code == 0 and "against the frozen heads digits/shared.*" in result.err
     store = Store.open(parts)
     assert "later/shared.dcc" not in store.names()  # it was released already
     manifest = store.manifest("later/third.extractor")
@@ -152,10 +154,10 @@ def test_a_frozen_pattern_that_matches_nothing_or_no_auxiliary_head(
 ) -> None:
     old = 'prefix = "digits"\nregularizers = ["identical_init", "dcc"]\n'
     with untouched(parts):
-        said = run("train", recipe((old, FROZEN.replace("shared.*", "sharde.*"))))
-        assert said.code == 2 and "matches no component" in said.err
-        said = run("train", recipe((old, FROZEN.replace("shared.*", "left.head"))))
-        assert said.code == 2 and "expected auxiliary_head" in said.err
+        result = run("train", recipe((old, FROZEN.replace("shared.*", "sharde.*"))))
+        assert result.code == 2 and "matches no component" in result.err
+        result = run("train", recipe((old, FROZEN.replace("shared.*", "left.head"))))
+        assert result.code == 2 and "expected auxiliary_head" in result.err
 
 
 def test_the_data_sets_of_plugins_are_found_and_only_the_one_asked_for_is_imported(
@@ -164,8 +166,8 @@ def test_the_data_sets_of_plugins_are_found_and_only_the_one_asked_for_is_import
     from compatkit.plugins import discovery
 
     class Offer:
-        def make(self, given: dict[str, Any]) -> Any:
-            assert given == {"root": str(tmp_path), "download": False}
+        def make(self, inputs: dict[str, Any]) -> Any:
+            assert inputs == {"root": str(tmp_path), "download": False}
             return data_set("striped")
 
     names, others = discovery.names, discovery.find
@@ -180,7 +182,7 @@ def test_the_data_sets_of_plugins_are_found_and_only_the_one_asked_for_is_import
         discovery, "names", lambda kind: ["striped", "broken"] if kind == "data_sets" else names(kind)
     )
     monkeypatch.setattr(discovery, "find", find)
-    said = run(
+    result = run(
         "train",
         recipe(('"left.npz"', '"striped"')),
         "--registry",
@@ -188,7 +190,7 @@ def test_the_data_sets_of_plugins_are_found_and_only_the_one_asked_for_is_import
         "--data-root",
         tmp_path,
     )
-    assert said.code == 0 and "training images of striped" in said.err
+    assert result.code == 0 and "training images of striped" in result.err
     unknown = run("train", recipe(('"left.npz"', '"spotted"')), "--registry", tmp_path / "parts")
     assert unknown.code == 2 and "broken" in unknown.err and "striped" in unknown.err
 
@@ -198,9 +200,9 @@ def test_a_recipe_may_start_from_weights_beside_it(run: Any, recipe: Any, tmp_pa
     network, _, _ = build_pair(planned.extractor, planned.head, seed=9)
     (tmp_path / "recipes" / "start.safetensors").write_bytes(serialize(network.state_dict()))
     file = recipe(('name = "left"', 'name = "left"\nweights = "start.safetensors"'))
-    said = run("train", file, "--registry", tmp_path / "parts", "--json")
+    result = run("train", file, "--registry", tmp_path / "parts", "--json")
     assert (
-        said.code == 2 and "identical_init" in said.json["error"]["message"]
+        result.code == 2 and "identical_init" in result.json["error"]["message"]
     )  # right starts from other weights
     file = recipe(
         ('name = "left"', 'name = "left"\nweights = "start.safetensors"'),
@@ -225,9 +227,9 @@ def test_a_checkpoint_of_another_plan(run: Any, recipe: Any, tmp_path: Path, unt
     state = tmp_path / "state.safetensors"
     assert run("train", recipe(), "--registry", tmp_path / "parts", "--checkpoint", state).code == 0
     with untouched(tmp_path / "parts"):
-        kept = state.read_bytes()
-        said = run("train", recipe(), "--registry", tmp_path / "parts", "--checkpoint", state, "--seed", 5)
-        assert said.code == 1 and "belongs to another plan" in said.err and state.read_bytes() == kept
+        content = state.read_bytes()
+        result = run("train", recipe(), "--registry", tmp_path / "parts", "--checkpoint", state, "--seed", 5)
+        assert result.code == 1 and "belongs to another plan" in result.err and state.read_bytes() == content
 
 
 @pytest.mark.parametrize(
@@ -236,19 +238,21 @@ def test_a_checkpoint_of_another_plan(run: Any, recipe: Any, tmp_path: Path, unt
 def test_a_checkpoint_that_is_none(run: Any, recipe: Any, tmp_path: Path, content: bytes) -> None:
     state = tmp_path / "state"
     state.write_bytes(content)
-    said = run("train", recipe(), "--registry", tmp_path / "parts", "--checkpoint", state)
+    result = run("train", recipe(), "--registry", tmp_path / "parts", "--checkpoint", state)
     assert (
-        said.code == 3 and f"[format] The checkpoint {state}: " in said.err and state.read_bytes() == content
+        result.code == 3
+        and f"[format] The checkpoint {state}: " in result.err
+        and state.read_bytes() == content
     )
     assert not (tmp_path / "parts").exists()
 
 
 def test_a_checkpoint_that_could_not_be_written(run: Any, recipe: Any, tmp_path: Path) -> None:
     words = "train", recipe(), "--registry", tmp_path / "parts", "--checkpoint"
-    said = run(*words, tmp_path / "none" / "state")
-    assert said.code == 4 and "does not exist; create it first" in said.err
-    said = run(*words, tmp_path)
-    assert said.code == 2 and "is a folder" in said.err
+    result = run(*words, tmp_path / "none" / "state")
+    assert result.code == 4 and "does not exist; create it first" in result.err
+    result = run(*words, tmp_path)
+    assert result.code == 2 and "is a folder" in result.err
     assert not (tmp_path / "parts").exists()
 
 
@@ -272,20 +276,20 @@ extractor = "digits/left.extractor@^1"
 def test_a_recipe_names_released_parts_to_stay_compatible_with(run: Any, recipe: Any, parts: Path) -> None:
     begun = 'prefix = "digits"\nregularizers = ["identical_init", "dcc"]\n'
     file = recipe((begun, RELEASED), ('"right"', '"third"'), ('"left"', '"fourth"'))
-    said = run("train", file)
-    assert said.code == 0
-    assert "against the frozen head digits/left.head, extractor digits/left.extractor@^1" in said.err
+    result = run("train", file)
+    assert result.code == 0
+    assert "against the frozen head digits/left.head, extractor digits/left.extractor@^1" in result.err
     store = Store.open(parts)
     head, extractor = (store.manifest(f"digits/left.{kind}") for kind in ("head", "extractor"))
     wanted = [head.payload.tensors, extractor.payload.tensors]
     assert store.manifest("later/third.extractor").training["frozen"] == wanted
     assert run("check", "later/third.extractor", "digits/left.head", "--require", "shared-head").code == 0
     empty = recipe((begun, RELEASED.split("head =")[0]))
-    said = run("train", empty)
-    assert said.code == 2 and "[frozen] needs heads" in said.err
+    result = run("train", empty)
+    assert result.code == 2 and "[frozen] needs heads" in result.err
     gone = recipe((begun, RELEASED.replace("digits/left.head", "digits/gone.head")))
-    said = run("train", gone)
-    assert said.code != 0 and "digits/gone.head" in said.err
+    result = run("train", gone)
+    assert result.code != 0 and "digits/gone.head" in result.err
 
 
 def test_a_run_goes_on_with_another_augmentation_on_request(run: Any, recipe: Any, tmp_path: Path) -> None:

@@ -22,31 +22,31 @@ stop_early = { patience = 3, on = "accuracy" }
 
 def test_averages_are_published_with_what_was_measured(run: Any, recipe: Any, tmp_path: Path) -> None:
     root, scalars = tmp_path / "parts", tmp_path / "runs"
-    said = run(
+    result = run(
         "--registry", root, "train", recipe(("steps = 2\n", WATCHED)), "--logger", f"tensorboard={scalars}"
     )
-    assert said.code == 0, said.err
-    assert "averages" in said.err
-    lines = [line.split() for line in said.out.splitlines()]
+    assert result.code == 0, result.err
+    assert "averages" in result.err
+    lines = [line.split() for line in result.out.splitlines()]
     assert lines[0][:2] == ["4", "steps"]
     assert ["task", "network", "trained", "on", "loss", "evaluated"] in lines
-    (left,) = [line for line in said.out.splitlines() if line.split()[:1] == ["left"]]
+    (left,) = [line for line in result.out.splitlines() if line.split()[:1] == ["left"]]
     assert left.endswith("on validation"), left
-    assert "ended after " in said.out
+    assert "ended after " in result.out
     training = Store.open(root).manifest("digits/left.head").training
     assert training["weights"] == "averages" and set(training["stopped"]) == {"steps", "weights_of_step"}
     assert [path.name.startswith("events.out.tfevents") for path in scalars.iterdir()] == [True]
 
 
 def test_evaluations_are_in_the_json(run: Any, recipe: Any, tmp_path: Path) -> None:
-    said = run(
+    document = run(
         "--registry",
         tmp_path / "parts",
         "train",
         recipe(("steps = 2\n", 'steps = 2\nevaluate_every = 2\nevaluate_on = "test"\n')),
         "--json",
     ).json
-    assert [(row["task"], row["on"], row["weights"]) for row in said["evaluations"]] == [
+    assert [(row["task"], row["on"], row["weights"]) for row in document["evaluations"]] == [
         ("left", "test", "trained"),
         ("right", "test", "trained"),
     ]
@@ -80,6 +80,8 @@ def test_evaluations_are_in_the_json(run: Any, recipe: Any, tmp_path: Path) -> N
 def test_settings_that_cannot_be_used_are_named_before_any_work(
     run: Any, recipe: Any, tmp_path: Path, written: str, message: str
 ) -> None:
-    said = run("train", recipe(("steps = 2\n", f"steps = 2\n{written}\n")), "--registry", tmp_path / "parts")
-    assert said.code == 2 and message in said.err
+    result = run(
+        "train", recipe(("steps = 2\n", f"steps = 2\n{written}\n")), "--registry", tmp_path / "parts"
+    )
+    assert result.code == 2 and message in result.err
     assert not (tmp_path / "parts").exists()

@@ -81,10 +81,10 @@ def test_the_recombination_of_adopted_parts_is_the_network(
     registry: ck.Registry, tmp_path: Path, network: str, suffix: str
 ) -> None:
     torch.manual_seed(1)
-    make, named = NETWORKS[network]
+    make, names = NETWORKS[network]
     whole = make().eval()
     file = write(tmp_path / f"net{suffix}", whole.state_dict())
-    parts = registry.adopt(file, "zoo/net", size=(32, 32), **named)
+    parts = registry.adopt(file, "zoo/net", size=(32, 32), **names)
     assert parts == {"extractor": "zoo/net.extractor@1.0.0", "head": "zoo/net.head@1.0.0"}
     made = registry.recombine(parts["extractor"], parts["head"])
     for batch in (1, 3):
@@ -96,13 +96,13 @@ def test_the_recombination_of_adopted_parts_is_the_network(
         adopted = manifest.training["adopted"]
         assert adopted["file"] == file.name and adopted["format"] == FORMATS[suffix]
         assert adopted["bytes"] == file.stat().st_size and adopted["digest"].startswith("file:sha256:")
-        assert any(one.startswith("num_classes") for one in adopted["steps"])
+        assert any(step.startswith("num_classes") for step in adopted["steps"])
         assert manifest.contract.statistical.probe is not None
         assert summary(manifest)["adopted from"].startswith(f"{file.name} (file:sha256:")
     head = registry.store.manifest(parts["head"])
     assert head.parents[0].component == registry.store.resolve(parts["extractor"]).digest
     if suffix == ".safetensors":
-        again = registry.adopt(file, "zoo/net", size=(32, 32), **named)
+        again = registry.adopt(file, "zoo/net", size=(32, 32), **names)
         assert again == parts, "the same file again is the same part"
 
 
@@ -125,13 +125,13 @@ def adopted(registry: ck.Registry, folder: Path, state: State, **more: Any) -> d
 
 
 def test_prefixes_are_taken_off_and_told(registry: ck.Registry, tmp_path: Path, state: State) -> None:
-    wrapped = {f"module._orig_mod.{name}": one for name, one in state.items()}
+    wrapped = {f"module._orig_mod.{name}": value for name, value in state.items()}
     parts = adopted(registry, tmp_path, wrapped)
     steps = registry.store.manifest(parts["head"]).training["adopted"]["steps"]
     assert steps[:2] == ["removed the prefix 'module.'", "removed the prefix '_orig_mod.'"]
     assert steps[2] == "mean 0.5, 0.5, 0.5: assumed, from compatkit's own configuration of resnet8_cifar"
     loaded = registry.load(parts["extractor"]).state_dict()
-    assert all(torch.equal(one, state[name]) for name, one in loaded.items())
+    assert all(torch.equal(value, state[name]) for name, value in loaded.items())
 
 
 def test_classes_and_channels_are_read_from_the_weights(registry: ck.Registry, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_classes_and_channels_are_read_from_the_weights(registry: ck.Registry, t
     )
     head = registry.store.manifest(parts["head"])
     assert head.blueprint.kwargs == {"layers": [1, 1, 1, 1], "num_classes": 4, "in_chans": 1}
-    assert [one.name for one in head.contract.data.labels or ()] == ["a", "b", "c", "d"]
+    assert [label.name for label in head.contract.data.labels or ()] == ["a", "b", "c", "d"]
     data = head.contract.data
     assert (data.channels, data.mean, data.std, data.interpolation) == ("L", (0.1,), (0.3,), "bilinear")
     steps = head.training["adopted"]["steps"]
@@ -167,11 +167,11 @@ def test_classes_and_channels_are_read_from_the_weights(registry: ck.Registry, t
 
 
 def test_half_precision_is_converted_and_told(registry: ck.Registry, tmp_path: Path, state: State) -> None:
-    half = {name: one.half() if one.is_floating_point() else one for name, one in state.items()}
+    half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
     parts = adopted(registry, tmp_path, half)
     assert "float16 to float32" in str(registry.store.manifest(parts["head"]).training["adopted"]["steps"])
     loaded = registry.load(parts["extractor"]).state_dict()
-    assert all(torch.equal(one, half[name].to(one.dtype)) for name, one in loaded.items())
+    assert all(torch.equal(value, half[name].to(value.dtype)) for name, value in loaded.items())
 
 
 def test_features_of_given_images_are_stated(registry: ck.Registry, tmp_path: Path, state: State) -> None:
@@ -204,7 +204,7 @@ def test_a_misspelt_model_is_refused_before_the_file_is_read(registry: ck.Regist
 
 
 def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path: Path, state: State) -> None:
-    bad = {name: one.clone() for name, one in state.items()}
+    bad = {name: value.clone() for name, value in state.items()}
     bad["conv1.weight"][0] = float("nan")
     with pytest.raises(IntegrityError, match=r"net.safetensors: the tensor 'conv1.weight' .* not finite"):
         adopted(registry, tmp_path, bad)
@@ -215,10 +215,10 @@ def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path
     "spoil",
     [
         lambda one: one.numpy(),
-        lambda one: one.tolist(),
+        lambda item: item.tolist(),
         lambda one: None,
         lambda one: one.to("meta"),
-        lambda one: one.to_sparse(),
+        lambda entry: entry.to_sparse(),
     ],
     ids=["numpy", "list", "None", "meta", "sparse"],
 )
@@ -226,7 +226,7 @@ def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path
 def test_values_that_hold_no_numbers_are_named(
     registry: ck.Registry, state: State, spoil: Callable[[Tensor], Any], prefix: str
 ) -> None:
-    spoiled = {f"{prefix}{name}": one for name, one in state.items()}
+    spoiled = {f"{prefix}{name}": value for name, value in state.items()}
     spoiled[f"{prefix}conv1.weight"] = spoil(state["conv1.weight"])
     with pytest.raises(CheckpointMismatch) as caught:
         registry.adopt(spoiled, name="a", model="resnet8_cifar", cut="layer2")
@@ -268,7 +268,7 @@ def test_what_does_not_fit_is_refused(
 def test_old_files_without_counters_are_completed(
     registry: ck.Registry, tmp_path: Path, state: State
 ) -> None:
-    old = {name: one for name, one in state.items() if "num_batches" not in name}
+    old = {name: value for name, value in state.items() if "num_batches" not in name}
     parts = adopted(registry, tmp_path, old)
     assert "which old files lack" in str(registry.store.manifest(parts["head"]).training["adopted"]["steps"])
 
@@ -281,9 +281,9 @@ def test_auxiliary_outputs_of_torchvision_are_left_out() -> None:
         "aux1.fc.weight": torch.zeros(1),
         "aux2.fc.weight": torch.zeros(1),
     }
-    found, told = renamed("googlenet", state)
-    assert set(found) == {"conv.weight"}
-    assert told == ("left out 2 tensors of auxiliary outputs, which are used in training only",)
+    result, message = renamed("googlenet", state)
+    assert set(result) == {"conv.weight"}
+    assert message == ("left out 2 tensors of auxiliary outputs, which are used in training only",)
     old = {"features.denseblock1.denselayer1.norm.1.weight": torch.zeros(1)}
     assert renamed("densenet121", old) == (
         {

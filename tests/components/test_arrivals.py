@@ -69,7 +69,7 @@ def succeed(registry: ck.Registry, change: Callable[[Weights], Weights]) -> None
     """Publish changed weights as 1.1.0, vouched for by nobody but their owner."""
     old = registry.store.manifest(f"{EXTRACTOR}@1.0.0")
     state = change(
-        {key: one.clone() for key, one in registry.load(f"{EXTRACTOR}@1.0.0").state_dict().items()}
+        {key: value.clone() for key, value in registry.load(f"{EXTRACTOR}@1.0.0").state_dict().items()}
     )
     probe = attrs.evolve(old.contract.statistical, probe=None)
     manifest = attrs.evolve(old, contract=attrs.evolve(old.contract, statistical=probe))
@@ -102,10 +102,10 @@ def test_without_figures_the_message_says_what_is_missing_and_what_to_do(
     succeed_measured(there)
     with pytest.raises(PolicyUndecided) as refused:
         here.care.import_from(there.store, [EXTRACTOR], evidence=False)
-    said = str(refused.value)
-    assert said.startswith(f"{EXTRACTOR}: no result")
+    message = str(refused.value)
+    assert message.startswith(f"{EXTRACTOR}: no result")
     for text in (f"{EXTRACTOR}@candidate with {HEAD}@1.0.0", "--measure", "--unmeasured"):
-        assert text in said
+        assert text in message
     assert not has(here)
     here.care.import_from(there.store, [EXTRACTOR])
     assert has(here)
@@ -142,7 +142,7 @@ def test_of_several_figures_the_one_that_says_least_for_it_counts(
     succeed(there, spoilt)
     policy(there)
     there.policies.test(NEXT, data=[SPLIT])
-    functions = [one.function for one in (loaded(there, NEXT), loaded(there, f"{HEAD}@1.0.0"))]
+    functions = [item.function for item in (loaded(there, NEXT), loaded(there, f"{HEAD}@1.0.0"))]
     (true,) = there.store.evidence.results(functions[:1], functions[1:])
     rosy = [1.0, 48, 48, 0.9, 1.0]
     figures = {**true.figures, "restricted": rosy, "grade": "compatible"}
@@ -184,7 +184,7 @@ def test_a_version_whose_number_lies_does_not_load_and_its_digest_does(there: ck
     digest = str(there.store.resolve(NEXT).digest)
     there.store.references.create(EXTRACTOR, Version.parse("1.0.1"), digest)
     lie = f"{EXTRACTOR}@1.0.1"
-    for load in (there.load, lambda one: there.recombine(one, f"{HEAD}@1.0.0")):
+    for load in (there.load, lambda item: there.recombine(item, f"{HEAD}@1.0.0")):
         with pytest.raises(VersionUntrue, match="its number is untrue"):
             load(lie)
     there.load(f"{EXTRACTOR}@{digest}")

@@ -33,8 +33,8 @@ def test_names_are_walked_over_counted_and_looked_for(registry: ck.Registry) -> 
     assert list(registry) == ["nets/a.extractor", HEAD] == registry.store.names() and len(registry) == 2
     for name in registry:
         assert name in registry and registry[name].name == name
-    for there in (HEAD, f"{HEAD}@1.0.0", f"{HEAD}@^1"):
-        assert there in registry
+    for item in (HEAD, f"{HEAD}@1.0.0", f"{HEAD}@^1"):
+        assert item in registry
     for missing in ("nets/b.head", f"{HEAD}@2.0.0", f"{HEAD}:prod", "no name!", "", 5, None):
         assert missing not in registry
     assert registry.get("nets/b.head") is None
@@ -53,25 +53,29 @@ def test_an_empty_registry_is_an_empty_container(tmp_path: Path) -> None:
 
 
 def test_a_component_tells_what_it_is_and_loads(registry: ck.Registry) -> None:
-    found = registry[HEAD]
+    result = registry[HEAD]
     assert (
-        isinstance(found, ck.Component)
-        and found == registry.get(f"{HEAD}@1.0.1") != registry[f"{HEAD}@1.0.0"]
+        isinstance(result, ck.Component)
+        and result == registry.get(f"{HEAD}@1.0.1") != registry[f"{HEAD}@1.0.0"]
     )
-    assert (found.name, found.version, found.kind, found.reference) == (
+    assert (result.name, result.version, result.kind, result.reference) == (
         HEAD,
         "1.0.1",
         "head",
         f"{HEAD}@1.0.1",
     )
-    assert str(found) == found.reference and found.tags == {"domain": "animals"}
-    assert [one.name for one in found.labels] == ["crow", "dog", "eel"] and found.digest.startswith("sha256:")
-    module = found.load(verify="always")
+    assert str(result) == result.reference and result.tags == {"domain": "animals"}
+    assert [label.name for label in result.labels] == ["crow", "dog", "eel"] and result.digest.startswith(
+        "sha256:"
+    )
+    module = result.load(verify="always")
     assert isinstance(module, nn.Module) and not module.training
     features = torch.zeros(2, 32, 8, 8)
     with torch.no_grad():
         assert torch.equal(module(features), registry.load(HEAD)(features))
-    assert registry.recombine(registry["nets/a.extractor"].reference, found.reference).labels == found.labels
+    assert (
+        registry.recombine(registry["nets/a.extractor"].reference, result.reference).labels == result.labels
+    )
 
 
 def test_versions_aliases_and_withdrawals(registry: ck.Registry) -> None:
@@ -112,7 +116,7 @@ def test_a_withdrawal_names_its_version_and_reason(
 
 
 def test_words_are_looked_for(registry: ck.Registry) -> None:
-    assert [str(one) for one in registry.search("north animals")] == [f"{HEAD}@1.0.1"]
+    assert [str(component) for component in registry.search("north animals")] == [f"{HEAD}@1.0.1"]
     assert registry.search("north", kind="extractor") == []
     assert registry.search(text="north") == registry.search("north")
     assert "Animals of the North" in repr(registry.search("north"))

@@ -116,7 +116,7 @@ def test_what_breaks_is_refused_with_the_matrix_and_offered_as_the_next_major(re
     assert answer.accuracy.accuracy < answer.bound.accuracy - 0.05 == answer.least
     assert outcome.matrix.cell(f"{EXTRACTOR}@candidate", HEAD).restricted == answer.accuracy
     assert outcome.matrix.cell(f"{EXTRACTOR}@1.0.0", HEAD).restricted == answer.bound
-    assert [str(one) for one in registry.store.versions(EXTRACTOR)] == ["1.0.0"]
+    assert [str(version) for version in registry.store.versions(EXTRACTOR)] == ["1.0.0"]
     assert register(registry, spoilt, major=True) == f"{EXTRACTOR}@2.0.0"
 
 
@@ -148,8 +148,8 @@ def test_every_partner_is_asked_for_and_one_that_fails_is_enough(registry: ck.Re
     registry.publish(bare(registry.store.manifest(HEAD)), "other/hand", state=blind)
     with pytest.raises(PolicyBroken) as refused:
         register(registry, spoilt)
-    said = {one.partner: one.passed for one in outcome_of(refused).answers}
-    assert said == {
+    result = {answer.partner: answer.passed for answer in outcome_of(refused).answers}
+    assert result == {
         f"{HEAD}@1.0.0": False,
         "other/hand@1.0.0": True,
     }  # no extractor makes the blind head worse
@@ -290,9 +290,9 @@ def test_forward_measures_a_new_head_on_the_released_extractors(
     with pytest.raises(PolicyBroken, match=r"the new head after 1\.1\.0 breaks the policy") as refused:
         registry.publish(stranger, prefix="digits")
     outcome = outcome_of(refused)
-    assert [one.partner for one in outcome.answers] == [f"{EXTRACTOR}@1.0.0", f"{EXTRACTOR}@1.1.0"]
+    assert [answer.partner for answer in outcome.answers] == [f"{EXTRACTOR}@1.0.0", f"{EXTRACTOR}@1.1.0"]
     assert outcome.matrix is not None
-    rows = [one.reference for one in outcome.matrix.extractors]
+    rows = [extractor.reference for extractor in outcome.matrix.extractors]
     assert rows == [f"{EXTRACTOR}@candidate", f"{EXTRACTOR}@1.0.0", f"{EXTRACTOR}@1.1.0"]
     assert outcome.matrix.cell(rows[0], f"{HEAD}@candidate").restricted == outcome.answers[0].bound
 
@@ -322,7 +322,7 @@ def test_a_fit_brings_its_own_images_and_nothing_of_it_is_published_where_a_part
     with pytest.raises(PolicyBroken, match="Nothing was published"):
         registry.publish(stranger, prefix="digits")
     assert registry.store.names() == before
-    assert [str(one) for one in registry.store.versions(HEAD)] == ["1.0.0"]
+    assert [str(version) for version in registry.store.versions(HEAD)] == ["1.0.0"]
     parts = registry.publish(stranger, prefix="digits", major=True)
     assert parts == {"left.extractor": f"{EXTRACTOR}@2.0.0", "left.head": f"{HEAD}@2.0.0"}
     assert registry.publish(stranger, prefix="digits") == parts  # again: nothing changes
@@ -334,8 +334,8 @@ def test_a_fit_that_was_trained_on_stays_within_the_line(registry: ck.Registry, 
     heads = registry.frozen("digits/shared.dcc")
     later = quick(steps=2, seed=3, lr=1e-4).fit([task], ["dcc"], frozen=heads)
     rehearsed = registry.publish(later, prefix="digits", dry_run=True)
-    assert [str(one) for one in registry.store.versions(EXTRACTOR)] == ["1.0.0"]
-    assert {key: (one.passed, one.allowed, len(one.answers)) for key, one in rehearsed.items()} == {
+    assert [str(version) for version in registry.store.versions(EXTRACTOR)] == ["1.0.0"]
+    assert {key: (value.passed, value.allowed, len(value.answers)) for key, value in rehearsed.items()} == {
         "left.extractor": (True, "1.1.0", 1),
         "left.head": (True, "1.1.0", 1),
     }
@@ -351,7 +351,7 @@ def test_what_was_measured_is_not_measured_again_when_a_head_comes_meanwhile(
     real, measured = deciding.measure, []
 
     def measure(extractors: Any, heads: Any, *rest: Any, **settings: Any) -> Any:
-        measured.append((extractors[0].reference, [one.reference for one in heads]))
+        measured.append((extractors[0].reference, [head.reference for head in heads]))
         if len(measured) == 1:
             late = nearly(state(registry, HEAD), 1e-3)
             registry.publish(bare(registry.store.manifest(HEAD)), "late/hand", state=late)
@@ -408,7 +408,7 @@ def test_a_part_of_another_name_is_tested_as_the_next_version(registry: ck.Regis
 def test_partners_may_be_named_in_place_of_those_that_the_policy_finds(registry: ck.Registry) -> None:
     policy(registry)
     outcome = registry.policies.test(EXTRACTOR, against="digits/*.head", data=[SPLIT])
-    assert outcome.passed and [one.partner for one in outcome.answers] == [f"{HEAD}@1.0.0"]
+    assert outcome.passed and [answer.partner for answer in outcome.answers] == [f"{HEAD}@1.0.0"]
     with pytest.raises(UsageError, match="expected kind head, to pair with extractors"):
         registry.policies.test(EXTRACTOR, against=EXTRACTOR, data=[SPLIT])
     with pytest.raises(UsageError, match="no policy defines how to measure this head: no policy binds"):
@@ -426,7 +426,7 @@ def test_policies_are_set_found_cleared_and_remembered(registry: ck.Registry) ->
     assert registry.policies.of(EXTRACTOR) == wide and registry.policies.of(HEAD) == exempt
     registry.policies.clear(HEAD, expected=exempt)
     assert registry.policies.of(HEAD) == wide and registry.policies.of("else") is None
-    assert [one.policy for one in registry.policies.history(HEAD)] == [exempt, None]
+    assert [entry.policy for entry in registry.policies.history(HEAD)] == [exempt, None]
 
 
 def test_an_outcome_as_text_and_as_json(registry: ck.Registry) -> None:
@@ -441,7 +441,11 @@ def test_an_outcome_as_text_and_as_json(registry: ck.Registry) -> None:
     assert lines[1] == f"policy {registry.policies.of(EXTRACTOR)}"
     assert lines[2].split() == ["extractor", "head", "bound", "least", "measured", "images"]
     assert lines[3].split()[:2] == [f"{EXTRACTOR}@candidate", f"{HEAD}@1.0.0"] and lines[3].endswith("fails")
-    told = json.loads(json.dumps(outcome.to_json()))
-    assert told["passed"] is False and told["offered"] == "2.0.0" and told["previous"] == f"{EXTRACTOR}@1.0.0"
-    assert told["policy"] == registry.policies.of(EXTRACTOR).to_json()  # type: ignore[union-attr]
-    assert ck.Matrix.from_json(json.dumps(told["matrix"])) == outcome.matrix
+    document = json.loads(json.dumps(outcome.to_json()))
+    assert (
+        document["passed"] is False
+        and document["offered"] == "2.0.0"
+        and document["previous"] == f"{EXTRACTOR}@1.0.0"
+    )
+    assert document["policy"] == registry.policies.of(EXTRACTOR).to_json()  # type: ignore[union-attr]
+    assert ck.Matrix.from_json(json.dumps(document["matrix"])) == outcome.matrix

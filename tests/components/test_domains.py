@@ -100,11 +100,11 @@ def test_the_extractor_moves_as_a_loop_by_hand_moves_it(registry: ck.Registry, s
 
 def test_labels_that_are_shuffled_or_absent_give_the_same_bits(registry: ck.Registry) -> None:
     images = target()
-    given = registry.adapt(*NAMES, images, trainer=fast())
+    inputs = registry.adapt(*NAMES, images, trainer=fast())
     for other in (shuffled(images), images.unlabeled()):
         again = registry.adapt(*NAMES, other, trainer=fast())
-        assert same(given, again)
-        assert again.fit.plan == given.fit.plan
+        assert same(inputs, again)
+        assert again.fit.plan == inputs.fit.plan
 
 
 def test_no_plugin_is_shown_a_label(registry: ck.Registry) -> None:
@@ -121,7 +121,7 @@ def test_no_plugin_is_shown_a_label(registry: ck.Registry) -> None:
     heads = registry.frozen(NAMES[2])
     use = ck.use("rotation_prediction", half_turn="flip")
     fast().fit([task], [use, "watching"], frozen=heads, factories={"watching": Watching})
-    assert seen and all((one == -1).all() for one in seen)
+    assert seen and all((item == -1).all() for item in seen)
 
 
 def test_only_the_extractor_moves(registry: ck.Registry) -> None:
@@ -174,7 +174,7 @@ def test_what_is_published_says_where_it_came_from(registry: ck.Registry) -> Non
     assert reference == "d/right.extractor@1.0.0"
     manifest, first = registry.store.manifest(reference), registry.store
     digests = [str(first.resolve(name).digest) for name in (NAMES[0], NAMES[2])]
-    assert [(one.relation, one.component) for one in manifest.parents] == [
+    assert [(parent.relation, parent.component) for parent in manifest.parents] == [
         ("initialised_from", digests[0]),
         ("adapted_against", digests[1]),
     ]
@@ -186,7 +186,9 @@ def test_what_is_published_says_where_it_came_from(registry: ck.Registry) -> Non
     contract, old = manifest.contract, registry.store.manifest(NAMES[0]).contract
     assert contract.data == old.data and contract.structural == old.structural
     shared = registry.store.manifest(NAMES[2]).contract.protocol.anchors[0].digest
-    assert [one.digest for one in contract.protocol.anchors if one.kind == "auxiliary_head"] == [shared]
+    assert [anchor.digest for anchor in contract.protocol.anchors if anchor.kind == "auxiliary_head"] == [
+        shared
+    ]
     assert contract.statistical.features != old.statistical.features  # of the target's images
     assert registry.check(reference, NAMES[1]).promise == "shared-head"
     assert torch.equal(
@@ -239,7 +241,7 @@ def test_every_self_supervised_head_will_do(registry: ck.Registry, name: str) ->
     registry.publish(quick(steps=1).fit([task], [ck.use(name, **settings)]), prefix="c")
     images = data_set("other", seed=1, channels=3).train
     parts = "c/color.extractor", "c/color.head", f"c/shared.{name}"
-    adapted, again = (registry.adapt(*parts, one, trainer=fast()) for one in (images, shuffled(images)))
+    adapted, again = (registry.adapt(*parts, item, trainer=fast()) for item in (images, shuffled(images)))
     assert same(adapted, again)
     assert list(adapted.fit.history[0]["losses"]) == [f"{name}/loss"]
     assert adapted.fit.run["plugins"][0]["settings"].get("cells") == settings.get("cells")

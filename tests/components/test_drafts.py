@@ -118,7 +118,7 @@ def test_a_frozen_head_of_an_earlier_release_is_still_that_release(
     assert latest["shared.dcc"] == "digits/shared.dcc@2.0.0"
     parts = registry.publish(quick(steps=1).fit(tasks[1:], ["dcc"], frozen=first), prefix="digits")
     assert parts["shared.dcc"] == "digits/shared.dcc@1.0.0"
-    assert [str(one) for one in registry.store.versions("digits/shared.dcc")] == ["1.0.0", "2.0.0"]
+    assert [str(version) for version in registry.store.versions("digits/shared.dcc")] == ["1.0.0", "2.0.0"]
 
 
 @pytest.mark.case("A8")
@@ -137,7 +137,9 @@ def test_parts_that_no_longer_make_the_network_are_refused(
 ) -> None:
     """A module whose function is not in its state dict cannot be rebuilt, so it is not published."""
     fit = quick(steps=1).fit(tasks[:1])
-    norm = next(one for one in fit.tasks["left"].head.modules() if isinstance(one, torch.nn.BatchNorm2d))
+    norm = next(
+        module for module in fit.tasks["left"].head.modules() if isinstance(module, torch.nn.BatchNorm2d)
+    )
     norm.eps = 0.5
     with pytest.raises(CutError):
         registry.publish(fit, prefix="digits")

@@ -35,14 +35,14 @@ def test_old_rows_and_names_stay_and_new_rows_come_from_the_seed(kept: ck.Regist
         assert all(torch.equal(made[key], value) for key, value in old.items() if key not in layer)
         assert all(torch.equal(made[key][:3], old[key]) for key in layer)
         assert made["classifier.weight"].shape == (5, 1280)
-    same, other = (torch.equal(states[0][layer[0]], one[layer[0]]) for one in states[1:])
+    same, other = (torch.equal(states[0][layer[0]], state[layer[0]]) for state in states[1:])
     assert same and not other
     drawn = states[0][layer[0]][3:]
     assert 0.5 < float(drawn.std() / old[layer[0]].std()) < 2  # drawn as the head's own rows were
     manifest = kept.store.manifest("seeds/2.head")
-    assert [one.name for one in manifest.contract.data.labels or ()] == list(ALL)
+    assert [label.name for label in manifest.contract.data.labels or ()] == list(ALL)
     before = kept.store.resolve("fleet/shared.dcc")
-    assert [(one.relation, one.component) for one in manifest.parents] == [
+    assert [(parent.relation, parent.component) for parent in manifest.parents] == [
         ("extended_from", str(before.digest))
     ]
     assert manifest.training["extension"] == {"classes": ["frog", "truck"], "seed": 1}
@@ -106,11 +106,11 @@ def test_heads_that_tell_no_classes_apart_are_refused(kept: ck.Registry) -> None
         kept.extend("fleet/shared.rotation", ["frog"], "x/x.head")
     assert not kept.search(pattern="x/*")
     part = load(kept.store, kept.store.resolve("fleet/shared.rotation"))
-    named = dict(part.manifest.training) | {
+    names = dict(part.manifest.training) | {
         "plugin": "mine",
         "plugins": [{"as": "mine", "name": "regularizers.own"}],
     }
-    for training in (named, {}):  # of somebody else's regularizer, and of nobody knows which
+    for training in (names, {}):  # of somebody else's regularizer, and of nobody knows which
         made = extend(
             attrs.evolve(part, manifest=attrs.evolve(part.manifest, training=training)), ["45 degrees"]
         )
@@ -140,5 +140,7 @@ def test_under_the_name_of_the_old_head_it_is_a_major_step(kept: ck.Registry) ->
     with pytest.raises(VersionTooSmall, match=r"2\.0\.0"):
         kept.extend(first, ["truck"], "steps/step.head", version="1.1.0")
     assert kept.extend(first, ["truck"], "steps/step.head") == "steps/step.head@2.0.0"
-    labels = [one for one in kept.diff(first, "steps/step.head@2.0.0").changes if "labels" in one.location]
-    assert labels and {one.bump for one in labels} == {"minor"}
+    labels = [
+        change for change in kept.diff(first, "steps/step.head@2.0.0").changes if "labels" in change.location
+    ]
+    assert labels and {label.bump for label in labels} == {"minor"}

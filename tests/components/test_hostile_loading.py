@@ -101,27 +101,30 @@ def with_another(state: State) -> State:
 
 
 def renamed(state: State) -> State:
-    return {f"module.{name}": one for name, one in state.items()}
+    return {f"module.{name}": value for name, value in state.items()}
 
 
 def of_another_shape(state: State) -> State:
-    name, one = next(iter(state.items()))
-    return {**state, name: torch.zeros(2, *one.shape)}
+    name, first = next(iter(state.items()))
+    return {**state, name: torch.zeros(2, *first.shape)}
 
 
 def buffers_only(state: State) -> State:
-    return {name: one for name, one in state.items() if "running" in name or "num_batches" in name}
+    return {name: value for name, value in state.items() if "running" in name or "num_batches" in name}
 
 
 def in_bf16(state: State) -> State:
-    return {name: one.to(torch.bfloat16) if one.is_floating_point() else one for name, one in state.items()}
+    return {
+        name: value.to(torch.bfloat16) if value.is_floating_point() else value
+        for name, value in state.items()
+    }
 
 
 @pytest.mark.case("G")
 @pytest.mark.parametrize(
     "change",
     [without, with_another, renamed, of_another_shape, buffers_only, in_bf16],
-    ids=lambda one: one.__name__,
+    ids=lambda item: item.__name__,
 )
 def test_weights_that_are_not_exactly_those_of_the_network_are_refused(
     registry: ck.Registry, part: Draft, change: Callable[[State], State]
@@ -134,7 +137,7 @@ def test_weights_that_are_not_exactly_those_of_the_network_are_refused(
 
 @pytest.mark.case("G", "A11")
 def test_meta_tensors_hold_nothing_that_could_be_kept(registry: ck.Registry, part: Draft) -> None:
-    empty = {name: one.to("meta") for name, one in part.module.state_dict().items()}
+    empty = {name: value.to("meta") for name, value in part.module.state_dict().items()}
     with pytest.raises(FormatError, match="expected a dense tensor with data"):
         registry.store.put_state(empty, parameters=0)
 
@@ -170,7 +173,8 @@ def test_a_part_that_is_not_what_its_contract_says_is_still_blamed_itself(
     registry: ck.Registry, part: Draft
 ) -> None:
     state = {
-        key: one * 2 if one.is_floating_point() else one for key, one in part.module.state_dict().items()
+        key: value * 2 if value.is_floating_point() else value
+        for key, value in part.module.state_dict().items()
     }
     with pytest.raises(IntegrityError, match="gives other outputs"), warnings.catch_warnings():
         warnings.simplefilter("error")

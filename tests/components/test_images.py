@@ -24,7 +24,7 @@ def versions(tmp_path: Path) -> tuple[ck.Registry, dict[str, DataSet]]:
     """Two versions of one extractor, and the data set of each by its training images."""
     registry = ck.Registry.init(tmp_path / "parts")
     hand = Hand(registry.store.root)
-    sets = {one.train.digest: one for one in (data_set("left", seed=seed) for seed in (0, 1))}
+    sets = {entry.train.digest: entry for entry in (data_set("left", seed=seed) for seed in (0, 1))}
     for number, digest in enumerate(sets):
         facts = {"data": {"name": "left/train", "digest": digest}}
         manifest = attrs.evolve(part("extractor", training=facts), about=About(title=str(number)))
@@ -38,18 +38,18 @@ def test_each_version_is_measured_on_its_own_test_set(
     registry, sets = versions
     monkeypatch.setattr(images, "_recorded", lambda store, name, digest: sets[digest])
     places = [registry.store.resolve(f"{NAME}@1.0.{number}") for number in (0, 1)]
-    found = images_again(registry.store, places, "")
-    assert found == dict(zip((f"{NAME}@1.0.0", f"{NAME}@1.0.1"), sets.values(), strict=True))
+    result = images_again(registry.store, places, "")
+    assert result == dict(zip((f"{NAME}@1.0.0", f"{NAME}@1.0.1"), sets.values(), strict=True))
 
 
 def test_a_mapping_may_name_a_version(versions: tuple[ck.Registry, dict[str, DataSet]]) -> None:
     registry, sets = versions
-    tests = [one.test for one in sets.values()]
+    tests = [entry.test for entry in sets.values()]
     old, new = (
         PartLoader(registry.store).component(registry.store.resolve(f"{NAME}@1.0.{number}"))
         for number in (0, 1)
     )
-    given = {"digits/*": tests[0], new.reference: tests[1]}
-    assert held_out(old, given) is tests[0] and held_out(new, given) is tests[1]
+    settings = {"digits/*": tests[0], new.reference: tests[1]}
+    assert held_out(old, settings) is tests[0] and held_out(new, settings) is tests[1]
     with pytest.raises(ck.errors.DataError):
         held_out(old, {new.reference: tests[1]})

@@ -87,7 +87,7 @@ class Normed(Small):
 
 @pytest.fixture(autouse=True)
 def bent(monkeypatch: pytest.MonkeyPatch) -> None:
-    networks = {one.__name__.lower(): one for one in (Small, Folded, Draws, Hidden, Normed)}
+    networks = {item.__name__.lower(): item for item in (Small, Folded, Draws, Hidden, Normed)}
 
     def create(model: str, **kwargs: Any) -> nn.Module:
         return networks[model](**kwargs)

@@ -128,11 +128,11 @@ def test_evidence_counts_under_the_normalization_that_was_asked_about(registry: 
         assert report.evidence == grade
         assert report.satisfies("compatible") == (policy == "batch")
         assert (
-            registry.check_all(*table, bn_policy=policy).report(*(f"{one}@1.0.0" for one in pair)) == report
+            registry.check_all(*table, bn_policy=policy).report(*(f"{side}@1.0.0" for side in pair)) == report
         )
-        told = [one for one in report.findings if one.code == "evidence"]
-        assert len(told) == 3, "all are shown"
-        assert sum("does not count" in one.remedy for one in told) == (3 if grade == "none" else 2)
+        message = [finding for finding in report.findings if finding.code == "evidence"]
+        assert len(message) == 3, "all are shown"
+        assert sum("does not count" in line.remedy for line in message) == (3 if grade == "none" else 2)
     assert registry.check(*pair).evidence == "perfect", "as a matrix measures by default"
     assert registry.check_all(*table).counts() == {"perfect": 1}
     with pytest.raises(UsageError) as caught:
@@ -155,8 +155,8 @@ def test_figures_under_another_normalization_leave_a_pair_unproven(store: Store)
     publish(store, "x/right", head(), 2)
     measure(store, "x/left", "x/right", cell("perfect", policy="running"))
     report = ck.Registry.open(store.root).check("x/left", "x/right")
-    (found,) = [one for one in report.findings if one.code == "unproven"]
-    assert report.word == "unproven" and "only figures under bn_policy running" in found.actual
+    (result,) = [finding for finding in report.findings if finding.code == "unproven"]
+    assert report.word == "unproven" and "only figures under bn_policy running" in result.actual
 
 
 @pytest.mark.parametrize("known", [("0", "1", "2"), ("0",), ("7",)])
@@ -174,19 +174,19 @@ def test_a_recorded_bound_over_classes_that_its_head_does_not_know_is_none(
     )
     measure(store, "x/one.extractor", "y/two.head", recorded)
     registry = ck.Registry.open(store.root)
-    expected, told = ("undecided", "bound 0.000") if "1" in known else ("compatible", "no bound measured")
+    expected, message = ("undecided", "bound 0.000") if "1" in known else ("compatible", "no bound measured")
     for heads in ("y/two.head", "*"):  # with and without the head of the bound at hand
         report = registry.check_all("x/one.extractor", heads).report(
             "x/one.extractor@1.0.0", "y/two.head@1.0.0"
         )
-        (found,) = [one for one in report.findings if one.code == "evidence"]
-        assert report.evidence == expected and told in found.expected
+        (result,) = [finding for finding in report.findings if finding.code == "evidence"]
+        assert report.evidence == expected and message in result.expected
     assert registry.check("x/one.extractor", "y/two.head").evidence == expected
     (measured,) = registry.matrix("x/one.extractor", "y/two.head", fill="none").cells
     assert (measured.grade, measured.state) == (expected, "measured")
     assert (measured.bound is None) == (expected == "compatible")
-    assert not any(one.startswith("unproven") for one in measured.findings), "it was measured"
-    assert any("does not know" in one for one in measured.findings) == (expected == "compatible")
+    assert not any(finding.startswith("unproven") for finding in measured.findings), "it was measured"
+    assert any("does not know" in finding for finding in measured.findings) == (expected == "compatible")
 
 
 WRONG_TESTS = {
@@ -207,7 +207,7 @@ def test_a_matrix_takes_test_sets_and_says_what_came(registry: ck.Registry, data
         registry.matrix("a/one.extractor", "a/one.head", data)
     inside = next(iter(data)) if isinstance(data, list) else data
     if isinstance(data, dict):
-        inside = next(key if isinstance(key, int) else one for key, one in data.items())
+        inside = next(key if isinstance(key, int) else value for key, value in data.items())
     assert caught.value.subject is inside
 
 
@@ -327,9 +327,9 @@ def test_channel_statistics_are_read_from_the_registry(store: Store) -> None:
     publish(store, "x/alike", with_channels(store, head(), [3.0, -3.0, 0.0, 0.0]), 3)
     registry = ck.Registry.open(store.root)
     far = registry.check("x/left", "x/right").findings
-    (found,) = [one for one in far if one.code == "statistics-far"]
-    assert "the worst of 2 channels that are far, of 4" in found.actual
-    assert "statistics-far" not in {one.code for one in registry.check("x/left", "x/alike").findings}
+    (result,) = [item for item in far if item.code == "statistics-far"]
+    assert "the worst of 2 channels that are far, of 4" in result.actual
+    assert "statistics-far" not in {finding.code for finding in registry.check("x/left", "x/alike").findings}
 
 
 def test_channel_statistics_that_are_none_name_their_owner(store: Store) -> None:
@@ -343,6 +343,6 @@ def test_channel_statistics_that_are_none_name_their_owner(store: Store) -> None
 def test_classes_are_compared_with_those_asked_for(store: Store) -> None:
     publish(store, "x/left", extractor(), 1)
     publish(store, "x/right", head(classes=(ck.label("car"), ck.label("auto"))), 2)
-    asked = attrs.evolve(extractor().contract.data, labels=(ck.label("automobile"),))
+    request = attrs.evolve(extractor().contract.data, labels=(ck.label("automobile"),))
     with pytest.raises(DataError, match="'automobile' means the same as both 'car' and 'auto'"):
-        ck.Registry.open(store.root).check_all("x/*", "x/*", data=asked)
+        ck.Registry.open(store.root).check_all("x/*", "x/*", data=request)

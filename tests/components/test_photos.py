@@ -34,9 +34,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     place = tmp_path_factory.mktemp("pets")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
-        given = photos(place / "pets", count=20, test=12)
-        train, seen = counted(given.train)
-        data = attrs.evolve(given, train=train, test=counted(given.test)[0])
+        inputs = photos(place / "pets", count=20, test=12)
+        train, seen = counted(inputs.train)
+        data = attrs.evolve(inputs, train=train, test=counted(inputs.test)[0])
         fit = quick(steps=2).fit(
             [task(data, "a"), task(data, "b")], ["identical_init", "rotation_prediction"]
         )
@@ -74,17 +74,19 @@ def test_a_matrix(world: World, most: list[int]) -> None:
 
 
 def test_a_recombination_whose_statistics_are_estimated_anew(world: World, most: list[int]) -> None:
-    found = world.registry.recombine(
+    model = world.registry.recombine(
         "pets/a.extractor", "pets/b.head", bn_policy="reestimate", data=world.data.train
     )
-    assert found(torch.zeros(2, 3, 32, 32)).shape == (2, 3) and max(most) <= 64
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 3) and max(most) <= 64
 
 
 def test_predictions_are_those_of_images_in_memory(world: World, most: list[int]) -> None:
     network = world.registry.recombine("pets/a.extractor", "pets/a.head")
-    found = network.predict(world.data.test, batch_size=BATCH)
+    result = network.predict(world.data.test, batch_size=BATCH)
     assert max(most) == BATCH
-    assert [one.label for one in found] == [one.label for one in network.predict(loaded(world.data.test))]
+    assert [match.label for match in result] == [
+        entry.label for entry in network.predict(loaded(world.data.test))
+    ]
 
 
 def test_the_images_of_a_folder_are_read_a_batch_at_a_time_and_named(
@@ -95,31 +97,31 @@ def test_the_images_of_a_folder_are_read_a_batch_at_a_time_and_named(
         (tmp_path / f"{place % 2}").mkdir(exist_ok=True)
         world.data.train.image(place % 6).save(tmp_path / f"{place % 2}" / f"{place:02}.png")
     sizes: list[int] = []
-    network.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
+    network.register_forward_pre_hook(lambda module, arguments: sizes.append(len(arguments[0])))
     events: list[str] = []
     image = LazyImages.image
-    monkeypatch.setattr(LazyImages, "image", lambda self, one: (events.append("read"), image(self, one))[1])
-    network.register_forward_hook(lambda module, given, out: events.append("predicted"))
-    found = network.predict(tmp_path, batch_size=BATCH)
+    monkeypatch.setattr(LazyImages, "image", lambda self, item: (events.append("read"), image(self, item))[1])
+    network.register_forward_hook(lambda module, inputs, out: events.append("predicted"))
+    result = network.predict(tmp_path, batch_size=BATCH)
     assert sizes == [BATCH] * 3 and events == ([*["read"] * BATCH, "predicted"]) * 3
     files = sorted(tmp_path.rglob("*.png"))
-    assert found.files == tuple(map(str, files)) and found[1:3].files == found.files[1:3]
-    assert torch.allclose(found.probabilities, network.predict(files).probabilities, atol=1e-6)
-    assert [line.split()[0] for line in str(found).splitlines()[1:]] == [
-        f"{one.parent.name}/{one.name}" for one in files
+    assert result.files == tuple(map(str, files)) and result[1:3].files == result.files[1:3]
+    assert torch.allclose(result.probabilities, network.predict(files).probabilities, atol=1e-6)
+    assert [line.split()[0] for line in str(result).splitlines()[1:]] == [
+        f"{file.parent.name}/{file.name}" for file in files
     ]
-    assert str(found[:2]).splitlines()[1].startswith("00.png")
+    assert str(result[:2]).splitlines()[1].startswith("00.png")
 
 
 def test_metrics(world: World, most: list[int]) -> None:
-    found = ck.measure(world.fit.tasks["a"], world.data.test, ["accuracy"], batch_size=BATCH)
+    table = ck.measure(world.fit.tasks["a"], world.data.test, ["accuracy"], batch_size=BATCH)
     assert max(most) <= BATCH
     in_memory = ck.measure(world.fit.tasks["a"], loaded(world.data.test), ["accuracy"], batch_size=BATCH)
-    assert found["accuracy"].value == in_memory["accuracy"].value
+    assert table["accuracy"].value == in_memory["accuracy"].value
 
 
 def test_a_bridge(world: World, most: list[int]) -> None:
-    found = world.registry.bridge(
+    outcome = world.registry.bridge(
         "pets/a.extractor",
         "pets/b.head",
         world.data.train,
@@ -128,11 +130,11 @@ def test_a_bridge(world: World, most: list[int]) -> None:
         until=None,
         max_images=40,
     )
-    assert len(found.steps) >= 2 and max(most) <= 64
+    assert len(outcome.steps) >= 2 and max(most) <= 64
 
 
 def test_an_adaptation(world: World, most: list[int]) -> None:
-    found = world.registry.adapt(
+    result = world.registry.adapt(
         "pets/a.extractor",
         "pets/a.head",
         "pets/shared.rotation",
@@ -141,7 +143,7 @@ def test_an_adaptation(world: World, most: list[int]) -> None:
         test=world.data.test,
         augment="imagenet",
     )
-    assert found.fit.history and max(most) <= 256
+    assert result.fit.history and max(most) <= 256
 
 
 def test_a_policy_is_decided(world: World, most: list[int]) -> None:
@@ -152,9 +154,9 @@ def test_a_policy_is_decided(world: World, most: list[int]) -> None:
 
 
 def test_a_task_of_parts_reads_the_files_of_its_steps(world: World) -> None:
-    given = world.registry.task("c", world.data, extractor="pets/a.extractor", head="pets/a.head")
+    inputs = world.registry.task("c", world.data, extractor="pets/a.extractor", head="pets/a.head")
     world.seen.clear()
-    quick(steps=2, workers=0).fit([given])
+    quick(steps=2, workers=0).fit([inputs])
     assert len(world.seen) == 2 * BATCH
 
 
@@ -167,5 +169,5 @@ def test_images_are_found_again(world: World) -> None:
     """The folder is remembered; nothing of it stands in a manifest."""
     matrix = world.registry.matrix(["pets/a.extractor"], ["pets/a.head"], fill="none")
     assert len(matrix.cells) == 1
-    said = world.registry.store.manifest(world.registry.store.resolve("pets/a.extractor"))
-    assert world.data.train.images.reader.name(0).rpartition("/train/")[0] not in str(said)  # type: ignore[union-attr]
+    manifest = world.registry.store.manifest(world.registry.store.resolve("pets/a.extractor"))
+    assert world.data.train.images.reader.name(0).rpartition("/train/")[0] not in str(manifest)  # type: ignore[union-attr]

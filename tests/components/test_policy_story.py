@@ -30,24 +30,24 @@ def tell(example: ModuleType, plan: object, tmp_path: Path, capsys: pytest.Captu
     """Tell the story; hold what it says, what it leaves and what it draws against each other."""
     registry = ck.Registry.init(tmp_path / "parts")
     matrix = example.tell(registry, plan)
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     policy = registry.policies.of(EXTRACTOR)
     assert isinstance(policy, Policy) and policy.mode == "backward_transitive" and policy.tolerance == 0.03
 
-    assert [str(one) for one in registry.store.versions(EXTRACTOR)] == ["1.0.0", "1.1.0", "2.0.0"]
+    assert [str(entry) for entry in registry.store.versions(EXTRACTOR)] == ["1.0.0", "1.1.0", "2.0.0"]
     assert registry.diff(f"{EXTRACTOR}@1.0.0", f"{EXTRACTOR}@1.1.0").equal_shapes
-    assert f"{EXTRACTOR}: passes; it may be published as 1.1.0" in said
-    assert f"{EXTRACTOR}: fails; it is offered only as 2.0.0" in said
+    assert f"{EXTRACTOR}: passes; it may be published as 1.1.0" in output
+    assert f"{EXTRACTOR}: fails; it is offered only as 2.0.0" in output
 
-    assert [one.reference for one in matrix.heads] == HEADS
+    assert [entry.reference for entry in matrix.heads] == HEADS
     for head in HEADS:
         bound = matrix.cell(f"{EXTRACTOR}@1.0.0", head).restricted
         assert bound is not None and bound.accuracy > 0.85, head
         for version, passes in (("1.1.0", True), ("2.0.0", False)):
-            found = matrix.cell(f"{EXTRACTOR}@{version}", head).restricted
-            assert found is not None
-            assert (found.accuracy >= bound.accuracy - policy.tolerance) == passes, (version, head)
-            assert f"{found.accuracy:.3f}" in said
+            result = matrix.cell(f"{EXTRACTOR}@{version}", head).restricted
+            assert result is not None
+            assert (result.accuracy >= bound.accuracy - policy.tolerance) == passes, (version, head)
+            assert f"{result.accuracy:.3f}" in output
     # alone it is no worse: what it lacks is what was promised to others
     own = registry.matrix(
         f"{EXTRACTOR}@2.0.0",

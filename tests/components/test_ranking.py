@@ -68,42 +68,44 @@ def test_a_ranking_is_a_table(ranking: Any) -> None:
 
 
 def test_every_extractor_has_every_score_the_best_first(ranking: Any) -> None:
-    assert {one.score for one in ranking.rows} == {"logme", "h_score", "leep", "nce", "theory_transfer"}
+    assert {row.score for row in ranking.rows} == {"logme", "h_score", "leep", "nce", "theory_transfer"}
     assert len(ranking.rows) == 15 and ranking.examples == 48
     for score in ("logme", "leep", "theory_transfer"):
-        goodness = [one.goodness for one in ranking.rows if one.score == score]
+        goodness = [row.goodness for row in ranking.rows if row.score == score]
         assert goodness == sorted(goodness, reverse=True)
     assert ranking.best("logme").startswith("zoo/near.extractor@")
 
 
 def test_controls_stand_beside_the_scores_and_scratch_beside_the_theory(ranking: Any) -> None:
-    best = next(one for one in ranking.rows if one.score == "logme")
+    best = next(row for row in ranking.rows if row.score == "logme")
     assert best.cell.value > best.beside["permuted"].value and best.cell.value > best.beside[RANDOM].value
-    theory = next(one for one in ranking.rows if one.score == "theory_transfer")
+    theory = next(row for row in ranking.rows if row.score == "theory_transfer")
     assert theory.direction == "lower"
     assert theory.cell.value < theory.beside["from scratch"].value < theory.beside["permuted"].value
-    said = str(ranking)
-    assert "from scratch" in said and "theory_transfer (lower)" in said
+    message = str(ranking)
+    assert "from scratch" in message and "theory_transfer (lower)" in message
 
 
 def test_few_extractors_are_said_to_prove_little(ranking: Any) -> None:
     assert "3 extractors" in ranking.caution and "one random order in 6" in str(ranking)
     assert "no result on the target's test images yet" in str(ranking)
-    assert not any(one.second == "measured" for one in ranking.agreements)
+    assert not any(agreement.second == "measured" for agreement in ranking.agreements)
 
 
 def test_scores_equal_those_of_the_metric_on_the_features(place: Path, ranking: Any) -> None:
     registry = ck.Registry.open(place)
     part = registry["zoo/near.extractor"]
-    found = ck.measure(
+    table = ck.measure(
         nn.Sequential(part.module),
         TARGET.train,
         ["logme"],
         layers=["0"],
         preprocessing=part.manifest.contract.data,
     )
-    wanted = found.table("logme").at(layer="0", labels="as given").value
-    row = next(one for one in ranking.rows if one.score == "logme" and one.extractor == part.reference)
+    wanted = table.table("logme").at(layer="0", labels="as given").value
+    row = next(
+        entry for entry in ranking.rows if entry.score == "logme" and entry.extractor == part.reference
+    )
     assert row.cell.value == pytest.approx(wanted)
 
 
@@ -114,27 +116,27 @@ def test_measured_transfer_is_read_from_evidence(place: Path) -> None:
         parts = registry.publish(quick(steps=20 if name == "near" else 2).fit([task]), prefix="tuned")
         extractor = parts.get(f"{name}.extractor", f"zoo/{name}.extractor")
         registry.matrix(extractor, parts[f"{name}.head"], {"*": TARGET.test}, bn_policy="running")
-    found = registry.rank("zoo/*.extractor", TARGET, scores=["logme", "h_score"])
-    hows = {name.split("@")[0]: how for name, (_, how) in found.measured.items()}
+    ranking = registry.rank("zoo/*.extractor", TARGET, scores=["logme", "h_score"])
+    hows = {name.split("@")[0]: how for name, (_, how) in ranking.measured.items()}
     assert hows["zoo/near.extractor"] == "a head on its features"
     assert hows["zoo/far.extractor"] == "fine-tuned from it"
-    pairs = {(one.first, one.second): one for one in found.agreements}
+    pairs = {(agreement.first, agreement.second): agreement for agreement in ranking.agreements}
     assert pairs["logme", "measured"].count == 3 and pairs["logme", "h_score"].count == 3
-    assert found.best("measured") == max(found.measured, key=lambda name: found.measured[name][0])
-    with_it = found.to_json()["measured"]
-    assert set(with_it) == set(found.measured) and "measured: " in str(found)
+    assert ranking.best("measured") == max(ranking.measured, key=lambda name: ranking.measured[name][0])
+    with_it = ranking.to_json()["measured"]
+    assert set(with_it) == set(ranking.measured) and "measured: " in str(ranking)
 
 
 def test_a_source_that_is_gone_leaves_its_score_undefined(place: Path) -> None:
     def gone(reference: str) -> ck.DataSet:
         raise DataError("it is gone")
 
-    found = ck.Registry.open(place).rank(
+    ranking = ck.Registry.open(place).rank(
         "zoo/near.extractor", TARGET, scores=["theory_transfer"], sources=gone
     )
-    assert found.rows[0].cell.status == "undefined" and "it is gone" in str(found)
+    assert ranking.rows[0].cell.status == "undefined" and "it is gone" in str(ranking)
     with pytest.raises(DataError) as caught:
-        found.best("theory_transfer")
+        ranking.best("theory_transfer")
     assert caught.value.subject == "theory_transfer"
 
 
@@ -228,7 +230,7 @@ def test_data_sets_are_scored_once(place: Path, tmp_path: Path, monkeypatch: pyt
     scored = list[Any]()
     plain = theory_transfer.TheoryTransfer._cells
     monkeypatch.setattr(
-        theory_transfer.TheoryTransfer, "_cells", lambda *given: scored.append(given) or plain(*given)
+        theory_transfer.TheoryTransfer, "_cells", lambda *args: scored.append(args) or plain(*args)
     )
     registry = ck.Registry.open(shutil.copytree(place, tmp_path / "parts"))
     near = registry.store.manifest("zoo/near.extractor")
@@ -261,7 +263,7 @@ def test_data_sets_are_scored_once(place: Path, tmp_path: Path, monkeypatch: pyt
         ("zoo/*.extractor", TARGET, {"examples": 1}, UsageError),
         ("zoo/*.extractor", TARGET, {"examples": "all"}, UsageError),
         ("zoo/*.extractor", TARGET, {"seed": -1}, UsageError),
-        ("zoo/*.extractor", TARGET, {"scores": ["theory_transfer"], "sources": lambda one: 3}, UsageError),
+        ("zoo/*.extractor", TARGET, {"scores": ["theory_transfer"], "sources": lambda item: 3}, UsageError),
     ],
 )
 def test_bad_input(place: Path, patterns: str, data: Any, settings: dict[str, Any], error: type) -> None:
@@ -271,16 +273,16 @@ def test_bad_input(place: Path, patterns: str, data: Any, settings: dict[str, An
 
 def test_the_best_by_a_score_that_was_not_asked_for_or_not_measured_says_so(place: Path) -> None:
     settings = {"scores": ["logme", "cka"], "examples": 20}
-    found = ck.Registry.open(place).rank("zoo/noise.extractor", TARGET.train, **settings)
+    ranking = ck.Registry.open(place).rank("zoo/noise.extractor", TARGET.train, **settings)
     with pytest.raises(
         UsageError, match=r"'nce' is no score of this ranking\. It has logme, cka, and measured"
     ):
-        found.best("nce")
+        ranking.best("nce")
     with pytest.raises(DataError, match="No extractor was measured"):
-        attrs.evolve(found, measured={}).best("measured")
+        attrs.evolve(ranking, measured={}).best("measured")
     with pytest.raises(DataError, match="no value for any"):
-        found.best("cka")
-    (compared,) = [one for one in found.rows if one.score == "cka"]
+        ranking.best("cka")
+    (compared,) = [row for row in ranking.rows if row.score == "cka"]
     assert "a score rates a single one" in compared.cell.reason
 
 
@@ -291,8 +293,10 @@ def test_rank_correlations_equal_scipys_and_chance_counts_orders() -> None:
         value, chance = spearman(left, right)
         assert value == pytest.approx(spearmanr(left, right).statistic)
         if count == 5:
-            orders = [spearman(left, [right[i] for i in one])[0] for one in permutations(range(5))]
-            assert chance == pytest.approx(np.mean([one >= value - 1e-9 for one in orders]))  # type: ignore[operator]
+            orders = [
+                spearman(left, [right[i] for i in permutation])[0] for permutation in permutations(range(5))
+            ]
+            assert chance == pytest.approx(np.mean([order >= value - 1e-9 for order in orders]))  # type: ignore[operator]
     assert spearman([1, 2, 3], [4, 5, 6]) == (pytest.approx(1), pytest.approx(1 / 6))
     assert spearman([1, 2], [1, 2]) == (None, None)
     assert spearman([1, 1, 1], [1, 2, 3]) == (None, None)

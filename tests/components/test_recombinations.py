@@ -103,11 +103,11 @@ def test_the_manifest_pins_parts_policy_and_what_the_parts_lack(registry: ck.Reg
     store = registry.store
     registry.publish(recombined(registry, "reestimate"), "pairs/ab")
     manifest = registry.store.manifest("pairs/ab")
-    left, right = (store.resolve(one) for one in (LEFT, RIGHT))
+    left, right = (store.resolve(item) for item in (LEFT, RIGHT))
     assert manifest.kind == "recombination"
     assert manifest.parents == (Parent("extractor", str(left.digest)), Parent("head", str(right.digest)))
     assert set(edges(manifest)) == {str(left.digest), str(right.digest), manifest.payload.file.blob}
-    functions = [function_digest(store.manifest(one)) for one in (left, right)]
+    functions = [function_digest(store.manifest(item)) for item in (left, right)]
     assert manifest.blueprint.kwargs == {
         "normalisation": "reestimate",
         "functions": functions,
@@ -118,9 +118,9 @@ def test_the_manifest_pins_parts_policy_and_what_the_parts_lack(registry: ck.Reg
         "batch_size": 256,
         "seed": 0,
     }
-    held = store.load_state(manifest)
-    assert held and all("running_" in name or "num_batches" in name for name in held)
-    assert {name.partition(".")[0] for name in held} == {"extractor", "head"}
+    state = store.load_state(manifest)
+    assert state and all("running_" in name or "num_batches" in name for name in state)
+    assert {name.partition(".")[0] for name in state} == {"extractor", "head"}
     contract = manifest.contract
     assert contract.structural.inputs == store.manifest(left).contract.structural.inputs
     assert contract.structural.outputs == store.manifest(right).contract.structural.outputs
@@ -128,7 +128,7 @@ def test_the_manifest_pins_parts_policy_and_what_the_parts_lack(registry: ck.Reg
         store.manifest(left).contract.data, labels=store.manifest(right).contract.data.labels
     )
     assert contract.statistical.probe is not None
-    whole = sum(one.numel() for one in registry.load("pairs/ab").parameters())
+    whole = sum(parameter.numel() for parameter in registry.load("pairs/ab").parameters())
     assert manifest.payload.parameters == whole
 
 
@@ -143,29 +143,29 @@ def test_publishing_again_is_the_same_and_has_the_same_bytes_elsewhere(
     registry: ck.Registry, trained: Path, tmp_path: Path
 ) -> None:
     other = ck.Registry.open(shutil.copytree(trained, tmp_path / "other"))
-    for one in (registry, registry, other):
-        assert one.publish(recombined(one, "reestimate"), "pairs/ab") == "pairs/ab@1.0.0"
-    digests = {str(one.store.resolve("pairs/ab").digest) for one in (registry, other)}
+    for item in (registry, registry, other):
+        assert item.publish(recombined(item, "reestimate"), "pairs/ab") == "pairs/ab@1.0.0"
+    digests = {str(item.store.resolve("pairs/ab").digest) for item in (registry, other)}
     assert len(digests) == 1
 
 
 def test_fitted_adapters_go_into_the_payload_or_are_pinned(registry: ck.Registry) -> None:
     data = data_set("left").train
     made = recombined(registry, extractor=NARROW, insert_adapters=True, data=data)
-    assert [one.blueprint.model for one in made.inserted] == ["resize", "project"]
+    assert [adapter.blueprint.model for adapter in made.inserted] == ["resize", "project"]
     registry.publish(made, "pairs/own")
     own = registry.store.manifest("pairs/own")
     assert sorted(registry.store.load_state(own)) == ["adapters.1.bias", "adapters.1.weight"]
     (_, facts) = own.training["adapters"]
     assert facts["training"]["data"]["digest"] == data.digest
-    targets = {one["relation"]: one["component"] for one in facts["parents"]}
+    targets = {parent["relation"]: parent["component"] for parent in facts["parents"]}
     assert set(targets.values()) <= set(edges(own))
 
     bridge = registry.publish(made.inserted[1], "digits/bridge")
     pinned = recombined(registry, extractor=NARROW, insert_adapters=True, adapters=bridge)
     registry.publish(pinned, "pairs/pinned")
     manifest = registry.store.manifest("pairs/pinned")
-    assert [one.relation for one in manifest.parents] == ["extractor", "adapter", "head"]
+    assert [parent.relation for parent in manifest.parents] == ["extractor", "adapter", "head"]
     assert manifest.parents[1].component == registry.store.resolve(bridge).digest
     assert manifest.blueprint.kwargs["pinned"] == [1] and manifest.payload.count == 0
     assert manifest.training["adapters"][1] is None
@@ -173,10 +173,12 @@ def test_fitted_adapters_go_into_the_payload_or_are_pinned(registry: ck.Registry
     for name, source in (("pairs/own", made), ("pairs/pinned", pinned)):
         again = registry.load(name)
         assert torch.equal(logits(again), logits(made)) and bits(again) == bits(source)
-        assert [str(one) for one in again.inserted] == [str(one) for one in source.inserted]
-        assert [one.parents for one in again.inserted] == [one.parents for one in source.inserted]
-        assert [(one.takes, one.gives) for one in again.inserted] == [
-            (one.takes, one.gives) for one in source.inserted
+        assert [str(adapter) for adapter in again.inserted] == [str(adapter) for adapter in source.inserted]
+        assert [adapter.parents for adapter in again.inserted] == [
+            adapter.parents for adapter in source.inserted
+        ]
+        assert [(adapter.takes, adapter.gives) for adapter in again.inserted] == [
+            (adapter.takes, adapter.gives) for adapter in source.inserted
         ]
 
 
@@ -292,7 +294,7 @@ def with_kwargs(manifest: Manifest, **changes: Any) -> Manifest:
 
 
 def swapped(manifest: Manifest) -> Manifest:
-    left, right = (one.component for one in manifest.parents)
+    left, right = (parent.component for parent in manifest.parents)
     return attrs.evolve(manifest, parents=(Parent("extractor", right), Parent("head", left)))
 
 
@@ -317,7 +319,7 @@ LIES: dict[str, tuple[Lie, str]] = {
     "a policy that keeps no statistics": (other_policy, "unexpected tensors"),
     "no policy": (lambda one: with_kwargs(one, normalisation="best"), "expected a policy of batch"),
     "an adapter that is not there": (lambda one: with_kwargs(one, pinned=[0]), "expected the parents"),
-    "unknown arguments": (lambda one: with_kwargs(one, model="x"), "unknown field"),
+    "unknown arguments": (lambda item: with_kwargs(item, model="x"), "unknown field"),
     "another builder": (lambda one: with_blueprint(one, builder="timm"), "builder 'recombination'"),
     "another side": (lambda one: with_blueprint(one, side="extractor"), "side and builder"),
     "another network": (
@@ -389,7 +391,7 @@ LIES: dict[str, tuple[Lie, str]] = {
         "gives other outputs on the probe input",
     ),
     "facts of adapters that it has not": (
-        lambda one: attrs.evolve(one, training={**one.training, "adapters": [None]}),
+        lambda entry: attrs.evolve(entry, training={**entry.training, "adapters": [None]}),
         "one entry for each of 0 adapters",
     ),
     "facts that are none": (
@@ -472,23 +474,23 @@ def test_policies_ask_nothing_of_it_and_other_parts_are_major_all_the_same(
     with pytest.raises(VersionTooSmall, match=r"at least 2\.0\.0 is needed"):
         registry.publish(own, "digits/both", version="1.1.0")
     assert registry.publish(own, "digits/both") == "digits/both@2.0.0"
-    said = registry.policies.test("digits/both@2.0.0")
-    assert said.passed and said.answers == ()
-    assert "policies ask something of extractors and heads, not of a recombination" in said.verdict
+    outcome = registry.policies.test("digits/both@2.0.0")
+    assert outcome.passed and outcome.answers == ()
+    assert "policies ask something of extractors and heads, not of a recombination" in outcome.verdict
 
 
 def test_search_and_list_know_it(registry: ck.Registry) -> None:
     registry.publish(recombined(registry), "pairs/ab")
-    (found,) = registry.search(kind="recombination")
-    assert (found.name, found.model, found.cut, found.channels) == (
+    (result,) = registry.search(kind="recombination")
+    assert (result.name, result.model, result.cut, result.channels) == (
         "pairs/ab",
         "resnet8_cifar",
         "layer2",
         (),
     )
-    assert [one.name for one in registry.search(parent=RIGHT)] == ["pairs/ab"]
-    (named,) = registry.search(digest=registry.store.resolve("pairs/ab").digest)
-    assert named.name == "pairs/ab"
+    assert [component.name for component in registry.search(parent=RIGHT)] == ["pairs/ab"]
+    (names,) = registry.search(digest=registry.store.resolve("pairs/ab").digest)
+    assert names.name == "pairs/ab"
 
 
 def test_a_wrong_policy_or_missing_images_are_refused_as_ever(registry: ck.Registry) -> None:

@@ -56,14 +56,14 @@ def derived(manifest: Manifest, module: torch.nn.Module, moments: tuple[Moments,
         attrs.evolve(manifest.payload.file, blob=digest(stored), bytes=len(stored)),
         state_digest(state),
         len(state),
-        sum(one.numel() for one in module.parameters()),
+        sum(parameter.numel() for parameter in module.parameters()),
     )
-    names = stated.data.labels and tuple(label(one.name) for one in stated.data.labels)
+    names = stated.data.labels and tuple(label(entry.name) for entry in stated.data.labels)
     contract = Contract(
         shape,
         attrs.evolve(stated.data, labels=names),
         Protocol(normalization_of(module), stated.protocol.anchors),
-        Statistical(tuple(one.statistics() for one in moments), probe_of(module, shape, blueprint)),
+        Statistical(tuple(moment.statistics() for moment in moments), probe_of(module, shape, blueprint)),
     )
     return attrs.evolve(manifest, payload=payload, contract=contract)
 

@@ -119,12 +119,12 @@ def test_signing_takes_a_file_and_tells_what_was_signed(
     registry: ck.Registry, key: Any, public: Path
 ) -> None:
     done = registry.care.sign("parts/*", public.with_suffix(".pem"), expires="365d")
-    assert [str(one.subject) for one in done] == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
-    assert all(one.made and one.statement.expires is not None for one in done)
-    (said,) = registry.care.signatures(HEAD)
-    assert said.statement == done[1].statement and not said.good
-    (found,) = registry.care.verify_signatures(HEAD, public)
-    assert found.good and found.key.name == "alice"
+    assert [str(result.subject) for result in done] == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
+    assert all(result.made and result.statement.expires is not None for result in done)
+    (reply,) = registry.care.signatures(HEAD)
+    assert reply.statement == done[1].statement and not reply.good
+    (outcome,) = registry.care.verify_signatures(HEAD, public)
+    assert outcome.good and outcome.key.name == "alice"
     with pytest.raises(SignatureError):
         registry.care.verify_signatures(HEAD)
     with pytest.raises(UsageError, match="Expected a duration"):

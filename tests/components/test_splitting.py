@@ -36,17 +36,17 @@ def test_a_foreign_model_states_its_own_images_and_the_features_of_data_that_is_
         samples=9,
     )
     contract = parts["extractor"].contract
-    found = contract.data
-    assert (found.size, found.channels, found.labels) == ((32, 32), "RGB", None)
-    assert (found.interpolation, found.crop_pct, found.crop_mode) == ("bicubic", 0.95, "center")
-    assert found.mean == (0.485, 0.456, 0.406)
+    result = contract.data
+    assert (result.size, result.channels, result.labels) == ((32, 32), "RGB", None)
+    assert (result.interpolation, result.crop_pct, result.crop_mode) == ("bicubic", 0.95, "center")
+    assert result.mean == (0.485, 0.456, 0.406)
     (stated,) = contract.statistical.features or ()
     assert stated.samples == 9 and parts["head"].contract.statistical.features == (stated,)
-    assert [one.name for one in parts["head"].contract.data.labels or ()][:2] == ["class 0", "class 1"]
+    assert [label.name for label in parts["head"].contract.data.labels or ()][:2] == ["class 0", "class 1"]
     registry = ck.Registry.init(tmp_path / "parts")
     published = publish_split(registry.store, parts, "zoo/resnet18")
     loaded = registry.load(published["extractor"])
-    (again,) = feature_moments(loaded, contract.structural.outputs, data, found, samples=9)
+    (again,) = feature_moments(loaded, contract.structural.outputs, data, result, samples=9)
     assert again.statistics() == stated
     assert registry.store.read_blob(stated.per_channel["blob"]) == again.blob  # type: ignore[index]
 
@@ -56,8 +56,8 @@ def test_resnet18_with_its_bicubic_crop_can_be_measured(tmp_path: Path) -> None:
     parts = split("resnet18", "layer3", kwargs={"num_classes": 3, **FEW}, size=(32, 32), labels=names)
     registry = ck.Registry.init(tmp_path / "parts")
     publish_split(registry.store, parts, "zoo/resnet18")
-    found = registry.matrix("zoo/*.extractor", "zoo/*.head", {"zoo/*": data.test}, bn_policy="running")
-    (cell,) = found.cells
+    matrix = registry.matrix("zoo/*.extractor", "zoo/*.head", {"zoo/*": data.test}, bn_policy="running")
+    (cell,) = matrix.cells
     assert cell.own and cell.restricted is not None and cell.restricted.count == 24
 
 
@@ -81,8 +81,8 @@ def test_what_a_contract_cannot_state_is_refused(settings: dict[str, Any], messa
 
 
 def test_public_parts_run_publish_and_give_a_task_its_weights(tmp_path: Path) -> None:
-    found = ck.cuts("resnet8_cifar", size=(16, 16))
-    assert "layer2" in [point.name for point in found.usable] and "layer2 " in str(found)
+    cuts_found = ck.cuts("resnet8_cifar", size=(16, 16))
+    assert "layer2" in [point.name for point in cuts_found.usable] and "layer2 " in str(cuts_found)
     parts = ck.split("resnet8_cifar", "layer2", kwargs={"num_classes": 3}, size=(16, 16), seed=3)
     images = torch.rand(2, 3, 16, 16)
     registry = ck.Registry.init(tmp_path / "parts")

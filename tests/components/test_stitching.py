@@ -162,7 +162,7 @@ def test_adapters_without_parameters_are_put_in(
     between: Callable[[Tensor], Tensor],
 ) -> None:
     model = recombine(registry, left, right, bn_policy="running")
-    assert [one.model for one in model.contract.adapters] == names
+    assert [adapter.model for adapter in model.contract.adapters] == names
     with torch.no_grad():
         expected = registry.load(f"zoo/{right}.head")(between(features(registry, left, images)))
     pixels = normalize(prepare(images, model.data).images, model.data)
@@ -199,26 +199,26 @@ def test_a_recombination_names_its_adapters(registry: ck.Registry, images: Split
         assert text in repr(model)
     assert "fitted on 24 images of noise/train" in repr(model)
     assert model.report.wiring == "needs-adapter"
-    notes = [one.actual for one in model.report.findings if one.code == "adapter-inserted"]
-    assert notes == [str(one) for one in model.inserted] and len(notes) == 4
+    notes = [finding.actual for finding in model.report.findings if finding.code == "adapter-inserted"]
+    assert notes == [str(adapter) for adapter in model.inserted] and len(notes) == 4
 
 
 @pytest.mark.parametrize("policy", ["running", "batch", "reestimate"])
 def test_every_normalization_policy_works_with_adapters(
     registry: ck.Registry, images: Split, policy: str
 ) -> None:
-    kept = images if policy == "reestimate" else None
-    model = recombine(registry, "last-axis", "narrow", bn_policy=policy, data=kept)
+    saved = images if policy == "reestimate" else None
+    model = recombine(registry, "last-axis", "narrow", bn_policy=policy, data=saved)
     head = registry.load("zoo/narrow.head")
-    given = features(registry, "last-axis", images).permute(0, 3, 1, 2)
+    inputs = features(registry, "last-axis", images).permute(0, 3, 1, 2)
     stored = {name: value.clone() for name, value in model.head.named_buffers()}
     pixels = normalize(prepare(images, model.data).images, model.data)
     logits = model(pixels).detach()
     assert all(torch.equal(value, stored[name]) for name, value in model.head.named_buffers())
     if policy == "running":
-        torch.testing.assert_close(logits, head(given).detach())
+        torch.testing.assert_close(logits, head(inputs).detach())
     elif policy == "batch":
-        torch.testing.assert_close(logits, head.train()(given).detach(), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(logits, head.train()(inputs).detach(), atol=1e-5, rtol=1e-5)
     else:
         norm = model.head.get_submodule("layer2.0.bn1")
         assert int(norm.num_batches_tracked) == 1  # type: ignore[arg-type]
@@ -226,10 +226,10 @@ def test_every_normalization_policy_works_with_adapters(
 
 def least_squares(x: Tensor, y: Tensor, strength: float) -> tuple[Any, Any]:
     """Ridge on all samples at once: one more row of sqrt(m lambda) a channel, in float64."""
-    given, wanted = x.double().numpy(), y.double().numpy()
-    mx, my = given.mean(axis=0), wanted.mean(axis=0)
-    penalty = strength * ((given - mx) ** 2).sum() / len(given) / given.shape[1]
-    rows = np.vstack([given - mx, np.sqrt(len(given) * penalty) * np.eye(given.shape[1])])
+    inputs, wanted = x.double().numpy(), y.double().numpy()
+    mx, my = inputs.mean(axis=0), wanted.mean(axis=0)
+    penalty = strength * ((inputs - mx) ** 2).sum() / len(inputs) / inputs.shape[1]
+    rows = np.vstack([inputs - mx, np.sqrt(len(inputs) * penalty) * np.eye(inputs.shape[1])])
     weight = np.linalg.lstsq(rows, np.vstack([wanted - my, np.zeros((len(mx), len(my)))]), rcond=None)[0]
     return weight, my - mx @ weight
 
@@ -243,7 +243,7 @@ def test_a_projection_is_the_ridge_solution_over_all_positions(registry: ck.Regi
     """From 16 channels of 16x16 to 32 of 8x8: the maps are brought to the size of those that the head knows."""
     images = data_set("noise", size=(12, 12), count=count).train
     model = recombine(registry, "narrow", "wide", data=images)
-    assert [one.model for one in model.contract.adapters] == ["resize", "project"]
+    assert [adapter.model for adapter in model.contract.adapters] == ["resize", "project"]
     project = model.inserted[1]
     x = rows(F.avg_pool2d(features(registry, "narrow", images), 2))
     y = rows(features(registry, "wide", images))
@@ -294,7 +294,7 @@ def test_a_known_mixing_of_channels_is_undone(
 
 def test_a_projection_of_vectors_counts_images(registry: ck.Registry, images: Split) -> None:
     model = recombine(registry, "last", "flat", data=images)
-    assert [one.model for one in model.contract.adapters] == ["pool", "project"]
+    assert [adapter.model for adapter in model.contract.adapters] == ["pool", "project"]
     x, y = features(registry, "last", images).mean((2, 3)), features(registry, "flat", images)
     weight, bias = least_squares(x, y, 0.1)
     state = model.inserted[1].module.state_dict()
@@ -311,25 +311,25 @@ def test_fitting_moves_no_buffer_and_draws_no_number(registry: ck.Registry, imag
     assert torch.equal(torch.rand(2), expected)
     own = registry.load("zoo/narrow.extractor").state_dict()
     assert all(torch.equal(value, own[name]) for name, value in model.extractor.state_dict().items())
-    assert not any(one.training for one in model.modules())
+    assert not any(module.training for module in model.modules())
 
 
 def test_published_adapters_come_back_as_the_same_function(mine: ck.Registry, images: Split) -> None:
     model = recombine(mine, "classy", "wide", data=images)
-    names = [mine.publish(one, f"zoo/{one.blueprint.model}") for one in model.inserted]
+    names = [mine.publish(adapter, f"zoo/{adapter.blueprint.model}") for adapter in model.inserted]
     models = ("drop-tokens", "permute", "resize", "project")
-    assert names == [f"zoo/{one}@1.0.0" for one in models]
+    assert names == [f"zoo/{entry}@1.0.0" for entry in models]
     again = mine.recombine("zoo/classy.extractor", "zoo/wide.head", adapters=names)
     pixels = normalize(prepare(images, model.data).images, model.data)
     assert torch.equal(model(pixels), again(pixels))
     assert again.contract == model.contract
-    assert [one.reference for one in again.inserted] == names
-    assert [mine.publish(one, f"zoo/{one.blueprint.model}") for one in again.inserted] == names
+    assert [adapter.reference for adapter in again.inserted] == names
+    assert [mine.publish(adapter, f"zoo/{adapter.blueprint.model}") for adapter in again.inserted] == names
     plain, _, _, project = (mine.store.manifest(name) for name in names)
     assert (plain.kind, plain.payload.count, plain.payload.parameters) == ("adapter", 0, 0)
     assert (project.payload.count, project.payload.parameters) == (2, 16 * 32 + 32)
     digests = [mine.store.resolve(f"zoo/{name}.extractor").digest for name in ("classy", "wide")]
-    assert [(one.relation, one.component) for one in project.parents] == list(
+    assert [(parent.relation, parent.component) for parent in project.parents] == list(
         zip(("adapts", "targets"), digests, strict=True)
     )
     assert plain.parents == project.parents[:1]
@@ -354,7 +354,7 @@ def test_an_adapter_for_any_count_of_tokens_is_kept_too(tmp_path: Path, images: 
 
 def test_a_refit_is_a_new_version_of_the_same_name(mine: ck.Registry, images: Split) -> None:
     fits = [recombine(mine, "narrow", "wide", data=images.subset(count)).inserted[-1] for count in (12, 24)]
-    assert [mine.publish(one, "zoo/bridge") for one in fits] == [
+    assert [mine.publish(fit, "zoo/bridge") for fit in fits] == [
         "zoo/bridge@1.0.0",
         "zoo/bridge@2.0.0",
     ]
@@ -389,7 +389,7 @@ def test_a_published_projection_goes_on_with_adapters_around_it(mine: ck.Registr
 def test_a_projection_of_other_parts_is_put_in_with_a_warning(mine: ck.Registry, images: Split) -> None:
     bridge = mine.publish(recombine(mine, "narrow", "wide", data=images).inserted[-1], "zoo/bridge")
     model = recombine(mine, "patches", "wide", adapters=[bridge])
-    (note,) = [one for one in model.report.findings if "fitted for other parts" in one.actual]
+    (note,) = [finding for finding in model.report.findings if "fitted for other parts" in finding.actual]
     assert note.severity == "warns" and "insert_adapters=True with data=" in note.remedy
 
 
@@ -508,7 +508,7 @@ def test_features_in_bfloat16_are_cast_for_a_head_in_float32(registry: ck.Regist
     model = ck.Recombination.of(
         left, right, report, adapters=make_adapters(registry.store, places, left, right, None)
     )
-    assert [str(one) for one in model.inserted] == ["cast to float32"]
+    assert [str(adapter) for adapter in model.inserted] == ["cast to float32"]
     pixels = normalize(prepare(images, model.data).images, model.data)
     assert torch.equal(model(pixels), right.module(left.module(pixels).float()))
 
@@ -519,9 +519,9 @@ class Two(nn.Module):
     def __init__(self, mixing: Tensor) -> None:
         super().__init__()
         self.first, self.second = nn.Conv2d(1, 4, 1), nn.Conv2d(1, 3, 3, padding=1)
-        for seed, one in enumerate((self.first, self.second)):
+        for seed, item in enumerate((self.first, self.second)):
             draw = torch.Generator().manual_seed(seed)
-            for parameter in one.parameters():
+            for parameter in item.parameters():
                 parameter.data = torch.randn(parameter.shape, generator=draw)
         self.mixing = mixing
 
@@ -531,7 +531,7 @@ class Two(nn.Module):
 
 class Ends(nn.Module):
     def forward(self, features: tuple[Tensor, Tensor]) -> Tensor:
-        return torch.cat([one.flatten(1) for one in features], dim=1)
+        return torch.cat([feature.flatten(1) for feature in features], dim=1)
 
 
 def two_ports(channels: int, layout: Any) -> tuple[Port, Port]:

@@ -84,8 +84,8 @@ def tampered(world: World) -> None:
 
 
 def of_the_other_component(world: World) -> None:
-    one, other = world.digests.items()
-    for (reference, _), (name, digest) in ((one, other), (other, one)):
+    first, other = world.digests.items()
+    for (reference, _), (name, digest) in ((first, other), (other, first)):
         world.place(reference, world.key.sign(digest, name).to_bytes(), digest)
 
 
@@ -136,15 +136,15 @@ def publish(world: World, whom: Any) -> Any:
 def pull_measured(world: World, whom: Any) -> Any:
     """Pull a new extractor that is signed, which a policy measures with the released head that is here."""
     bob = SigningKey.new("bob")
-    there = ck.Registry.open(shutil.copytree(world.root, world.elsewhere / "there"))
-    renewed(there, there)
-    shutil.rmtree(there.store.root / "signatures")
-    there.care.sign(EXTRACTOR, bob)
+    registry = ck.Registry.open(shutil.copytree(world.root, world.elsewhere / "there"))
+    renewed(registry, registry)
+    shutil.rmtree(registry.store.root / "signatures")
+    registry.care.sign(EXTRACTOR, bob)
     here = ck.Registry.open(shutil.copytree(world.root, world.elsewhere / "here"))
     here.policies.set(EXTRACTOR, "backward", data=DATA.test, tolerance=0.5, bn_policy="running")
     strict = ck.Registry.open(here.store.root, require_signature=[whom, bob.public.id])
     return strict.pull(
-        str(there.store.root), f"{EXTRACTOR}@^1", evidence=False, measure=True, data=[DATA.test]
+        str(registry.store.root), f"{EXTRACTOR}@^1", evidence=False, measure=True, data=[DATA.test]
     ).made
 
 
@@ -226,7 +226,7 @@ def check_all(registry: ck.Registry) -> Any:
 
 
 def search(registry: ck.Registry) -> Any:
-    return [str(one) for one in registry.search(kind="head")]
+    return [str(component) for component in registry.search(kind="head")]
 
 
 def show(registry: ck.Registry) -> Any:
@@ -267,14 +267,14 @@ def refused(door: Callable[[World, Any], Any], world: World, whom: Any) -> set[t
     try:
         door(world, whom)
     except Incomplete as error:
-        return {type(one) for one in error.errors}
+        return {type(entry) for entry in error.errors}
     except CompatkitError as error:
         return {type(error)}
     return set()
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda one: one.__name__)
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("door", DOORS, ids=lambda entry: entry.__name__)
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda item: item.__name__)
 def test_every_door_refuses_every_attack_for_its_reason(
     world: World, door: Callable[[World, Any], Any], attack: Callable[[World], None]
 ) -> None:
@@ -283,7 +283,7 @@ def test_every_door_refuses_every_attack_for_its_reason(
     assert refused(door, world, world.public) == {expected}
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("door", DOORS, ids=lambda item: item.__name__)
 def test_every_door_opens_for_what_a_trusted_key_signed(
     world: World, door: Callable[[World, Any], Any]
 ) -> None:
@@ -294,16 +294,16 @@ def test_every_door_opens_for_what_a_trusted_key_signed(
 @pytest.mark.parametrize("whom", TRUSTING)
 def test_a_distrusted_key_does_not_count_however_it_is_given(world: World, whom: str) -> None:
     ck.Registry.open(world.root).care.sign("*", world.key)
-    given = TRUSTING[whom](world)
-    opened = ck.Registry.open(world.root, require_signature=given)
-    assert opened.load(HEAD) and refused(verify, world, given) == set()
+    inputs = TRUSTING[whom](world)
+    opened = ck.Registry.open(world.root, require_signature=inputs)
+    assert opened.load(HEAD) and refused(verify, world, inputs) == set()
     Folder.of_user().distrust(world.key.public.id, "laptop stolen")
     for door in (load, load_one, verify, require, import_from):
-        assert refused(door, world, given) == {Distrusted}
+        assert refused(door, world, inputs) == {Distrusted}
     with pytest.raises(Distrusted, match="laptop stolen"):
         opened.load(HEAD)  # also by who opened the registry before
     Folder.of_user().trust(world.key.public, again=True)
-    assert opened.load(HEAD) and refused(load, world, given) == set()
+    assert opened.load(HEAD) and refused(load, world, inputs) == set()
 
 
 def test_a_note_of_distrust_beside_a_key_counts_where_its_file_is_named(world: World) -> None:
@@ -313,8 +313,8 @@ def test_a_note_of_distrust_beside_a_key_counts_where_its_file_is_named(world: W
     (file,) = team.path.glob("*.pub")
     assert refused(verify, world, file) == set()
     team.distrust("alice")
-    for given in (file, [file], team.path, [world.public, team.path]):
-        assert refused(verify, world, given) == {Distrusted}
+    for item in (file, [file], team.path, [world.public, team.path]):
+        assert refused(verify, world, item) == {Distrusted}
     assert refused(verify, world, world.public) == set()  # a team's note is that of who names the team
 
 
@@ -326,8 +326,8 @@ def test_a_damaged_note_of_the_user_is_an_error_and_nothing_is_guessed(world: Wo
     assert refused(verify, world, world.public) == {ck.errors.KeyFileError}
 
 
-@pytest.mark.parametrize("door", READING, ids=lambda one: one.__name__)
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("door", READING, ids=lambda item: item.__name__)
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda entry: entry.__name__)
 def test_contracts_are_read_whoever_signed(
     world: World, door: Callable[[ck.Registry], Any], attack: Callable[[World], None]
 ) -> None:
@@ -374,16 +374,17 @@ def filled(registry: ck.Registry) -> str:
 def answered(registry: ck.Registry) -> str:
     """What a policy remembers of the pair."""
     functions = [
-        str(registry.store.function_of(str(registry.store.resolve(one).digest))) for one in (EXTRACTOR, HEAD)
+        str(registry.store.function_of(str(registry.store.resolve(item).digest)))
+        for item in (EXTRACTOR, HEAD)
     ]
-    found = registry.store.evidence.results(functions[:1], functions[1:])
-    return found[-1].figures["grade"] if found else "none"
+    result = registry.store.evidence.results(functions[:1], functions[1:])
+    return result[-1].figures["grade"] if result else "none"
 
 
 FIGURES = (grade, table, filled, answered)
 
 
-@pytest.mark.parametrize("door", FIGURES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("door", FIGURES, ids=lambda item: item.__name__)
 def test_a_forged_figure_counts_only_where_no_signature_is_asked_for(
     world: World, door: Callable[[ck.Registry], str]
 ) -> None:
@@ -421,8 +422,8 @@ def test_signatures_of_figures_come_along_and_signing_again_changes_nothing(worl
     here.care.sign("*", world.key)
     first = here.care.sign_evidence("digits/*.extractor", "digits/*.head", world.key)
     again = here.care.sign_evidence("digits/*.extractor", "digits/*.head", world.key)
-    assert [one.made for one in (*first, *again)] == [True, False]
-    there = ck.Registry.init(world.elsewhere / "there")
-    there.pull(str(world.root))
-    copied = ck.Registry.open(there.store.root, require_signature=world.public)
+    assert [item.made for item in (*first, *again)] == [True, False]
+    registry = ck.Registry.init(world.elsewhere / "there")
+    registry.pull(str(world.root))
+    copied = ck.Registry.open(registry.store.root, require_signature=world.public)
     assert grade(copied) == grade(here)

@@ -44,7 +44,7 @@ def test_three_components_a_network(kept: tuple[ck.Registry, dict[str, str]]) ->
     assert ports["latent"].inputs[0].shape == ("N", 256) and ports["latent"].outputs[0].shape == ("N", 8)
     assert ports["decoder"].inputs[0].shape == ("N", 8) and ports["decoder"].outputs[0].shape == ("N", 256)
     latent = registry[parts["a.latent"]].manifest
-    assert {one.component for one in latent.parents} == {registry[parts["a.encoder"]].digest}
+    assert {parent.component for parent in latent.parents} == {registry[parts["a.encoder"]].digest}
     assert registry.care.verify().sound
 
 
@@ -58,7 +58,7 @@ def test_joined_they_are_the_network(
     )
     images = joined.preprocess(trained.tasks[name].task.data.test)
     torch.testing.assert_close(joined(images), trained.network(name).eval()(images))
-    assert not [one.code for one in joined.report.findings if one.severity == "warns"]
+    assert not [finding.code for finding in joined.report.findings if finding.severity == "warns"]
     whole = registry.publish(joined, f"vae/{name}-whole")
     torch.testing.assert_close(registry.load(whole)(images), joined(images))
 
@@ -66,7 +66,7 @@ def test_joined_they_are_the_network(
 def test_a_foreign_decoder_is_joined_with_a_warning(kept: tuple[ck.Registry, dict[str, str]]) -> None:
     registry, parts = kept
     joined = registry.recombine(parts["a.encoder"], parts["b.decoder"], adapters=[parts["a.latent"]])
-    warned = [one.code for one in joined.report.findings if one.severity == "warns"]
+    warned = [finding.code for finding in joined.report.findings if finding.severity == "warns"]
     assert warned == ["adapter-inserted"]
 
 

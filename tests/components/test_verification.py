@@ -35,11 +35,11 @@ def one_thread() -> Any:
 
 @pytest.fixture(scope="module")
 def parts() -> dict[str, Draft]:
-    found = split("resnet8_cifar", "layer2", kwargs={"num_classes": 3}, size=(16, 16), labels=NAMES)
+    result = split("resnet8_cifar", "layer2", kwargs={"num_classes": 3}, size=(16, 16), labels=NAMES)
     tokens = {"num_classes": 3, "img_size": 32, "depth": 2, "embed_dim": 24, "num_heads": 2}
     seen = split("vit_tiny_patch16_224", "blocks.0", kwargs=tokens, labels=NAMES)
     pooled = split("resnet8_cifar", "head_drop", kwargs={"num_classes": 3}, size=(16, 16))
-    return {**found, "tokens": seen["extractor"], "vector": pooled["extractor"]}
+    return {**result, "tokens": seen["extractor"], "vector": pooled["extractor"]}
 
 
 @pytest.fixture
@@ -62,7 +62,9 @@ def changed(path: str, **fields: Any) -> Change:
             return attrs.evolve(value, **fields)
         step, *rest = steps
         if step.isdecimal():
-            return tuple(at(one, rest) if index == int(step) else one for index, one in enumerate(value))
+            return tuple(
+                at(entry, rest) if index == int(step) else entry for index, entry in enumerate(value)
+            )
         return attrs.evolve(value, **{step: at(getattr(value, step), rest)})
 
     return lambda manifest: attrs.evolve(
@@ -78,7 +80,7 @@ def of_manifest(path: str, **fields: Any) -> Change:
 
 
 def other_probe(manifest: Manifest) -> Manifest:
-    sketch = tuple(2 * one for one in manifest.contract.statistical.probe.sketch)  # type: ignore[union-attr]
+    sketch = tuple(2 * entry for entry in manifest.contract.statistical.probe.sketch)  # type: ignore[union-attr]
     return changed("statistical.probe", sketch=sketch)(manifest)
 
 
@@ -245,7 +247,7 @@ LIES: list[tuple[str, str, Change, str]] = [
 
 
 @pytest.mark.case("E2")
-@pytest.mark.parametrize(("part", "lie", "message"), [one[1:] for one in LIES], ids=[one[0] for one in LIES])
+@pytest.mark.parametrize(("part", "lie", "message"), [ly[1:] for ly in LIES], ids=[ly[0] for ly in LIES])
 def test_a_lie_is_caught_at_publish_and_at_load(
     registry: ck.Registry, parts: Mapping[str, Draft], part: str, lie: Change, message: str
 ) -> None:
@@ -348,13 +350,13 @@ def test_a_symbol_may_have_another_number_at_the_head(
     registry: ck.Registry, parts: Mapping[str, Draft]
 ) -> None:
     """An extractor counts its symbols over all of its ports, a head over those that it takes."""
-    given, taken = (
+    inputs, taken = (
         changed(port, shape=("N", 32, symbol), layout="other", measured={})(
             manifest_of(registry, parts[side])
         )
         for side, port, symbol in (("extractor", OUT, "L4"), ("head", "structural.inputs.0", "L"))
     )
-    assert list(_feature_differences(taken, given)) == []
+    assert list(_feature_differences(taken, inputs)) == []
 
 
 @pytest.mark.case("E2")
@@ -364,12 +366,12 @@ def test_every_lie_is_listed(registry: ck.Registry, parts: Mapping[str, Draft]) 
     with pytest.raises(IntegrityError) as caught:
         registry.publish(lie, "lies", state=parts["extractor"].module.state_dict())
     text = str(caught.value)
-    for one in (
+    for name in (
         "- Normalization 'none'",
         "- The output 'features' is stated as float16",
         "is stated as pooled",
     ):
-        assert one in text
+        assert name in text
     assert text.endswith("or use the weights that it was derived from.") and len(caught.value.subject) == 3
 
 
@@ -391,10 +393,10 @@ def test_counts_that_are_stated_are_counted_at_load(
 
 def altered(state: Mapping[str, Tensor], how: str) -> dict[str, Tensor]:
     name = next(iter(state))
-    kept = {key: value for key, value in state.items() if key != name}
+    saved = {key: value for key, value in state.items() if key != name}
     return {
-        "renamed": {**kept, "other": state[name]},
-        "missing": kept,
+        "renamed": {**saved, "other": state[name]},
+        "missing": saved,
         "more": {**state, "other": state[name].clone()},
         "reshaped": {**state, name: state[name][:1].clone()},
         "half": {**state, name: state[name].half()},
@@ -469,9 +471,9 @@ def test_payload_and_probe_are_filled_in(registry: ck.Registry, parts: Mapping[s
         attrs.evolve(manifest_of(registry, part).payload.file, bytes=0), "tensors:sha256:" + "0" * 64, 0, 0
     )
     bare = changed("statistical", probe=None)(attrs.evolve(manifest_of(registry, part), payload=nothing))
-    found = registry.store.manifest(registry.publish(bare, "mine", state=part.module.state_dict()))
-    assert found.contract == part.contract
-    assert found.payload == manifest_of(registry, part).payload
+    manifest = registry.store.manifest(registry.publish(bare, "mine", state=part.module.state_dict()))
+    assert manifest.contract == part.contract
+    assert manifest.payload == manifest_of(registry, part).payload
 
 
 def test_a_claim_that_says_less_is_no_lie(registry: ck.Registry, parts: Mapping[str, Draft]) -> None:
@@ -520,8 +522,8 @@ def test_loading_runs_the_module_once_and_not_where_it_was_seen_to_pass(
 ) -> None:
     part, calls = parts["extractor"], []
     registry.publish(manifest_of(registry, part), "mine", state=part.module.state_dict())
-    norm = type(next(one for one in part.module.modules() if isinstance(one, torch.nn.BatchNorm2d)))
-    count = sum(isinstance(one, torch.nn.BatchNorm2d) for one in part.module.modules())
+    norm = type(next(module for module in part.module.modules() if isinstance(module, torch.nn.BatchNorm2d)))
+    count = sum(isinstance(module, torch.nn.BatchNorm2d) for module in part.module.modules())
     forward = norm.forward
     monkeypatch.setattr(norm, "forward", lambda self, x: calls.append(1) or forward(self, x))
     registry.load("mine")

@@ -162,20 +162,27 @@ def test_check_reads_no_weights(mine: ck.Registry) -> None:
 
 
 def test_what_changed_between_two_components(registry: ck.Registry) -> None:
-    found = registry.diff("digits/left.head", "digits/right.head")
-    assert isinstance(found, ck.Difference) and found.bump == "major" and found.tensors is None
-    assert {one.path for one in found.changes if one.level == "training"} >= {"data.name", "data.digest"}
+    difference = registry.diff("digits/left.head", "digits/right.head")
+    assert isinstance(difference, ck.Difference) and difference.bump == "major" and difference.tensors is None
+    assert {change.path for change in difference.changes if change.level == "training"} >= {
+        "data.name",
+        "data.digest",
+    }
     with_tensors = registry.diff("digits/left.head", "digits/right.head", tensors=True)
-    assert with_tensors.changes == found.changes and with_tensors.tensors
+    assert with_tensors.changes == difference.changes and with_tensors.tensors
     assert not registry.diff("digits/left.head", "digits/left.head@1.0.0", tensors=True).tensors
     with pytest.raises(NotFound):
         registry.diff("digits/left.head", "digits/left.head@9.0.0")
 
 
 def test_check_with_classes_in_mind(registry: ck.Registry) -> None:
-    asked = Data((16, 16), "L", (0.5,), (0.5,), labels=(Label("two"), Label("cat")))
-    found = [one for one in registry.check(LEFT, RIGHT, data=asked).findings if one.code == "labels-partial"]
-    assert found and found[0].remedy.endswith("are counted: two")
+    request = Data((16, 16), "L", (0.5,), (0.5,), labels=(Label("two"), Label("cat")))
+    result = [
+        finding
+        for finding in registry.check(LEFT, RIGHT, data=request).findings
+        if finding.code == "labels-partial"
+    ]
+    assert result and result[0].remedy.endswith("are counted: two")
 
 
 def test_a_recombination_is_head_after_extractor(registry: ck.Registry, tests: list[ck.Split]) -> None:
@@ -223,8 +230,8 @@ def test_parts_of_one_network_keep_its_statistics_and_images_give_new_ones(
     assert registry.recombine(LEFT, "digits/left.head").bn_policy == "running"
     model = registry.recombine(LEFT, RIGHT, data=tests[0])
     assert model.bn_policy == "reestimate"
-    one, all_of_them = (model(images_of(model, tests[0])[:count]) for count in (1, 48))
-    torch.testing.assert_close(one, all_of_them[:1])  # an image's logits do not depend on its batch
+    first, all_of_them = (model(images_of(model, tests[0])[:count]) for count in (1, 48))
+    torch.testing.assert_close(first, all_of_them[:1])  # an image's logits do not depend on its batch
 
 
 def test_a_single_image_under_batch_statistics_is_warned_of(
@@ -308,7 +315,7 @@ def test_a_wrong_kind_is_told_before_a_weight_is_read(
 def test_progress_and_settings_of_a_matrix(registry: ck.Registry, tests: list[ck.Split]) -> None:
     seen: list[tuple[int, int, str]] = []
     matrix = registry.matrix(
-        "digits/*.extractor", RIGHT, tests, batch_size=16, seed=3, progress=lambda *told: seen.append(told)
+        "digits/*.extractor", RIGHT, tests, batch_size=16, seed=3, progress=lambda *args: seen.append(args)
     )
     assert [done for done, _, _ in seen] == list(range(1, 7)) and {total for _, total, _ in seen} == {6}
     assert {name for _, _, name in seen} == {part.reference for part in matrix.extractors}

@@ -28,8 +28,8 @@ some = settings(max_examples=60, deadline=None)
 @some
 @given(extractors, heads)
 def test_the_strategies_make_what_the_registry_accepts(left: Manifest, right: Manifest) -> None:
-    for one in (left, right):
-        check_made(one.contract, one.blueprint, "manifest")
+    for item in (left, right):
+        check_made(item.contract, item.blueprint, "manifest")
 
 
 @some
@@ -38,8 +38,8 @@ def test_a_check_never_fails_and_its_answers_follow_from_its_findings(
     left: Manifest, right: Manifest, asked: Data | None, known: list[Cell]
 ) -> None:
     report = check(left, right, data=asked, evidence=known)
-    severities = {one.severity for one in report.findings}
-    codes = {one.code for one in report.findings}
+    severities = {finding.severity for finding in report.findings}
+    codes = {finding.code for finding in report.findings}
     assert (report.wiring == "direct") == (not severities & {"refuses", "adaptable"})
     assert (report.wiring == "refused") == ("refuses" in severities)
     assert (report.promise == "shared-head") == ("head-shared" in codes)
@@ -48,7 +48,7 @@ def test_a_check_never_fails_and_its_answers_follow_from_its_findings(
     )
     assert (report.evidence == "none") == ("evidence" not in codes)
     assert report.unproven == ("unproven" in codes) == ("Equal shapes" in str(report))
-    assert {(one.code, one.level, one.severity) for one in report.findings} <= LISTED
+    assert {(finding.code, finding.level, finding.severity) for finding in report.findings} <= LISTED
     assert severities <= set(SEVERITIES)
 
 

@@ -56,9 +56,9 @@ def test_findings_of_every_level_stand_together_whatever_the_count_of_classes(cl
         features=figures(0.9, 0.8),
     )
     data = attrs.evolve(GRAY, labels=labels(*names[1:]))
-    found = check(left, right, data=data).findings
-    assert len(found) == 8
-    assert {one.level for one in found} == {"structural", "data", "protocol", "statistical"}
+    report_findings = check(left, right, data=data).findings
+    assert len(report_findings) == 8
+    assert {match.level for match in report_findings} == {"structural", "data", "protocol", "statistical"}
 
 
 def test_importing_the_check_imports_no_heavy_package() -> None:
@@ -66,5 +66,5 @@ def test_importing_the_check_imports_no_heavy_package() -> None:
         "import compatkit.contracts.check, compatkit.contracts.evidence, sys;"
         "print([m for m in ('torch', 'numpy', 'scipy', 'timm', 'safetensors') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

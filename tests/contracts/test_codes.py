@@ -64,10 +64,10 @@ def seam(output: Port, taken: Port) -> Pair:
 
 
 def several(names: Sequence[str], taken: Sequence[str]) -> Pair:
-    given, asked = ([attrs.evolve(FEATURES, name=name) for name in side] for side in (names, taken))
+    inputs, request = ([attrs.evolve(FEATURES, name=name) for name in side] for side in (names, taken))
     return Pair(
-        manifest("extractor", Contract(Structural((FEATURES,), tuple(given)), GRAY, Protocol("none"))),
-        manifest("head", Contract(Structural(tuple(asked), (FEATURES,)), GRAY, Protocol("none"))),
+        manifest("extractor", Contract(Structural((FEATURES,), tuple(inputs)), GRAY, Protocol("none"))),
+        manifest("head", Contract(Structural(tuple(request), (FEATURES,)), GRAY, Protocol("none"))),
     )
 
 
@@ -85,9 +85,9 @@ def measured(grade: Any) -> Pair:
     return Pair(extractor(), head(), None, [cell])
 
 
-def made_with(one: Manifest, other: Manifest) -> Pair:
+def made_with(manifest: Manifest, other: Manifest) -> Pair:
     """The first extractor, with a head that was made with the other one."""
-    return Pair(one, attrs.evolve(head(), parents=(Parent("trained_with", manifest_digest(other)),)))
+    return Pair(manifest, attrs.evolve(head(), parents=(Parent("trained_with", manifest_digest(other)),)))
 
 
 SAME = Pair(extractor(), head())
@@ -289,18 +289,20 @@ def found(pair: Pair) -> list[Finding]:
 @pytest.mark.case("F")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_pair_provokes_it(case: Case) -> None:
-    hits = [one for one in found(case.provoked) if (one.code, one.severity) == (case.code, case.severity)]
+    hits = [
+        match for match in found(case.provoked) if (match.code, match.severity) == (case.code, case.severity)
+    ]
     assert len(hits) == 1
-    (one,) = hits
-    assert one.level == case.level
-    assert re.search(case.remedy, one.remedy)
-    assert one.expected and one.actual and one.between
+    (first,) = hits
+    assert first.level == case.level
+    assert re.search(case.remedy, first.remedy)
+    assert first.expected and first.actual and first.between
 
 
 @pytest.mark.case("F")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_another_pair_does_not(case: Case) -> None:
-    assert (case.code, case.severity) not in {(one.code, one.severity) for one in found(case.innocent)}
+    assert (case.code, case.severity) not in {(match.code, match.severity) for match in found(case.innocent)}
 
 
 def test_the_page_lists_these_findings_and_no_others() -> None:
@@ -313,10 +315,10 @@ def test_the_page_lists_these_findings_and_no_others() -> None:
 def test_a_remedy_for_what_is_adaptable_begins_with_the_adapter() -> None:
     adapters = {"cast", "permute", "pool", "drop-tokens", "resize", "project"}
     words = [
-        re.match(r"[a-z-]+", one.remedy)
+        re.match(r"[a-z-]+", match.remedy)
         for case in CASES
-        for one in found(case.provoked)
-        if one.severity == "adaptable"
+        for match in found(case.provoked)
+        if match.severity == "adaptable"
     ]
     assert {word.group() for word in words if word} == adapters
 
@@ -327,4 +329,4 @@ def test_another_name_of_a_class_is_looked_at_too() -> None:
         head(classes=(Label("automobile", ("c\u0430t",)),)),
         attrs.evolve(GRAY, labels=labels("cat")),
     )
-    assert "labels-look-alike" in {one.code for one in found(pair)}
+    assert "labels-look-alike" in {match.code for match in found(pair)}

@@ -20,10 +20,10 @@ DIGITS = labels("0", "1", "2")
 def test_other_input_images_are_only_said() -> None:
     usps = Data((16, 16), "RGB", (0.1, 0.2, 0.3), (0.25, 0.25, 0.25))
     report = check(extractor(), head(data=usps))
-    found = only(report, "input-differs")
-    assert (found.level, found.severity) == ("data", "informs")
-    assert "own preprocessing" in found.remedy
-    assert found.expected == "size 16, 16; channels RGB; mean 0.1, 0.2, 0.3; std 0.25, 0.25, 0.25"
+    result = only(report, "input-differs")
+    assert (result.level, result.severity) == ("data", "informs")
+    assert "own preprocessing" in result.remedy
+    assert result.expected == "size 16, 16; channels RGB; mean 0.1, 0.2, 0.3; std 0.25, 0.25, 0.25"
     assert report.wiring == "direct"
     assert "input-differs" not in codes(check(extractor(), head()))
 
@@ -69,9 +69,9 @@ def test_a_class_that_fits_two_is_refused() -> None:
 def test_look_alikes_are_not_taken_for_equal_and_are_said(name: str, character: str) -> None:
     report = check(extractor(), head(classes=labels(name, "dog")), data=asked("cat", "dog"))
     assert "1 classes in common are counted: dog" in only(report, "labels-partial").remedy
-    found = only(report, "labels-look-alike")
-    assert found.expected == "'cat'"
-    assert character in found.actual
+    result = only(report, "labels-look-alike")
+    assert result.expected == "'cat'"
+    assert character in result.actual
 
 
 def test_names_of_one_script_are_no_look_alikes() -> None:
@@ -90,8 +90,8 @@ def test_composition_case_and_underscores_make_no_difference() -> None:
 
 def test_many_look_alikes_are_counted() -> None:
     left, right = [f"c{n}o" for n in range(9)], [f"c{n}\u043e" for n in range(9)]
-    found = only(check(extractor(), head(classes=labels(*right)), data=asked(*left)), "labels-look-alike")
-    assert found.expected == "'c0o', 'c1o', 'c2o' and 6 more"
+    result = only(check(extractor(), head(classes=labels(*right)), data=asked(*left)), "labels-look-alike")
+    assert result.expected == "'c0o', 'c1o', 'c2o' and 6 more"
 
 
 @pytest.mark.case("F")
@@ -105,41 +105,41 @@ def test_two_classes_of_one_name_in_one_contract_are_refused_by_name(first: str,
 
 
 def test_ten_thousand_classes_are_compared_at_once() -> None:
-    one = labels(*(f"class_{number}" for number in range(10_000)))
+    first = labels(*(f"class_{number}" for number in range(10_000)))
     other = labels(*(f"Class {number}" for number in range(9_999, -1, -1)))
     spelling.cache_clear()
     begun = time.process_time()
-    assert label_findings(one, other) == ()
+    assert label_findings(first, other) == ()
     assert time.process_time() - begun < 5  # 0.04 where nothing else runs; each with each takes half a minute
     spelled = spelling.cache_info().misses
-    assert label_findings(one, other) == ()
+    assert label_findings(first, other) == ()
     assert spelling.cache_info().misses == spelled  # remembered
 
 
 def test_the_first_of_many_classes_are_named_and_all_are_counted() -> None:
-    found = only(
+    result = only(
         check(
             extractor(), head(classes=labels(*map(str, range(10_000)))), data=asked(*map(str, range(5_000)))
         ),
         "labels-partial",
     )
-    assert "... (5000 classes)" in found.expected and "... (10000 classes)" in found.actual
-    assert len(str(found)) < 600
+    assert "... (5000 classes)" in result.expected and "... (10000 classes)" in result.actual
+    assert len(str(result)) < 600
 
 
 def test_comparisons_are_remembered_up_to_a_number_and_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compared, "_known", {})
     monkeypatch.setattr(compared, "KEPT", 3)
-    kept = [labels(str(number)) for number in range(9)]
-    for one in kept:
-        assert [found.code for found in label_findings(DIGITS, one)] in (
+    saved = [labels(str(number)) for number in range(9)]
+    for item in saved:
+        assert [label_finding.code for label_finding in label_findings(DIGITS, item)] in (
             ["labels-partial"],
             ["labels-disjoint"],
         )
         assert len(compared._known) <= 3
     monkeypatch.setattr(compared, "KEPT_CLASSES", 4)
-    for one in kept:
-        label_findings(DIGITS, one)
+    for item in saved:
+        label_findings(DIGITS, item)
         assert len(compared._known) <= 2
 
 

@@ -33,16 +33,16 @@ def test_evidence_is_the_newest_that_is_not_stale() -> None:
     assert (
         check(extractor(), head(), evidence=[attrs.evolve(cell("none"), restricted=None)]).evidence == "none"
     )
-    found = only(graded("compatible"), "evidence")
-    assert (found.level, found.severity) == ("empirical", "informs")
-    assert "0.500 [0.400, 0.600] on 100 images" in found.actual
+    result = only(graded("compatible"), "evidence")
+    assert (result.level, result.severity) == ("empirical", "informs")
+    assert "0.500 [0.400, 0.600] on 100 images" in result.actual
     assert "measure again" in only(graded("stale"), "evidence").remedy
 
 
 def test_all_figures_of_a_measurement_are_told() -> None:
-    found = only(check(extractor(), head(), evidence=[cell("compatible")]), "evidence")
-    assert found.expected == "chance 0.100, bound 0.500"
-    assert found.actual == "0.500 [0.400, 0.600] on 100 images, recovered 1.000: compatible"
+    result = only(check(extractor(), head(), evidence=[cell("compatible")]), "evidence")
+    assert result.expected == "chance 0.100, bound 0.500"
+    assert result.actual == "0.500 [0.400, 0.600] on 100 images, recovered 1.000: compatible"
     assert only(check(extractor(), head(), evidence=[cell("chance")]), "evidence").severity == "warns"
 
 
@@ -60,9 +60,9 @@ def test_equal_shapes_are_not_compatibility(anchors: Any, grades: Any, came: str
     report = check(extractor(anchors=anchors), head(anchors=anchors), evidence=evidence)
     assert report.word == "unproven" and report.unproven
     assert "Equal shapes are not compatibility." in str(report)
-    found = only(report, "unproven")
-    assert (found.level, found.severity) == ("empirical", "warns")
-    assert found.actual == f"{came}; equal shapes are not compatibility"
+    result = only(report, "unproven")
+    assert (result.level, result.severity) == ("empirical", "warns")
+    assert result.actual == f"{came}; equal shapes are not compatibility"
     assert "equal shapes are not compatibility" in json.dumps(report.to_json())
 
 

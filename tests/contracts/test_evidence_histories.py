@@ -183,10 +183,10 @@ class World:
 
     def damage(self, which: int, how: str) -> None:
         """Damage a result, its pointer, or take the pointer away; what nobody can read was never measured."""
-        found = [path for _, path in self.log]
-        if not found:
+        result = [path for _, path in self.log]
+        if not result:
             return
-        pointer = found[which % len(found)]
+        pointer = result[which % len(result)]
         digest = f"sha256:{pointer.name}"
         if how == "document":
             path = self.registry.store.objects.path(digest)
@@ -197,7 +197,7 @@ class World:
             pointer.chmod(0o644)
             pointer.write_bytes(b"sha256:" + b"0" * 64 + b"\n")
         elif how == "moved":  # under the key of another pair or of other conditions
-            others = [one for one in found if one.parent != pointer.parent]
+            others = [match for match in result if match.parent != pointer.parent]
             if not others:
                 return
             target = others[which % len(others)].parent / pointer.name
@@ -207,15 +207,15 @@ class World:
         else:
             pointer.unlink()
         self.settle(pointer)
-        self.log = [one for one in self.log if one[1] != pointer]
+        self.log = [entry for entry in self.log if entry[1] != pointer]
         self.registry.store.memory._file.discard()  # what was read while it was sound stays known until then
 
     def settle(self, *paths: Path) -> None:
         """Give what changed times of its own, so that no clock is too coarse to show it."""
         for path in paths:
-            for one in (path, *list(path.parents)[:4]):
-                if one.exists():
-                    os.utime(one, (moment := next(self.ticks), moment))
+            for item in (path, *list(path.parents)[:4]):
+                if item.exists():
+                    os.utime(item, (moment := next(self.ticks), moment))
 
     def ask(self, wanted: Wanted) -> ck.Matrix:
         """Ask for all pairs, with the figures that a measurement would give now."""
@@ -238,7 +238,7 @@ class World:
 
     def truth(self, wanted: Wanted, pair: tuple[str, str]) -> Truth:
         """Return what a figure of this pair depends on now."""
-        left, right = (self.manifests[one.split("@")[0]][one.split("@")[1]] for one in pair)
+        left, right = (self.manifests[side.split("@")[0]][side.split("@")[1]] for side in pair)
         split = SPLITS[wanted.split]
         protocols = (left.contract.protocol.norm, right.contract.protocol.norm)
         return Truth(
@@ -253,7 +253,7 @@ class World:
             wanted.batch_size,
             wanted.seed,
             wanted.precision,
-            tuple(one.function for one in ADAPTERS[: wanted.adapters]),
+            tuple(adapter.function for adapter in ADAPTERS[: wanted.adapters]),
             self.bound(pair[0]),
             split.sample,
             self.machine,
@@ -273,13 +273,13 @@ class World:
 
     def expected(self, truth: Truth) -> tuple[str, Truth | None]:
         """Return state and origin of what a question must find, by going through all that was ever measured."""
-        state, found = "missing", None
-        for one, _ in self.log:  # the newest that answers wins, else the newest of the same question
-            if one.answers(truth):
-                state, found = "measured", one
-            elif one.asked() == truth.asked() and state != "measured":
-                state, found = "stale", one
-        return state, found
+        state, result = "missing", None
+        for value, _ in self.log:  # the newest that answers wins, else the newest of the same question
+            if value.answers(truth):
+                state, result = "measured", value
+            elif value.asked() == truth.asked() and state != "measured":
+                state, result = "stale", value
+        return state, result
 
     def measure(
         self, lefts: Sequence[Any], rights: Sequence[Any], data: Any, conditions: Conditions, **how: Any
@@ -316,16 +316,16 @@ class World:
         figure = Figure(truth.correct() / 100_000, truth.correct(), 100_000, 0.0, 1.0)
         limit = truth.correct("bound", truth.bound)
         between = (how["adapters"] or {}).get((left.reference, right.reference), ())
-        found = conditions.settings(
+        result = conditions.settings(
             ImageFacts(split.name, split.digest, len(split), sample=split.sample),
             normalized=truth.normalized,
             bound=truth.bound,
-            adapters=[(one.function, str(one)) for one in between],
+            adapters=[(entry.function, str(entry)) for entry in between],
         )
         best = Figure(limit / 100_000, limit, 100_000, 0.0, 1.0) if truth.bound else None
         plain = Cell(left.reference, right.reference, "direct", "none", "perfect", figure, figure, 0.1, best)
         return attrs.evolve(
-            plain, common=("0", "1"), settings={**found, "machine": self.machine, "own": False}
+            plain, common=("0", "1"), settings={**result, "machine": self.machine, "own": False}
         )
 
     now: Wanted = Wanted()
@@ -349,18 +349,18 @@ def world(**patches: Any) -> Iterator[World]:
         yield made
 
 
-def question(held: World, wanted: Wanted) -> None:
+def question(world: World, wanted: Wanted) -> None:
     """Ask, and hold every cell against the list."""
-    held.now, held.measured = wanted, []
-    pairs = held.pairs()
-    before = {pair: held.expected(held.truth(wanted, pair)) for pair in pairs}
-    found = held.ask(wanted)
-    assert [(cell.extractor, cell.head) for cell in found.cells] == pairs
+    world.now, world.measured = wanted, []
+    pairs = world.pairs()
+    before = {pair: world.expected(world.truth(wanted, pair)) for pair in pairs}
+    result = world.ask(wanted)
+    assert [(cell.extractor, cell.head) for cell in result.cells] == pairs
     states = {"missing": ("missing",), "stale": ("missing", "stale"), "none": ()}
     filled = states.get(wanted.fill, ("missing", "stale", "measured"))
-    assert set(held.measured) == {pair for pair in pairs if before[pair][0] in filled}
+    assert set(world.measured) == {pair for pair in pairs if before[pair][0] in filled}
     for pair in pairs:
-        cell, (state, origin), truth = found.cell(*pair), before[pair], held.truth(wanted, pair)
+        cell, (state, origin), truth = result.cell(*pair), before[pair], world.truth(wanted, pair)
         if state in filled:
             state, origin = "measured", truth
         assert cell.state == state, (pair, wanted)
@@ -372,50 +372,50 @@ def question(held: World, wanted: Wanted) -> None:
         if cell.bound is not None:
             assert cell.bound.correct == origin.correct("bound", origin.bound)
         assert bool(cell.reason) == (state == "stale")
-    taken = sum(before[pair][0] == "measured" and pair not in held.measured for pair in pairs)
-    assert found.settings["cells"]["taken"] == taken
-    assert found.settings["cells"]["measured"] == len(held.measured)
+    taken = sum(before[pair][0] == "measured" and pair not in world.measured for pair in pairs)
+    assert result.settings["cells"]["taken"] == taken
+    assert result.settings["cells"]["measured"] == len(world.measured)
     with warnings.catch_warnings():  # of damaged results
         warnings.simplefilter("ignore")
-        checked = held.registry.check_all("*.extractor", "*.head", bn_policy=wanted.policy)
+        checked = world.registry.check_all("*.extractor", "*.head", bn_policy=wanted.policy)
     for left, right, outline in checked.pairs():
-        functions = held.functions[left], held.functions[right]
+        functions = world.functions[left], world.functions[right]
         bare = [
-            one
-            for one, _ in held.log
-            if (one.extractor, one.head) == functions
-            and not one.adapters
-            and (one.policy == wanted.policy or not one.normalized)
+            entry
+            for entry, _ in world.log
+            if (entry.extractor, entry.head) == functions
+            and not entry.adapters
+            and (entry.policy == wanted.policy or not entry.normalized)
         ]
-        fresh = [one for one in bare if one.version == cells.METRIC_VERSION]
+        fresh = [entry for entry in bare if entry.version == cells.METRIC_VERSION]
         assert outline.answers.evidence == ("perfect" if fresh else "stale" if bare else "none")
 
 
-def act(held: World, action: str, *given: Any) -> None:
+def act(world: World, action: str, *args: Any) -> None:
     """Do one thing of a history."""
     if action == "ask":
-        question(held, given[0])
+        question(world, args[0])
     elif action == "weights":
-        held.publish(given[0])
+        world.publish(args[0])
     elif action == "about":
         from compatkit.contracts.manifest import About
 
-        held.publish(given[0], about=About(title=str(next(held.numbers))))
+        world.publish(args[0], about=About(title=str(next(world.numbers))))
     elif action == "keyword":
-        blueprint = next(iter(held.manifests[given[0]].values())).blueprint
-        held.publish(given[0], blueprint=attrs.evolve(blueprint, kwargs={"in_chans": next(held.numbers)}))
+        blueprint = next(iter(world.manifests[args[0]].values())).blueprint
+        world.publish(args[0], blueprint=attrs.evolve(blueprint, kwargs={"in_chans": next(world.numbers)}))
     elif action == "withdraw":
-        held.withdraw(given[0])
+        world.withdraw(args[0])
     elif action == "metric":
-        cells.METRIC_VERSION = given[0]
+        cells.METRIC_VERSION = args[0]
     elif action == "machine":
-        held.machine = given[0]
+        world.machine = args[0]
     elif action == "damage":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            held.damage(*given)
+            world.damage(*args)
     elif action == "process":
-        held.registry = ck.Registry.open(held.root)
+        world.registry = ck.Registry.open(world.root)
 
 
 names = st.sampled_from(NAMES)
@@ -452,25 +452,25 @@ def histories(examples: int, longest: int) -> Callable[[Callable[..., None]], An
 @pytest.mark.case("F")
 @histories(20, 8)
 def test_nothing_is_ever_taken_for_something_else(history: list[Any]) -> None:
-    with world(SETTLED_NS=0) as held:
+    with world(SETTLED_NS=0) as content:
         for action in history:
-            act(held, *action)
-        question(held, Wanted(fill="none"))
+            act(content, *action)
+        question(content, Wanted(fill="none"))
 
 
 @pytest.mark.case("F")
 @histories(10, 6)
 def test_nor_while_all_files_are_young(history: list[Any]) -> None:
-    with world() as held:
+    with world() as content:
         for action in history:
-            act(held, *action)
-        question(held, Wanted(fill="none"))
+            act(content, *action)
+        question(content, Wanted(fill="none"))
 
 
 @pytest.mark.slow
 @histories(300, 25)
 def test_nor_in_long_histories(history: list[Any]) -> None:
-    with world(SETTLED_NS=0) as held:
+    with world(SETTLED_NS=0) as content:
         for action in history:
-            act(held, *action)
-        question(held, Wanted(fill="none"))
+            act(content, *action)
+        question(content, Wanted(fill="none"))

@@ -77,7 +77,7 @@ def test_a_new_version_of_the_metric_makes_old_figures_stale(
 def test_figures_are_given_even_where_they_cannot_be_kept(
     measured: tuple[ck.Registry, ck.Task], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def full(*arguments: object, **named: object) -> None:
+    def full(*arguments: object, **kwargs: object) -> None:
         raise EnvironmentFailure("disk full")
 
     monkeypatch.setattr(Evidence, "keep", full)
@@ -93,7 +93,7 @@ def test_a_damaged_result_is_left_out_with_a_warning_that_names_the_pair(
     store = registry.store
     functions = [function_digest(registry.store.manifest(name)) for name in ("x/a.extractor", "x/a.head")]
     pointers = pointed.pointers(store, *functions)
-    held = len(pointers)
+    count = len(pointers)
     blob = store.objects.path(f"sha256:{pointers[-1].name}")
     content = blob.read_bytes()
     blob.unlink()
@@ -103,7 +103,7 @@ def test_a_damaged_result_is_left_out_with_a_warning_that_names_the_pair(
         UserWarning,
         match=r"x/a.extractor@1.0.0 with x/a.head@1.0.0: a result is left out: .* other bytes .*compatkit verify",
     ):
-        found = pairs.measured(store, *sides)
-    assert len(found[PAIR]) == held - 1
+        result = pairs.measured(store, *sides)
+    assert len(result[PAIR]) == count - 1
     store.put_blob(content)
-    assert len(pairs.measured(store, *sides)[PAIR]) == held
+    assert len(pairs.measured(store, *sides)[PAIR]) == count

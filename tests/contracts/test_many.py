@@ -87,15 +87,15 @@ def test_what_pairs_do_not_satisfy_is_named() -> None:
 
 def test_findings_are_grouped_by_code_and_severity_gravest_first() -> None:
     groups = check_all(*few()).groups()
-    assert [(one.code, one.severity, one.pairs) for one in groups] == [
+    assert [(group.code, group.severity, group.pairs) for group in groups] == [
         ("rank-differs", "refuses", 3),
         ("channels-differ", "adaptable", 5),
         ("rank-differs", "adaptable", 2),
         ("unproven", "warns", 3),
         ("head-shared", "promises", 1),
     ]
-    assert sorted(SEVERITIES.index(one.severity) for one in groups) == [
-        SEVERITIES.index(one.severity) for one in groups
+    assert sorted(SEVERITIES.index(group.severity) for group in groups) == [
+        SEVERITIES.index(group.severity) for group in groups
     ]
     first = groups[0]
     assert (first.extractor, first.head, first.example.actual) == ("c", "p", "a vector (NC)")
@@ -127,16 +127,17 @@ def test_the_wrong_part_is_named() -> None:
         check_all({"x/y": head()}, {})
     with pytest.raises(UsageError, match="but head 1 is of kind extractor"):
         check_all([extractor()], [extractor()])
-    asked = attrs.evolve(GRAY, labels=labels("cat"))
+    request = attrs.evolve(GRAY, labels=labels("cat"))
     with pytest.raises(DataError, match=r"Two of the classes of the head x/twice have the same name"):
-        check_all([extractor()], {"x/twice": head(classes=labels("cat", "Cat"))}, data=asked)
+        check_all([extractor()], {"x/twice": head(classes=labels("cat", "Cat"))}, data=request)
 
 
 def test_classes_alone_say_what_those_of_data_say() -> None:
-    asked = labels("cat", "owl")
+    expected_labels = labels("cat", "owl")
     parts = [extractor()], {"x/h": head(classes=labels("cat", "dog"))}
     alone, with_data, none = (
-        check_all(*parts, data=one).to_json() for one in (asked, attrs.evolve(GRAY, labels=asked), None)
+        check_all(*parts, data=item).to_json()
+        for item in (expected_labels, attrs.evolve(GRAY, labels=expected_labels), None)
     )
     assert alone == with_data != none
 
@@ -151,10 +152,10 @@ BLOBS = {
 @st.composite
 def relatives(draw: Any, kind: Any) -> list[Manifest]:
     """Return contracts that differ in a few things, so that each level must tell apart by what it depends on."""
-    found = draw(st.lists(manifests(kind), min_size=1, max_size=2))
+    result = draw(st.lists(manifests(kind), min_size=1, max_size=2))
     for _ in range(draw(st.integers(0, 3))):
-        one, other = draw(st.sampled_from(found)), draw(manifests(kind))
-        contract = one.contract
+        first, other = draw(st.sampled_from(result)), draw(manifests(kind))
+        contract = first.contract
         levels = draw(st.sets(st.sampled_from(["structural", "data", "protocol", "statistical"]), max_size=2))
         changes = {level: getattr(other.contract, level) for level in levels}
         if draw(st.booleans()):
@@ -168,17 +169,17 @@ def relatives(draw: Any, kind: Any) -> list[Manifest]:
                 for port in getattr(contract.structural, side)
             )
             changes["structural"] = attrs.evolve(contract.structural, **{side: ports})
-        found.append(attrs.evolve(one, contract=attrs.evolve(contract, **changes)))
-    return [draw(described(one)) for one in found]
+        result.append(attrs.evolve(first, contract=attrs.evolve(contract, **changes)))
+    return [draw(described(match)) for match in result]
 
 
 @st.composite
-def described(draw: Any, one: Manifest) -> Manifest:
+def described(draw: Any, manifest: Manifest) -> Manifest:
     """Return a component whose statistics of the channels were kept, or not, for some ports."""
     edges = st.sampled_from([None, *({"blob": blob, "bytes": 8} for blob in (*BLOBS, "sha256:unread"))])
-    known = one.contract.statistical.features
+    known = manifest.contract.statistical.features
     features = known and tuple(attrs.evolve(port, per_channel=draw(edges)) for port in known)
-    return attrs.evolve(one, contract=attrs.evolve(one.contract, statistical=Statistical(features)))
+    return attrs.evolve(manifest, contract=attrs.evolve(manifest.contract, statistical=Statistical(features)))
 
 
 @settings(max_examples=80, deadline=None)
@@ -212,13 +213,15 @@ def test_it_says_what_a_check_of_each_pair_says(
             report.evidence,
         )
         levels = [
-            dict.fromkeys((one.code, one.severity) for one in report.findings if one.level == level)
+            dict.fromkeys(
+                (finding.code, finding.severity) for finding in report.findings if finding.level == level
+            )
             for level in LEVELS
         ]
         assert list(outline.codes) == [code for level in levels for code in level]
-        said = attrs.evolve(report, extractor=extractor_name, head=head_name)
-        assert table.report(extractor_name, head_name) == said
-        assert json.dumps(table.report(extractor_name, head_name).to_json()) == json.dumps(said.to_json())
+        result = attrs.evolve(report, extractor=extractor_name, head=head_name)
+        assert table.report(extractor_name, head_name) == result
+        assert json.dumps(table.report(extractor_name, head_name).to_json()) == json.dumps(result.to_json())
 
 
 def varied(count: int) -> tuple[list[Manifest], list[Manifest]]:
@@ -230,18 +233,18 @@ def varied(count: int) -> tuple[list[Manifest], list[Manifest]]:
         seam = maps(4 + number % 5, measured={f"8x{8 + number}": (4 + number, 4)})
         features = figures(number / 100, 0.8)
         left = extractor(seam, data=images, anchors=anchors, norm="batch", features=features)
-        classes = labels(*(f"class {one}" for one in range(number, number + 10)))
+        classes = labels(*(f"class {index}" for index in range(number, number + 10)))
         lefts.append(left)
         rights.append(head(seam, data=images, anchors=anchors, classes=classes, features=features))
     return lefts, rights
 
 
 def test_a_thousand_different_pairs_take_less_than_a_tenth_of_a_millisecond_each() -> None:
-    parts, asked = varied(32), attrs.evolve(GRAY, labels=labels(*(f"class {one}" for one in range(10))))
+    parts, request = varied(32), attrs.evolve(GRAY, labels=labels(*(f"class {index}" for index in range(10))))
     taken = []
     for _ in range(3):
         begun = time.process_time()
-        check_all(*parts, data=asked)
+        check_all(*parts, data=request)
         taken.append(time.process_time() - begun)
     assert min(taken) / 32**2 < 110e-6
 
@@ -249,8 +252,11 @@ def test_a_thousand_different_pairs_take_less_than_a_tenth_of_a_millisecond_each
 @pytest.mark.case("H")
 @pytest.mark.slow
 def test_ninety_thousand_different_pairs_take_less_than_ten_seconds() -> None:
-    parts, asked = varied(300), attrs.evolve(GRAY, labels=labels(*(f"class {one}" for one in range(10))))
+    parts, request = (
+        varied(300),
+        attrs.evolve(GRAY, labels=labels(*(f"class {index}" for index in range(10)))),
+    )
     begun = time.process_time()
-    table = check_all(*parts, data=asked)
+    table = check_all(*parts, data=request)
     assert time.process_time() - begun < 10
     assert sum(table.counts().values()) == 90_000

@@ -22,10 +22,10 @@ from compatkit.contracts.check import check
     ],
 )
 def test_batch_normalization_needs_a_policy_and_images(left: str, right: str, named: str) -> None:
-    found = only(check(extractor(norm=left), head(norm=right)), "normalization-needed")
-    assert (found.level, found.severity) == ("protocol", "informs")
-    assert found.between == f"batch normalization in {named}"
-    assert "reestimate (unlabeled images" in found.remedy
+    result = only(check(extractor(norm=left), head(norm=right)), "normalization-needed")
+    assert (result.level, result.severity) == ("protocol", "informs")
+    assert result.between == f"batch normalization in {named}"
+    assert "reestimate (unlabeled images" in result.remedy
 
 
 def test_without_batch_normalization_no_policy_is_needed() -> None:
@@ -57,17 +57,17 @@ def test_shared_initial_weights_are_no_promise_and_a_shared_head_is() -> None:
 )
 def test_equal_class_layers_tell_how_many_rows_coincide(left: str, right: str, said: str) -> None:
     """They help where the same class stands at the same row."""
-    one, other = (attrs.evolve(initial("one"), classes=labels(*names.split())) for names in (left, right))
-    found = only(check(extractor(anchors=(one,)), head(anchors=(other,))), "initial-weights-shared")
-    assert found.actual == f"the same; class layers too: {said} common classes stand at one row"
+    first, other = (attrs.evolve(initial("one"), classes=labels(*names.split())) for names in (left, right))
+    result = only(check(extractor(anchors=(first,)), head(anchors=(other,))), "initial-weights-shared")
+    assert result.actual == f"the same; class layers too: {said} common classes stand at one row"
 
 
 def test_class_layers_that_started_apart_or_have_a_class_twice_are_not_counted() -> None:
     known = attrs.evolve(initial("one"), classes=labels("cat", "dog"))
     for classes in (None, labels("cat", "cat")):
-        one = attrs.evolve(initial("one"), classes=classes)
-        found = only(check(extractor(anchors=(one,)), head(anchors=(known,))), "initial-weights-shared")
-        assert found.actual == "the same"
+        evolve = attrs.evolve(initial("one"), classes=classes)
+        result = only(check(extractor(anchors=(evolve,)), head(anchors=(known,))), "initial-weights-shared")
+        assert result.actual == "the same"
 
 
 @pytest.mark.parametrize(
@@ -86,5 +86,5 @@ def test_published_parts_tell_of_their_rows(tmp_path: Path, class_layer: str, ca
     registry.publish(
         quick(steps=0).fit(tasks, [ck.use("identical_init", class_layer=class_layer)]), prefix="d"
     )
-    found = only(registry.check("d/a.extractor", "d/b.head"), "initial-weights-shared")
-    assert found.actual == came
+    result = only(registry.check("d/a.extractor", "d/b.head"), "initial-weights-shared")
+    assert result.actual == came

@@ -33,9 +33,9 @@ def kept(digest: str, mean: float = 0.4, std: float = 0.8) -> tuple[FeatureStati
     return (FeatureStatistics(mean, std, 100, {"blob": digest, "bytes": 32}),)
 
 
-def compared(given: tuple[Any, Any], trained: tuple[Any, Any], std: float = 0.8) -> Report:
+def compared(inputs: tuple[Any, Any], trained: tuple[Any, Any], std: float = 0.8) -> Report:
     """Return what is said of channels with these means and standard deviations."""
-    blobs = {LEFT: ChannelFigures(*given), RIGHT: ChannelFigures(*trained)}
+    blobs = {LEFT: ChannelFigures(*inputs), RIGHT: ChannelFigures(*trained)}
     return check(extractor(features=kept(LEFT)), head(features=kept(RIGHT, std=std)), channels=blobs)
 
 
@@ -55,23 +55,23 @@ def test_the_finding_says_how_many_channels_are_far_and_which_is_worst() -> None
     report = compared(
         ([0.0, 1.0, 5.0, 0.0], [1.0, 1.0, 1.0, 3.0]), ([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0])
     )
-    found = only(report, "statistics-far")
-    assert found.expected == "mean 0 and standard deviation 1 in channel 2"
-    assert found.actual == "mean 5 and standard deviation 1: the worst of 3 channels that are far, of 4"
+    result = only(report, "statistics-far")
+    assert result.expected == "mean 0 and standard deviation 1 in channel 2"
+    assert result.actual == "mean 5 and standard deviation 1: the worst of 3 channels that are far, of 4"
 
 
 def test_channels_count_where_both_sides_have_them_and_the_port_where_not() -> None:
     """Two channels that changed places: the port as a whole is the same."""
-    one, other = ([0.0, 2.0], [1.0, 1.0]), ([2.0, 0.0], [1.0, 1.0])
-    assert "statistics-far" in codes(compared(one, other))
-    assert "statistics-far" not in codes(compared(one, one))
+    first, other = ([0.0, 2.0], [1.0, 1.0]), ([2.0, 0.0], [1.0, 1.0])
+    assert "statistics-far" in codes(compared(first, other))
+    assert "statistics-far" not in codes(compared(first, first))
     unread = check(extractor(features=kept(LEFT)), head(features=kept(RIGHT)))
     assert "statistics-far" not in codes(unread)
-    of_one_side = {LEFT: ChannelFigures(*one)}
+    of_one_side = {LEFT: ChannelFigures(*first)}
     assert "statistics-far" not in codes(
         check(extractor(features=kept(LEFT)), head(features=kept(RIGHT)), channels=of_one_side)
     )
-    assert "statistics-far" not in codes(compared(one, ([9.0], [1.0])))  # another number of channels
+    assert "statistics-far" not in codes(compared(first, ([9.0], [1.0])))  # another number of channels
 
 
 def test_a_dead_channel_is_not_far_from_a_nearly_dead_one() -> None:
@@ -83,8 +83,8 @@ def test_a_dead_channel_is_not_far_from_a_nearly_dead_one() -> None:
 def test_features_that_never_change_are_far_from_all_others_and_not_from_each_other() -> None:
     still = [1.0, 1.0], [0.0, 0.0]
     assert "statistics-far" not in codes(compared(still, still, std=0.0))
-    found = only(compared(([1.0, 1.1], [0.0, 0.0]), still, std=0.0), "statistics-far")
-    assert "channel 1" in found.expected
+    result = only(compared(([1.0, 1.1], [0.0, 0.0]), still, std=0.0), "statistics-far")
+    assert "channel 1" in result.expected
 
 
 def test_several_ports_are_compared_each_with_its_own() -> None:
@@ -95,8 +95,8 @@ def test_several_ports_are_compared_each_with_its_own() -> None:
         return manifest(kind, Contract(Structural(*sides), GRAY, Protocol("none"), Statistical(values)))
 
     near, far = FeatureStatistics(0.0, 1.0, 10), FeatureStatistics(7.0, 1.0, 10)
-    found = only(check(part("extractor", near, far), part("head", near, near)), "statistics-far")
-    assert found.between.endswith("port 'skip'")
+    result = only(check(part("extractor", near, far), part("head", near, near)), "statistics-far")
+    assert result.between.endswith("port 'skip'")
 
 
 values = st.floats(0, 4, width=16)
@@ -117,11 +117,13 @@ def test_channels_are_judged_as_a_slow_reference_does(rows: list[tuple[float, ..
         )
     blobs = {LEFT: ChannelFigures(means, stds), RIGHT: ChannelFigures(trained_means, trained_stds)}
     left, right = extractor(features=kept(LEFT)), head(features=kept(RIGHT, std=std))
-    found = [one for one in check(left, right, channels=blobs).findings if one.code == "statistics-far"]
-    assert len(found) == bool(far)
-    assert not far or f"the worst of {far} channels" in found[0].actual
-    sides = (features_of(one.contract.statistical.features, blobs) for one in (left, right))
-    assert [one.code for one in statistics(*sides)] == ["statistics-far"] * bool(far)
+    result = [
+        finding for finding in check(left, right, channels=blobs).findings if finding.code == "statistics-far"
+    ]
+    assert len(result) == bool(far)
+    assert not far or f"the worst of {far} channels" in result[0].actual
+    sides = (features_of(item.contract.statistical.features, blobs) for item in (left, right))
+    assert [statistic.code for statistic in statistics(*sides)] == ["statistics-far"] * bool(far)
 
 
 @pytest.mark.parametrize("features", [None, ()])

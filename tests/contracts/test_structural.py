@@ -65,10 +65,12 @@ SEAMS = [
 @pytest.mark.parametrize(("output", "taken", "expected", "wiring"), SEAMS)
 def test_seams(output: Port, taken: Port, expected: list[tuple[str, str, str]], wiring: str) -> None:
     report = check(extractor(output), head(taken))
-    found = [one for one in report.findings if one.level == "structural"]
-    assert [(one.code, one.severity) for one in found] == [(code, severity) for code, severity, _ in expected]
-    for one, (_, _, remedy) in zip(found, expected, strict=True):
-        assert remedy in one.remedy
+    result = [finding for finding in report.findings if finding.level == "structural"]
+    assert [(match.code, match.severity) for match in result] == [
+        (code, severity) for code, severity, _ in expected
+    ]
+    for match, (_, _, remedy) in zip(result, expected, strict=True):
+        assert remedy in match.remedy
     assert report.wiring == wiring
 
 
@@ -76,10 +78,10 @@ def test_seams(output: Port, taken: Port, expected: list[tuple[str, str, str]], 
 def test_64_channels_against_128_name_both_numbers_both_owners_the_level_and_the_remedy() -> None:
     report = check(extractor(maps(64)), head(maps(128)))
     report = attrs.evolve(report, extractor="a/x.extractor@1.0.0", head="b/y.head@2.0.0")
-    found = only(report, "channels-differ")
-    assert (found.expected, found.actual, found.level) == ("128 channels", "64 channels", "structural")
-    assert "head input 'features'" in found.between
-    assert "extractor output 'features'" in found.between
+    result = only(report, "channels-differ")
+    assert (result.expected, result.actual, result.level) == ("128 channels", "64 channels", "structural")
+    assert "head input 'features'" in result.between
+    assert "extractor output 'features'" in result.between
     text = str(report)
     for part in (
         "128 channels",

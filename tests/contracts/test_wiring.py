@@ -26,7 +26,7 @@ HALVES = (Scaled("H", floordiv=4), Scaled("W", floordiv=4))
 
 def findings(outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data) -> list[Finding]:
     sides = SizedPorts(tuple(outputs), data.size), SizedPorts(tuple(inputs), head_data.size)
-    return [one.finding(*sides) for one in wiring(*sides)]
+    return [entry.finding(*sides) for entry in wiring(*sides)]
 
 
 def maps(channels: int, *spatial: Any, layout: Any = "NCHW", **changes: Any) -> Port:
@@ -43,7 +43,7 @@ def vector(width: int, **changes: Any) -> Port:
 
 
 def plan(output: Port, taken: Port, data: Data = GRAY, head_data: Data = GRAY) -> list[str]:
-    return [described(one) for one in adapters_for([output], [taken], data, head_data)]
+    return [described(entry) for entry in adapters_for([output], [taken], data, head_data)]
 
 
 ORDERS = [
@@ -81,16 +81,16 @@ ORDERS = [
 
 @pytest.mark.parametrize(("output", "taken", "order"), ORDERS)
 def test_the_order_of_adapters(output: Port, taken: Port, order: list[str]) -> None:
-    found = plan(output, taken)
-    assert len(found) == len(order)
-    assert all(one.startswith(text) for one, text in zip(found, order, strict=True))
+    result = plan(output, taken)
+    assert len(result) == len(order)
+    assert all(match.startswith(text) for match, text in zip(result, order, strict=True))
 
 
 def test_remedies_are_the_adapters_that_would_be_put_in() -> None:
     for output, taken, _ in ORDERS:
-        told = findings([output], [taken], GRAY, GRAY)
-        expected = [needed(one) for one in adapters_for([output], [taken], GRAY, GRAY)]
-        assert [one.remedy for one in told if one.severity == "adaptable"] == expected
+        message = findings([output], [taken], GRAY, GRAY)
+        expected = [needed(entry) for entry in adapters_for([output], [taken], GRAY, GRAY)]
+        assert [line.remedy for line in message if line.severity == "adaptable"] == expected
 
 
 REFUSED = [
@@ -108,7 +108,9 @@ REFUSED = [
 
 @pytest.mark.parametrize(("output", "taken", "remedy"), REFUSED)
 def test_what_no_adapter_mends(output: Port, taken: Port, remedy: str) -> None:
-    (refused,) = [one for one in findings([output], [taken], GRAY, GRAY) if one.severity == "refuses"]
+    (refused,) = [
+        finding for finding in findings([output], [taken], GRAY, GRAY) if finding.severity == "refuses"
+    ]
     assert remedy in refused.remedy
     with pytest.raises(IncompatibleError, match="No adapter makes these parts fit"):
         adapters_for([output], [taken], GRAY, GRAY)
@@ -123,10 +125,10 @@ def test_without_a_layout_or_a_batch_axis_only_equal_shapes_are_wired() -> None:
             shape = list(port.shape)
             shape[axis] = 7
             other = attrs.evolve(port, shape=tuple(shape))
-            (found,) = findings([other], [port], GRAY, GRAY)
-            assert (found.code, found.severity) == ("layout-differs", "refuses")
-    (found,) = findings([windows], [tokens(8, 49)], GRAY, GRAY)
-    assert found.actual == "(N + 0) // 1 * 4 + 0 x 49 x 8 (other)"
+            (result,) = findings([other], [port], GRAY, GRAY)
+            assert (result.code, result.severity) == ("layout-differs", "refuses")
+    (result,) = findings([windows], [tokens(8, 49)], GRAY, GRAY)
+    assert result.actual == "(N + 0) // 1 * 4 + 0 x 49 x 8 (other)"
     assert plan(attrs.evolve(shared, dtype="float16"), shared) == ["cast to float32"]
 
 
@@ -134,8 +136,8 @@ def test_shapes_without_a_layout_follow_the_images() -> None:
     channels_first = Port("features", ("N", 8, Scaled("H", floordiv=2)), layout="other")
     fixed = attrs.evolve(channels_first, shape=("N", 8, 4))
     assert plan(channels_first, fixed) == []
-    (found,) = findings([channels_first], [fixed], attrs.evolve(GRAY, size=(10, 10)), GRAY)
-    assert (found.severity, found.actual) == ("refuses", "N x 8 x 5 (other)")
+    (result,) = findings([channels_first], [fixed], attrs.evolve(GRAY, size=(10, 10)), GRAY)
+    assert (result.severity, result.actual) == ("refuses", "N x 8 x 5 (other)")
     free = attrs.evolve(channels_first, shape=("N", 8, "L"))
     assert plan(channels_first, free) == plan(free, fixed) == []
     assert findings([attrs.evolve(fixed, shape=(8, 4))], [fixed], GRAY, GRAY)
@@ -172,16 +174,16 @@ def test_a_projection_comes_with_the_positions_that_it_is_fitted_to() -> None:
     """A head that takes any size absorbs another one, but not together with a projection."""
     free, seen = maps(8, "H", "W", measured={"8x8": (2, 2)}), {"8x8": (4, 4)}
     assert plan(maps(8, "H", "W", measured=seen), free) == []
-    found = plan(maps(6, "H", "W", measured=seen), free)
-    assert [one.split(":")[0] for one in found] == ["resize to 2x2", "project"]
-    assert [one.split(":")[0] for one in plan(tokens(6, 15), tokens(8, "L", measured={"8x8": (4,)}))] == [
+    result = plan(maps(6, "H", "W", measured=seen), free)
+    assert [match.split(":")[0] for match in result] == ["resize to 2x2", "project"]
+    assert [entry.split(":")[0] for entry in plan(tokens(6, 15), tokens(8, "L", measured={"8x8": (4,)}))] == [
         "project"
     ]
 
 
 def test_a_vector_of_flattened_maps_is_no_average() -> None:
-    found = list(findings([maps(8, 4, 4)], [vector(128, pooled=False)], GRAY, GRAY))
-    assert [(one.code, one.severity) for one in found] == [
+    report_findings = list(findings([maps(8, 4, 4)], [vector(128, pooled=False)], GRAY, GRAY))
+    assert [(match.code, match.severity) for match in report_findings] == [
         ("rank-differs", "adaptable"),
         ("pooled-differs", "warns"),
         ("channels-differ", "adaptable"),
@@ -199,17 +201,17 @@ def test_several_tensors_are_adapted_one_by_one() -> None:
     names = ("features", "skip")
     outputs = [attrs.evolve(maps(8, 4, 4), name="features"), attrs.evolve(maps(4, 8, 8), name="skip")]
     inputs = [attrs.evolve(tokens(8, 16), name="features"), attrs.evolve(maps(4, 2, 2), name="skip")]
-    found = adapters_for(outputs, inputs, GRAY, GRAY)
-    assert [(one.model, one.kwargs["port"], one.cut_outputs) for one in found] == [
+    result = adapters_for(outputs, inputs, GRAY, GRAY)
+    assert [(match.model, match.kwargs["port"], match.cut_outputs) for match in result] == [
         ("permute", 0, 2),
         ("resize", 1, 2),
     ]
-    features: Any = tuple(torch.zeros(tensor_shape(one, GRAY.size, 3)) for one in outputs)
+    features: Any = tuple(torch.zeros(tensor_shape(output, GRAY.size, 3)) for output in outputs)
     ports: Any = outputs
-    for one in found:
-        features, ports = build_adapter(one)(features), after(ports, one)
-    assert [tuple(one.shape) for one in features] == [(3, 16, 8), (3, 4, 2, 2)]
-    assert tuple(one.name for one in ports) == names
+    for match in result:
+        features, ports = build_adapter(match)(features), after(ports, match)
+    assert [tuple(feature.shape) for feature in features] == [(3, 16, 8), (3, 4, 2, 2)]
+    assert tuple(port.name for port in ports) == names
     assert not list(findings(ports, inputs, GRAY, GRAY))
 
 
@@ -271,7 +273,7 @@ def test_what_is_adaptable_is_adapted_on_real_tensors_and_then_direct(data: st.D
     size, head_size = data.draw(SIZES), data.draw(SIZES)
     output, taken = data.draw(ports(size, True)), data.draw(ports(head_size, True))
     mine, theirs = attrs.evolve(GRAY, size=size), attrs.evolve(GRAY, size=head_size)
-    severities = {one.severity for one in findings([output], [taken], mine, theirs)}
+    severities = {finding.severity for finding in findings([output], [taken], mine, theirs)}
     if "refuses" in severities:
         with pytest.raises(IncompatibleError):
             adapters_for([output], [taken], mine, theirs)
@@ -279,19 +281,19 @@ def test_what_is_adaptable_is_adapted_on_real_tensors_and_then_direct(data: st.D
     adapters = adapters_for([output], [taken], mine, theirs)
     assert bool(adapters) == ("adaptable" in severities)
     port, features = output, torch.randn(tensor_shape(output, size, 2)).to(getattr(torch, output.dtype))
-    for one in adapters:
-        (port,), features = after([port], one), build_adapter(one, weights(one))(features)
+    for adapter in adapters:
+        (port,), features = after([port], adapter), build_adapter(adapter, weights(adapter))(features)
         assert tuple(features.shape) == tensor_shape(port, size, 2)
         assert str(features.dtype) == f"torch.{port.dtype}"
     assert port.dtype == taken.dtype and port.layout == taken.layout
     for length, wanted in zip(features.shape[1:], taken.shape[1:], strict=True):
         assert isinstance(wanted, str | Scaled) or length == wanted
     left = findings([port], [taken], mine, theirs)
-    assert not {"refuses", "adaptable"} & {one.severity for one in left}
+    assert not {"refuses", "adaptable"} & {name.severity for name in left}
 
 
 def weights(adapter: Any) -> dict[str, torch.Tensor] | None:
     if adapter.model != "project":
         return None
-    given, wanted = adapter.kwargs["channels"]
-    return {"weight": torch.ones(wanted, given), "bias": torch.ones(wanted)}
+    inputs, wanted = adapter.kwargs["channels"]
+    return {"weight": torch.ones(wanted, inputs), "bias": torch.ones(wanted)}

@@ -67,9 +67,9 @@ def webp(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return images as lossless WebP files one after another, and their lengths."""
     files = []
     for image in images:
-        held = io.BytesIO()
-        Image.fromarray(image).save(held, "WEBP", lossless=True)
-        files.append(held.getvalue())
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "WEBP", lossless=True)
+        files.append(buffer.getvalue())
     return np.frombuffer(b"".join(files), np.uint8), np.array([len(file) for file in files], np.uint16)
 
 

@@ -61,8 +61,8 @@ READ: dict[str, bytes] = {
 
 @pytest.mark.parametrize("what", READ)
 def test_a_file_is_read_by_its_own_scale(what: str) -> None:
-    found = read(READ[what])
-    assert np.abs(found - PICTURE[..., None]).max() <= 1, what
+    result = read(READ[what])
+    assert np.abs(result - PICTURE[..., None]).max() <= 1, what
 
 
 def test_colors_of_16_bits_are_their_upper_8() -> None:
@@ -139,16 +139,16 @@ def test_an_array_and_a_pillow_image_are_taken_as_the_file_of_the_same_numbers(w
     doors = [lambda: read(raw_tiff(values, kind=kind))[..., :1], lambda: next(arrays_of(values))[0]]
     if what != "signed":
         doors.append(lambda: np.asarray(to_rgb(Image.fromarray(values), "it"))[..., :1])
-    came = []
+    batches = []
     for door in doors:
         try:
-            came.append(door().astype(int))
+            batches.append(door().astype(int))
         except ValueError:
             raise
         except Exception as error:
             assert isinstance(error, DataError), error
-            came.append(None)
+            batches.append(None)
     if what in ("16 bits", "floats"):
-        assert all(np.array_equal(one, came[0]) for one in came)
+        assert all(np.array_equal(batch, batches[0]) for batch in batches)
     else:
-        assert all(one is None for one in came)
+        assert all(batch is None for batch in batches)

@@ -72,9 +72,9 @@ def test_matching_is_the_same_as_comparing_each_with_each():
     left = [Label("a", ("b",)), Label("car"), Label("one"), Label("x y"), Label("lonely")]
     right = [Label("X_Y"), Label("1"), Label("q", ("B",)), Label("AUTO", ("p",)), Label("alone")]
 
-    def names(one: Label) -> set[str]:
-        given = [one.name, *one.same_as]
-        return {spelled.lower().replace("_", " ") for name in given for spelled in (name, *same_as(name))}
+    def names(label: Label) -> set[str]:
+        inputs = [label.name, *label.same_as]
+        return {spelled.lower().replace("_", " ") for name in inputs for spelled in (name, *same_as(name))}
 
     slow = [
         (i, j) for i, mine in enumerate(left) for j, theirs in enumerate(right) if names(mine) & names(theirs)

@@ -9,8 +9,8 @@ from compatkit.errors import DataError
 
 
 def labels(*written: str, names: list[str] | None = None) -> tuple[tuple[str, ...], list[int]]:
-    classes, found = encode_labels(written, "list.csv", names)
-    return classes, found.tolist()
+    classes, result = encode_labels(written, "list.csv", names)
+    return classes, result.tolist()
 
 
 def test_without_names() -> None:

@@ -50,9 +50,9 @@ def test_a_whole_data_set_says_nothing(photos: Path) -> None:
 def test_images_are_decoded_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = ck.data.load(photos, damaged="skip")
     monkeypatch.setattr(module, "decode", lambda *_: pytest.fail("decoded again"))
-    told: list[str] = []
-    again = ck.data.load(photos, damaged="skip", progress=lambda done, total, what: told.append(what))
-    assert again.train.digest == before.train.digest and "decoding images" not in told
+    message: list[str] = []
+    again = ck.data.load(photos, damaged="skip", progress=lambda done, total, what: message.append(what))
+    assert again.train.digest == before.train.digest and "decoding images" not in message
     monkeypatch.undo()
 
 
@@ -63,8 +63,8 @@ def test_a_file_that_was_mended_comes_back(photos: Path) -> None:
 
 
 def test_a_class_of_damaged_images_is_refused(photos: Path) -> None:
-    for one in (photos / "bee").iterdir():
-        one.write_bytes(b"")
+    for path in (photos / "bee").iterdir():
+        path.write_bytes(b"")
     with pytest.raises(DataError) as caught:
         ck.data.load(photos, damaged="skip")
     assert caught.value.subject == "bee"
@@ -88,11 +88,11 @@ def test_other_words_are_refused(photos: Path, word: object) -> None:
 def test_the_manifest_of_a_run_counts_them(photos: Path) -> None:
     from small import quick
 
-    for damaged, told in (("skip", {"damaged": 3}), ("refuse", {})):
+    for damaged, value in (("skip", {"damaged": 3}), ("refuse", {})):
         if damaged == "refuse":
             for name in ("ant/003.png", "bee/000.png", "bee/005.png"):
                 (photos / name).write_bytes((photos / "ant" / "000.png").read_bytes())
         data = ck.data.load(photos, damaged=damaged)
         task = ck.Task("photos", data, "simple_cnn", "forward_features", size=(16, 16))
         stated = quick(steps=1, batch_size=2, workers=0).fit([task]).run["tasks"][0]["data"]
-        assert stated == {"name": "photos/train", "digest": data.train.digest, **told}
+        assert stated == {"name": "photos/train", "digest": data.train.digest, **value}

@@ -62,10 +62,10 @@ def scans(count: int) -> bytes:
 
 
 def frames(format: str, count: int) -> bytes:
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     images = [photo(40, 40, seed=seed) for seed in range(count)]
-    images[0].save(held, format, save_all=True, append_images=images[1:])
-    return held.getvalue()
+    images[0].save(buffer, format, save_all=True, append_images=images[1:])
+    return buffer.getvalue()
 
 
 def texts(count: int, size: int) -> bytes:
@@ -123,16 +123,16 @@ def resident(place: Path) -> None:
 def test_a_file_that_claims_much_costs_little(tmp_path: Path, what: str) -> None:
     (tmp_path / "it.png").write_bytes(BOMBS[what]())
     for door in (prepared, trained_on):
-        said, seconds, megabytes = spent(door, tmp_path / "it.png")
-        assert said == "damaged-image" and seconds < 2 and megabytes < 120, (said, seconds, megabytes)
+        result, seconds, megabytes = spent(door, tmp_path / "it.png")
+        assert result == "damaged-image" and seconds < 2 and megabytes < 120, (result, seconds, megabytes)
 
 
 @pytest.mark.parametrize("what", SOUND)
 def test_what_the_wanted_size_and_many_frames_cost(tmp_path: Path, what: str) -> None:
     (tmp_path / "it.png").write_bytes(SOUND[what]())
     for door in (prepared, trained_on, *([resident] if "line" in what else [])):
-        said, seconds, megabytes = spent(door, tmp_path / "it.png")
-        assert said == "accepted" and seconds < 2 and megabytes < 120, (said, seconds, megabytes)
+        result, seconds, megabytes = spent(door, tmp_path / "it.png")
+        assert result == "accepted" and seconds < 2 and megabytes < 120, (result, seconds, megabytes)
 
 
 def across(place: Path) -> None:
@@ -142,8 +142,8 @@ def across(place: Path) -> None:
 
 
 def test_a_line_of_pixels_in_memory(tmp_path: Path) -> None:
-    said, seconds, megabytes = spent(across, tmp_path)
-    assert said == "accepted" and seconds < 3 and megabytes < 250, (said, seconds, megabytes)
+    result, seconds, megabytes = spent(across, tmp_path)
+    assert result == "accepted" and seconds < 3 and megabytes < 250, (result, seconds, megabytes)
 
 
 def test_a_large_image_needs_bytes_of_its_own() -> None:

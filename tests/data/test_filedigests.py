@@ -43,7 +43,7 @@ def file_digests(root: Path, paths: list[Path], progress: Progress | None = None
 
 
 def plain(paths: list[Path]) -> list[bytes]:
-    return [hashlib.blake2b(one.read_bytes(), digest_size=16).digest() for one in paths]
+    return [hashlib.blake2b(path.read_bytes(), digest_size=16).digest() for path in paths]
 
 
 def test_they_are_of_the_bytes_and_in_the_order_asked_for(files: list[Path], read: list[Path]) -> None:
@@ -86,16 +86,16 @@ def test_a_damaged_memory_is_made_anew(
 ) -> None:
     root = files[0].parent
     file_digests(root, files)
-    (kept,) = (tmp_path / "remembered" / "images").iterdir()
+    (saved,) = (tmp_path / "remembered" / "images").iterdir()
     if damage == "cut":
-        kept.write_bytes(kept.read_bytes()[:200])
+        saved.write_bytes(saved.read_bytes()[:200])
     elif damage == "other":
-        np.savez(kept, rows=np.arange(3))
+        np.savez(saved, rows=np.arange(3))
     elif damage == "object":
-        np.savez(kept, rows=np.array([{"a": 1}], dtype=object))
+        np.savez(saved, rows=np.array([{"a": 1}], dtype=object))
     else:
-        kept.unlink()
-        kept.mkdir()
+        saved.unlink()
+        saved.mkdir()
     read.clear()
     assert file_digests(root, files) == plain(files) and sorted(read) == files
 
@@ -109,10 +109,10 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 
 
 def test_progress_counts_the_files_that_are_read(files: list[Path]) -> None:
-    told: list[tuple[int, int, str]] = []
+    message: list[tuple[int, int, str]] = []
     file_digests(files[0].parent, files[:3])
-    file_digests(files[0].parent, files, lambda *news: told.append(news))
-    assert told == [(0, 5, "looking at files"), (1, 2, "reading images"), (2, 2, "reading images")]
+    file_digests(files[0].parent, files, lambda *news: message.append(news))
+    assert message == [(0, 5, "looking at files"), (1, 2, "reading images"), (2, 2, "reading images")]
 
 
 def test_files_that_are_gone_or_forbidden(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,13 +25,13 @@ from compatkit.errors import DataError, EnvironmentFailure, UnknownName
 
 
 def undivided(root: Path) -> Split:
-    found = read_folder(root)
-    assert isinstance(found, Split)
-    return found
+    result = read_folder(root)
+    assert isinstance(result, Split)
+    return result
 
 
 def names(split: Split) -> list[str]:
-    return [split.images.reader.name(int(one)) for one in split.images.positions]  # type: ignore[union-attr]
+    return [split.images.reader.name(int(position)) for position in split.images.positions]  # type: ignore[union-attr]
 
 
 def test_one_folder_a_class_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -43,13 +43,13 @@ def test_one_folder_a_class_in_the_order_of_their_names(tmp_path: Path) -> None:
     (root / ".git").mkdir()
     (root / "readme.md").write_text("photos")
     with pytest.warns(SkippedFilesWarning):
-        found = undivided(root)
-    assert found.classes == ("ant", "bee") and found.counts == (4, 3) and found.name == "photos/train"
-    inside = [str(Path(one).relative_to(root)) for one in names(found)]
+        result = undivided(root)
+    assert result.classes == ("ant", "bee") and result.counts == (4, 3) and result.name == "photos/train"
+    inside = [str(Path(name).relative_to(root)) for name in names(result)]
     assert inside == [*("ant/000.png", "ant/001.png", "ant/deep/er/000.png", "ant/deep/er/001.png")] + [
-        f"bee/00{one}.png" for one in range(3)
+        f"bee/00{index}.png" for index in range(3)
     ]
-    assert found.image(6).size == (11, 11)
+    assert result.image(6).size == (11, 11)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_a_class_called_like_a_part_is_named_by_a_file(tmp_path: Path) -> None:
     class_folder(root / "test tube" / "glass", {"": 1})
     assert refused(root).subject == root
     (root / "classes.txt").write_text("train\ntest tube glassware\n")
-    found = undivided(root)
-    assert found.classes == ("car", "glassware", "train") and found.counts == (3, 3, 2)
+    result = undivided(root)
+    assert result.classes == ("car", "glassware", "train") and result.counts == (3, 3, 2)
     (root / "classes.txt").write_text("test tube\ttrain\ntrain railway\n")
     assert undivided(root).classes == ("car", "train", "railway")
 
@@ -185,10 +185,10 @@ def test_a_share_of_each_class_is_held_out(tmp_path: Path) -> None:
 
 def test_what_one_class_holds_changes_no_other_draw(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "photos", {"bee": 9, "cat": 9})
-    before = {one for one in names(ck.data.load(root, hold_out=0.3).test) if "/cat/" in one}
+    before = {name for name in names(ck.data.load(root, hold_out=0.3).test) if "/cat/" in name}
     class_folder(root, {"ant": 5})
     shutil.rmtree(root / "bee")
-    assert {one for one in names(ck.data.load(root, hold_out=0.3).test) if "/cat/" in one} == before
+    assert {name for name in names(ck.data.load(root, hold_out=0.3).test) if "/cat/" in name} == before
 
 
 def test_a_recipe_holds_out_and_seeds(tmp_path: Path) -> None:
@@ -491,7 +491,7 @@ def test_names_are_utf8_whatever_the_locale(tmp_path: Path) -> None:
 
 def test_files_that_the_system_does_not_let_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 2, "bee": 2})
-    found = undivided(root)
+    result = undivided(root)
     read = Path.read_bytes
 
     def refuse(self: Path) -> bytes:
@@ -500,9 +500,9 @@ def test_files_that_the_system_does_not_let_be_read(tmp_path: Path, monkeypatch:
         return read(self)
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert found.image(0).size == (13, 9)
+    assert result.image(0).size == (13, 9)
     with pytest.raises(EnvironmentFailure) as caught:
-        found.image(1)
+        result.image(1)
     assert caught.value.subject == root / "ant" / "001.png"
     monkeypatch.setattr(os, "scandir", lambda folder: refuse(Path("001.png")))
     with pytest.raises(EnvironmentFailure) as caught:
@@ -515,28 +515,28 @@ def test_what_is_no_file_is_left_out_and_never_waited_for(tmp_path: Path) -> Non
     os.mkfifo(root / "ant" / "pipe.jpg")
     (root / "ant" / "folder.jpg").mkdir()
     with pytest.warns(SkippedFilesWarning):
-        found = undivided(root)
-    assert found.counts == (2,)
+        result = undivided(root)
+    assert result.counts == (2,)
     (root / "ant" / "001.png").unlink()
     os.mkfifo(root / "ant" / "001.png")
     with pytest.raises(DataError) as caught:
-        found.image(1)
+        result.image(1)
     assert caught.value.subject == root / "ant" / "001.png"
 
 
 def test_a_folder_that_changes_after_it_was_listed(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 3})
-    found = undivided(root)
+    result = undivided(root)
     (root / "ant" / "001.png").unlink()
     (root / "ant" / "003.png").write_bytes(encoded(photo(5, 5)))
-    assert len(found) == 3
-    for ask in (lambda: found.image(1), lambda: found.digest):
+    assert len(result) == 3
+    for ask in (lambda: result.image(1), lambda: result.digest):
         with pytest.raises(DataError) as caught:
             ask()
         assert caught.value.subject == root / "ant" / "001.png"
     (root / "ant" / "001.png").mkdir()
     with pytest.raises(DataError):
-        found.image(1)
+        result.image(1)
     assert undivided(root).counts == (3,)
 
 
@@ -546,19 +546,19 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
         shutil.copyfile(root / "käfer 1" / "000.png", os.fsencode(root / "käfer 1") + b"/\xff\xfe.png")
     except OSError:
         pytest.skip("this file system takes texts only")
-    found = undivided(root)
-    assert len(found) == 3 and found.image(2).size == (13, 9) and len(set(found.image_digests)) == 2
+    result = undivided(root)
+    assert len(result) == 3 and result.image(2).size == (13, 9) and len(set(result.image_digests)) == 2
 
 
 def test_listing_tells_how_far_it_is(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 3, "bee": 2})
-    told: list[tuple[int, int, str]] = []
-    ck.data.load(root, progress=lambda *news: told.append(news))
-    assert told == [(1, 2, "ant"), (2, 2, "bee")]
+    message: list[tuple[int, int, str]] = []
+    ck.data.load(root, progress=lambda *news: message.append(news))
+    assert message == [(1, 2, "ant"), (2, 2, "bee")]
 
 
 def test_paths_of_many_files_are_one_piece_of_bytes(tmp_path: Path) -> None:
     paths = [f"{'x' * (place % 7)}/{place}.png" for place in range(50)]
     images = image_files(tmp_path, paths)
-    assert [images.reader.name(place) for place in range(50)] == [str(tmp_path / one) for one in paths]
+    assert [images.reader.name(place) for place in range(50)] == [str(tmp_path / path) for path in paths]
     assert np.array_equal(images.take(np.array([4, 2])).positions, [4, 2])

@@ -40,7 +40,7 @@ def table(count: int = COUNT, seed: int = 0, **more: tuple[list[Any], Any]) -> A
     """Return photos of their own sizes, with cats at even places."""
     images = [photo(9 + place % 4, 12, seed=seed + place) for place in range(count)]
     columns = {
-        "photo": ([{"bytes": encoded(one), "path": None} for one in images], datasets.Image()),
+        "photo": ([{"bytes": encoded(image), "path": None} for image in images], datasets.Image()),
         "label": ([place % 2 for place in range(count)], datasets.ClassLabel(names=["cat", "dog"])),
         "id": (list(range(count)), datasets.Value("int64")),
         **more,
@@ -51,8 +51,8 @@ def table(count: int = COUNT, seed: int = 0, **more: tuple[list[Any], Any]) -> A
 
 def parquet(root: Path, **parts: Any) -> Path:
     (root / "data").mkdir(parents=True)
-    for name, one in parts.items():
-        one.to_parquet(root / "data" / f"{name}-00000-of-00001.parquet")
+    for name, part in parts.items():
+        part.to_parquet(root / "data" / f"{name}-00000-of-00001.parquet")
     return root
 
 
@@ -88,12 +88,12 @@ def test_a_folder_of_parquet_files_is_the_same(tmp_path: Path) -> None:
 
 
 def test_bytes_are_kept_and_decoded_when_they_are_asked_for(tmp_path: Path) -> None:
-    stored = [{"bytes": encoded(photo(9, 9, seed=one), "JPEG"), "path": None} for one in range(4)]
+    stored = [{"bytes": encoded(photo(9, 9, seed=index), "JPEG"), "path": None} for index in range(4)]
     stored[1]["bytes"] = b"no image"
     table(4, photo=(stored, datasets.Image())).save_to_disk(str(tmp_path / "pets"))
     split = ck.data.load(tmp_path / "pets", hold_out=0.5).train
     reader = split.images.reader
-    assert [reader.read(place) for place in range(4)] == [one["bytes"] for one in stored]
+    assert [reader.read(place) for place in range(4)] == [entry["bytes"] for entry in stored]
     whole = ck.data.Split(LazyImages(reader, np.arange(4)), np.zeros(4, dtype=np.int64), ("a",), "x")
     assert whole.image(2).size == (9, 9)
     with pytest.raises(DataError) as caught:
@@ -123,7 +123,7 @@ def test_paths_of_files_are_followed(tmp_path: Path) -> None:
     for place in range(4):
         files.append(tmp_path / f"{place}.png")
         files[-1].write_bytes(encoded(photo(8, 8, seed=place)))
-    cells = [{"bytes": None, "path": str(one)} for one in files]
+    cells = [{"bytes": None, "path": str(file)} for file in files]
     arrow = table(4, photo=(cells, datasets.Image(decode=False)))
     arrow = arrow.cast_column("photo", datasets.Image())
     split = _data_set(arrow, "pets", None, "pets")
@@ -131,7 +131,7 @@ def test_paths_of_files_are_followed(tmp_path: Path) -> None:
     digests = split.image_digests
     files[2].write_bytes(encoded(photo(8, 8, seed=9)))
     again = _data_set(arrow, "pets", None, "pets").image_digests
-    assert [one != two for one, two in zip(digests, again, strict=True)] == [False, False, True, False]
+    assert [digest != two for digest, two in zip(digests, again, strict=True)] == [False, False, True, False]
     files[1].unlink()
     with pytest.raises(DataError) as caught:
         split.image(1)
@@ -325,8 +325,8 @@ def in_cache(tmp_path: Path, name: str, made: Any) -> None:
     """Put a data set where the library keeps what it fetched from the Hub."""
     folder = parquet(tmp_path / "made" / name.rpartition("/")[2], train=made)
     datasets.load_dataset(str(folder))
-    kept = tmp_path / "hub" / folder.name
-    kept.rename(tmp_path / "hub" / name.replace("/", "___"))
+    path_kept = tmp_path / "hub" / folder.name
+    path_kept.rename(tmp_path / "hub" / name.replace("/", "___"))
 
 
 def test_what_is_cached_of_the_hub_needs_no_network(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_center_crops_are_those_of_timm(tmp_path: Path, size: tuple[int, int], c
         (tmp_path / "p" / f"{number}.png").write_bytes(encoded(image))
     lazy = image_files(tmp_path, [f"p/{number}.png" for number in range(len(images))])
     split = Split(lazy, np.zeros(len(images), dtype=np.int64), ("a",), "p/train")
-    found = split.resized(size, interpolation="bicubic", crop_pct=crop_pct, crop_mode="center")
+    result = split.resized(size, interpolation="bicubic", crop_pct=crop_pct, crop_mode="center")
     wanted = create_transform(
         (3, *size),
         is_training=False,
@@ -100,7 +100,7 @@ def test_center_crops_are_those_of_timm(tmp_path: Path, size: tuple[int, int], c
         crop_mode="center",
     )
     for number, image in enumerate(images):
-        assert np.array_equal(found.read([number])[0].transpose(2, 0, 1), wanted(image)), SIZES[number]
+        assert np.array_equal(result.read([number])[0].transpose(2, 0, 1), wanted(image)), SIZES[number]
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def whole(split: Split) -> np.ndarray:
     ],
 )
 def test_changes_stay_lazy_and_equal_those_of_an_array(both: tuple[Split, Split], change: object) -> None:
-    lazy, array = (change(one) for one in both)  # type: ignore[operator]
+    lazy, array = (change(side) for side in both)  # type: ignore[operator]
     assert lazy.lazy and not array.lazy
     assert np.array_equal(whole(lazy), whole(array))
     assert np.array_equal(lazy.labels, array.labels)
@@ -157,7 +157,7 @@ def test_changes_stay_lazy_and_equal_those_of_an_array(both: tuple[Split, Split]
 def test_gray_and_size_differ_from_those_of_an_array_by_roundings(
     both: tuple[Split, Split], change: object
 ) -> None:
-    lazy, array = (change(one) for one in both)  # type: ignore[operator]
+    lazy, array = (change(side) for side in both)  # type: ignore[operator]
     assert (lazy.channels, lazy.lazy) == (array.channels, True)
     assert np.abs(whole(lazy).astype(int) - whole(array)).max() <= 2
 
@@ -188,7 +188,7 @@ def test_the_digest_tells_what_is_done_to_images(both: tuple[Split, Split]) -> N
         Split(lazy.images, lazy.labels[::-1].copy(), lazy.classes, lazy.name),
         Split(lazy.images, lazy.labels, ("ant", "bee", "dog"), lazy.name),
     ]
-    assert len({one.digest for one in changed}) == len(changed)
+    assert len({entry.digest for entry in changed}) == len(changed)
     assert lazy.renamed("other").digest == lazy.digest
 
 
@@ -237,8 +237,8 @@ class Held:
         return self.files[position]
 
     def digests(self, positions: np.ndarray, progress: object = None) -> np.ndarray:
-        found = (hashlib.blake2b(self.files[one], digest_size=16).digest() for one in positions)
-        return np.frombuffer(b"".join(found), dtype="V16")
+        result = (hashlib.blake2b(self.files[position], digest_size=16).digest() for position in positions)
+        return np.frombuffer(b"".join(result), dtype="V16")
 
 
 JPEG = encoded(photo(40, 30), "JPEG")
@@ -249,7 +249,7 @@ DAMAGED = {
     "cut JPEG": JPEG[: len(JPEG) // 2],
     "head of a JPEG": JPEG[:20],
     "cut PNG": PNG[: len(PNG) // 2],
-    "flipped bits": PNG[:60] + bytes(255 - one for one in PNG[60:90]) + PNG[90:],
+    "flipped bits": PNG[:60] + bytes(255 - entry for entry in PNG[60:90]) + PNG[90:],
     "TIFF of nothing": b"II*\0junkjunkjunk",
     "PPM of nothing": b"P6\n3 3\n",
     "GIF of nothing": b"GIF89a",

@@ -45,18 +45,18 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def paths(found: FolderListing) -> list[str]:
-    return [os.fsdecode(name) for name in found.names]
+def paths(listing: FolderListing) -> list[str]:
+    return [os.fsdecode(name) for name in listing.names]
 
 
 def kept(tmp_path: Path) -> Path:
-    (found,) = (tmp_path / "remembered" / "images").glob("*.npz")
-    return found
+    (result,) = (tmp_path / "remembered" / "images").glob("*.npz")
+    return result
 
 
 def test_paths_are_sorted_in_each_folder(root: Path) -> None:
-    found = list_images(root, FOLDERS)
-    assert paths(found) == PATHS and found.counts.tolist() == [3, 3]
+    result = list_images(root, FOLDERS)
+    assert paths(result) == PATHS and result.counts.tolist() == [3, 3]
     turned = list_images(root, FOLDERS[::-1])
     assert paths(turned) == [*PATHS[3:], *PATHS[:3]]
     assert paths(list_images(root, [""])) == PATHS and list_images(root, [""]).counts.tolist() == [6]
@@ -86,10 +86,10 @@ def test_a_folder_that_changed_is_listed_again(root: Path, read: list[str], chan
     else:
         (root / "bee").rename(root / "cat")
         folders = ["ant", "cat"]
-    found = list_images(root, folders)
+    result = list_images(root, folders)
     assert read == [*FOLDERS, *folders]
-    expected = sorted(str(one.relative_to(root)) for one in root.rglob("*.png"))
-    assert paths(found) == expected and int(found.counts.sum()) == len(expected)
+    expected = sorted(str(path.relative_to(root)) for path in root.rglob("*.png"))
+    assert paths(result) == expected and int(result.counts.sum()) == len(expected)
 
 
 def test_a_time_that_is_set_back_hides_nothing(root: Path, read: list[str]) -> None:
@@ -129,8 +129,8 @@ def test_a_damaged_memory_is_made_anew(
     if damage == "cut":
         place.write_bytes(place.read_bytes()[:-30])
     elif damage == "flipped":
-        held = place.read_bytes()
-        place.write_bytes(held.replace(b"ant/001", b"ant/901", 1))
+        content = place.read_bytes()
+        place.write_bytes(content.replace(b"ant/001", b"ant/901", 1))
     elif damage == "other":
         np.savez(place, asked=np.arange(3))
     elif damage == "text":
@@ -161,8 +161,8 @@ def test_names_that_are_no_text_stay_what_they_are(root: Path) -> None:
     except OSError:
         pytest.skip("this file system takes texts only")
     for _ in range(2):
-        found = ck.data.load(root, hold_out=0.4)
-        every = [*found.train.image_digests, *found.test.image_digests]
+        result = ck.data.load(root, hold_out=0.4)
+        every = [*result.train.image_digests, *result.test.image_digests]
         assert len(every) == 7
     assert os.fsdecode(b"ant/k\xc3\xa4fer\xff.png") in paths(list_images(root, FOLDERS))
 

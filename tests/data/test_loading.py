@@ -255,7 +255,7 @@ def test_the_order_of_a_subset_is_that_of_the_source(source):
 def test_a_single_image_in_place_of_a_folder(tmp_path, monkeypatch):
     (tmp_path / "cat.PNG").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
-    for given in ("cat.PNG", "./cat.PNG", tmp_path / "cat.PNG"):
+    for item in ("cat.PNG", "./cat.PNG", tmp_path / "cat.PNG"):
         with pytest.raises(DataError, match="is an image file; give the folder of class folders") as caught:
-            load(given)
-        assert caught.value.subject == given
+            load(item)
+        assert caught.value.subject == item

@@ -92,10 +92,10 @@ def test_wrong_arrays_are_refused(write, arrays, change, message):
 @pytest.mark.parametrize("key", ["classes", "x_train", "y_test"])
 def test_pickled_objects_are_never_loaded(write, arrays, tmp_path, key):
     mark = tmp_path / "ran"
-    held = np.empty(1, dtype=object)
-    held[0] = Bomb(mark)
+    content = np.empty(1, dtype=object)
+    content[0] = Bomb(mark)
     with pytest.raises(DataError, match="Object arrays cannot be loaded"):
-        read_pack(write(arrays | {key: held}))
+        read_pack(write(arrays | {key: content}))
     assert not mark.exists()
 
 
@@ -203,9 +203,9 @@ def test_a_broken_webp_image_is_named(write, webp_arrays):
 def test_webp_images_must_be_of_one_size(write, webp_arrays):
     files = []
     for width, height in ((5, 4), (4, 5)):
-        held = io.BytesIO()
-        Image.new("RGB", (width, height)).save(held, "WEBP", lossless=True)
-        files.append(held.getvalue())
+        buffer = io.BytesIO()
+        Image.new("RGB", (width, height)).save(buffer, "WEBP", lossless=True)
+        files.append(buffer.getvalue())
     change = {
         "webp_test": np.frombuffer(b"".join(files), np.uint8),
         "len_test": np.array([len(file) for file in files]),

@@ -34,16 +34,16 @@ def split(tmp_path: Path) -> Split:
 
 @pytest.mark.parametrize("how", ["as they are", "fitted", "shrunk", "gray"])
 def test_pixels_are_those_of_the_files(split: Split, how: str) -> None:
-    given = {
+    inputs = {
         "as they are": split,
         "fitted": fitted(split),
         "shrunk": split.shrunk((16, 16), interpolation="bicubic", crop_pct=0.875),
         "gray": split.converted("L"),
     }[how]
-    kept = decoded_once(given)
-    assert kept is not None
-    for position in range(len(given)):
-        mine, theirs = kept.image(position), given.image(position)
+    saved = decoded_once(inputs)
+    assert saved is not None
+    for position in range(len(inputs)):
+        mine, theirs = saved.image(position), inputs.image(position)
         assert mine.mode == theirs.mode and np.array_equal(np.asarray(mine), np.asarray(theirs))
 
 
@@ -53,7 +53,7 @@ def test_shrunk_images_have_the_size_that_evaluation_cuts_from(split: Split) -> 
     for position in range(len(split)):
         image = split.image(position)
         short = min(image.size)
-        size = tuple(int(18 * one / short) for one in image.size)
+        size = tuple(int(18 * entry / short) for entry in image.size)
         expected = image.resize(size, Image.Resampling.BILINEAR)
         assert np.array_equal(np.asarray(small.image(position)), np.asarray(expected))
     assert split.shrunk((500, 500)).image(0).size == split.image(0).size
@@ -61,11 +61,11 @@ def test_shrunk_images_have_the_size_that_evaluation_cuts_from(split: Split) -> 
 
 
 def test_another_process_is_sent_a_name(split: Split) -> None:
-    kept = decoded_once(split)
-    assert kept is not None
-    sent = bytes(ForkingPickler.dumps(kept))
+    saved = decoded_once(split)
+    assert saved is not None
+    sent = bytes(ForkingPickler.dumps(saved))
     again = ForkingPickler.loads(sent)
-    assert len(sent) < 1000 and np.array_equal(np.asarray(again.image(5)), np.asarray(kept.image(5)))
+    assert len(sent) < 1000 and np.array_equal(np.asarray(again.image(5)), np.asarray(saved.image(5)))
 
 
 def test_files_are_read_once(split: Split) -> None:
@@ -79,10 +79,10 @@ def test_files_are_read_once(split: Split) -> None:
 
 
 def test_what_is_damaged_is_written_again(split: Split) -> None:
-    kept = decoded_once(split)
-    assert kept is not None
-    expected = np.asarray(kept.image(3))
-    (place,) = (one for one in folder().iterdir() if one.is_dir())
+    saved = decoded_once(split)
+    assert saved is not None
+    expected = np.asarray(saved.image(3))
+    (place,) = (path for path in folder().iterdir() if path.is_dir())
     whole = (place / "pixels").read_bytes()
     for damage in (
         lambda: (place / "pixels").write_bytes(whole[:-5]),
@@ -104,7 +104,7 @@ def test_a_full_disk_is_one_warning(split: Split, monkeypatch: pytest.MonkeyPatc
     with pytest.warns(UserWarning, match=r"No space left.*COMPATKIT_CACHE") as caught:
         assert decoded_once(split) is None
     assert len(caught) == 1
-    assert not any(one.is_dir() for one in folder().iterdir())
+    assert not any(path.is_dir() for path in folder().iterdir())
 
 
 def test_a_damaged_image_leaves_nothing(tmp_path: Path, split: Split) -> None:
@@ -113,7 +113,7 @@ def test_a_damaged_image_leaves_nothing(tmp_path: Path, split: Split) -> None:
     with pytest.raises(DataError) as caught:
         decoded_once(split)
     assert caught.value.subject == str(file)
-    assert not any(one.is_dir() for one in folder().iterdir())
+    assert not any(path.is_dir() for path in folder().iterdir())
 
 
 def test_a_process_that_is_killed_leaves_nothing_that_is_used(tmp_path: Path, split: Split) -> None:
@@ -129,8 +129,8 @@ pixelcache.decoded_once(photos(Path({str(tmp_path / "pets")!r})).train)
     assert subprocess.run([sys.executable, "-c", script]).returncode == 9
     (place,) = (path for path in folder().iterdir() if path.is_dir())
     assert not (place / "sizes.npy").exists()
-    kept = decoded_once(split)
-    assert kept is not None and len(kept.sizes) == len(split) and kept.path == place
+    saved = decoded_once(split)
+    assert saved is not None and len(saved.sizes) == len(split) and saved.path == place
 
 
 def test_the_splits_used_last_stay(split: Split) -> None:
@@ -138,7 +138,7 @@ def test_the_splits_used_last_stay(split: Split) -> None:
         decoded_once(split.take(range(number + 1)))
         os.utime(_place(split.take(range(number + 1))), (number, number))
         decoded_once(split.take([0]))  # used all the time
-    assert len([one for one in folder().iterdir() if one.is_dir()]) == MAX_SPLITS
+    assert len([path for path in folder().iterdir() if path.is_dir()]) == MAX_SPLITS
     assert _place(split.take([0])).exists() and not _place(split.take(range(2))).exists()
 
 
@@ -181,9 +181,9 @@ print(len(seen))
         )
         for _ in range(2)
     ]
-    for one in running:
-        assert one.stdin is not None
-        one.stdin.write("\n")
-        one.stdin.flush()
-    read = sorted(int(one.communicate(timeout=120)[0]) for one in running)
+    for item in running:
+        assert item.stdin is not None
+        item.stdin.write("\n")
+        item.stdin.flush()
+    read = sorted(int(entry.communicate(timeout=120)[0]) for entry in running)
     assert read == [0, len(split)]

@@ -30,21 +30,21 @@ COUNT = 6
 
 def samples(count: int = COUNT, seed: int = 0, ending: str = "png") -> dict[str, bytes]:
     """Return members by name: photos of their own sizes in three classes."""
-    found = {}
+    result = {}
     for place in range(count):
         image = photo(8 + place % 3, 11, seed=seed + place)
-        found[f"{seed + place:05}.{ending}"] = encoded(image, "JPEG" if ending == "jpg" else "PNG")
-        found[f"{seed + place:05}.cls"] = str(place % 3).encode()
-    return found
+        result[f"{seed + place:05}.{ending}"] = encoded(image, "JPEG" if ending == "jpg" else "PNG")
+        result[f"{seed + place:05}.cls"] = str(place % 3).encode()
+    return result
 
 
 def shard(path: Path, members: dict[str, bytes], **settings: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w", **settings) as archive:
         for name, data in members.items():
-            one = tarfile.TarInfo(name)
-            one.size = len(data)
-            archive.addfile(one, io.BytesIO(data))
+            first = tarfile.TarInfo(name)
+            first.size = len(data)
+            archive.addfile(first, io.BytesIO(data))
     return path
 
 
@@ -75,8 +75,8 @@ def test_members_of_a_sample_need_not_stand_together(tmp_path: Path) -> None:
     together, other = (
         ck.data.load(shard(tmp_path / name / "a.tar", some)) for name, some in (("a", members), ("b", apart))
     )
-    for one, two in ((together.train, other.train), (together.test, other.test)):
-        assert (one.labels == two.labels).all() and one.image_digests == two.image_digests
+    for value, two in ((together.train, other.train), (together.test, other.test)):
+        assert (value.labels == two.labels).all() and value.image_digests == two.image_digests
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves the shard open
@@ -89,7 +89,7 @@ def test_the_webdataset_library_reads_the_same(folder: Path) -> None:
         for place, position in enumerate(part.images.positions):
             mine[part.images.reader.read(int(position))] = part.classes[part.labels[place]]
     theirs = webdataset.WebDataset(str(path), shardshuffle=False)
-    assert mine == {one["png"]: one["cls"].decode() for one in theirs}
+    assert mine == {item["png"]: item["cls"].decode() for item in theirs}
 
 
 def test_folders_of_parts_patterns_and_single_shards(tmp_path: Path, folder: Path) -> None:
@@ -103,8 +103,8 @@ def test_folders_of_parts_patterns_and_single_shards(tmp_path: Path, folder: Pat
     assert ck.data.load(f"{folder}/*.tar").train.digest == whole.train.digest
     some = ck.data.load(f"{folder}/*train*.tar", hold_out=0.25)
     assert some.train.counts == (3, 3, 3) and some.name == "birds"
-    one = ck.data.load(folder / "birds-train-001.tar", hold_out=0.5, seed=3)
-    assert one.train.counts == (1, 1, 1) and one.name == "birds-train-001"
+    load = ck.data.load(folder / "birds-train-001.tar", hold_out=0.5, seed=3)
+    assert load.train.counts == (1, 1, 1) and load.name == "birds-train-001"
     with pytest.raises(DataError, match="test images of its own"):
         ck.data.load(folder, hold_out=0.25)
 
@@ -126,8 +126,8 @@ def test_class_names(folder: Path) -> None:
     with pytest.raises(DataError, match="from 0 to 1") as caught:
         ck.data.load(folder)
     assert caught.value.subject == "2"
-    named = {name: (b"wren\n" if name.endswith("cls") else data) for name, data in samples().items()}
-    path = shard(folder.parent / "named" / "x.tar", named)
+    by_name = {name: (b"wren\n" if name.endswith("cls") else data) for name, data in samples().items()}
+    path = shard(folder.parent / "named" / "x.tar", by_name)
     assert ck.data.load(path, hold_out=0.5).classes == ("wren",)
 
 
@@ -427,9 +427,9 @@ def test_links_and_sparse_members_are_left_alone(tmp_path: Path) -> None:
             ("8.png", tarfile.LNKTYPE),
             ("7.png", tarfile.DIRTYPE),
         ):
-            one = tarfile.TarInfo(name)
-            one.type, one.linkname = kind, "/etc/passwd"
-            archive.addfile(one)
+            first = tarfile.TarInfo(name)
+            first.type, first.linkname = kind, "/etc/passwd"
+            archive.addfile(first)
     data = ck.data.load(path, hold_out=0.5)
     assert len(data.train) + len(data.test) == COUNT
 
@@ -449,16 +449,16 @@ def test_shards_at_a_url(folder: Path, remote: tuple[str, Any], monkeypatch: pyt
     near, far = ck.data.load(folder), ck.data.load(address)
     assert (far.train.digest, far.test.digest, far.name) == (near.train.digest, near.test.digest, "birds")
     assert far.source is not None and far.source.spec == {"name": address}
-    asked: list[tuple[int, int]] = []
+    request: list[tuple[int, int]] = []
     plain = type(system).cat_file
 
     def spy(self: Any, path: str, start: int, end: int) -> bytes:
-        asked.append((start, end))
+        request.append((start, end))
         return plain(self, path, start=start, end=end)
 
     monkeypatch.setattr(type(system), "cat_file", spy)
     assert np.array_equal(np.asarray(far.train.image(9)), np.asarray(near.train.image(9)))
-    assert asked == [(asked[0][0], asked[0][0] + len(near.train.images.reader.read(9)))]
+    assert request == [(request[0][0], request[0][0] + len(near.train.images.reader.read(9)))]
     assert ck.data.load(f"{address}/*train*.tar", hold_out=0.5).train.counts == (2, 2, 2)
     monkeypatch.setattr(shardindex, "_build", lambda *_: pytest.fail("indexed again"))
     assert ck.data.load(address).train.digest == near.train.digest
@@ -481,11 +481,11 @@ def test_what_may_change_unseen_is_not_remembered(
     remote: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, system = remote
-    told = {"name": "x", "size": 1, "type": "file"}
+    message = {"name": "x", "size": 1, "type": "file"}
     with monkeypatch.context() as patched:
-        patched.setattr(type(system), "info", lambda self, path, **_: told)
+        patched.setattr(type(system), "info", lambda self, path, **_: message)
         assert FileSystem(address).state("/bucket/birds/birds-train-000.tar") is None
-        told["ETag"] = "a"
+        message["ETag"] = "a"
         assert FileSystem(address).state("/bucket/birds/birds-train-000.tar") is not None
 
 
@@ -500,11 +500,11 @@ def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_indexing_tells_how_far_it_is(folder: Path) -> None:
-    told: list[tuple[int, int, str]] = []
-    ck.data.load(folder, progress=lambda *news: told.append(news))
-    total = sum(one.stat().st_size for one in folder.iterdir())
-    assert [one for one, _, _ in told] == sorted(one for one, _, _ in told)
-    assert {one for _, one, _ in told} == {total} and told[-1][0] <= total
+    message: list[tuple[int, int, str]] = []
+    ck.data.load(folder, progress=lambda *news: message.append(news))
+    total = sum(path.stat().st_size for path in folder.iterdir())
+    assert [value for value, _, _ in message] == sorted(value for value, _, _ in message)
+    assert {value for _, value, _ in message} == {total} and message[-1][0] <= total
 
 
 @pytest.mark.parametrize(
@@ -518,5 +518,7 @@ def test_a_gap_in_the_numbers_of_shards_is_told(numbers: str, missing: str, tmp_
         warnings.simplefilter("always")
         data = ck.data.load(tmp_path / "birds")
     assert len(data.train) + len(data.test) == COUNT * len(numbers.split())
-    told = [str(warning.message) for warning in caught if warning.category is DataWarning]
-    assert len(told) == bool(missing) and all(f"the numbers {missing} are missing" in text for text in told)
+    message = [str(warning.message) for warning in caught if warning.category is DataWarning]
+    assert len(message) == bool(missing) and all(
+        f"the numbers {missing} are missing" in text for text in message
+    )

@@ -55,11 +55,11 @@ def test_blur_agrees_with_scipy(sigma):
 
 def test_the_order_is_hue_then_brightness_then_blur():
     images = noise(2, 8, 8, 3)
-    one = shifted(images, Shift(0.2, 0.6, 0.9)).astype(int)
+    astype = shifted(images, Shift(0.2, 0.6, 0.9)).astype(int)
     steps = shifted(shifted(shifted(images, Shift(hue=0.2)), Shift(brightness=0.6)), Shift(blur=0.9)).astype(
         int
     )
-    assert np.abs(one - steps).max() <= 2  # three roundings against one
+    assert np.abs(astype - steps).max() <= 2  # three roundings against one
 
 
 def test_no_shift_changes_nothing_and_a_shift_is_repeatable():

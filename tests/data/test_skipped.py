@@ -113,12 +113,12 @@ def test_a_list_that_is_remembered_tells_it_again(root: Path) -> None:
     put(root / "ant", "one.heic")
     for folder in (root, root / "ant", root / "bee"):
         os.utime(folder, (time.time() - 100,) * 2)
-    told = []
+    message = []
     for _ in range(2):
         with pytest.warns(SkippedFilesWarning) as caught:
             read_unlabeled(root)
-        told.append(str(caught[0].message))
-    assert told[0] == told[1]
+        message.append(str(caught[0].message))
+    assert message[0] == message[1]
 
 
 def test_linked_folders_are_followed_at_every_level(root: Path, tmp_path: Path) -> None:

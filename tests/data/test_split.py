@@ -212,9 +212,9 @@ def test_a_data_set_passes_on_what_is_asked_of_it(make_split):
     assert len(data.subset(test=3).train) == 18
     assert data.resized((6, 6)).test.size == (6, 6)
     assert data.converted("RGB").train.channels == "RGB"
-    one, two = data.halves()
-    assert (one.name, one.train.name, two.test.name) == ("t-half1", "t-half1/train", "t-half2/test")
-    assert (len(one.train), len(two.train), len(one.test), len(two.test)) == (9, 9, 6, 6)
+    first, two = data.halves()
+    assert (first.name, first.train.name, two.test.name) == ("t-half1", "t-half1/train", "t-half2/test")
+    assert (len(first.train), len(two.train), len(first.test), len(two.test)) == (9, 9, 6, 6)
     assert data.renamed("new").test.name == "new/test"
     assert data.shifted(brightness=0.5).train.images.mean() < 0.6 * data.train.images.mean()
 
@@ -224,9 +224,9 @@ def test_some_classes_are_labeled_by_their_places_in_the_order_asked_for():
     some = split.of_classes(["cat", "ant"])
     assert some.classes == ("cat", "ant") and some.sample
     assert which(some) == [0, 2, 4] and some.labels.tolist() == [1, 0, 1]
-    for asked in (["dog"], [], "ant"):
+    for item in (["dog"], [], "ant"):
         with pytest.raises(DataError, match="ant, bee, cat"):
-            split.of_classes(asked)
+            split.of_classes(item)
     words = Split(split.images, split.labels, ("car", "bee", "one"), "t/train")
     assert words.of_classes(["1", "automobile"]).classes == ("one", "car")
 

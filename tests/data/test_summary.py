@@ -25,15 +25,15 @@ def test_copies_are_those_of_a_plain_list(seed: int) -> None:
     kinds = draw.integers(0, 256, (6, 3, 4, 1)).astype(np.uint8)
     picks, labels = draw.integers(0, 6, 9).tolist(), draw.integers(0, 2, 9).tolist()
     others, theirs = draw.integers(0, 6, 7).tolist(), draw.integers(0, 2, 7).tolist()
-    found = summarize([array(kinds[picks], labels, "x/train"), array(kinds[others], theirs, "x/test")])
-    inside = [(picks.index(one), place) for place, one in enumerate(picks) if picks.index(one) != place]
-    between = [(picks.index(one), place) for place, one in enumerate(others) if one in picks]
-    copies, shared = found.parts[0].copies, found.shared
+    result = summarize([array(kinds[picks], labels, "x/train"), array(kinds[others], theirs, "x/test")])
+    inside = [(picks.index(pick), place) for place, pick in enumerate(picks) if picks.index(pick) != place]
+    between = [(picks.index(other), place) for place, other in enumerate(others) if other in picks]
+    copies, shared = result.parts[0].copies, result.shared
     assert shared is not None and (copies.count, shared.count) == (len(inside), len(between))
-    assert copies.relabeled == sum(labels[one] != labels[two] for one, two in inside)
-    assert shared.relabeled == sum(labels[one] != theirs[two] for one, two in between)
+    assert copies.relabeled == sum(labels[value] != labels[two] for value, two in inside)
+    assert shared.relabeled == sum(labels[value] != theirs[two] for value, two in between)
     assert shared.first == tuple(
-        (f"image {one} of x/train", f"image {two} of x/test") for one, two in between[:FIRST]
+        (f"image {value} of x/train", f"image {two} of x/test") for value, two in between[:FIRST]
     )
 
 
@@ -45,19 +45,19 @@ def test_files_are_measured_as_they_are_turned(tmp_path: Path) -> None:
     (root / "bee" / "gray.png").write_bytes(encoded(photo(100, 3).convert("L")))
     (root / "bee" / "none.gif").write_bytes(b"GIF89a")
     data = ck.data.load(root, hold_out=0.2)
-    told: list[str] = []
-    found = summarize([data.train, data.test], lambda done, total, what: told.append(what))
-    assert {"decoding photos/train", "decoding photos/test"} <= set(told)
-    assert sum(part.images for part in found.parts) == 12
-    assert [Path(one).name for part in found.parts for one in part.damaged] == ["none.gif"]
-    for part, split in zip(found.parts, (data.train, data.test), strict=True):
+    message: list[str] = []
+    result = summarize([data.train, data.test], lambda done, total, what: message.append(what))
+    assert {"decoding photos/train", "decoding photos/test"} <= set(message)
+    assert sum(part.images for part in result.parts) == 12
+    assert [Path(entry).name for part in result.parts for entry in part.damaged] == ["none.gif"]
+    for part, split in zip(result.parts, (data.train, data.test), strict=True):
         good = [
-            one
-            for one in range(len(split))
-            if split.images.reader.name(int(split.images.positions[one])) not in part.damaged
+            index
+            for index in range(len(split))
+            if split.images.reader.name(int(split.images.positions[index])) not in part.damaged
         ]
-        heights = [split.image(one).height for one in good]
-        widths = [split.image(one).width for one in good]
+        heights = [split.image(entry).height for entry in good]
+        widths = [split.image(entry).width for entry in good]
         assert part.heights == (min(heights), median(heights), max(heights))
         assert part.widths == (min(widths), median(widths), max(widths))
         assert sum(part.kinds.values()) == len(good) and part.digest == split.digest
@@ -67,9 +67,9 @@ def test_files_are_measured_as_they_are_turned(tmp_path: Path) -> None:
 def test_nothing_that_can_be_decoded(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 1})
     (root / "ant" / "000.png").write_bytes(b"")
-    found = summarize([read_unlabeled(root / "ant")])
-    assert found.parts[0].heights is None and found.parts[0].kinds == {} and found.shared is None
-    assert found.parts[0].classes == {} and len(found.parts[0].damaged) == 1
+    result = summarize([read_unlabeled(root / "ant")])
+    assert result.parts[0].heights is None and result.parts[0].kinds == {} and result.shared is None
+    assert result.parts[0].classes == {} and len(result.parts[0].damaged) == 1
 
 
 def test_files_with_a_color_profile_are_counted(tmp_path: Path) -> None:
@@ -84,5 +84,5 @@ def test_files_with_a_color_profile_are_counted(tmp_path: Path) -> None:
             (root / "ant" / f"{name}.{ending}").write_bytes(
                 encoded(photo(12, 12), format, icc_profile=profile)
             )
-    found = summarize([read_unlabeled(root / "ant")])
-    assert found.parts[0].kinds == {"RGB": 8, "RGB with a color profile": 4}
+    result = summarize([read_unlabeled(root / "ant")])
+    assert result.parts[0].kinds == {"RGB": 8, "RGB with a color profile": 4}

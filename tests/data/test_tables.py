@@ -27,7 +27,7 @@ def photos(tmp_path: Path) -> Path:
 
 def rows(photos: Path) -> list[dict[str, Any]]:
     files = sorted(photos.rglob("*.png"))
-    return [{"path": str(one.relative_to(photos)), "label": one.parent.name} for one in files]
+    return [{"path": str(file.relative_to(photos)), "label": file.parent.name} for file in files]
 
 
 def write(path: Path, table: list[dict[str, Any]]) -> Path:
@@ -56,7 +56,7 @@ def test_a_table_is_the_folder_that_it_lists(photos: Path, ending: str) -> None:
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_column_divides_the_images(photos: Path, ending: str) -> None:
     parts = ["train", "val", "Train", "test"]
-    table = [{**one, "split": parts[place % 4]} for place, one in enumerate(rows(photos))]
+    table = [{**row, "split": parts[place % 4]} for place, row in enumerate(rows(photos))]
     with pytest.warns(DataWarning, match="test is not used") as caught:
         data = ck.data.load(write(photos / f"list.{ending}", table))
     assert [warning.filename for warning in caught] == [__file__]
@@ -67,7 +67,7 @@ def test_a_column_divides_the_images(photos: Path, ending: str) -> None:
 
 
 def test_numbers_are_sorted_by_size_and_named_by_a_list(photos: Path) -> None:
-    table = [{**one, "label": 10 if one["label"] == "ant" else 2, "more": "x"} for one in rows(photos)]
+    table = [{**row, "label": 10 if row["label"] == "ant" else 2, "more": "x"} for row in rows(photos)]
     assert ck.data.load(write(photos / "list.csv", table)).classes == ("2", "10")
     arrow = write(photos / "list.parquet", table)
     assert ck.data.load(arrow).classes == ("2", "10")
@@ -79,7 +79,7 @@ def test_numbers_are_sorted_by_size_and_named_by_a_list(photos: Path) -> None:
     with pytest.raises(DataError, match="from 0 to 1") as caught:
         ck.data.load(arrow)
     assert caught.value.subject == "10"
-    renamed = [{**one, "label": int(one["label"] == "ant")} for one in rows(photos)]
+    renamed = [{**row, "label": int(row["label"] == "ant")} for row in rows(photos)]
     data = ck.data.load(write(photos / "list.csv", renamed))
     assert data.classes == ("kind 0", "kind 1") and data.train.counts == (3, 5)
 
@@ -91,7 +91,7 @@ def test_names_in_the_order_of_a_list(photos: Path) -> None:
 
 
 def test_names_with_commas_quotes_and_a_mark_of_order(photos: Path) -> None:
-    table = [{**one, "label": f'{one["label"]}, "the" é'} for one in rows(photos)]
+    table = [{**row, "label": f'{row["label"]}, "the" é'} for row in rows(photos)]
     path = write(photos / "list.csv", table)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert ck.data.load(path).classes == ('ant, "the" é', 'bee, "the" é')
@@ -117,7 +117,7 @@ def test_tables_that_are_none(photos: Path) -> None:
     assert "line 2" in str(refused(path))
     path.write_text("path,label\na.png,ant,more\n")
     assert "line 2" in str(refused(path))
-    write(path, [{"file": one["path"], "label": one["label"]} for one in good])
+    write(path, [{"file": item["path"], "label": item["label"]} for item in good])
     assert "file, label" in str(refused(path))
     write(path, [*good, {"path": "nowhere.png", "label": "ant"}])
     error = refused(path)
@@ -141,7 +141,7 @@ def test_a_file_that_is_listed_again(photos: Path) -> None:
     for more in ({"label": "bee"}, {}):
         error = refused(write(path, [*good, {**good[2], **more}]))
         assert error.subject == again and "line 4 and line 12" in str(error)
-    parts = [{**one, "split": "val" if place % 2 else "train"} for place, one in enumerate(good)]
+    parts = [{**item, "split": "val" if place % 2 else "train"} for place, item in enumerate(good)]
     assert refused(write(path, [*parts, {**parts[2], "split": "val"}])).subject == again
     assert ck.data.load(write(path, [*parts, parts[2]])).train.counts == (4, 2)
 
@@ -171,12 +171,12 @@ def test_columns_that_hold_other_than_names(photos: Path, column: str, values: l
     [(["train"], None), (["val"], None), (["train", "held"], "held"), (["train", ""], "")],
 )
 def test_parts_that_are_none(photos: Path, parts: list[str], subject: str | None) -> None:
-    table = [{**one, "split": parts[place % len(parts)]} for place, one in enumerate(rows(photos))]
+    table = [{**row, "split": parts[place % len(parts)]} for place, row in enumerate(rows(photos))]
     assert refused(write(photos / "list.csv", table)).subject == subject
 
 
 def test_a_class_without_training_images(photos: Path) -> None:
-    table = [{**one, "split": "train" if one["label"] == "ant" else "test"} for one in rows(photos)]
+    table = [{**row, "split": "train" if row["label"] == "ant" else "test"} for row in rows(photos)]
     assert refused(write(photos / "list.csv", table)).subject == "bee"
 
 
@@ -192,7 +192,7 @@ def test_damaged_parquet_and_a_library_that_is_missing(photos: Path, monkeypatch
 
 def test_paths_above_the_table(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "lists").mkdir()
-    table = [{**one, "path": f"../photos/{one['path']}"} for one in rows(photos)]
+    table = [{**row, "path": f"../photos/{row['path']}"} for row in rows(photos)]
     data = ck.data.load(write(tmp_path / "lists" / "list.csv", table))
     assert data.train.digest == ck.data.load(photos).train.digest
     assert np.array_equal(data.train.images.pixels(0), ck.data.load(photos).train.images.pixels(0))
@@ -227,7 +227,7 @@ def test_a_file_is_one_however_its_path_is_spelled(photos: Path, spelling: str) 
     for more in ({"label": "bee"}, {}):
         error = refused(write(path, [*good, {**good[2], "path": again, **more}]))
         assert error.subject == again and "line 4 and line 12" in str(error)
-    parts = [{**one, "split": "val" if place % 2 else "train"} for place, one in enumerate(good)]
+    parts = [{**item, "split": "val" if place % 2 else "train"} for place, item in enumerate(good)]
     assert refused(write(path, [*parts, {**parts[2], "path": again, "split": "val"}])).subject == again
     data = ck.data.load(write(path, [*parts, {**parts[2], "path": again, "split": "Training"}]))
     assert data.train.counts == (4, 2)
@@ -237,12 +237,12 @@ def test_files_to_which_a_file_system_gives_one_number(photos: Path, monkeypatch
     plain = os.stat
 
     def one_number(path: Any, **settings: Any) -> os.stat_result:
-        found = plain(path, **settings)
-        return os.stat_result((found.st_mode, 7, *found[2:]))
+        result = plain(path, **settings)
+        return os.stat_result((result.st_mode, 7, *result[2:]))
 
     write(photos / "list.csv", rows(photos))
     monkeypatch.setattr("compatkit.data.duplicates.os.stat", one_number)
-    paths = [one["path"] for one in rows(photos)]
+    paths = [row["path"] for row in rows(photos)]
     assert list(repeated_files(photos, paths, file_ids(photos, paths))) == []
     paths += [f"./{paths[3]}"]
     assert list(repeated_files(photos, paths, file_ids(photos, paths))) == [(3, 10)]
@@ -256,7 +256,7 @@ def test_files_to_which_a_file_system_gives_one_number(photos: Path, monkeypatch
 def test_columns_that_divide_under_another_name(
     photos: Path, ending: str, column: str, values: list[str]
 ) -> None:
-    table = [{**one, column: values[place % 2]} for place, one in enumerate(rows(photos))]
+    table = [{**row, column: values[place % 2]} for place, row in enumerate(rows(photos))]
     assert refused(write(photos / f"list.{ending}", table)).subject == column
 
 
@@ -265,7 +265,7 @@ def test_a_column_of_categories_that_divides(photos: Path) -> None:
     from pyarrow import parquet
 
     parts = [None, None, *["train", "test"] * 4]
-    columns = {name: [one[name] for one in rows(photos)] for name in ("path", "label")}
+    columns = {name: [row[name] for row in rows(photos)] for name in ("path", "label")}
     table = arrow.table({**columns, "phase": arrow.array(parts).dictionary_encode()})
     parquet.write_table(table, photos / "list.parquet")
     assert refused(photos / "list.parquet").subject == "phase"
@@ -273,16 +273,16 @@ def test_a_column_of_categories_that_divides(photos: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_columns_of_flags_that_divide(photos: Path, ending: str) -> None:
-    table = [{**one, "is_valid": place % 2 == 0} for place, one in enumerate(rows(photos))]
+    table = [{**row, "is_valid": place % 2 == 0} for place, row in enumerate(rows(photos))]
     assert refused(write(photos / f"list.{ending}", table)).subject == "is_valid"
-    table = [{**one, "is_valid": place % 2} for place, one in enumerate(rows(photos))]
+    table = [{**row, "is_valid": place % 2} for place, row in enumerate(rows(photos))]
     assert refused(write(photos / f"list.{ending}", table)).subject == "is_valid"
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_other_columns_divide_nothing(photos: Path, ending: str) -> None:
     table = [
-        {**one, "camera": "train" if place else "phone", "n": place} for place, one in enumerate(rows(photos))
+        {**row, "camera": "train" if place else "phone", "n": place} for place, row in enumerate(rows(photos))
     ]
     assert ck.data.load(write(photos / f"list.{ending}", table)).train.counts == (5, 3)
 
@@ -292,7 +292,7 @@ def test_other_columns_divide_nothing(photos: Path, ending: str) -> None:
     "parts", [("TRAIN", "VAL"), ("Training", "Testing"), ("train_images", "holdout"), ("train", "dev")]
 )
 def test_parts_in_any_spelling(photos: Path, ending: str, parts: tuple[str, str]) -> None:
-    table = [{**one, "split": parts[place % 2]} for place, one in enumerate(rows(photos))]
+    table = [{**row, "split": parts[place % 2]} for place, row in enumerate(rows(photos))]
     data = ck.data.load(write(photos / f"list.{ending}", table))
     assert data.train.counts == (3, 2) and data.test.counts == (3, 2)
 
@@ -328,15 +328,15 @@ def test_paths_in_folders_of_parts(photos: Path) -> None:
 
 
 def test_a_space_before_a_quote(photos: Path) -> None:
-    lines = [f'{one["path"]}, "{one["label"]}, the"' for one in rows(photos)]
+    lines = [f'{row["path"]}, "{row["label"]}, the"' for row in rows(photos)]
     (photos / "list.csv").write_text("path, label\n" + "\n".join(lines) + "\n")
     assert ck.data.load(photos / "list.csv").classes == ("ant, the", "bee, the")
 
 
 def test_numbers_in_two_spellings(photos: Path) -> None:
     table = [
-        {**one, "label": "0" * (1 + place % 2) if one["label"] == "ant" else "1"}
-        for place, one in enumerate(rows(photos))
+        {**row, "label": "0" * (1 + place % 2) if row["label"] == "ant" else "1"}
+        for place, row in enumerate(rows(photos))
     ]
     assert refused(write(photos / "list.csv", table)).subject == "00"
 
@@ -350,6 +350,6 @@ def test_one_of_a_set_of_tables(photos: Path) -> None:
 def test_a_path_that_is_composed_otherwise(photos: Path) -> None:
     composed, decomposed = (unicodedata.normalize(form, "caf\u00e9") for form in ("NFC", "NFD"))
     (photos / "ant").rename(photos / decomposed)
-    table = [{**one, "path": one["path"].replace(decomposed, composed)} for one in rows(photos)]
+    table = [{**row, "path": row["path"].replace(decomposed, composed)} for row in rows(photos)]
     if not (photos / composed).is_dir():
         assert "NFD" in str(refused(write(photos / "list.csv", table)))

@@ -25,19 +25,19 @@ def test_a_folder_gives_its_files_in_the_order_of_their_names(tmp_path: Path) ->
     write(tmp_path / "photos" / "b", images[3:])
     write(tmp_path / "photos" / "a", images[:3], "bmp")
     (tmp_path / "photos" / "readme.txt").write_text("no image")
-    found = read_unlabeled(tmp_path / "photos")
-    assert found.lazy and np.array_equal(found.converted("L").resized((12, 12)).read(range(6)), images)
-    assert (found.name, found.classes, found.size) == ("photos", NO_CLASSES, None)
-    assert not found.labeled and not found.labels.any()
+    result = read_unlabeled(tmp_path / "photos")
+    assert result.lazy and np.array_equal(result.converted("L").resized((12, 12)).read(range(6)), images)
+    assert (result.name, result.classes, result.size) == ("photos", NO_CLASSES, None)
+    assert not result.labeled and not result.labels.any()
 
 
 def test_images_of_any_size_and_kind(tmp_path: Path) -> None:
     write(tmp_path / "photos", data_set("a", count=3, channels=3).train.images, "webp")
     Image.fromarray(np.full((5, 9), 25700, dtype=np.uint16)).save(tmp_path / "photos" / "9.png")
     Image.new("RGBA", (7, 30), (1, 2, 3, 4)).save(tmp_path / "photos" / "99.tiff")
-    found = read_unlabeled(tmp_path / "photos")
-    assert found.channels == "RGB" and found.resized((6, 6)).read(range(5)).shape == (5, 6, 6, 3)
-    assert (found.images.pixels(3) == 100).all() and found.images.pixels(4)[0, 0].tolist() == [1, 2, 3]
+    result = read_unlabeled(tmp_path / "photos")
+    assert result.channels == "RGB" and result.resized((6, 6)).read(range(5)).shape == (5, 6, 6, 3)
+    assert (result.images.pixels(3) == 100).all() and result.images.pixels(4)[0, 0].tolist() == [1, 2, 3]
 
 
 def test_a_folder_is_flat_unless_class_folders_divide_it(tmp_path: Path) -> None:
@@ -61,10 +61,10 @@ def test_a_folder_is_flat_unless_class_folders_divide_it(tmp_path: Path) -> None
 def test_a_pack_of_images_alone(tmp_path: Path) -> None:
     data = data_set("a")
     np.savez(tmp_path / "bare.npz", x_train=data.train.images)
-    found = read_unlabeled(tmp_path / "bare.npz")
+    result = read_unlabeled(tmp_path / "bare.npz")
     assert is_unlabeled_pack(tmp_path / "bare.npz")
-    assert found.name == "bare/train"
-    assert found.digest == data.train.unlabeled().digest != data.train.digest
+    assert result.name == "bare/train"
+    assert result.digest == data.train.unlabeled().digest != data.train.digest
 
 
 def test_a_pack_with_images_of_other_parts_is_not_bare(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ def reference(module: nn.Module, x: Floats, own_statistics: bool) -> Floats:
     weight, bias = state["weights.weight"][:, :, 0, 0], state["weights.bias"]
     mapped = np.zeros((x.shape[0], len(bias), *x.shape[2:]))
     for out in range(len(bias)):
-        for given in range(x.shape[1]):
-            mapped[:, out] += weight[out, given] * x[:, given]
+        for index in range(x.shape[1]):
+            mapped[:, out] += weight[out, index] * x[:, index]
         mapped[:, out] += bias[out]
         mean, variance = mapped[:, out].mean(), mapped[:, out].var()
         if not own_statistics:

@@ -65,7 +65,7 @@ THE_SAME_CELL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 def adapted(changes: dict[str, Any]) -> dict[str, Any]:
     """Return settings with adapters, which ``settings`` has no name for."""
-    inside = {**ASKED, **{name: one for name, one in changes.items() if name in (*ASKED, "adapters")}}
+    inside = {**ASKED, **{name: change for name, change in changes.items() if name in (*ASKED, "adapters")}}
     return {**circumstances(**inside), **{n: o for n, o in changes.items() if n not in inside}}
 
 
@@ -86,34 +86,36 @@ def test_a_new_version_of_the_metric_is_another_key_of_the_same_question(
     monkeypatch.setattr(cells, "METRIC_VERSION", "2")
     after = settings()
     assert key_of(before) != key_of(after) and question_of(before) == question_of(after)
-    told = stale_reason(key_of(after), key_of(before), before)
-    assert told == "the metric recombination_accuracy changed from version 1 to 2"
+    reason = stale_reason(key_of(after), key_of(before), before)
+    assert reason == "the metric recombination_accuracy changed from version 1 to 2"
 
 
 def test_other_images_of_the_same_name_are_the_same_question() -> None:
     before, after = settings(), settings(data_digest="data:sha256:" + "c" * 64)
     assert question_of(before) == question_of(after) != question_of(settings(data="b/test"))
-    told = stale_reason(key_of(after), key_of(before), before)
-    assert told.startswith("the images of a/test have changed (data:") and "now data:cccccccccccc)" in told
+    reason = stale_reason(key_of(after), key_of(before), before)
+    assert (
+        reason.startswith("the images of a/test have changed (data:") and "now data:cccccccccccc)" in reason
+    )
 
 
 def test_samples_of_the_same_name_are_questions_of_their_own() -> None:
     whole, some = settings(), settings(data_digest="data:sha256:b", sample=True)
     other = settings(data_digest="data:sha256:c", sample=True)
-    assert len({question_of(one) for one in (whole, some, other)}) == 3
+    assert len({question_of(item) for item in (whole, some, other)}) == 3
 
 
 def test_another_bound_is_the_same_question_and_a_missing_one_takes_any() -> None:
-    none, one, two = (settings(bound=bound) for bound in ("", "value:sha256:" + "1" * 64, "value:sha256:2"))
-    assert question_of(none) == question_of(one) == question_of(two)
-    assert is_kept(key_of(none), key_of(one)) and is_kept(key_of(none), key_of(none))
-    assert not is_kept(key_of(one), key_of(none)) and not is_kept(key_of(one), key_of(two))
-    told = stale_reason(key_of(one), key_of(none), none)
-    assert told == "the bound is that of another head (none, now value:111111111111)"
+    none, first, two = (settings(bound=bound) for bound in ("", "value:sha256:" + "1" * 64, "value:sha256:2"))
+    assert question_of(none) == question_of(first) == question_of(two)
+    assert is_kept(key_of(none), key_of(first)) and is_kept(key_of(none), key_of(none))
+    assert not is_kept(key_of(first), key_of(none)) and not is_kept(key_of(first), key_of(two))
+    reason = stale_reason(key_of(first), key_of(none), none)
+    assert reason == "the bound is that of another head (none, now value:111111111111)"
 
 
 def test_all_that_moved_is_told() -> None:
     before = settings(metric_version="0")
     after = settings(data_digest="data:sha256:d", bound="value:sha256:e")
-    told = stale_reason(key_of(after), key_of(before), before)
-    assert [part.split()[1] for part in told.split("; ")] == ["metric", "images", "bound"]
+    reason = stale_reason(key_of(after), key_of(before), before)
+    assert [part.split()[1] for part in reason.split("; ")] == ["metric", "images", "bound"]

@@ -65,17 +65,17 @@ def by_pair(cells: list[Cell]) -> dict[tuple[str, str], Cell]:
 def slow_answers(left: Component, right: Component, split: Split, policy: str) -> np.ndarray:
     """Return logits of every image, batch by batch, from the float64 copies."""
     x = (split.images.transpose(0, 3, 1, 2) / 255 - GRAY.mean[0]) / GRAY.std[0]
-    found = np.zeros((len(split), len(right.manifest.contract.data.labels or ())))
+    result = np.zeros((len(split), len(right.manifest.contract.data.labels or ())))
     for positions in batches(len(split), BATCH, 0):
         rows = positions.numpy()
         features = reference(left.module, x[rows], policy == "batch")
-        found[rows] = reference(right.module, features, policy == "batch")
-    return found
+        result[rows] = reference(right.module, features, policy == "batch")
+    return result
 
 
 def slow_right(logits: np.ndarray, split: Split, right: Component, common: list[str]) -> list[bool]:
     """Return, image by image, whether the arg max over common outputs names the image's class."""
-    names = [one.name for one in right.manifest.contract.data.labels or ()]
+    names = [entry.name for entry in right.manifest.contract.data.labels or ()]
     answers: list[bool] = []
     for label, row in zip(split.labels, logits, strict=True):
         if split.classes[label] not in common:
@@ -96,7 +96,7 @@ def test_every_figure_agrees_with_a_slow_copy_in_float64(policy: str) -> None:
         split, cell = data[left.reference], cells[left.reference[0], right.reference[0]]
         logits = slow_answers(left, right, split, policy)
         varied.add(len(set(logits.argmax(axis=1))) > 1)
-        names = {one.name for one in right.manifest.contract.data.labels or ()}
+        names = {entry.name for entry in right.manifest.contract.data.labels or ()}
         common = [name for name in split.classes if name in names]
         answers = slow_right(logits, split, right, common)
         assert cell.common == tuple(common)
@@ -138,7 +138,7 @@ def test_modules_are_bitwise_and_in_their_flags_as_before(policy: str, training:
 
     def state() -> list[Any]:
         tensors = [value.numpy().tobytes() for module in modules for value in module.state_dict().values()]
-        return [tensors, [one.training for module in modules for one in module.modules()]]
+        return [tensors, [entry.training for module in modules for entry in module.modules()]]
 
     before, generator = state(), torch.random.get_rng_state()
     data = {part.reference: noise() for part in lefts}
@@ -168,7 +168,7 @@ def test_stored_statistics_do_not_depend_on_batches_and_batch_statistics_do() ->
     assert run("batch", 4, 0) != run("batch", 4, 1)
     # Statistics of one batch of all images and new statistics from it differ by n / (n - 1) in the variance.
     close = zip(run("batch", 300, 0), run("reestimate", 300, 0), strict=True)
-    assert all(abs(one[0].accuracy - other[0].accuracy) < 0.02 for one, other in close)
+    assert all(abs(value[0].accuracy - other[0].accuracy) < 0.02 for value, other in close)
 
 
 def test_new_statistics_are_those_of_the_recombined_network() -> None:
@@ -178,7 +178,7 @@ def test_new_statistics_are_those_of_the_recombined_network() -> None:
         lefts[:1], rights[1:], {lefts[0].reference: split}, bn_policy="reestimate", batch_size=BATCH
     )
     whole = nn.Sequential(Features(0), Classes(11)).eval()
-    norms = [one for one in whole.modules() if isinstance(one, nn.BatchNorm2d)]
+    norms = [module for module in whole.modules() if isinstance(module, nn.BatchNorm2d)]
     x = ((torch.from_numpy(split.images).permute(0, 3, 1, 2) / 255) - GRAY.mean[0]) / GRAY.std[0]
     for norm in norms:
         norm.reset_running_stats()
@@ -269,7 +269,7 @@ def test_an_own_head_that_lacks_a_counted_class_gives_no_bound(known: tuple[str,
     assert f"does not know {unknown} of the common classes" in cell.findings[-1]
     if "car" in known:  # the diagonal counts what its own head knows
         assert cells[0].bound == cells[0].restricted
-        assert not any("No bound" in one for one in cells[0].findings)
+        assert not any("No bound" in finding for finding in cells[0].findings)
 
 
 def test_without_the_own_head_there_is_no_bound() -> None:
@@ -282,12 +282,12 @@ def test_without_the_own_head_there_is_no_bound() -> None:
 def test_without_batch_normalization_a_policy_changes_nothing_and_the_cell_says_so() -> None:
     left, mine, other, split = table_parts()
     cells = [
-        measured([left], [mine, other], {left.reference: split}, bn_policy=one)
-        for one in ("batch", "running")
+        measured([left], [mine, other], {left.reference: split}, bn_policy=name)
+        for name in ("batch", "running")
     ]
     assert figures(cells[0]) == figures(cells[1])
     assert cells[0][1].settings["normalised"] is False
-    assert any("changes nothing" in one for one in cells[0][1].findings)
+    assert any("changes nothing" in finding for finding in cells[0][1].findings)
 
 
 def test_many_images_are_graded() -> None:
@@ -355,9 +355,9 @@ def test_a_head_that_works_in_place_does_not_spoil_the_next_one() -> None:
 
     class InPlace(Table):
         def forward(self, x: Tensor) -> Tensor:
-            found = super().forward(x)
+            result = super().forward(x)
             x.zero_()
-            return found
+            return result
 
     rough = loaded("rough", head(data=RAW, classes=labels("car", "cat")), InPlace(*[(1.0, 0.0)] * 5))
     alone = measured([left], [other], {left.reference: split}, bn_policy="running")
@@ -372,7 +372,7 @@ def test_outputs_that_are_not_finite_are_wrong_and_said() -> None:
     bad = loaded("bad", head(data=RAW, classes=labels("car", "cat", "ship")), Table(*[(nan, nan, nan)] * 5))
     cell = measured([left], [mine, bad], {left.reference: split}, bn_policy="running")[1]
     assert cell.restricted == figure(0, 5)
-    assert any("5 images gave outputs that are not finite" in one for one in cell.findings)
+    assert any("5 images gave outputs that are not finite" in finding for finding in cell.findings)
 
 
 def test_cells_carry_settings_and_the_checks_findings() -> None:
@@ -396,17 +396,17 @@ def test_cells_carry_settings_and_the_checks_findings() -> None:
         "normalised": True,
     }
     assert cell.promise == "shared-head"
-    assert any(one.startswith("head-shared") for one in cell.findings)
+    assert any(finding.startswith("head-shared") for finding in cell.findings)
 
 
 def test_progress_counts_batches_of_all_extractors() -> None:
     lefts, rights = parts(*[labels("0", "1", "2")] * 2)
     seen: list[tuple[int, int, str]] = []
     data = {part.reference: noise() for part in lefts}
-    measured(lefts, rights, data, batch_size=BATCH, progress=lambda *one: seen.append(one))
-    assert [one[0] for one in seen] == list(range(1, 9))
-    assert {one[1] for one in seen} == {8}
-    assert [one[2] for one in seen] == ["a.extractor@1.0.0"] * 4 + ["b.extractor@1.0.0"] * 4
+    measured(lefts, rights, data, batch_size=BATCH, progress=lambda *args: seen.append(args))
+    assert [item[0] for item in seen] == list(range(1, 9))
+    assert {item[1] for item in seen} == {8}
+    assert [item[2] for item in seen] == ["a.extractor@1.0.0"] * 4 + ["b.extractor@1.0.0"] * 4
 
 
 def test_bfloat16_gives_figures_too() -> None:

@@ -55,8 +55,8 @@ def snapshot(module: nn.Module) -> list[tuple[str, bytes]]:
 def flags(module: nn.Module) -> list[tuple[object, ...]]:
     """Return every flag that a policy could have changed."""
     return [
-        (one.training, getattr(one, "track_running_stats", None), getattr(one, "momentum", None))
-        for one in module.modules()
+        (entry.training, getattr(entry, "track_running_stats", None), getattr(entry, "momentum", None))
+        for entry in module.modules()
     ]
 
 
@@ -68,7 +68,7 @@ def by_channel(x: Tensor) -> list[list[float]]:
 def moments(values: list[float]) -> tuple[float, float]:
     """Return mean and biased variance, by the book."""
     mean = math.fsum(values) / len(values)
-    return mean, math.fsum((one - mean) ** 2 for one in values) / len(values)
+    return mean, math.fsum((value - mean) ** 2 for value in values) / len(values)
 
 
 @pytest.mark.parametrize(("make", "shape"), LAYERS)
@@ -80,14 +80,14 @@ def test_batch_statistics_are_those_of_the_batch_and_no_buffer_is_written(
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 3 + 2
     before = snapshot(layer), flags(layer)
     with batch_statistics(layer):
-        found = layer(x)
+        result = layer(x)
     assert (snapshot(layer), flags(layer)) == before
     weight, bias = layer.weight.tolist(), layer.bias.tolist()  # type: ignore[union-attr, operator]
     for channel, values in enumerate(by_channel(x)):
         mean, variance = moments(values)
         slope = weight[channel] / math.sqrt(variance + layer.eps)  # type: ignore[operator]
-        expected = [(one - mean) * slope + bias[channel] for one in values]
-        assert by_channel(found)[channel] == pytest.approx(expected, abs=1e-5)
+        expected = [(value - mean) * slope + bias[channel] for value in values]
+        assert by_channel(result)[channel] == pytest.approx(expected, abs=1e-5)
 
 
 class Net(nn.Module):
@@ -177,7 +177,7 @@ def test_estimates_are_plain_averages_over_batches() -> None:
     for channel in range(3):
         seen = [moments(by_channel(part)[channel]) for part in parts]
         counts = [part.shape[0] * 4 for part in parts]
-        mean = math.fsum(one for one, _ in seen) / 3
+        mean = math.fsum(value for value, _ in seen) / 3
         variance = math.fsum(two * n / (n - 1) for (_, two), n in zip(seen, counts, strict=True)) / 3
         assert layer.running_mean[channel].item() == pytest.approx(mean, abs=1e-6)  # type: ignore[index, union-attr]
         assert layer.running_var[channel].item() == pytest.approx(variance, abs=1e-6)  # type: ignore[index, union-attr]
@@ -190,7 +190,7 @@ def test_estimates_are_plain_averages_over_batches() -> None:
 def test_mixed_statistics_are_those_worked_out_by_hand_layer_by_layer(share: float, seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     layers = [used(nn.BatchNorm2d(3)) for _ in range(2)]
-    stored = [(one.running_mean.double().clone(), one.running_var.double().clone()) for one in layers]  # type: ignore[union-attr]
+    stored = [(entry.running_mean.double().clone(), entry.running_var.double().clone()) for entry in layers]  # type: ignore[union-attr]
     parts = [torch.randn(size, 3, 2, 2, generator=draw) * 2 + size for size in (4, 3, 3)]
     assert reestimate(nn.Sequential(*layers), parts, share) == 2
     values = [part.double() for part in parts]
@@ -325,9 +325,9 @@ def test_batches_hold_every_image_once_in_nearly_equal_sizes(count: int, batch_s
 
 def test_the_order_is_shuffled_by_the_seed_alone() -> None:
     state = torch.random.get_rng_state()
-    one, two = batches(100, 100, 0)[0], batches(100, 100, 1)[0]
-    assert not torch.equal(one, two)
-    assert not torch.equal(one, torch.arange(100))
+    first, two = batches(100, 100, 0)[0], batches(100, 100, 1)[0]
+    assert not torch.equal(first, two)
+    assert not torch.equal(first, torch.arange(100))
     assert torch.equal(batches(100, 100, None)[0], torch.arange(100))
     assert torch.equal(torch.random.get_rng_state(), state)
 

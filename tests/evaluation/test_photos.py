@@ -38,7 +38,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (root / part / name).mkdir(parents=True)
             for number in range(count):
                 low = draw.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-                size = tuple(int(one) for one in draw.integers(90, 330, 2))
+                size = tuple(int(integer) for integer in draw.integers(90, 330, 2))
                 image = Image.fromarray(low).resize(size, Image.Resampling.BICUBIC)
                 image.save(root / part / name / f"{number}.jpg", quality=92)
     return root
@@ -63,10 +63,10 @@ def test_logits_and_accuracy_are_those_of_timms_validation(
         crop_mode=config["crop_mode"],
         num_workers=0,
     )
-    given, theirs, labels = [], [], []
+    inputs, theirs, labels = [], [], []
     with torch.no_grad():
         for images, answers in loader:
-            given.append(images)
+            inputs.append(images)
             theirs.append(network(images))
             labels.append(answers)
     expected, truth = torch.cat(theirs), torch.cat(labels)
@@ -82,17 +82,17 @@ def test_logits_and_accuracy_are_those_of_timms_validation(
     )
     publish_split(registry.store, parts, "birds")
     whole = registry.recombine("birds.extractor", "birds.head", bn_policy="running")
-    held = ck.data.load(photos).test
-    prepared = prepare(held, whole.data)
+    content = ck.data.load(photos).test
+    prepared = prepare(content, whole.data)
     assert torch.equal(prepared.labels, truth)
     images = normalize(prepared.images, whole.data)
-    torch.testing.assert_close(images, torch.cat(given), rtol=0, atol=2e-6)
+    torch.testing.assert_close(images, torch.cat(inputs), rtol=0, atol=2e-6)
     with torch.no_grad():
         logits = whole(images)
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
 
     matrix = registry.matrix(
-        "birds.extractor", "birds.head", data={"birds.extractor": held}, bn_policy="running"
+        "birds.extractor", "birds.head", data={"birds.extractor": content}, bn_policy="running"
     )
     (cell,) = matrix.cells
     right = int((expected.argmax(1) == truth).sum())

@@ -63,11 +63,11 @@ def state(module: nn.Module) -> list[bytes]:
 
 def adapter(left: Component, right: Component, module: nn.Module, strange: str = "") -> Adapter:
     """Return a projection made for two parts, or with one parent (``strange``) of another pair."""
-    given, taken = left.manifest.contract.structural.outputs, right.manifest.contract.structural.inputs
+    inputs, taken = left.manifest.contract.structural.outputs, right.manifest.contract.structural.inputs
     known = {"adapts": left.digest, "targets": right.trained_with}
     known |= {strange: sha256("another")} if strange else {}
     parents = tuple(Parent(relation, digest) for relation, digest in known.items() if digest)
-    return Adapter(project(given[0], 6, False, (8, 8)), module, given, taken, GRAY, parents)
+    return Adapter(project(inputs[0], 6, False, (8, 8)), module, inputs, taken, GRAY, parents)
 
 
 def test_running_is_the_head_after_the_extractor(left: Component, right: Component, images: Split) -> None:
@@ -78,7 +78,7 @@ def test_running_is_the_head_after_the_extractor(left: Component, right: Compone
     assert set(model.state_dict()) == {f"extractor.{name}" for name in left.module.state_dict()} | {
         f"head.{name}" for name in right.module.state_dict()
     }
-    assert [one.name for one in model.labels] == ["0", "1", "2"]
+    assert [label.name for label in model.labels] == ["0", "1", "2"]
 
 
 def test_batch_uses_the_batch_writes_nothing_and_lets_gradients_through(
@@ -88,7 +88,7 @@ def test_batch_uses_the_batch_writes_nothing_and_lets_gradients_through(
     x, before = pixels(left, images), state(model)
     logits = model(x)
     assert state(model) == before
-    assert not any(one.training for one in model.modules())
+    assert not any(module.training for module in model.modules())
     assert not torch.equal(logits[:4], model(x[:4]))
     left.module.dropout.eval()  # type: ignore[union-attr, operator]
     model.extractor.norm.train()  # type: ignore[union-attr, operator]
@@ -114,11 +114,11 @@ def test_reestimate_works_on_copies(left: Component, right: Component, images: S
 def test_predict_takes_images_as_they_are(left: Component, right: Component, images: Split) -> None:
     model = Recombination.of(left, right, check(left.manifest, right.manifest)).train()
     before = state(model)
-    found = model.predict(images.images, batch_size=7).positions
-    assert torch.equal(found, right.module.eval()(left.module.eval()(pixels(left, images))).argmax(1))
-    assert torch.equal(found, model.predict(images).positions)
+    result = model.predict(images.images, batch_size=7).positions
+    assert torch.equal(result, right.module.eval()(left.module.eval()(pixels(left, images))).argmax(1))
+    assert torch.equal(result, model.predict(images).positions)
     some = model.predict(images)[2:5]
-    assert len(some) == 3 and [one.position for one in some] == found[2:5].tolist()
+    assert len(some) == 3 and [entry.position for entry in some] == result[2:5].tolist()
     assert state(model) == before
 
 
@@ -129,7 +129,9 @@ def test_stored_statistics_warn_where_the_parts_are_not_of_one_network(
 
     def severities(part: Component, policy: str) -> list[str]:
         model = Recombination.of(left, part, report, bn_policy=policy)
-        return [one.severity for one in model.report.findings if one.code == "normalization-needed"]
+        return [
+            finding.severity for finding in model.report.findings if finding.code == "normalization-needed"
+        ]
 
     assert severities(right, "running") == ["informs", "warns"]
     assert severities(right, "batch") == ["informs"]
@@ -145,7 +147,7 @@ def test_without_batch_normalization_the_policy_is_said_to_change_nothing() -> N
     left = loaded("a", extractor(), nn.Conv2d(1, 4, 1))
     right = loaded("b", head(classes=labels("0")), nn.Sequential(nn.Flatten(), nn.Linear(256, 1)))
     model = Recombination.of(left, right, check(left.manifest, right.manifest), bn_policy="batch")
-    assert any("changes nothing" in one.actual for one in model.report.findings)
+    assert any("changes nothing" in finding.actual for finding in model.report.findings)
     assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 1)
 
 
@@ -163,7 +165,7 @@ def test_adapters_stand_between(left: Component) -> None:
     assert torch.equal(model(x), right.module(bridge(left.module(x))))
     assert model.contract.adapters == (between.blueprint,)
     assert "project: 1x1 convolution from 4 to 6 channels" in repr(model)
-    (note,) = [one for one in model.report.findings if one.code == "adapter-inserted"]
+    (note,) = [finding for finding in model.report.findings if finding.code == "adapter-inserted"]
     assert (note.severity, model.report.wiring) == ("informs", "needs-adapter")
 
 
@@ -173,7 +175,7 @@ def test_an_adapter_that_was_fitted_for_other_parts_is_warned_of(left: Component
     right = loaded("b.head", head(wide), nn.Identity(), trained_with=left)
     between = adapter(left, right, nn.Conv2d(4, 6, 1), strange=strange)
     model = Recombination.of(left, right, check(left.manifest, right.manifest), adapters=[between])
-    (note,) = [one for one in model.report.findings if one.code == "adapter-inserted"]
+    (note,) = [finding for finding in model.report.findings if finding.code == "adapter-inserted"]
     assert note.severity == "warns" and "fitted for other parts" in note.actual
 
 

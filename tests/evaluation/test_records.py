@@ -30,12 +30,12 @@ figures = st.builds(
 numbers = st.none() | st.floats(-10, 10)
 
 
-def graded(one: Cell) -> Cell:
+def graded(cell: Cell) -> Cell:
     """Grade a cell by its figures, as whoever measures does."""
-    if one.grade != "compatible" or one.chance is None or one.restricted is None:
-        return one
-    limit = 1.0 if one.bound is None else one.bound.accuracy
-    return attrs.evolve(one, grade=weak_or_compatible(one.restricted.accuracy, one.chance, limit))
+    if cell.grade != "compatible" or cell.chance is None or cell.restricted is None:
+        return cell
+    limit = 1.0 if cell.bound is None else cell.bound.accuracy
+    return attrs.evolve(cell, grade=weak_or_compatible(cell.restricted.accuracy, cell.chance, limit))
 
 
 measured = st.builds(
@@ -63,9 +63,9 @@ measured = st.builds(
 ).map(graded)
 
 
-def kept(one: Cell, **changes: Any) -> StoredResult:
+def kept(cell: Cell, **changes: Any) -> StoredResult:
     """Return a result as it comes out of a registry, with parts replaced."""
-    data = loads(dumps({**record(one), **changes}), what="the result")
+    data = loads(dumps({**record(cell), **changes}), what="the result")
     return StoredResult(
         LEFT, RIGHT, "sha256:" + "0" * 64, 0, data["conditions"], data["settings"], data["figures"]
     )
@@ -80,21 +80,21 @@ def test_a_cell_comes_back_as_it_was(one: Cell) -> None:
 def test_what_was_kept_before_there_was_a_weak_grade_is_graded_by_its_figures(
     right: int, grade: Grade
 ) -> None:
-    one = cell("compatible", right)  # chance .1, no bound: half of the way to 1 is .55
-    assert record(attrs.evolve(one, grade=grade)) == record(one)
-    assert Cells().of(kept(one), "e", "h").grade == grade
+    first = cell("compatible", right)  # chance .1, no bound: half of the way to 1 is .55
+    assert record(attrs.evolve(first, grade=grade)) == record(first)
+    assert Cells().of(kept(first), "e", "h").grade == grade
 
 
 def test_the_parts_are_called_as_they_are_called_now() -> None:
-    one = cell()
-    found = Cells().of(kept(one), "new@2.0.0", "other@3.0.0", promise="shared-head", own=True)
-    assert (found.extractor, found.head, found.promise, found.own) == (
+    first = cell()
+    result = Cells().of(kept(first), "new@2.0.0", "other@3.0.0", promise="shared-head", own=True)
+    assert (result.extractor, result.head, result.promise, result.own) == (
         "new@2.0.0",
         "other@3.0.0",
         "shared-head",
         True,
     )
-    assert found.restricted == one.restricted and Cells().of(kept(one), "a", "b").own is False
+    assert result.restricted == first.restricted and Cells().of(kept(first), "a", "b").own is False
 
 
 def odd(**changes: Any) -> dict[str, Any]:

@@ -68,28 +68,28 @@ def slow(
 @pytest.mark.parametrize("batch_size", [7, 64])
 def test_mean_and_deviation_are_those_of_all_features_at_once(layout: str, batch_size: int) -> None:
     module, port = Features(layout), PORTS[layout]
-    (found,) = feature_moments(module, [port], split(), GRAY, batch_size=batch_size)
+    (result,) = feature_moments(module, [port], split(), GRAY, batch_size=batch_size)
     means, stds = slow(module, split(), GRAY, layout)
     # 100 lies far from 0: sums of squares would lose four digits of the deviation.
     # What is left is the rounding of float32 features, which follows the batch.
-    np.testing.assert_allclose(found.mean, means, rtol=1e-7)
-    np.testing.assert_allclose(np.sqrt(found.squares / found.count), stds, rtol=1e-5)
-    stated = found.statistics()
+    np.testing.assert_allclose(result.mean, means, rtol=1e-7)
+    np.testing.assert_allclose(np.sqrt(result.squares / result.count), stds, rtol=1e-5)
+    stated = result.statistics()
     assert stated.mean == pytest.approx(means.mean(), rel=1e-7)
     assert stated.std == pytest.approx(np.sqrt((stds**2 + (means - means.mean()) ** 2).mean()), rel=1e-5)
     assert stated.samples == 50
-    read = channel_statistics(found.blob or b"")
+    read = channel_statistics(result.blob or b"")
     np.testing.assert_allclose(read[0], means.astype(np.float32), rtol=1e-6)
     np.testing.assert_allclose(read[1], stds.astype(np.float32), rtol=1e-5)
-    assert stated.per_channel is not None and stated.per_channel["bytes"] == len(found.blob or b"") == 8 * 4
+    assert stated.per_channel is not None and stated.per_channel["bytes"] == len(result.blob or b"") == 8 * 4
 
 
 def test_the_images_are_evenly_spaced_over_the_split_and_no_more_than_asked_for() -> None:
     images = split(10)
-    (found,) = feature_moments(Features("NC"), [PORTS["NC"]], images, GRAY, samples=4)
+    (result,) = feature_moments(Features("NC"), [PORTS["NC"]], images, GRAY, samples=4)
     (expected,) = feature_moments(Features("NC"), [PORTS["NC"]], images.take([0, 2, 5, 7]), GRAY)
-    assert found.images == 4
-    assert np.array_equal(found.mean, expected.mean)
+    assert result.images == 4
+    assert np.array_equal(result.mean, expected.mean)
 
 
 def test_images_are_prepared_as_the_contract_says() -> None:
@@ -97,8 +97,8 @@ def test_images_are_prepared_as_the_contract_says() -> None:
         split(20, (12, 10)),
         Data((8, 8), "L", (0.1,), (0.5,), "bicubic", crop_pct=0.8, crop_mode="center"),
     )
-    (found,) = feature_moments(Features("NCHW"), [PORTS["NCHW"]], images, data)
-    np.testing.assert_allclose(found.mean, slow(Features("NCHW"), images, data, "NCHW")[0], rtol=1e-10)
+    (result,) = feature_moments(Features("NCHW"), [PORTS["NCHW"]], images, data)
+    np.testing.assert_allclose(result.mean, slow(Features("NCHW"), images, data, "NCHW")[0], rtol=1e-10)
 
 
 def test_stored_statistics_are_used_and_stay_as_they_are() -> None:
@@ -117,9 +117,9 @@ def test_every_port_of_a_tuple_has_its_own_figures() -> None:
             return super().forward(x), super().forward(x).mean((2, 3)), shared
 
     ports = [PORTS["NCHW"], PORTS["NC"], Port("table", (4, 2), layout="other")]
-    one, two, shared = feature_moments(Both("NCHW"), ports, split(), GRAY, batch_size=9)
-    np.testing.assert_allclose(one.mean, two.mean, rtol=1e-6)
-    assert (one.squares / one.count > two.squares / two.count).all()
+    first, two, shared = feature_moments(Both("NCHW"), ports, split(), GRAY, batch_size=9)
+    np.testing.assert_allclose(first.mean, two.mean, rtol=1e-6)
+    assert (first.squares / first.count > two.squares / two.count).all()
     # What all images share is the same in every batch.
     np.testing.assert_allclose(shared.mean, [3, 4])
     np.testing.assert_allclose(shared.squares / shared.count, [5, 5])
@@ -137,8 +137,8 @@ def test_moments_of_two_sets_make_those_of_both() -> None:
 
 
 def test_channels_whose_count_follows_the_image_are_not_kept_apart() -> None:
-    (found,) = feature_moments(Features("NC"), [Port("x", ("N", "L"), layout="other")], split(), GRAY)
-    assert found.blob is None and found.statistics().per_channel is None
+    (result,) = feature_moments(Features("NC"), [Port("x", ("N", "L"), layout="other")], split(), GRAY)
+    assert result.blob is None and result.statistics().per_channel is None
 
 
 def test_features_that_are_not_finite_are_refused() -> None:

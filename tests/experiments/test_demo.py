@@ -87,10 +87,10 @@ def test_the_command_says_what_it_found_and_where_it_wrote(
     found: demo.Demo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shows: bool
 ) -> None:
     figures = {"none": 0.1, "iiw": 0.4, "iiw-dcc": 0.8 if shows else 0.2}
-    asked: list[Any] = []
+    request: list[Any] = []
 
     def run(*words: Any, **settings: Any) -> demo.Demo:
-        asked.append((words, settings["steps"], settings["seed"]))
+        request.append((words, settings["steps"], settings["seed"]))
         return attrs.evolve(found, recombined=figures)
 
     monkeypatch.setattr(demo, "run", run)
@@ -98,10 +98,10 @@ def test_the_command_says_what_it_found_and_where_it_wrote(
     with pytest.raises(SystemExit) as end:
         main(["demo", "--out", "somewhere", "--steps", "7", "--seed", "2"])
     out = capsys.readouterr().out
-    assert end.value.code == 0 and asked == [((Path("somewhere"),), 7, 2)]
-    told = " ".join(out.split())
-    assert ("does NOT show" in told) is not shows
-    assert (f"they reach 0.80 of {found.own['iiw-dcc']:.2f}" in told) is shows
+    assert end.value.code == 0 and request == [((Path("somewhere"),), 7, 2)]
+    text = " ".join(out.split())
+    assert ("does NOT show" in text) is not shows
+    assert (f"they reach 0.80 of {found.own['iiw-dcc']:.2f}" in text) is shows
     rows = [line.split() for line in out.splitlines() if line.split()[:1] == ["iiw-dcc"]]
     assert rows == [["iiw-dcc", f"{found.own['iiw-dcc']:.3f}", f"{figures['iiw-dcc']:.3f}"]]
     assert all(str(path) in out for path in found.files.values())

@@ -222,9 +222,9 @@ def test_what_fine_tuning_does_not_take_is_said_with_the_nearest(
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(serialize({"a": torch.zeros(2)}))
     small.write_text(FINE_TUNED.replace(old, new))
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as result:
         read(small)
-    assert said in str(found.value) and found.value.code == "usage"
+    assert said in str(result.value) and result.value.code == "usage"
 
 
 @attrs.frozen

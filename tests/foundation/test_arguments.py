@@ -104,11 +104,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_does_not_fit_is_answered(tmp_path: Path, call: str) -> None:
-    made, subject, said = CALLS[call]
+    made, subject, reply = CALLS[call]
     registry = ck.Registry.init(tmp_path / "parts")
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as result:
         made(registry)
-    assert found.value.subject == subject and said in str(found.value)
+    assert result.value.subject == subject and reply in str(result.value)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_an_error_of_the_call_itself_is_left_alone() -> None:
     from compatkit.foundation.arguments import checks_arguments
 
     @checks_arguments
-    def adds(one: int) -> int:
-        return one + "a"  # type: ignore[operator]
+    def adds(count: int) -> int:
+        return count + "a"  # type: ignore[operator]
 
     with pytest.raises(TypeError, match="unsupported operand"):
         adds(1)

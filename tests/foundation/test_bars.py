@@ -53,9 +53,9 @@ WORK: dict[str, tuple[str, Callable[[Path], object]]] = {
 @pytest.mark.parametrize("what", WORK)
 def test_each_kind_of_slow_work_has_one(tmp_path: Path, shown: Terminal, what: str) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 4, "bee": 4})
-    said, work = WORK[what]
+    result, work = WORK[what]
     work(root)
-    assert said in shown.getvalue()
+    assert result in shown.getvalue()
     before = len(shown.getvalue())
     with silent():
         work(class_folder(tmp_path / "others", {"ant": 4, "bee": 4}, seed=7))
@@ -118,10 +118,10 @@ def test_bars_do_not_stand_in_each_other(shown: Terminal) -> None:
 
 
 def test_who_asks_for_progress_gets_it_in_place_of_a_bar(shown: Terminal) -> None:
-    told: list[tuple[int, int, str]] = []
-    with silent(), bar(lambda *news: told.append(news)) as tell:
+    message: list[tuple[int, int, str]] = []
+    with silent(), bar(lambda *news: message.append(news)) as tell:
         tell(1, 2, "x")
-    assert told == [(1, 2, "x")] and shown.getvalue() == ""
+    assert message == [(1, 2, "x")] and shown.getvalue() == ""
 
 
 def test_a_bar_goes_away_with_an_error_and_costs_little(

@@ -21,7 +21,7 @@ from compatkit.errors import FormatError
 from compatkit.foundation import codec
 from compatkit.foundation.codec import decode, dumps, loads, structure, unstructure
 
-DAMAGED = manifests("head").flatmap(lambda one: changed(unstructure(one)))
+DAMAGED = manifests("head").flatmap(lambda item: changed(unstructure(item)))
 some = settings(max_examples=100, deadline=None)
 
 
@@ -56,20 +56,20 @@ def slow(kind: Any, value: Any) -> Any:
         assert limits.max_length is None or len(read) <= limits.max_length
         return read
     if origin in (types.UnionType, typing.Union):
-        for one in arguments:
+        for argument in arguments:
             try:
-                return slow(one, value)
+                return slow(argument, value)
             except AssertionError:
                 pass
         raise AssertionError
     if origin is Literal:
-        assert any(type(value) is type(one) and value == one for one in arguments)
+        assert any(type(value) is type(argument) and value == argument for argument in arguments)
         return value
     if origin is tuple:
         assert isinstance(value, list)
         kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
         assert len(kinds) == len(value)
-        return tuple(slow(one, item) for one, item in zip(kinds, value, strict=True))
+        return tuple(slow(entry, item) for entry, item in zip(kinds, value, strict=True))
     if origin is Mapping:
         assert isinstance(value, dict)
         return {slow(arguments[0], key): slow(arguments[1], item) for key, item in value.items()}
@@ -92,9 +92,9 @@ def slow(kind: Any, value: Any) -> Any:
     return value
 
 
-def outcome(read: Any, *arguments: Any, **named: Any) -> Any:
+def outcome(read: Any, *arguments: Any, **kwargs: Any) -> Any:
     try:
-        return read(*arguments, **named)
+        return read(*arguments, **kwargs)
     except (AssertionError, FormatError):
         return "refused"
 
@@ -117,10 +117,10 @@ def test_documents_are_read_as_the_slow_reader_does(text: str):
     data = text.encode("utf-8", "surrogatepass")
     value = outcome(loads, data, what="manifest")
     expected = "refused" if value == "refused" else outcome(slow, Manifest, value)
-    found = outcome(decode, Manifest, data, what="manifest")
-    assert found == expected
+    result = outcome(decode, Manifest, data, what="manifest")
+    assert result == expected
     if expected != "refused":
-        assert unstructure(found) == unstructure(expected)  # 1 and 1.0 are equal, and not the same
+        assert unstructure(result) == unstructure(expected)  # 1 and 1.0 are equal, and not the same
 
 
 @some
@@ -130,7 +130,7 @@ def test_another_spelling_is_the_same_document(text: str):
     if value == "refused":
         return
     spellings = (dumps(value), json.dumps(value).encode(), json.dumps(value, indent=1).encode())
-    canonical, *others = (outcome(decode, Manifest, one, what="manifest") for one in spellings)
+    canonical, *others = (outcome(decode, Manifest, spelling, what="manifest") for spelling in spellings)
     assert others == [canonical, canonical]
 
 
@@ -189,7 +189,7 @@ def test_a_fault_is_told_with_its_place(change: dict[str, Any], start: str):
 
 def test_a_document_without_its_schema_is_refused():
     with pytest.raises(FormatError) as caught:
-        decode(Tree, dumps({key: one for key, one in TREE.items() if key != "schema"}), what="tree")
+        decode(Tree, dumps({key: value for key, value in TREE.items() if key != "schema"}), what="tree")
     assert str(caught.value).startswith("tree.schema: ")
 
 
@@ -224,8 +224,8 @@ def test_bytes_and_values_are_counted_before_they_are_made(monkeypatch: pytest.M
     st.recursive(st.integers(), lambda inner: st.lists(inner, max_size=3), max_leaves=30), st.text('[]{}\\"a')
 )
 def test_depth_is_that_of_the_value(value: Any, word: str):
-    def depth(one: Any) -> int:
-        return 1 + max(map(depth, one), default=0) if isinstance(one, list) else 0
+    def depth(item: Any) -> int:
+        return 1 + max(map(depth, item), default=0) if isinstance(item, list) else 0
 
     data = dumps([value, word, [[]] * 9])
     deepest = depth([value, [[]]])

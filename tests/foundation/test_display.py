@@ -47,7 +47,7 @@ def fit() -> ck.Fit:
 def published(fit: ck.Fit, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = ck.Registry.init(tmp_path_factory.mktemp("display") / "parts")
     made.publish(fit, prefix="digits")
-    made.matrix("digits/*.extractor", "digits/*.head", [fit.tasks[one].task.data.test for one in fit.tasks])
+    made.matrix("digits/*.extractor", "digits/*.head", [fit.tasks[task].task.data.test for task in fit.tasks])
     return made.store.root
 
 
@@ -80,19 +80,19 @@ def check_shown(value: Any) -> str:
     heat_map = {"p", "img"} if isinstance(value, ck.Matrix) else set()
     assert page.tags <= heat_map | {"pre", "span"}
     assert page.attributes <= {"style"} | ({"src", "alt"} if heat_map else set())
-    for told in (text,) if heat_map else (text, page.text.strip("\n")):
-        lines = told.split("\n")
-        assert told and len(lines) <= LINES and max(map(len, lines)) <= WIDTH
-        assert all(one.isprintable() for one in lines)
+    for entry in (text,) if heat_map else (text, page.text.strip("\n")):
+        lines = entry.split("\n")
+        assert entry and len(lines) <= LINES and max(map(len, lines)) <= WIDTH
+        assert all(line.isprintable() for line in lines)
     return text
 
 
 def test_what_a_session_hands_out_is_shown_on_a_screen(fit: ck.Fit, registry: ck.Registry) -> None:
     pair = "digits/left.extractor", "digits/right.head"
-    said = check_shown(fit)
-    assert "3 steps a task, seed 0; regularizers: dcc, identical_init" in said
-    assert "resnet8_cifar cut at layer2  48 images of left/train" in said and "accuracy 0." in said
-    assert "shared heads: dcc" in said
+    result = check_shown(fit)
+    assert "3 steps a task, seed 0; regularizers: dcc, identical_init" in result
+    assert "resnet8_cifar cut at layer2  48 images of left/train" in result and "accuracy 0." in result
+    assert "shared heads: dcc" in result
     matrix = registry.matrix(*pair, [fit.tasks["left"].task.data.test], fill="none")
     assert repr(matrix) == str(matrix) and "digits/left.extractor" in check_shown(matrix)
     report = registry.check(*pair)
@@ -105,22 +105,22 @@ def test_what_a_session_hands_out_is_shown_on_a_screen(fit: ck.Fit, registry: ck
     assert "sound; read 5 versions" in check_shown(registry.care.verify()) and "stay" in check_shown(
         registry.care.gc()
     )
-    for one in (fit.tasks["left"], fit.auxiliary["dcc"], matrix.cells[0], registry.search()[0]):
-        assert len(repr(one)) < 200 and "\n" not in repr(one)
+    for item in (fit.tasks["left"], fit.auxiliary["dcc"], matrix.cells[0], registry.search()[0]):
+        assert len(repr(item)) < 200 and "\n" not in repr(item)
     assert len(repr(registry.store.manifest(pair[0]))) < 200
 
 
 def test_a_measurement_and_a_copy_are_tables(fit: ck.Fit, registry: ck.Registry, tmp_path: Path) -> None:
-    found = ck.measure(fit.tasks["left"], fit.tasks["left"].task.data.test, ["accuracy"])
-    assert "accuracy" in check_shown(found) and " 48 " in repr(found)
+    table = ck.measure(fit.tasks["left"], fit.tasks["left"].task.data.test, ["accuracy"])
+    assert "accuracy" in check_shown(table) and " 48 " in repr(table)
     moved = registry.push(os.fspath(tmp_path / "other"), "digits/left.head", create=True)
     assert "new      digits/left.head@1.0.0" in check_shown(moved)
 
 
 def test_hostile_texts_stay_texts(registry: ck.Registry) -> None:
     made = registry.store.manifest("digits/left.head")
-    told = attrs.evolve(made, about=About(title=HOSTILE, description=HOSTILE, tags={"by": HOSTILE}))
-    registry.store.publish("digits/told.head", told)
+    message = attrs.evolve(made, about=About(title=HOSTILE, description=HOSTILE, tags={"by": HOSTILE}))
+    registry.store.publish("digits/told.head", message)
     for value in (
         registry,
         registry["digits/told.head"],
@@ -133,9 +133,9 @@ def test_hostile_texts_stay_texts(registry: ck.Registry) -> None:
 
 def test_what_is_longer_than_a_screen_is_cut_and_says_so(tmp_path: Path) -> None:
     faults = tuple(Fault("blob-missing", "error", f"blobs/{number}", "x" * 9) for number in range(100))
-    found = Soundness(tmp_path, faults)
-    assert check_shown(found).endswith("... 63 more lines; print it to see them all")
-    assert str(found).count("\n") == 101
+    result = Soundness(tmp_path, faults)
+    assert check_shown(result).endswith("... 63 more lines; print it to see them all")
+    assert str(result).count("\n") == 101
     assert screenful("a\n" * 5) == "a\n" * 4 + "a"
 
 
@@ -199,7 +199,10 @@ WIDTHS = (5, 6, 4, 4, 1)
 def starts(lines: list[str], mark: str) -> set[int]:
     """Return the columns of a terminal at which a mark stands, from single characters."""
     wide = [
-        [0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in line]
+        [
+            0 if unicodedata.combining(part) else 1 + (unicodedata.east_asian_width(part) in "WF")
+            for part in line
+        ]
         for line in lines
     ]
     return {sum(sizes[: line.index(mark)]) for line, sizes in zip(lines, wide, strict=True)}

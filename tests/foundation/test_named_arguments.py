@@ -82,8 +82,8 @@ def options() -> set[str]:
             for text in (*parameter.opts, *parameter.secondary_opts)
         }
         if isinstance(command, click.Group):
-            found = (command.get_command(context, name) for name in command.list_commands(context))
-            commands += [subcommand for subcommand in found if subcommand is not None]
+            result = (command.get_command(context, name) for name in command.list_commands(context))
+            commands += [subcommand for subcommand in result if subcommand is not None]
     return names
 
 

@@ -43,15 +43,15 @@ def test_the_first_error_of_the_items_is_raised_and_the_pool_works_on() -> None:
             raise ValueError(number)
         return number
 
-    found = each(work, range(50))
-    assert [next(found) for _ in range(5)] == list(range(5))
+    result = each(work, range(50))
+    assert [next(result) for _ in range(5)] == list(range(5))
     with pytest.raises(ValueError, match=r"^5$"):
-        next(found)
+        next(result)
     assert list(each(lambda number: number, range(9))) == list(range(9))
 
 
 def test_there_is_one_pool_of_as_many_threads_as_processors() -> None:
-    names = {one for _ in range(3) for one in each(lambda _: threading.current_thread().name, range(200))}
+    names = {entry for _ in range(3) for entry in each(lambda _: threading.current_thread().name, range(200))}
     assert 1 <= len(names) <= min(MAX_THREADS, processors())
 
 

@@ -90,10 +90,10 @@ def make(folder: Path) -> None:
 
 def pack(folder: Path, target: Path) -> None:
     """Write the registry, the packs and the public key as a zip file whose bytes depend on their contents alone."""
-    kept = [*folder.glob("*.npz"), *(folder / "config").rglob("*.pub")]
-    kept += [one for one in (folder / "parts").rglob("*") if one.is_file()]
+    saved = [*folder.glob("*.npz"), *(folder / "config").rglob("*.pub")]
+    saved += [item for item in (folder / "parts").rglob("*") if item.is_file()]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for path in sorted(kept):
+        for path in sorted(saved):
             entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), MOMENT)
             archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
 

@@ -63,15 +63,15 @@ def public() -> dict[str, Any]:
 def _described(value: Any) -> Any:
     if isinstance(value, ModuleType):
         names = getattr(value, "__all__", None) or [name for name in vars(value) if not name.startswith("_")]
-        found = {name: getattr(value, name) for name in sorted(names)}
+        result = {name: getattr(value, name) for name in sorted(names)}
         return {
-            name: _described(one)
-            for name, one in found.items()
-            if callable(one) and _is_ours(one) and not isinstance(one, ModuleType)
+            name: _described(match)
+            for name, match in result.items()
+            if callable(match) and _is_ours(match) and not isinstance(match, ModuleType)
         }
     if isinstance(value, type):
         if attrs.has(value):
-            fields = {one.name: str(one.default is attrs.NOTHING) for one in attrs.fields(value)}
+            fields = {field.name: str(field.default is attrs.NOTHING) for field in attrs.fields(value)}
         else:
             fields = {}
         methods = {
@@ -90,10 +90,12 @@ def _is_ours(value: Any) -> bool:
 def _parameters(function: Any) -> dict[str, list[str]]:
     """Return kind and default of each parameter, by name, in their order."""
     try:
-        found = inspect.signature(function).parameters
+        result = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return {}
-    return {name: [one.kind.name, _default(one.default)] for name, one in found.items() if name != "self"}
+    return {
+        name: [match.kind.name, _default(match.default)] for name, match in result.items() if name != "self"
+    }
 
 
 def _default(value: Any) -> str:
@@ -132,11 +134,13 @@ def registry(folder: Path) -> dict[str, Any]:
         folder: Where ``unpack`` put it.
     """
     root = folder / "parts"
-    held = ck.Registry.open(root)
-    versions = [f"{name}@{version}" for name in held.store.names() for version in held.store.versions(name)]
+    handle = ck.Registry.open(root)
+    versions = [
+        f"{name}@{version}" for name in handle.store.names() for version in handle.store.versions(name)
+    ]
     lines = [*COMMANDS, *(f"show {reference}" for reference in versions)]
-    found = {line: asked(root, line) for line in lines}
-    return json.loads(json.dumps(found).replace(str(folder), "FOLDER"))
+    result = {line: asked(root, line) for line in lines}
+    return json.loads(json.dumps(result).replace(str(folder), "FOLDER"))
 
 
 def asked(root: Path, line: str) -> Any:
@@ -158,7 +162,7 @@ def collected(folder: Path) -> list[str]:
         os.utime(path, (0, 0))
     if asked(root, "gc --grace 0s --alone --delete")["exit"]:
         raise RuntimeError("collecting failed")
-    return sorted(str(one.relative_to(root)) for one in root.rglob("*") if one.is_file())
+    return sorted(str(entry.relative_to(root)) for entry in root.rglob("*") if entry.is_file())
 
 
 PASSING = {"age", "time", "when", "seconds", "free", "machine", "versions", "torch", "device", "library"}
@@ -167,8 +171,8 @@ PASSING = {"age", "time", "when", "seconds", "free", "machine", "versions", "tor
 def _steady(value: Any) -> Any:
     """Leave out what another machine or another day would say otherwise."""
     if isinstance(value, dict):
-        return {name: _steady(one) for name, one in value.items() if name not in PASSING}
-    return [_steady(one) for one in value] if isinstance(value, list) else value
+        return {name: _steady(entry) for name, entry in value.items() if name not in PASSING}
+    return [_steady(entry) for entry in value] if isinstance(value, list) else value
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
@@ -180,8 +184,8 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
             else:
                 yield from differences(value, new[name], f"{path}/{name}")
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for place, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from differences(one, other, f"{path}/{place}")
+        for place, (entry, other) in enumerate(zip(old, new, strict=True)):
+            yield from differences(entry, other, f"{path}/{place}")
     elif isinstance(old, float) and isinstance(new, float):
         if abs(old - new) > 1e-6 * max(1.0, abs(old)):
             yield f"{path} was {old!r}, is {new!r}"

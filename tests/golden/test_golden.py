@@ -23,7 +23,11 @@ MEANT: dict[str, str] = {}
 
 
 def unmeant(old: Any, new: Any) -> list[str]:
-    return [one for one in differences(old, new) if re.split(" was | is gone", one)[0] not in MEANT]
+    return [
+        difference
+        for difference in differences(old, new)
+        if re.split(" was | is gone", difference)[0] not in MEANT
+    ]
 
 
 def golden(name: str) -> Any:
@@ -52,22 +56,22 @@ def test_every_command_says_the_same_of_a_registry_of_that_day(folder: Path) -> 
 
 
 def test_the_manifests_of_that_day_are_written_byte_for_byte(folder: Path) -> None:
-    held = ck.Registry.open(folder / "parts")
-    found = [
-        held.store.resolve(f"{name}@{version}")
-        for name in held.store.names()
-        for version in held.store.versions(name)
+    registry = ck.Registry.open(folder / "parts")
+    result = [
+        registry.store.resolve(f"{name}@{version}")
+        for name in registry.store.names()
+        for version in registry.store.versions(name)
     ]
-    assert len(found) >= 14
-    for reference in found:
-        data = held.store.read_blob(str(reference.digest))
+    assert len(result) >= 14
+    for reference in result:
+        data = registry.store.read_blob(str(reference.digest))
         assert to_bytes(from_bytes(data)) == data, reference
 
 
 def test_parts_of_that_day_load_and_pass_their_probe(folder: Path) -> None:
-    held = ck.Registry.open(folder / "parts")
-    for name in held.store.names():
-        assert held.load(name, verify="always").training is False
+    registry = ck.Registry.open(folder / "parts")
+    for name in registry.store.names():
+        assert registry.load(name, verify="always").training is False
 
 
 def test_evidence_of_that_day_lies_under_the_keys_that_are_asked_for_today(folder: Path) -> None:
@@ -76,7 +80,7 @@ def test_evidence_of_that_day_lies_under_the_keys_that_are_asked_for_today(folde
 
     def keys() -> set[str]:
         paths = (root / "evidence").rglob("*")
-        return {str(one.parent.relative_to(root)) for one in paths if one.is_file()}
+        return {str(path.parent.relative_to(root)) for path in paths if path.is_file()}
 
     before = keys()
     assert len(before) == 4

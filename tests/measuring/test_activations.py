@@ -40,8 +40,8 @@ def test_rows_are_what_the_layers_gave(how: str, kept: bool, tmp_path: Path) -> 
         after = before.relu()
         logits = model.get_submodule("fc")(after.flatten(1))
     shaped: dict[str, Callable[[Any], Any]] = {
-        "all": lambda one: one.flatten(1),
-        "pooled": lambda one: one.mean((2, 3)),
+        "all": lambda entry: entry.flatten(1),
+        "pooled": lambda item: item.mean((2, 3)),
         "positions": lambda one: one.permute(0, 2, 3, 1).flatten(0, 2),
     }
     folder = tmp_path / "rows" if kept else None
@@ -77,7 +77,7 @@ def test_shuffled_rows_keep_images_together(how: str) -> None:
     plain = ck.activations(network(), DATA, layers=["conv"], flatten=how)
     mixed = plain.shuffled(seed=2)
     order = np.random.default_rng(2).permutation(23)
-    images = [one["conv"].reshape(23, -1) for one in (plain, mixed)]
+    images = [item["conv"].reshape(23, -1) for item in (plain, mixed)]
     np.testing.assert_array_equal(images[1], images[0][order])
     assert mixed.order == plain.order and mixed.settings["shuffled"] == 2
 

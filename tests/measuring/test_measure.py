@@ -130,7 +130,7 @@ def test_all_metrics_share_one_pass_in_eval_mode_which_leaves_no_trace() -> None
     net, seen = network(), Seen()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     calls: list[int] = []
-    handle = net.register_forward_hook(lambda module, given, gave: calls.append(len(gave)))
+    handle = net.register_forward_hook(lambda module, inputs, gave: calls.append(len(gave)))
     measurement = ck.measure(net, TENSORS, ["accuracy", seen], layers=["norm", "twice"], batch_size=4)
     handle.remove()
     assert calls == [4, 3, 3] and all(module.training for module in net.modules())
@@ -138,9 +138,9 @@ def test_all_metrics_share_one_pass_in_eval_mode_which_leaves_no_trace() -> None
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
     with torch.no_grad():
         expected = net.eval()(TENSORS[0])
-    assert torch.allclose(torch.cat([one.logits for one in seen.kept]), expected, atol=1e-6)
+    assert torch.allclose(torch.cat([item.logits for item in seen.kept]), expected, atol=1e-6)
     assert measurement["accuracy"].value == float((expected.argmax(1) == TENSORS[1]).double().mean())  # type: ignore[union-attr]
-    assert torch.equal(torch.cat([one.positions for one in seen.kept]), torch.arange(10))
+    assert torch.equal(torch.cat([item.positions for item in seen.kept]), torch.arange(10))
     assert not seen.kept[0].logits.requires_grad
 
 
@@ -185,9 +185,9 @@ def test_a_recombination_names_layers_of_both_parts(tmp_path: Any) -> None:
 
 
 def test_weights_need_no_images() -> None:
-    one, other = network(), network(1)
-    measurement = ck.measure(one, None, [Distance()], layers=["fc"], other=other).table("distance")
-    assert measurement.at(layer="fc").value == float((one.fc.weight - other.fc.weight).detach().abs().max())
+    first, other = network(), network(1)
+    measurement = ck.measure(first, None, [Distance()], layers=["fc"], other=other).table("distance")
+    assert measurement.at(layer="fc").value == float((first.fc.weight - other.fc.weight).detach().abs().max())
     assert measurement.to_json()["cells"] == [attrs.asdict(measurement.cells[0])]
 
 
@@ -242,8 +242,8 @@ class Agreement(Seen):
 
 
 def test_two_networks_see_the_same_images() -> None:
-    one = network()
-    assert ck.measure(one, TENSORS, [Agreement()], other=one)["seen"].value == 10.0  # type: ignore[union-attr]
+    first = network()
+    assert ck.measure(first, TENSORS, [Agreement()], other=first)["seen"].value == 10.0  # type: ignore[union-attr]
     assert_metric(Agreement)
 
 
@@ -259,16 +259,16 @@ def test_another_network_gets_the_images_as_it_wants_them() -> None:
         ck.Task(name, data_set(name, seed=place), "resnet8_cifar", "layer2", size=12)
         for place, name in enumerate("ab")
     ]
-    one, other = quick(steps=1).fit(tasks).tasks.values()
-    assert one.data != other.data
+    first, other = quick(steps=1).fit(tasks).tasks.values()
+    assert first.data != other.data
     seen, alone = Given(), Given()
-    ck.measure(one, tasks[0].data.test, [seen], layers=["layer1.0.conv1"], other=other)
+    ck.measure(first, tasks[0].data.test, [seen], layers=["layer1.0.conv1"], other=other)
     ck.measure(other, tasks[0].data.test, [alone], layers=["layer1.0.conv1"], other=copy.deepcopy(other))
     assert not torch.equal(seen.kept[0][0], alone.kept[0][0])
     assert torch.equal(seen.kept[0][1], alone.kept[0][1])
     both = Given()
     ck.measure(
-        one, tasks[0].data.test, [both], layers=["layer1.0.conv1"], other=other, preprocessing=one.data
+        first, tasks[0].data.test, [both], layers=["layer1.0.conv1"], other=other, preprocessing=first.data
     )
     assert not torch.equal(both.kept[0][1], alone.kept[0][1])
 
@@ -306,7 +306,7 @@ def test_the_order_is_that_of_the_data_unless_seeded() -> None:
     ],
 )
 def test_refusals(change: dict[str, Any], error: type[Exception], message: str) -> None:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "network": network(),
         "data": TENSORS,
         "metrics": [Seen()],
@@ -314,7 +314,7 @@ def test_refusals(change: dict[str, Any], error: type[Exception], message: str) 
         **change,
     }
     with pytest.raises(error, match=message):
-        ck.measure(given.pop("network"), given.pop("data"), given.pop("metrics"), **given)
+        ck.measure(settings.pop("network"), settings.pop("data"), settings.pop("metrics"), **settings)
 
 
 def test_values_that_are_not_finite_are_refused_by_layer_and_batch() -> None:

@@ -45,7 +45,7 @@ def test_recorded_layers_give_what_a_pass_through_both_networks_gives() -> None:
     data = torch.randn(20, 5), torch.zeros(20, dtype=torch.int64)
     names = ["cka", "procrustes", "mutual_neighbors"]
     measured = ck.measure(left, data, names, layers=["*"], other=right, batch_size=6)
-    sides = [ck.activations(one, data, layers=["*"]) for one in (left, right)]
+    sides = [ck.activations(item, data, layers=["*"]) for item in (left, right)]
     result = ck.similarity(*sides, names)
     assert set(result) == set(measured) and result.settings["order"] == sides[0].order
     for name in result:
@@ -89,8 +89,8 @@ def test_a_run_with_itself_is_left_out_of_the_mean() -> None:
 
 
 def test_shuffled_samples_have_no_similarity() -> None:
-    one = recorded(run(1, n=200))
-    plain, mixed = (ck.similarity(one, other).table("cka").values for other in (one, one.shuffled()))
+    first = recorded(run(1, n=200))
+    plain, mixed = (ck.similarity(first, other).table("cka").values for other in (first, first.shuffled()))
     assert plain.diagonal().min() > 0.99 and np.abs(mixed).max() < 0.1
 
 
@@ -194,8 +194,8 @@ def test_metrics_of_arrays_give_what_they_give_in_a_pass() -> None:
     (accuracy,) = on_arrays(["accuracy"], {"logits": logits.numpy(), "labels": labels.numpy()})
     assert accuracy.to_json() == measured["accuracy"].to_json()
     weights: Any = model[0].weight
-    given = {"inputs": images.numpy(), "weights": weights}
-    (result, _) = on_arrays(["misalignment"], given)
+    settings = {"inputs": images.numpy(), "weights": weights}
+    (result, _) = on_arrays(["misalignment"], settings)
     expected = measured.table("misalignment")
     for basis in ("data", "random"):
         assert result.at(layer="array", network="this", basis=basis) == expected.at(
@@ -207,7 +207,7 @@ def test_metrics_of_arrays_give_what_they_give_in_a_pass() -> None:
 
 def test_weights_alone_are_arrays_too() -> None:
     before, after = drawn(4, 6), drawn(4, 6, seed=1)
-    given = {"weights": {"fc": after}, "other_weights": {"fc": before}}
-    (result,) = on_arrays([make_metric("weight_deviation", examples=9)], given)
+    settings = {"weights": {"fc": after}, "other_weights": {"fc": before}}
+    (result,) = on_arrays([make_metric("weight_deviation", examples=9)], settings)
     cell = result.at(layer="fc", quantity="deviation")  # type: ignore[union-attr]
     assert cell.value == pytest.approx(np.linalg.norm(after - before) / 3, rel=1e-6)

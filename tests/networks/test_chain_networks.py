@@ -78,7 +78,7 @@ def test_conv_chain_takes_strides_and_may_leave_out_padding():
         network.get_submodule(name).register_forward_hook(lambda m, a, out: seen.append(out.shape[-1]))
     assert network(torch.zeros(2, 3, 27, 27)).shape == (2, 10)
     assert seen == [9, 4]  # (27 - 3) / 3 + 1, then (9 - 3) / 2 + 1
-    assert [one["reduction"] for one in network.feature_info] == [3, 6]
+    assert [entry["reduction"] for entry in network.feature_info] == [3, 6]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_upscaler_makes_64x64_of_16x16_in_six_layers(enlarge):
 def test_generators_start_with_activations_of_about_one_size():
     torch.manual_seed(0)
     network = Upscaler(channels=(64, 64, 64), doublings=2)
-    given = network(torch.randn(4, 1, 8, 8))
-    assert 0.1 < given.std() < 3
+    inputs = network(torch.randn(4, 1, 8, 8))
+    assert 0.1 < inputs.std() < 3
 
 
 def test_vae_counts_are_those_of_its_layers():
@@ -154,7 +154,7 @@ def test_vae_counts_are_those_of_its_layers():
     deconvolutions = 64 * (64 * 16 + 1) + 32 * (64 * 16 + 1) + 32 * (32 * 16 + 1) + (32 * 16 + 1)
     assert parameters(decoder) == 256 * 11 + 1024 * 257 + deconvolutions
     images = torch.rand(2, 1, 64, 64)
-    assert [one.shape for one in encoder(images)] == [(2, 10), (2, 10)]
+    assert [entry.shape for entry in encoder(images)] == [(2, 10), (2, 10)]
     assert Autoencoder(encoder, decoder)(images).shape == images.shape
     assert not any(
         layer.bias.any() for layer in encoder.modules() if isinstance(layer, nn.Conv2d | nn.Linear)

@@ -73,9 +73,9 @@ def test_a_generator_is_published_and_loaded_as_a_component(tmp_path) -> None:
     registry = ck.Registry.init(tmp_path / "registry")
     parts = registry.publish(fit, prefix="smoke")
     images = torch.rand(2, 1, 8, 8)
-    found = registry[parts["a.extractor"]].module.eval()(images)
-    torch.testing.assert_close(found, fit.tasks["a"].extractor.eval()(images))
-    assert found.shape == images.shape
+    result = registry[parts["a.extractor"]].module.eval()(images)
+    torch.testing.assert_close(result, fit.tasks["a"].extractor.eval()(images))
+    assert result.shape == images.shape
 
 
 def test_a_discriminator_gives_one_number_of_two_images() -> None:

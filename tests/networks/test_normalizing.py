@@ -40,7 +40,7 @@ def test_features_have_unit_length_and_zeros_stay(over: str, axes: tuple[int, ..
 @pytest.mark.parametrize("norm", ["layer", "instance"])
 def test_a_network_has_the_normalization_asked_for_and_the_names_of_the_usual_one(norm: str) -> None:
     network, usual = resnet20_cifar(norm=norm), resnet20_cifar()
-    assert not any(isinstance(one, nn.BatchNorm2d) for one in network.modules())
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
     names = {name for name in usual.state_dict() if "running" not in name and "tracked" not in name}
     assert set(network.state_dict()) == names
     with torch.no_grad():
@@ -90,12 +90,12 @@ def test_parts_without_batch_normalization_come_back_and_no_policy_matters(
     logits = []
     images = tasks[0].data.test
     for policy in ("running", "batch", "mix:16"):
-        given = images if policy == "mix:16" else None
-        made = registry.recombine("nets/a.extractor", "nets/b.head", bn_policy=policy, data=given)
+        inputs = images if policy == "mix:16" else None
+        made = registry.recombine("nets/a.extractor", "nets/b.head", bn_policy=policy, data=inputs)
         logits.append(made.predict(images).positions)
-        found = [one for one in made.report.findings if one.code == "normalization-needed"]
-        assert [one.severity for one in found] == ["informs"] and "changes nothing" in found[0].actual
-    assert all(torch.equal(one, logits[0]) for one in logits)
+        result = [finding for finding in made.report.findings if finding.code == "normalization-needed"]
+        assert [match.severity for match in result] == ["informs"] and "changes nothing" in result[0].actual
+    assert all(torch.equal(logit, logits[0]) for logit in logits)
     cells = registry.matrix("nets/a.extractor", "nets/b.head", [images], bn_policy="mix:16")
     again = registry.matrix("nets/a.extractor", "nets/b.head", [images], bn_policy="running")
     assert again.settings["cells"]["taken"] == 1 and again.cells[0].restricted == cells.cells[0].restricted

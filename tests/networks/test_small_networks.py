@@ -235,9 +235,9 @@ def test_what_cannot_be_built_is_refused(make, message):
 def test_group_normalization_of_resnet18_v2_mixes_no_images():
     network = resnet18_v2_cifar(width=8).train()
     images = torch.randn(3, 3, 32, 32)
-    alone = torch.cat([network(one[None]) for one in images])
+    alone = torch.cat([network(image[None]) for image in images])
     torch.testing.assert_close(network(images), alone, rtol=1e-4, atol=1e-5)
-    assert not any(isinstance(one, nn.BatchNorm2d) for one in network.modules())
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
 
 
 def test_max_pooling_of_a_simple_cnn_halves_the_map_and_rounds_up():

@@ -97,8 +97,8 @@ def test_the_configuration_is_read_from_the_metadata_of_the_default_weights() ->
     assert (config["input_size"], config["fixed_input_size"]) == ((3, 224, 224), False)
     assert config["mean"] == (0.485, 0.456, 0.406) and config["std"] == (0.229, 0.224, 0.225)
     assert (config["interpolation"], config["crop_pct"]) == ("bilinear", 224 / 232)
-    given = input_of(built("efficientnet_b1"), {}, None)
-    assert (given.size, given.channels, given.crop_mode) == ((240, 240), 3, "center")
+    inputs = input_of(built("efficientnet_b1"), {}, None)
+    assert (inputs.size, inputs.channels, inputs.crop_mode) == ((240, 240), 3, "center")
 
 
 @pytest.mark.parametrize("model", ["googlenet", "inception_v3"])
@@ -119,11 +119,11 @@ def test_the_configuration_takes_the_place_of_transform_input() -> None:
     assert config_of(inside)["mean"] == (0.485, 0.456, 0.406)
     pixels = signal((2, 3, 32, 32)).abs()
     ours, theirs = (
-        one(
-            (pixels - torch.tensor(config_of(one)["mean"])[:, None, None])
-            / torch.tensor(config_of(one)["std"])[:, None, None]
+        item(
+            (pixels - torch.tensor(config_of(item)["mean"])[:, None, None])
+            / torch.tensor(config_of(item)["std"])[:, None, None]
         )
-        for one in (network, inside)
+        for item in (network, inside)
     )
     assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 

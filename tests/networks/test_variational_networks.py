@@ -23,7 +23,7 @@ from compatkit_plugins.networks.variational import (
 
 
 def parameters(module: torch.nn.Module) -> int:
-    return sum(one.numel() for one in module.parameters())
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def test_counts_of_the_papers_networks() -> None:
@@ -68,8 +68,8 @@ def test_a_draw_has_the_mean_and_the_variance_that_were_given() -> None:
 )
 def test_the_classifier_has_the_encoder_of_the_vae(make, other) -> None:
     network, classifier = make(in_chans=1), other(in_chans=1, num_classes=7)
-    assert {name: one.shape for name, one in network.encoder.state_dict().items()} == {
-        name: one.shape for name, one in classifier.encoder.state_dict().items()
+    assert {name: value.shape for name, value in network.encoder.state_dict().items()} == {
+        name: value.shape for name, value in classifier.encoder.state_dict().items()
     }
     assert classifier(torch.rand(2, 1, 64, 64)).shape == (2, 7)
     assert build(other.__name__, num_classes=3).fc.out_features == 3

@@ -71,8 +71,8 @@ def refused(**kwargs: Any) -> str:
 def test_a_network_is_planned_and_cut_like_any_other(plugin: Write) -> None:
     plugin(GOOD)
     planned = plan("small", "1", kwargs={"num_classes": 5}, builder="mynets")
-    found = planned.extractor
-    assert (found.builder, found.library, found.model) == ("mynets", "demo 1.0", "small")
+    result = planned.extractor
+    assert (result.builder, result.library, result.model) == ("mynets", "demo 1.0", "small")
     assert (planned.class_layer, planned.input.size, planned.input.mean) == (("4.",), (8, 8), (0.1, 0.2, 0.3))
     whole, extractor, head = build_pair(planned.extractor, planned.head, seed=0)
     images = torch.ones(2, 3, 8, 8)
@@ -167,8 +167,8 @@ def test_a_configuration_that_would_fail_later_is_refused(plugin: Write, stated:
 
 def test_arguments_that_the_factory_does_not_have_are_refused_with_those_it_has(plugin: Write) -> None:
     plugin(GOOD)
-    said = refused(num_clases=3)
-    assert "no setting 'num_clases'. Did you mean 'num_classes'? The settings are: num_classes = 4." in said
+    result = refused(num_clases=3)
+    assert "no setting 'num_clases'. Did you mean 'num_classes'? The settings are: num_classes = 4." in result
     assert "no setting 'model'" in refused(model="wide")
 
 
@@ -233,12 +233,12 @@ def test_what_a_factory_changes_is_put_back_but_for_the_draws_of_its_weights(plu
 def test_the_list_of_plugins_shows_models_and_settings(plugin: Write, install: Install) -> None:
     plugin(GOOD)
     install("taken", {"builders.timm": "demo_taken"}, {"demo_taken": HEAD.replace("mynets", "timm") + GOOD})
-    found = {f"{line.kind}.{line.name}": line for line in listing()}
-    line = found["builders.mynets"]
+    result = {f"{line.kind}.{line.name}": line for line in listing()}
+    line = result["builders.mynets"]
     assert (line.status, line.hooks, line.models) == ("active", ("compatkit_builders",), ("small", "wide"))
-    assert [str(one) for one in line.settings] == ["num_classes = 4"]
-    assert found["builders.timm"].status == "failed"
-    assert "'timm' is built in. Choose another name" in found["builders.timm"].message
+    assert [str(setting) for setting in line.settings] == ["num_classes = 4"]
+    assert result["builders.timm"].status == "failed"
+    assert "'timm' is built in. Choose another name" in result["builders.timm"].message
 
 
 def test_the_builder_of_the_documentation_works_and_conforms(install: Install) -> None:

@@ -92,11 +92,11 @@ class TestFailures:
     def test_interrupts_pass(self) -> None:
         self._raise(KeyboardInterrupt(), KeyboardInterrupt)
 
-    def _raise(self, raised: BaseException, came: type) -> Any:
+    def _raise(self, raised: BaseException, output: type) -> Any:
         def finish(self: Any) -> None:
             raise raised
 
-        with pytest.raises(came) as caught:
+        with pytest.raises(output) as caught:
             run(finish=finish).finish[0].call("setup")
         return caught.value
 
@@ -161,10 +161,10 @@ class TestViews:
             changed(images=lambda one: one[..., :1]),
             changed(images=lambda one: torch.nn.functional.interpolate(one, scale_factor=2)),
             changed(images=lambda one: one[:, :1]),
-            changed(images=lambda one: one[0]),
+            changed(images=lambda item: item[0]),
             changed(images=lambda one: one.double()),
             changed(images=lambda one: (one * 255).to(torch.uint8)),
-            changed(images=lambda one: one.to("meta")),
+            changed(images=lambda entry: entry.to("meta")),
             changed(images=lambda one: one.numpy()),
             changed(images=lambda one: one.repeat(2, 1, 1, 1)),
             changed(labels=lambda one: torch.full((len(one), 3), 1 / 3)),
@@ -187,9 +187,9 @@ class TestViews:
         ("views", "remedy"),
         [
             (changed(images=lambda one: one[..., :1]), "Task.size"),
-            (changed(images=lambda one: one.double()), "given torch.float32"),
+            (changed(images=lambda entry: entry.double()), "given torch.float32"),
             (changed(images=lambda one: one.to("meta")), "given cpu"),
-            (changed(labels=lambda one: one.int()), "given torch.int64"),
+            (changed(labels=lambda item: item.int()), "given torch.int64"),
             (changed(labels=lambda one: torch.full((len(one),), 0.5)), "compatkit_losses"),
         ],
     )
@@ -199,9 +199,9 @@ class TestViews:
         assert remedy in str(caught.value)
 
     def test_fewer_or_more_images_with_their_labels_pass(self) -> None:
-        half = changed(**{name: lambda one: one[:2] for name in ("images", "labels", "index")})
+        half = changed(**{name: lambda item: item[:2] for name in ("images", "labels", "index")})
         assert len(run(views=half).views[0].call(of_classes(3), batch()).images) == 2
-        other = changed(labels=lambda one: one + 2)
+        other = changed(labels=lambda entry: entry + 2)
         assert run(views=other).views[0].call(of_classes(3), batch()).labels.tolist() == [2] * 4
 
     @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ class TestViews:
     def test_new_batch_is_passed_on(self) -> None:
         flip = run(views=lambda self, batch: attrs.evolve(batch, images=batch.images + 1))
         assert flip.views[0].call(step(), batch()).images.min() == 1
-        given = batch()
-        assert run(views=lambda self, batch: batch).views[0].call(step(), given) is given
+        inputs = batch()
+        assert run(views=lambda self, batch: batch).views[0].call(step(), inputs) is inputs
 
     def test_writing_into_the_old_one_is_refused(self) -> None:
         def views(self: Any, batch: Batch) -> Batch:

@@ -47,17 +47,17 @@ def batch() -> Batch:
     return Batch(torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64), torch.arange(4))
 
 
-def same(given: Batch) -> Batch:
-    return given
+def same(batch: Batch) -> Batch:
+    return batch
 
 
-def more(given: Batch) -> Batch:
-    return attrs.evolve(given, images=given.images + 1)
+def more(batch: Batch) -> Batch:
+    return attrs.evolve(batch, images=batch.images + 1)
 
 
-def writes(given: Batch) -> Batch:
-    given.images.add_(1)
-    return given
+def writes(batch: Batch) -> Batch:
+    batch.images.add_(1)
+    return batch
 
 
 def fails() -> None:
@@ -70,8 +70,8 @@ class TestViews:
         assert views_chain(bound)(None, batch()).images.unique().tolist() == [2]
 
     def test_idle_ones_give_the_very_batch(self) -> None:
-        given = batch()
-        assert views_chain(plugins(a=views(same), b=views(same)).views)(None, given) is given
+        inputs = batch()
+        assert views_chain(plugins(a=views(same), b=views(same)).views)(None, inputs) is inputs
 
     @pytest.mark.parametrize(
         ("hooks", "named"),
@@ -110,13 +110,13 @@ class TestViews:
 
     def test_no_batch(self) -> None:
         with pytest.raises(PluginError, match="Plugin 'b': compatkit_views returned nothing"):
-            views_chain(plugins(a=views(same), b=views(lambda given: None)).views)(None, batch())
+            views_chain(plugins(a=views(same), b=views(lambda inputs: None)).views)(None, batch())
 
     def test_what_fails_is_named(self) -> None:
         with pytest.raises(
             PluginError, match="Plugin 'b' failed in compatkit_views: ValueError: no such layer"
         ):
-            views_chain(plugins(a=views(same), b=views(lambda given: fails())).views)(None, batch())
+            views_chain(plugins(a=views(same), b=views(lambda inputs: fails())).views)(None, batch())
 
 
 class TestAfter:

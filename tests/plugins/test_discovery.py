@@ -38,7 +38,7 @@ def test_finds_what_is_installed_with_whose_it_is(module: Write) -> None:
     offer = find("regularizers", "mine")
     assert (offer.key, offer.distribution, offer.version) == ("regularizers.mine", "demo", "1.0")
     assert offer.source is not None and offer.source.endswith("demo_mine.py")
-    assert [str(one) for one in offer.settings] == ["strength: float = 1.0"]
+    assert [str(setting) for setting in offer.settings] == ["strength: float = 1.0"]
     assert offer.make({"strength": 2.0}).strength == 2.0
     assert find("regularizers", "regularizers.mine").name == "mine"
 

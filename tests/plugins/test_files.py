@@ -83,7 +83,7 @@ def test_what_a_file_registers_is_found_and_listed_under_its_name(write: Write) 
     assert find("regularizers", "mynet-of-tests:pull").factory is find("regularizers", "pull").factory
     assert find("regularizers", "mynet_of_tests:regularizers.pull").factory is offer.factory
     assert "pull" in names("regularizers") and "mynets" in names("builders")
-    (line,) = [one for one in listing() if one.distribution == path.name and one.kind == "builders"]
+    (line,) = [entry for entry in listing() if entry.distribution == path.name and entry.kind == "builders"]
     assert (line.name, line.status, line.version) == ("mynets", "active", offer.version)
     assert add_file(path) == ("regularizers.pull", "builders.mynets")  # twice is once
     assert os.environ[FILES] == str(path)

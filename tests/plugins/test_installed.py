@@ -50,8 +50,8 @@ def test_a_name_of_compatkit_is_never_another_packages(install: Install):
 
 def test_a_run_names_the_other_one_by_its_package(install: Install):
     plugin(install, "demo")
-    asked = use("demo:regularizers.dcc")
-    assert (asked.name, asked.as_) == ("demo:dcc", "dcc")
+    request = use("demo:regularizers.dcc")
+    assert (request.name, request.as_) == ("demo:dcc", "dcc")
     assert use("demo:dcc", as_="theirs").as_ == "theirs"
 
 
@@ -145,8 +145,8 @@ def test_what_pip_left_behind_is_ignored_and_named_once(install: Install, packag
     shutil.copytree(site / "demo-1.0.dist-info", left)
     (left / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.9\n")
     (left / "entry_points.txt").write_text("[compatkit]\nregularizers.dcc = gone\nmetrics.cka = gone\n")
-    with pytest.warns(PluginWarning, match="interrupted pip") as told:
+    with pytest.warns(PluginWarning, match="interrupted pip") as message:
         assert find("regularizers", "dcc").version != "0.9"
-    assert len([one for one in told if str(left) in str(one.message)]) == 1
+    assert len([entry for entry in message if str(left) in str(entry.message)]) == 1
     assert find("metrics", "cka").distribution == "compatkit"  # told once: this does not warn
     assert not [line for line in listing() if line.version == "0.9" or line.status == "clash"]

@@ -47,8 +47,8 @@ def zoo(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.case("I")
 @pytest.mark.usefixtures("zoo")
 def test_each_plugin_has_its_status() -> None:
-    found = listed()
-    assert {key: found[key].status for key in found if found[key].distribution != "compatkit"} == {
+    result = listed()
+    assert {key: result[key].status for key in result if result[key].distribution != "compatkit"} == {
         "metrics.hidden": "blocked",
         "metrics.late": "failed",
         "metrics.twice": "clash",
@@ -62,23 +62,23 @@ def test_each_plugin_has_its_status() -> None:
 
 @pytest.mark.usefixtures("zoo")
 def test_messages_say_whose_fault_it_is_and_keep_the_traceback() -> None:
-    found = listed()
+    result = listed()
     assert (
         "Plugin 'regularizers.bad' of bad 1.0: importing 'zoo_bad' failed: OSError: no license"
-        in found["regularizers.bad"].message
+        in result["regularizers.bad"].message
     )
-    assert "zoo_bad.py" in found["regularizers.bad"].traceback
-    assert "Did you mean 'regularizers'?" in found["regularizer.typo"].message
-    assert "Did you mean 'compatkit_losses'?" in found["regularizers.hook"].message
-    assert "COMPATKIT_DISABLE_PLUGINS=hidden" in found["metrics.hidden"].message
-    assert "offered by one 1.0 and two 1.0" in found["metrics.twice"].message
+    assert "zoo_bad.py" in result["regularizers.bad"].traceback
+    assert "Did you mean 'regularizers'?" in result["regularizer.typo"].message
+    assert "Did you mean 'compatkit_losses'?" in result["regularizers.hook"].message
+    assert "COMPATKIT_DISABLE_PLUGINS=hidden" in result["metrics.hidden"].message
+    assert "offered by one 1.0 and two 1.0" in result["metrics.twice"].message
 
 
 @pytest.mark.usefixtures("zoo")
 def test_an_active_plugin_shows_what_it_offers() -> None:
     line = listed()["regularizers.good"]
     assert line.hooks == ("compatkit_regularizers", "compatkit_losses", "compatkit_after_step")
-    assert [str(one) for one in line.settings] == ["layers: list = [1]", "eps: float = 'inf'"]
+    assert [str(setting) for setting in line.settings] == ["layers: list = [1]", "eps: float = 'inf'"]
     assert line.source is not None and line.source.endswith("zoo_good.py")
     assert (line.distribution, line.version, line.message, line.notes) == ("good", "1.0", "", ())
 

@@ -36,7 +36,7 @@ def slow_patches(layer: Any, inputs: Tensor) -> Tensor:
         starts = range(-padding, size + padding - reach, stride)
         axes.append([(at, at + reach + 1, dilation) for at in starts if at >= 0 and at + reach < size])
     rows = [
-        image[(slice(None), *(slice(*one) for one in places))].flatten()
+        image[(slice(None), *(slice(*place) for place in places))].flatten()
         for image in inputs
         for places in itertools.product(*axes)
     ]
@@ -56,14 +56,15 @@ def slow_patches(layer: Any, inputs: Tensor) -> Tensor:
 )
 def test_patches_are_those_that_the_layer_visits_inside_its_input(layer: Any, shape: tuple[int, ...]) -> None:
     inputs = drawn(*shape)
-    found = patches_of(layer, inputs)
-    assert torch.equal(found, slow_patches(layer, inputs))
+    result = patches_of(layer, inputs)
+    assert torch.equal(result, slow_patches(layer, inputs))
     # With weights, they give the layer's output at the inner positions.
     whole = {
-        tuple(one.tolist()) for one in layer(inputs).movedim(1, -1).flatten(0, -2).double().round(decimals=4)
+        tuple(entry.tolist())
+        for entry in layer(inputs).movedim(1, -1).flatten(0, -2).double().round(decimals=4)
     }
-    inner = (found @ layer.weight.flatten(1).T + layer.bias).double().round(decimals=4)
-    near = [min(np.abs(np.subtract(one, other)).max() for other in whole) for one in inner.tolist()]
+    inner = (result @ layer.weight.flatten(1).T + layer.bias).double().round(decimals=4)
+    near = [min(np.abs(np.subtract(entry, other)).max() for other in whole) for entry in inner.tolist()]
     assert max(near) < 1e-3
 
 
@@ -80,8 +81,8 @@ def test_a_sample_depends_on_the_image_alone() -> None:
     whole = patches_of(layer, inputs, keys, 5)
     assert whole.shape == (30, 18)
     assert torch.equal(patches_of(layer, inputs[2:4], keys[2:4], 5), whole[10:20])
-    every = {tuple(one) for one in patches_of(layer, inputs[:1]).tolist()}
-    sampled = {tuple(one) for one in whole[:5].tolist()}
+    every = {tuple(entry) for entry in patches_of(layer, inputs[:1]).tolist()}
+    sampled = {tuple(entry) for entry in whole[:5].tolist()}
     assert len(sampled) == 5
     assert sampled < every
     assert torch.equal(patches_of(layer, inputs, keys, 99), patches_of(layer, inputs))

@@ -143,9 +143,9 @@ class TestTraps:
         assert "both implement 'compatkit_losses'" in text
 
     def test_one_object_for_two_instances(self) -> None:
-        one = Counter()
+        first = Counter()
         with pytest.raises(PluginError, match="returned the same object as for"):
-            run("mine", use("mine", as_="again"), mine=lambda: one)
+            run("mine", use("mine", as_="again"), mine=lambda: first)
 
     def test_other_attributes_are_not_read(self) -> None:
         def explode(self: Any) -> None:
@@ -194,7 +194,7 @@ class TestWeightZero:
     def test_is_neither_imported_nor_made(self, install: Callable[..., None]) -> None:
         install("demo", {"regularizers.mine": "zero_mine"}, {"zero_mine": "raise RuntimeError('imported')"})
         plugins = run(use("mine", weight=0), "counter")
-        assert [one.use.as_ for one in plugins.members] == ["counter"]
+        assert [member.use.as_ for member in plugins.members] == ["counter"]
         assert plugins.dropped == ("mine",)
         assert [line["as"] for line in plugins.manifest()] == ["counter"]
         assert "Left out (weight 0): mine" in plugins.explain()
@@ -292,6 +292,6 @@ class TestWhatTookPart:
         assert run().explain() == "No regularizers."
 
     def test_each_run_has_a_manager_of_its_own(self) -> None:
-        one, other = run("counter"), run(use("counter", as_="second"))
-        assert one.manager is not other.manager
-        assert [name for name, _ in one.manager.list_name_plugin()] == ["counter"]
+        first, other = run("counter"), run(use("counter", as_="second"))
+        assert first.manager is not other.manager
+        assert [name for name, _ in first.manager.list_name_plugin()] == ["counter"]

@@ -31,7 +31,7 @@ def test_a_recipe_says_the_same_as_python() -> None:
         classes = ["cat", "dog"]
         """
     )
-    asked = use(
+    request = use(
         "dcc",
         weight=2.0,
         as_="dcc_a",
@@ -41,7 +41,7 @@ def test_a_recipe_says_the_same_as_python() -> None:
         after=("rp", "x"),
         classes=["cat", "dog"],
     )
-    assert as_use(table) == asked
+    assert as_use(table) == request
 
 
 @pytest.mark.parametrize(

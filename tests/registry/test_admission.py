@@ -60,8 +60,8 @@ class Both:
 def both(tmp_path: Path, store: Store, put: Any, manifest_of: Any) -> Both:
     """Here: an extractor with a head. There: the same, and the extractor's next version."""
     made = Both(store, Store.init(tmp_path / "there"), put, manifest_of)
-    for one in (made.here, made.there):
-        made.head(one, 10, made.extractor(one, 0))
+    for item in (made.here, made.there):
+        made.head(item, 10, made.extractor(item, 0))
     made.extractor(made.there, 1)
     return made
 
@@ -102,7 +102,7 @@ def test_what_passes_comes_in_and_is_asked_of_the_parts_that_are_here(both: Both
     bring(both, E, deciding=both.passing)
     assert f"{E}@1.1.0" in both.names()
     (question,) = both.asked
-    assert [str(one.reference) for one in question.partners] == [f"{H}@1.0.0"]
+    assert [str(partner.reference) for partner in question.partners] == [f"{H}@1.0.0"]
 
 
 @ways
@@ -130,7 +130,7 @@ def test_what_comes_in_unmeasured_is_written_into_the_log_of_the_policy(both: Bo
     bring(both, unmeasured=True)
     assert f"{E}@1.1.0" in both.names()
     log = both.here.policies.history(E)
-    assert [(one.number, one.admitted) for one in log] == [(1, ""), (2, f"{E}@1.1.0")]
+    assert [(entry.number, entry.admitted) for entry in log] == [(1, ""), (2, f"{E}@1.1.0")]
     assert log[0].policy == log[1].policy == both.here.policies.of(E).policy  # type: ignore[union-attr]
     bring(both, unmeasured=True)
     assert len(both.here.policies.history(E)) == 2
@@ -187,17 +187,17 @@ def test_heads_that_come_together_with_an_extractor_count_for_it(tmp_path: Path,
     empty = attrs.evolve(both, here=Store.init(tmp_path / "empty"))
     empty.bind("backward_transitive")
     moved = pull(empty.here, str(both.there.root), choice=Choice())
-    assert [one.what for one in moved.refused] == [f"{E}@1.1.0"]
+    assert [refusal.what for refusal in moved.refused] == [f"{E}@1.1.0"]
     assert empty.names() == [f"{E}@1.0.0", f"{H}@1.0.0"]
     pulled(empty, deciding=empty.passing)
-    assert [str(one.reference) for one in empty.asked[0].partners] == [f"{H}@1.0.0"]
+    assert [str(partner.reference) for partner in empty.asked[0].partners] == [f"{H}@1.0.0"]
 
 
 def test_what_follows_a_version_that_is_refused_is_asked_of_the_parts_before_it(both: Both) -> None:
     both.bind()
     both.extractor(both.there, 2)
     moved = pull(both.here, str(both.there.root), choice=Choice())
-    assert [one.what for one in moved.refused] == [f"{E}@1.1.0", f"{E}@1.2.0"]
+    assert [refusal.what for refusal in moved.refused] == [f"{E}@1.1.0", f"{E}@1.2.0"]
     assert both.names() == [f"{E}@1.0.0", f"{H}@1.0.0"]
 
 
@@ -226,9 +226,9 @@ def test_a_parent_that_is_refused_comes_without_its_name(both: Both) -> None:
     both.bind()
     both.head(both.there, 11, both.there.resolve(f"{E}@1.1.0"), name="digits/other")
     done = imported(both, "digits/other")
-    assert [str(one) for one in done.unnamed] == [f"{E}@1.1.0"] and "digits/other@1.0.0" in both.names()
+    assert [str(entry) for entry in done.unnamed] == [f"{E}@1.1.0"] and "digits/other@1.0.0" in both.names()
     moved = pulled(both, "digits/other")
-    assert [str(one) for one in moved.unnamed] == [f"{E}@1.1.0"]
+    assert [str(entry) for entry in moved.unnamed] == [f"{E}@1.1.0"]
 
 
 # Among many writers
@@ -243,7 +243,7 @@ def test_a_head_that_is_released_while_it_is_measured_is_measured_too(both: Both
             both.head(both.here, 12, both.here.resolve(f"{E}@1.0.0"), name="digits/new")
 
     pulled(both, E, deciding=lambda store: decide)
-    assert [[one.reference.name for one in question.partners] for question in both.asked] == [
+    assert [[partner.reference.name for partner in question.partners] for question in both.asked] == [
         [H],
         ["digits/hand", "digits/new"],
     ]

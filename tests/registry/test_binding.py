@@ -47,7 +47,7 @@ class Parts:
     def head(
         self, value: int, *extractors: Reference, relation: str = "trained_with", **changes: Any
     ) -> Manifest:
-        parents = tuple(Parent(relation, str(one.digest)) for one in extractors)
+        parents = tuple(Parent(relation, str(extractor.digest)) for extractor in extractors)
         return self.build(self.put(self.store, value), kind="head", parents=parents, **changes)
 
     def publish(self, name: str, manifest: Manifest, **more: Any) -> Reference:
@@ -58,7 +58,9 @@ class Parts:
         self.store.set_policy(scope, Policy(scope=scope, mode=mode, data=DATA, **changes))
 
     def partners(self, name: str, manifest: Manifest, **more: Any) -> list[str]:
-        return [str(one.reference) for one in self.store.policy_question(name, manifest, **more).partners]
+        return [
+            str(partner.reference) for partner in self.store.policy_question(name, manifest, **more).partners
+        ]
 
     def reason(self, name: str, manifest: Manifest, **more: Any) -> str:
         return self.store.policy_question(name, manifest, **more).reason
@@ -95,11 +97,18 @@ def test_backward_transitive_asks_for_the_heads_of_every_version_of_the_line(fam
 
 def test_the_bound_of_each_is_the_extractor_that_it_was_trained_with(family: Parts) -> None:
     family.bind("backward_transitive")
-    asked = family.store.policy_question(E, family.extractor(2))
-    digests = {str(one): str(family.store.resolve(f"{E}@{one}").digest) for one in family.store.versions(E)}
-    assert [one.bound for one in asked.partners] == [digests["1.0.0"], digests["1.1.0"], digests["1.0.0"]]
-    assert asked.previous == Reference(E, family.store.versions(E)[-1], digest=digests["1.1.0"])
-    assert asked.is_open and not asked.reason
+    question = family.store.policy_question(E, family.extractor(2))
+    digests = {
+        str(version): str(family.store.resolve(f"{E}@{version}").digest)
+        for version in family.store.versions(E)
+    }
+    assert [partner.bound for partner in question.partners] == [
+        digests["1.0.0"],
+        digests["1.1.0"],
+        digests["1.0.0"],
+    ]
+    assert question.previous == Reference(E, family.store.versions(E)[-1], digest=digests["1.1.0"])
+    assert question.is_open and not question.reason
 
 
 def test_the_number_asked_for_says_which_version_is_the_previous(family: Parts) -> None:
@@ -133,10 +142,10 @@ def test_forward_transitive_asks_for_the_lines_of_every_earlier_head(family: Par
 def test_the_bound_of_a_new_head_is_its_own_extractor(family: Parts) -> None:
     family.bind("forward")
     own = family.store.resolve(f"{E}@1.0.0")
-    assert {one.bound for one in family.store.policy_question(H, family.head(20, own)).partners} == {
+    assert {partner.bound for partner in family.store.policy_question(H, family.head(20, own)).partners} == {
         own.digest
     }
-    assert {one.bound for one in family.store.policy_question(H, family.head(20)).partners} == {None}
+    assert {partner.bound for partner in family.store.policy_question(H, family.head(20)).partners} == {None}
 
 
 def test_full_asks_both_ways(family: Parts) -> None:
@@ -156,8 +165,8 @@ def test_a_patch_of_the_extractor_has_its_heads(family: Parts) -> None:
 
 def test_of_several_heads_with_one_function_the_last_is_asked_for(family: Parts) -> None:
     family.bind("backward")
-    told = attrs.evolve(family.store.manifest(f"{H}@1.1.0"), about=About(title="better told"))
-    assert str(family.publish(H, told)) == f"{H}@1.1.1"
+    message = attrs.evolve(family.store.manifest(f"{H}@1.1.0"), about=About(title="better told"))
+    assert str(family.publish(H, message)) == f"{H}@1.1.1"
     assert family.partners(E, family.extractor(2)) == [f"{H}@1.1.1"]
 
 
@@ -235,7 +244,7 @@ def test_what_no_policy_asks_about_is_published_as_ever(family: Parts) -> None:
 def test_a_passed_measurement_makes_new_weights_minor(family: Parts) -> None:
     family.bind("backward_transitive")
     assert str(family.publish(E, family.extractor(2))) == f"{E}@1.2.0"
-    assert [len(one.partners) for one in family.asked] == [3]
+    assert [len(option.partners) for option in family.asked] == [3]
     with pytest.raises(VersionTooSmall, match=r"at least 1\.3\.0"):
         family.publish(E, family.extractor(3), version="1.2.1")
 
@@ -314,7 +323,7 @@ def test_a_head_that_is_released_meanwhile_is_asked_about_too(family: Parts) -> 
     own = family.store.resolve(f"{E}@1.1.0")
     decide = during(family, lambda: family.publish("late/hand", family.head(40, own)))
     family.publish(E, family.extractor(2), decide=decide)
-    assert [[one.reference.name for one in asked.partners] for asked in family.asked] == [
+    assert [[partner.reference.name for partner in option.partners] for option in family.asked] == [
         [H],
         [H, "late/hand"],
     ]
@@ -324,15 +333,15 @@ def test_a_candidate_that_is_published_meanwhile_becomes_the_previous_version(fa
     family.bind("backward_transitive")
     decide = during(family, lambda: family.publish(E, family.extractor(3)))
     assert str(family.publish(E, family.extractor(2), decide=decide)) == f"{E}@1.3.0"
-    assert [str(one.previous) for one in family.asked] == [f"{E}@1.1.0", f"{E}@1.1.0", f"{E}@1.2.0"]
+    assert [str(option.previous) for option in family.asked] == [f"{E}@1.1.0", f"{E}@1.1.0", f"{E}@1.2.0"]
 
 
 def test_a_policy_that_changes_meanwhile_is_the_one_that_binds(family: Parts) -> None:
     family.bind("backward")
     decide = during(family, lambda: family.bind("backward_transitive"))
     family.publish(E, family.extractor(2), decide=decide)
-    assert [len(one.partners) for one in family.asked] == [1, 3]
-    assert [one.revision.number for one in family.asked if one.revision] == [1, 2]
+    assert [len(option.partners) for option in family.asked] == [1, 3]
+    assert [option.revision.number for option in family.asked if option.revision] == [1, 2]
 
 
 def test_a_policy_that_is_cleared_meanwhile_binds_no_more_and_vouches_for_nothing(family: Parts) -> None:
@@ -345,7 +354,7 @@ def test_a_partner_that_is_withdrawn_meanwhile_is_not_asked_about_again(family: 
     family.bind("backward_transitive")
     decide = during(family, lambda: family.store.withdraw("other/hand", "1.0.0", "wrong"))
     family.publish(E, family.extractor(2), decide=decide)
-    assert [len(one.partners) for one in family.asked] == [3, 2]
+    assert [len(option.partners) for option in family.asked] == [3, 2]
 
 
 @pytest.fixture
@@ -374,7 +383,7 @@ def test_a_head_that_is_linked_in_the_gap_is_asked_about_afterwards(family: Part
     own = family.store.resolve(f"{E}@1.1.0")
     at_the_link(lambda: family.publish("late/hand", family.head(40, own)))
     assert str(family.publish(E, family.extractor(2))) == f"{E}@1.2.0"
-    assert [[one.reference.name for one in asked.partners] for asked in family.asked] == [
+    assert [[partner.reference.name for partner in option.partners] for option in family.asked] == [
         [H],
         [H, "late/hand"],
     ]
@@ -434,7 +443,7 @@ def test_a_step_from_a_version_that_was_linked_below_in_the_gap_is_checked(
         VersionTooSmall, match=r"no longer answers to all names of 'y'.* a@1\.2\.0 was withdrawn again"
     ):
         parts.publish("a", labeled(parts, 0, "x", "z"), version="1.2.0")
-    assert [str(one) for one in parts.store.versions("a")] == ["1.0.0", "1.1.0"]
+    assert [str(version) for version in parts.store.versions("a")] == ["1.0.0", "1.1.0"]
 
 
 def test_a_step_to_a_version_that_was_linked_above_in_the_gap_is_checked(
@@ -444,24 +453,24 @@ def test_a_step_to_a_version_that_was_linked_above_in_the_gap_is_checked(
     at_the_link(lambda: parts.publish("a", labeled(parts, 0, "x", "y"), version="1.2.0"))
     with pytest.raises(VersionTooSmall, match=r"a@1\.1\.0 was withdrawn again"):
         parts.publish("a", labeled(parts, 0, "x", "z"), version="1.1.0")
-    assert [str(one) for one in parts.store.versions("a")] == ["1.0.0", "1.2.0"]
+    assert [str(version) for version in parts.store.versions("a")] == ["1.0.0", "1.2.0"]
 
 
 def test_versions_that_go_together_may_be_linked_at_one_moment(parts: Parts, at_the_link: Any) -> None:
     parts.publish("a", labeled(parts, 0, "x"))
     at_the_link(lambda: parts.publish("a", labeled(parts, 0, "x", "y", "z"), version="1.2.0"))
     assert str(parts.publish("a", labeled(parts, 0, "x", "y"), version="1.1.0")) == "a@1.1.0"
-    assert [str(one) for one in parts.store.versions("a")] == ["1.0.0", "1.1.0", "1.2.0"]
+    assert [str(version) for version in parts.store.versions("a")] == ["1.0.0", "1.1.0", "1.2.0"]
 
 
 def test_every_error_of_a_policy_has_a_code_of_its_own() -> None:
     from compatkit import errors
 
     every = [
-        one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, CompatkitError)
+        var for var in vars(errors).values() if isinstance(var, type) and issubclass(var, CompatkitError)
     ]
-    assert len({one.code for one in every}) == len(every)
-    assert {one.code: one.exit_code for one in every if one.code.startswith("policy")} == {
+    assert len({entry.code for entry in every}) == len(every)
+    assert {entry.code: entry.exit_code for entry in every if entry.code.startswith("policy")} == {
         "policy-broken": 1,
         "policy-undecided": 2,
         "policy-data": 2,

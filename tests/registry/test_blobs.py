@@ -41,9 +41,9 @@ def large(seed: int = 0) -> dict[str, torch.Tensor]:
     }
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(
-        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
+def same(item: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return item.keys() == other.keys() and all(
+        item[name].dtype == other[name].dtype and torch.equal(item[name], other[name]) for name in item
     )
 
 
@@ -86,11 +86,11 @@ def test_weights_lie_where_torch_would_place_them_because_results_depend_on_it(s
     for verify in ("auto", "always"):
         loaded = store.load_state(store.put_state(state, parameters=1), verify=verify)
         assert same(loaded, state)
-        assert all(one.data_ptr() % 64 == 0 for one in loaded.values() if one.ndim > 1)
+        assert all(item.data_ptr() % 64 == 0 for item in loaded.values() if item.ndim > 1)
     entries = check_header(serialize(state)).tensors
-    whole = [one for one in entries if (one.stop - one.start) % 64 == 0]
-    assert "fc.weight" in {one.name for one in whole}
-    assert all(one.start % 64 == 0 for one in whole)
+    whole = [item for item in entries if (item.stop - item.start) % 64 == 0]
+    assert "fc.weight" in {item.name for item in whole}
+    assert all(item.start % 64 == 0 for item in whole)
 
 
 def test_files_of_others_are_copied_where_their_tensors_lie_elsewhere():
@@ -334,7 +334,7 @@ def test_what_a_version_refers_to_is_there_although_it_was_collected_just_before
             path.rename(store.root / "trash" / f"{path.name}-1-00")
 
     monkeypatch.setattr(
-        type(store), "manifest_count", property(lambda one: len(blobs_in(one)) > 1), raising=False
+        type(store), "manifest_count", property(lambda item: len(blobs_in(item)) > 1), raising=False
     )
     monkeypatch.setattr(durable, "step", collect)
     store.publish("a", manifest_of(payload))

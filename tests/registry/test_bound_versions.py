@@ -34,19 +34,19 @@ def file(store: Store, version: str, name: str = NAME) -> Path:
     return store.root / f"refs/{name}/@versions/{version}"
 
 
-def exchange(one: Path, other: Path) -> None:
-    aside = one.with_name("aside")
-    one.rename(aside)
-    other.rename(one)
+def exchange(path: Path, other: Path) -> None:
+    aside = path.with_name("aside")
+    path.rename(aside)
+    other.rename(path)
     aside.rename(other)
 
 
 def errors(store: Store) -> list[tuple[str, str]]:
-    return [(one.code, one.path) for one in examine(store).faults if one.severity == "error"]
+    return [(fault.code, fault.path) for fault in examine(store).faults if fault.severity == "error"]
 
 
 def repair(store: Store) -> None:
-    assert not [one.error for one in plan(examine(store)).apply() if one.error]
+    assert not [entry.error for entry in plan(examine(store)).apply() if entry.error]
 
 
 PAIRS = [((NAME, "1.0.0"), (NAME, "2.0.0")), ((NAME, "3.0.0"), (OTHER, "3.0.0"))]
@@ -69,8 +69,8 @@ def test_versions_that_were_exchanged_are_refused_named_and_restored_from_a_copy
     assert errors(store) == sorted(
         ("version-exchanged", f"refs/{name}/@versions/{version}") for name, version in (one, other)
     )
-    found = {str(hit) for hit in store.index.search()}
-    assert not found & set(names.values())
+    result = {str(hit) for hit in store.index.search()}
+    assert not result & set(names.values())
     plan(examine(store)).apply()
     assert len(errors(store)) == 2  # which of them is right is not guessed
     plan(examine(store), source=copy).apply()
@@ -100,9 +100,9 @@ def test_one_file_over_another_is_told_and_the_overwritten_one_comes_from_a_copy
     digest = filled.resolve(f"{NAME}@2.0.0").digest
     file(filled, "2.0.0").chmod(0o644)
     file(filled, "2.0.0").write_bytes(file(filled, "1.0.0").read_bytes())
-    found = examine(filled)
-    assert [one.code for one in found.faults if one.severity == "error"] == ["version-exchanged"]
-    plan(found, source=copy).apply()
+    report = examine(filled)
+    assert [fault.code for fault in report.faults if fault.severity == "error"] == ["version-exchanged"]
+    plan(report, source=copy).apply()
     assert errors(filled) == [] and filled.resolve(f"{NAME}@2.0.0").digest == digest
 
 
@@ -115,25 +115,25 @@ def test_nothing_is_collected_while_versions_are_exchanged(filled: Store):
 
 
 def test_files_from_before_are_read_as_ever(filled: Store):
-    digests = {str(one): filled.resolve(f"{NAME}@{one}").digest for one in filled.versions(NAME)}
+    digests = {str(entry): filled.resolve(f"{NAME}@{entry}").digest for entry in filled.versions(NAME)}
     for version, digest in digests.items():
         file(filled, version).chmod(0o644)
         file(filled, version).write_text(f"{digest}\n")
     store = Store.open(filled.root)
-    assert {str(one): store.resolve(f"{NAME}@{one}").digest for one in store.versions(NAME)} == digests
+    assert {str(entry): store.resolve(f"{NAME}@{entry}").digest for entry in store.versions(NAME)} == digests
     assert errors(store) == [] and len(store.index.search()) == 6
 
 
 def test_every_flipped_bit_in_what_a_file_states_of_itself_is_seen(filled: Store):
     path = file(filled, "1.0.0")
     whole = path.read_bytes()
-    one = f"{NAME}@1.0.0"
-    assert whole == version_line(one, str(filled.resolve(one).digest)) and read_line(whole)
+    first = f"{NAME}@1.0.0"
+    assert whole == version_line(first, str(filled.resolve(first).digest)) and read_line(whole)
     for at in range(71, len(whole)):
         for bit in range(8):
             flipped = bytearray(whole)
             flipped[at] ^= 1 << bit
-            assert pointed(bytes(flipped), one) is None, bytes(flipped)
+            assert pointed(bytes(flipped), first) is None, bytes(flipped)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 40, 71, 72, 75])
@@ -162,7 +162,7 @@ def test_a_folder_of_a_name_that_came_from_an_old_backup_is_seen(filled: Store, 
     shutil.rmtree(filled.root / "refs")
     shutil.copytree(backup, filled.root / "refs")
     assert errors(filled) == [("tombstone-missing", f"refs/{NAME}/@tombstones/1.0.0")]
-    assert [one.code for one in examine(filled, patterns=[NAME]).faults] == ["tombstone-missing"]
+    assert [fault.code for fault in examine(filled, patterns=[NAME]).faults] == ["tombstone-missing"]
     assert not examine(filled, patterns=[OTHER]).faults
 
 
@@ -183,17 +183,17 @@ def test_a_damaged_tombstone_gets_its_reason_back(filled: Store):
     tombstone.chmod(0o644)
     tombstone.write_bytes(b"garbage")
     repair(filled)
-    found = filled.tombstone(NAME, Version(1, 0, 0))
-    assert found is not None and found.reason == "leaks" and errors(filled) == []
+    result = filled.tombstone(NAME, Version(1, 0, 0))
+    assert result is not None and result.reason == "leaks" and errors(filled) == []
 
 
 def test_what_comes_along_is_remembered_too(filled: Store, tmp_path: Path):
     filled.withdraw(NAME, "1.0.0", "leaks")
-    there = Store.init(tmp_path / "there")
-    pull(there, str(filled.root))
-    assert (there.root / "withdrawals/a%2fb@1.0.0").exists()
-    (there.root / f"refs/{NAME}/@tombstones/1.0.0").unlink()
-    assert [code for code, _ in errors(there)] == ["tombstone-missing"]
+    registry = Store.init(tmp_path / "there")
+    pull(registry, str(filled.root))
+    assert (registry.root / "withdrawals/a%2fb@1.0.0").exists()
+    (registry.root / f"refs/{NAME}/@tombstones/1.0.0").unlink()
+    assert [code for code, _ in errors(registry)] == ["tombstone-missing"]
 
 
 def test_a_withdrawal_of_what_is_not_here_is_of_no_consequence(store: Store):
@@ -201,4 +201,4 @@ def test_a_withdrawal_of_what_is_not_here_is_of_no_consequence(store: Store):
     folder.mkdir()
     (folder / "gone%2fname@1.0.0").write_bytes(b'{"reason":"x","time":"y"}\n')
     (folder / "no-number").write_bytes(b"")
-    assert [(one.code, one.severity) for one in examine(store).faults] == [("misnamed", "warning")]
+    assert [(fault.code, fault.severity) for fault in examine(store).faults] == [("misnamed", "warning")]

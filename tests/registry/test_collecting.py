@@ -45,7 +45,7 @@ def files(store: Store, *folders: str) -> dict[str, int]:
 def age(store: Store, *paths: Path, seconds: float = 2 * DAY) -> None:
     """Let files, or all that are there, be as old as that."""
     then = time.time() - seconds
-    for path in paths or [one for one in store.root.rglob("*") if not one.is_symlink()]:
+    for path in paths or [entry for entry in store.root.rglob("*") if not entry.is_symlink()]:
         os.utime(path, (then, then))
 
 
@@ -58,7 +58,7 @@ def store_gc(store: Store, **options: Any) -> CollectionPlan:
 
 
 def digests(plan_or_files: Any) -> set[str]:
-    return {one.digest for one in plan_or_files}
+    return {plan_or_file.digest for plan_or_file in plan_or_files}
 
 
 def weights(store: Store, manifest: Manifest) -> bytes:
@@ -74,9 +74,9 @@ def test_what_is_in_use_is_not_planned_for(store: Store, publish: Publish):
     publish(store, "a/b")
     publish(store, "a/b", 1)
     age(store)
-    found = plan(store)
-    assert found.is_empty and found.referenced == 4  # two manifests, two payloads
-    assert sum(found.bytes.values()) == 0
+    result = plan(store)
+    assert result.is_empty and result.referenced == 4  # two manifests, two payloads
+    assert sum(result.bytes.values()) == 0
 
 
 def test_what_nothing_refers_to_is_planned_for_when_it_is_old(store: Store, publish: Publish):
@@ -84,18 +84,20 @@ def test_what_nothing_refers_to_is_planned_for_when_it_is_old(store: Store, publ
     old, young = unused(store, b"old"), unused(store, b"young!")
     age(store, store.objects.path(old), seconds=1.01 * DAY)
     age(store, store.objects.path(young), seconds=0.99 * DAY)
-    found = plan(store)
-    assert digests(found.blobs) == {old} and digests(found.young) == {young}
-    assert found.bytes["blobs"] == 3 and found.bytes["young"] == 6
-    assert DAY < found.blobs[0].age < 1.1 * DAY
+    result = plan(store)
+    assert digests(result.blobs) == {old} and digests(result.young) == {young}
+    assert result.bytes["blobs"] == 3 and result.bytes["young"] == 6
+    assert DAY < result.blobs[0].age < 1.1 * DAY
     assert digests(plan(store, grace=timedelta(hours=20)).blobs) == {old, young}
 
 
 def test_a_plan_is_json(store: Store):
     lonely = unused(store)
-    said = json.loads(json.dumps(at_once(store).to_json()))
-    assert said["totals"]["blobs"] == {"files": 1, "bytes": 22} and said["kept"] == 0
-    assert said["blobs"][0]["digest"] == lonely and said["blobs"][0]["path"].startswith("blobs/sha256/")
+    document = json.loads(json.dumps(at_once(store).to_json()))
+    assert document["totals"]["blobs"] == {"files": 1, "bytes": 22} and document["kept"] == 0
+    assert document["blobs"][0]["digest"] == lonely and document["blobs"][0]["path"].startswith(
+        "blobs/sha256/"
+    )
 
 
 def test_planning_changes_nothing(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch):
@@ -140,9 +142,9 @@ def test_numbers_are_those_of_what_happened(store: Store, publish: Publish):
     publish(store, "a")
     lonely = [unused(store, bytes(size)) for size in (10, 200, 3000)]
     before = sum(files(store).values())
-    found = at_once(store)
+    result = at_once(store)
     reports: list[tuple[int, int, str]] = []
-    done = found.apply(lambda *report: reports.append(report))
+    done = result.apply(lambda *report: reports.append(report))
     assert sorted(done.moved) == sorted(lonely) and done.deleted == 3
     assert done.freed == 3210 == before - sum(files(store).values())
     assert {what for _, _, what in reports} == {"following references", "taking out", "deleting"}
@@ -158,69 +160,69 @@ def test_a_file_with_another_name_elsewhere_frees_nothing(store: Store, tmp_path
 # --- what refers to bytes
 
 
-def by_extension(store: Store, publish: Publish, one: str) -> None:
-    publish(store, "user", 7, extensions={"tool": {"deep": [{"blob": one, "bytes": 22}]}})
+def by_extension(store: Store, publish: Publish, text: str) -> None:
+    publish(store, "user", 7, extensions={"tool": {"deep": [{"blob": text, "bytes": 22}]}})
 
 
-def by_training(store: Store, publish: Publish, one: str) -> None:
-    publish(store, "user", 7, training={"run": {"blob": one, "bytes": 22}})
+def by_training(store: Store, publish: Publish, text: str) -> None:
+    publish(store, "user", 7, training={"run": {"blob": text, "bytes": 22}})
 
 
-def by_a_record_that_a_manifest_refers_to(store: Store, publish: Publish, one: str) -> None:
-    run = store.put_blob(dumps({"log": {"blob": one}}))
+def by_a_record_that_a_manifest_refers_to(store: Store, publish: Publish, text: str) -> None:
+    run = store.put_blob(dumps({"log": {"blob": text}}))
     publish(store, "user", 7, training={"run": {"blob": run.blob, "bytes": run.bytes}})
 
 
-def by_a_withdrawn_version(store: Store, publish: Publish, one: str) -> None:
-    publish(store, "user", 7, training={"run": {"blob": one, "bytes": 22}})
+def by_a_withdrawn_version(store: Store, publish: Publish, text: str) -> None:
+    publish(store, "user", 7, training={"run": {"blob": text, "bytes": 22}})
     store.withdraw("user", "1.0.0", "wrong")
 
 
-def by_a_grandparent(store: Store, publish: Publish, one: str) -> None:
-    first = publish(store, "first", 7, extensions={"tool": {"blob": one}})
+def by_a_grandparent(store: Store, publish: Publish, text: str) -> None:
+    first = publish(store, "first", 7, extensions={"tool": {"blob": text}})
     second = publish(store, "second", 8, parents=(Parent("trained_with", first.digest),))
     publish(store, "third", 9, parents=(Parent("trained_with", second.digest),))
     for name in ("first", "second"):  # the names are lost; the parents' own edges remain
         (store.root / f"refs/{name}/@versions/1.0.0").unlink()
 
 
-def by_the_text_of_a_manifest(store: Store, publish: Publish, one: str) -> None:
-    publish(store, "user", 7, extensions={"tool": {"see": one}})
+def by_the_text_of_a_manifest(store: Store, publish: Publish, text: str) -> None:
+    publish(store, "user", 7, extensions={"tool": {"see": text}})
 
 
-def by_a_manifest_with_escapes(store: Store, publish: Publish, one: str) -> None:
-    text = dumps({"blob": one}).decode().replace(one, "".join(f"\\u{ord(letter):04x}" for letter in one))
+def by_a_manifest_with_escapes(store: Store, publish: Publish, item: str) -> None:
+    text = dumps({"blob": item}).decode().replace(item, "".join(f"\\u{ord(letter):04x}" for letter in item))
     manifest = store.put_blob(text.encode())
     path = store.root / "refs/user/@versions/1.0.0"
     path.parent.mkdir(parents=True)
     path.write_text(f"{manifest.blob}\n")
 
 
-def by_a_manifest_with_blanks(store: Store, publish: Publish, one: str) -> None:
-    manifest = store.put_blob(json.dumps({"edges": [{"blob": one}]}, indent=1).encode())
+def by_a_manifest_with_blanks(store: Store, publish: Publish, text: str) -> None:
+    manifest = store.put_blob(json.dumps({"edges": [{"blob": text}]}, indent=1).encode())
     path = store.root / "refs/user/@versions/1.0.0"
     path.parent.mkdir(parents=True)
     path.write_text(f"{manifest.blob}\n")
 
 
-def by_evidence(store: Store, publish: Publish, one: str) -> None:
-    path = store.root / "evidence" / ("1" * 64) / ("2" * 64) / ("3" * 64) / one[7:]
+def by_evidence(store: Store, publish: Publish, text: str) -> None:
+    path = store.root / "evidence" / ("1" * 64) / ("2" * 64) / ("3" * 64) / text[7:]
     path.parent.mkdir(parents=True)
-    path.write_text(f"{one}\n")
+    path.write_text(f"{text}\n")
 
 
-def by_a_result(store: Store, publish: Publish, one: str) -> None:
+def by_a_result(store: Store, publish: Publish, text: str) -> None:
     store.evidence.record(
-        "value:sha256:" + "1" * 64, "value:sha256:" + "2" * 64, {}, dumps({"component": one})
+        "value:sha256:" + "1" * 64, "value:sha256:" + "2" * 64, {}, dumps({"component": text})
     )
 
 
-def by_a_damaged_file_in_quarantine(store: Store, publish: Publish, one: str) -> None:
-    (store.root / "quarantine" / "1.0.0-1-2").write_text(f"{one}\n\n\n")
+def by_a_damaged_file_in_quarantine(store: Store, publish: Publish, text: str) -> None:
+    (store.root / "quarantine" / "1.0.0-1-2").write_text(f"{text}\n\n\n")
 
 
-def by_the_draft_of_a_reference(store: Store, publish: Publish, one: str) -> None:
-    (store.root / "tmp" / f"{os.getpid()}-{'a' * 16}").write_text(f"{one}\n")
+def by_the_draft_of_a_reference(store: Store, publish: Publish, text: str) -> None:
+    (store.root / "tmp" / f"{os.getpid()}-{'a' * 16}").write_text(f"{text}\n")
 
 
 REFERRING = [
@@ -239,23 +241,23 @@ REFERRING = [
 ]
 
 
-@pytest.mark.parametrize("refer", REFERRING, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("refer", REFERRING, ids=lambda item: item.__name__)
 def test_what_is_referred_to_stays(store: Store, publish: Publish, refer: Callable[..., None]):
-    one, other = unused(store), unused(store, b"another")
-    refer(store, publish, one)
+    first, other = unused(store), unused(store, b"another")
+    refer(store, publish, first)
     assert digests(at_once(store).blobs) == {other}
     at_once(store).apply()
-    assert store.read_blob(one) == b"nothing refers to this"
+    assert store.read_blob(first) == b"nothing refers to this"
     assert store.objects.size(other) is None
 
 
 def test_files_of_other_programs_stay_and_keep_nothing(store: Store):
-    one = unused(store)
-    for place in ("NOTES", "refs/notes.txt", "policies/list", f"signatures/{one[7:]}.sig", "attic/list"):
+    first = unused(store)
+    for place in ("NOTES", "refs/notes.txt", "policies/list", f"signatures/{first[7:]}.sig", "attic/list"):
         (store.root / place).parent.mkdir(exist_ok=True)
-        (store.root / place).write_text(f"keep {one}")
+        (store.root / place).write_text(f"keep {first}")
     at_once(store).apply()
-    assert store.objects.size(one) is None and len(files(store, "attic", "policies", "signatures")) == 3
+    assert store.objects.size(first) is None and len(files(store, "attic", "policies", "signatures")) == 3
 
 
 @pytest.mark.parametrize("refer", [by_evidence, by_a_damaged_file_in_quarantine, by_the_draft_of_a_reference])
@@ -313,17 +315,17 @@ def test_the_quick_search_finds_every_edge_that_strict_reading_finds(value: Any,
         expected = set(edges(loads(data, what="document")))
     except Exception:
         return  # twins of keys in composed form: no document
-    found = dict(names(data, "sha256:" + "0" * 64, component=True))
-    assert expected <= found.keys()
-    assert expected <= {one for one, how in found.items() if how in ("blob", "component", "payload")}
+    result = dict(names(data, "sha256:" + "0" * 64, component=True))
+    assert expected <= result.keys()
+    assert expected <= {entry for entry, how in result.items() if how in ("blob", "component", "payload")}
 
 
 def test_weights_are_told_from_other_bytes(store: Store, publish: Publish):
     reference = publish(store, "a", parents=(Parent("trained_with", publish(store, "p", 4).digest),))
     manifest = store.manifest(reference)
-    found = dict(names(to_bytes(manifest), str(reference.digest), component=True))
-    assert found[manifest.payload.file.blob] == "payload"
-    assert found[manifest.parents[0].component] == "component"
+    result = dict(names(to_bytes(manifest), str(reference.digest), component=True))
+    assert result[manifest.payload.file.blob] == "payload"
+    assert result[manifest.parents[0].component] == "component"
 
 
 # --- against a slow and obvious reference
@@ -332,15 +334,15 @@ def test_weights_are_told_from_other_bytes(store: Store, publish: Publish):
 def reachable(store: Store) -> set[str]:
     """Follow every edge of every version, re-reading as often as needed."""
     ahead = [store.references.digest(name, version) for name, version in store.references.each()]
-    kept: set[str] = set()
+    saved: set[str] = set()
     while ahead:
-        one = ahead.pop()
-        if one is not None and one not in kept:
-            kept.add(one)
-            data = store.read_blob(one)
+        pop = ahead.pop()
+        if pop is not None and pop not in saved:
+            saved.add(pop)
+            data = store.read_blob(pop)
             if data.startswith(b"{"):
                 ahead.extend(edges(loads(data, what="document")))
-    return kept
+    return saved
 
 
 KINDS = st.sampled_from(["publish", "child", "blob", "withdraw", "forget", "collect"])
@@ -374,11 +376,11 @@ def test_after_any_history_exactly_what_can_be_reached_is_kept(
         elif action == "collect":
             at_once(store).apply()
     store = Store.open(store.root)
-    kept = reachable(store)
-    found = at_once(store)
-    assert kept | digests(found.blobs) == set(blobs_in(store)) and not kept & digests(found.blobs)
-    found.apply()
-    assert set(blobs_in(store)) == kept
+    saved = reachable(store)
+    result = at_once(store)
+    assert saved | digests(result.blobs) == set(blobs_in(store)) and not saved & digests(result.blobs)
+    result.apply()
+    assert set(blobs_in(store)) == saved
     assert at_once(store).is_empty
 
 
@@ -392,9 +394,9 @@ def test_weights_of_a_version_withdrawn_long_ago_may_go_but_not_its_manifest(sto
     store.withdraw("a", "1.0.0", "bad")
     age(store)
     assert plan(store).is_empty
-    found = plan(store, withdrawn=True)
-    assert digests(found.withdrawn) == {payload} and not found.blobs
-    found.apply()
+    result = plan(store, withdrawn=True)
+    assert digests(result.withdrawn) == {payload} and not result.blobs
+    result.apply()
     assert store.objects.size(payload) is None
     assert store.manifest(f"a@{reference.digest}") and store.tombstone("a", "1.0.0")
     assert weights(store, store.manifest("a"))
@@ -428,9 +430,9 @@ def test_withdrawn_weights_that_only_withdrawn_versions_use_go(store: Store, pub
     for name in ("a", "b"):
         store.withdraw(name, "1.0.0", "bad")
     age(store)
-    found = plan(store, withdrawn=True)
-    assert len(found.withdrawn) == 2
-    found.apply()
+    result = plan(store, withdrawn=True)
+    assert len(result.withdrawn) == 2
+    result.apply()
     assert set(blobs_in(store)) == {
         str(store.references.digest(name, version)) for name, version in store.references.each()
     }
@@ -556,26 +558,26 @@ def used(store: Store, publish: Publish) -> Store:
 
 
 @pytest.mark.case("C1", "E1")
-@pytest.mark.parametrize("damage", DAMAGE, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda item: item.__name__)
 def test_nothing_is_collected_while_a_reference_or_document_is_damaged(
     used: Store, damage: Callable[[Store], str]
 ):
-    found = at_once(used)
-    assert len(found.blobs) == 1
-    told = damage(used)
+    result = at_once(used)
+    assert len(result.blobs) == 1
+    message = damage(used)
     before = files(used)
-    with pytest.raises(IntegrityError, match=told) as error:
+    with pytest.raises(IntegrityError, match=message) as error:
         at_once(used)
     assert "compatkit verify" in str(error.value) or "link" in str(error.value)
-    with pytest.raises(IntegrityError, match=told):
-        found.apply()
+    with pytest.raises(IntegrityError, match=message):
+        result.apply()
     assert files(used) == before
 
 
 def test_damage_that_appears_while_collecting_brings_back_what_was_taken_out(
     used: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    found = at_once(used)
+    result = at_once(used)
     path = used.root / "refs/late/@versions/1.0.0"
 
     def step(operation: str, target: Path) -> None:
@@ -586,7 +588,7 @@ def test_damage_that_appears_while_collecting_brings_back_what_was_taken_out(
     monkeypatch.setattr(durable, "step", step)
     before = files(used, "blobs")
     with pytest.raises(IntegrityError, match=r"late@1\.0\.0"):
-        found.apply()
+        result.apply()
     assert files(used, "blobs") == before and not files(used, "trash")
 
 
@@ -616,9 +618,9 @@ def test_what_is_lost_for_good_can_be_passed_over(used: Store):
 def test_what_only_a_lost_document_refers_to_goes(used: Store):
     reference = used.resolve("user")
     used.objects.path(str(reference.digest)).unlink()
-    found = at_once(used, lost=[reference.digest])
-    assert len(found.blobs) == 3  # the lonely one, its weights, its record
-    found.apply()
+    result = at_once(used, lost=[reference.digest])
+    assert len(result.blobs) == 3  # the lonely one, its weights, its record
+    result.apply()
     assert weights(used, used.manifest("parent"))
 
 
@@ -634,8 +636,8 @@ def test_drafts_of_dead_processes_are_deleted_when_they_are_old(store: Store):
     for path in (dead, young, alive, foreign):
         path.write_bytes(b"12345")
     age(store, dead, alive, foreign, seconds=1.5 * DAY)
-    found = plan(store)
-    assert {one.path for one in found.drafts} == {f"tmp/{dead.name}", f"tmp/{alive.name}"}
+    result = plan(store)
+    assert {draft.path for draft in result.drafts} == {f"tmp/{dead.name}", f"tmp/{alive.name}"}
     assert len(plan(store, grace=timedelta(hours=30)).drafts) == 2
     age(store, alive, seconds=0.9 * DAY)
     done = plan(store).apply()
@@ -665,9 +667,9 @@ def test_quarantine_is_listed_and_never_deleted(store: Store):
     path = store.root / "quarantine" / f"{'0' * 64}-1-2"
     path.write_bytes(b"damaged")
     age(store)
-    found = plan(store)
-    assert [(one.path, one.bytes) for one in found.quarantine] == [(f"quarantine/{path.name}", 7)]
-    found.apply()
+    result = plan(store)
+    assert [(entry.path, entry.bytes) for entry in result.quarantine] == [(f"quarantine/{path.name}", 7)]
+    result.apply()
     assert path.exists()
 
 
@@ -675,9 +677,9 @@ def test_blobs_in_the_trash_that_are_referred_to_come_back(store: Store, publish
     reference = publish(store, "a")
     path = store.objects.path(str(reference.digest))
     path.rename(store.root / "trash" / f"{path.name}-1-{'a' * 16}")
-    found = at_once(store)
-    assert digests(found.back) == {reference.digest} and not found.trash
-    assert found.apply().back == [reference.digest]
+    result = at_once(store)
+    assert digests(result.back) == {reference.digest} and not result.trash
+    assert result.apply().back == [reference.digest]
     assert path.exists() and not files(store, "trash")
 
 
@@ -694,9 +696,9 @@ def test_a_second_copy_in_the_trash_is_deleted_when_it_is_old(store: Store, publ
 def test_foreign_files_in_the_trash_stay(store: Store):
     (store.root / "trash" / "mine").write_text("x")
     age(store)
-    found = plan(store)
-    assert not found.trash and not found.waiting
-    found.apply()
+    result = plan(store)
+    assert not result.trash and not result.waiting
+    result.apply()
     assert (store.root / "trash" / "mine").exists()
 
 
@@ -707,8 +709,8 @@ def test_foreign_files_in_the_trash_stay(store: Store):
 def test_files_from_the_future_are_young(store: Store):
     lonely = unused(store)
     age(store, store.objects.path(lonely), seconds=-DAY)
-    found = at_once(store)
-    assert not found.blobs and digests(found.young) == {lonely} and found.young[0].age < 0
+    result = at_once(store)
+    assert not result.blobs and digests(result.young) == {lonely} and result.young[0].age < 0
 
 
 @pytest.mark.case("C5")
@@ -718,19 +720,19 @@ def test_a_clock_that_runs_ahead_of_the_file_system_collects_nothing(
     lonely = unused(store)
     ahead = time.time() + 10 * DAY
     monkeypatch.setattr(ages.time, "time", lambda: ahead)
-    found = plan(store)
-    assert digests(found.blobs) == {lonely}  # a plan cannot know
-    assert found.apply().moved == [] and store.objects.size(lonely) == 22
+    result = plan(store)
+    assert digests(result.blobs) == {lonely}  # a plan cannot know
+    assert result.apply().moved == [] and store.objects.size(lonely) == 22
 
 
 @pytest.mark.case("C5")
 def test_a_clock_that_was_set_back_collects_nothing(store: Store, monkeypatch: pytest.MonkeyPatch):
     lonely = unused(store)
     age(store, store.objects.path(lonely))
-    found = plan(store)
+    result = plan(store)
     behind = time.time() - 10 * DAY
     monkeypatch.setattr(ages.time, "time", lambda: behind)
-    assert found.apply().moved == [] and plan(store).is_empty
+    assert result.apply().moved == [] and plan(store).is_empty
 
 
 @pytest.mark.parametrize("grace", [timedelta(seconds=-1), timedelta(hours=1), timedelta(0)])
@@ -746,20 +748,20 @@ def test_a_grace_that_would_take_bytes_away_from_publishers_is_refused(store: St
 
 def test_what_was_published_since_the_plan_stays(store: Store, publish: Publish, put: Callable[..., Any]):
     put(store, 5)
-    found = at_once(store)
-    assert len(found.blobs) == 1
+    result = at_once(store)
+    assert len(result.blobs) == 1
     reference = publish(store, "a", 5)
-    assert found.apply().moved == []
+    assert result.apply().moved == []
     assert weights(store, store.manifest(reference))
 
 
 def test_what_was_put_again_since_the_plan_stays(store: Store):
     lonely = unused(store)
     age(store)
-    found = plan(store)
-    assert digests(found.blobs) == {lonely}
+    result = plan(store)
+    assert digests(result.blobs) == {lonely}
     unused(store)  # makes it young
-    assert found.apply().moved == []
+    assert result.apply().moved == []
 
 
 def test_weights_of_withdrawn_versions_are_found(store: Store, publish: Publish):
@@ -771,15 +773,15 @@ def test_weights_of_withdrawn_versions_are_found(store: Store, publish: Publish)
 
 def test_only_what_is_in_the_plan_is_deleted(store: Store):
     first = unused(store)
-    found = at_once(store)
+    result = at_once(store)
     second = unused(store, b"later")
-    assert found.apply().moved == [first] and store.objects.size(second) == 5
+    assert result.apply().moved == [first] and store.objects.size(second) == 5
 
 
 def test_applying_twice_does_it_once(store: Store):
     unused(store)
-    found = at_once(store)
-    assert found.apply().freed == 22 and found.apply() == Collected()
+    result = at_once(store)
+    assert result.apply().freed == 22 and result.apply() == Collected()
 
 
 @pytest.mark.case("D4")
@@ -790,23 +792,23 @@ def test_two_collections_at_once_do_it_once_between_them(store: Store, publish: 
         unused(store, bytes([value]) * 100)
     plans = [at_once(Store.open(store.root)) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        done = list(pool.map(lambda one: one.apply(), plans))
+        done = list(pool.map(lambda item: item.apply(), plans))
     while not at_once(store).is_empty:  # one may have looked while another had files in hand
         done.append(at_once(store).apply())
-    assert sum(one.freed for one in done) == 4000 and sum(files(store).values()) == before
+    assert sum(result.freed for result in done) == 4000 and sum(files(store).values()) == before
     assert store.manifest("a")
 
 
 def test_a_registry_that_cannot_be_written_says_so(store: Store, monkeypatch: pytest.MonkeyPatch):
     unused(store)
-    found = at_once(store)
+    result = at_once(store)
 
     def refuse(operation: str, path: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(durable, "step", refuse)
     with pytest.raises(EnvironmentFailure, match="read-only"):
-        found.apply()
+        result.apply()
 
 
 def test_a_file_that_cannot_be_read_is_named(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch):

@@ -52,17 +52,17 @@ def test_the_same_bytes_all_succeed(store: Store, lacking: tuple[str, ...]):
 @pytest.mark.case("D2", "C4")
 @LACKING
 def test_of_different_bytes_exactly_one_wins(store: Store, lacking: tuple[str, ...]):
-    said = race(store.root, "different", *lacking)
-    assert said.count("a/b@1.0.0") == 1
-    assert [one["error"] for one in said if one != "a/b@1.0.0"] == ["version-exists"] * (PROCESSES - 1)
+    outcomes = race(store.root, "different", *lacking)
+    assert outcomes.count("a/b@1.0.0") == 1
+    assert [line["error"] for line in outcomes if line != "a/b@1.0.0"] == ["version-exists"] * (PROCESSES - 1)
     store.manifest("a/b@1.0.0")
 
 
 def given(root: Path, *lacking: str) -> list[int]:
     """Return the MAJOR numbers that processes got, each of which publishes new weights several times."""
-    said = [reference for one in race(root, "numbers", *lacking) for reference in one]
-    assert len(said) == 5 * PROCESSES
-    return sorted(int(one.removeprefix("a/b@").removesuffix(".0.0")) for one in said)
+    result = [reference for entry in race(root, "numbers", *lacking) for reference in entry]
+    assert len(result) == 5 * PROCESSES
+    return sorted(int(line.removeprefix("a/b@").removesuffix(".0.0")) for line in result)
 
 
 @pytest.mark.case("D2")
@@ -114,8 +114,8 @@ def test_the_same_import_by_many_is_one_import(store: Store, publish: Publish):
     source = Store.init(store.root.with_name("source"))
     for value in range(5):
         publish(source, "a", value)
-    said = race(store.root, "bring")
-    assert sum(said) == 5 and len(store.versions("a")) == 5
+    outcomes = race(store.root, "bring")
+    assert sum(outcomes) == 5 and len(store.versions("a")) == 5
 
 
 # --- under a policy
@@ -124,7 +124,7 @@ def test_the_same_import_by_many_is_one_import(store: Store, publish: Publish):
 def numbers_of(store: Store, name: str) -> list[int]:
     """Return the numbers that the parts of a name are; see scripts/bound_parts."""
     manifests = [store.manifest(f"{name}@{version}") for version in store.versions(name)]
-    return [int.from_bytes(weights(store, one)[-4:], "little") for one in manifests]
+    return [int.from_bytes(weights(store, manifest)[-4:], "little") for manifest in manifests]
 
 
 @pytest.mark.case("D2")
@@ -132,12 +132,12 @@ def numbers_of(store: Store, name: str) -> list[int]:
 def test_of_many_writers_no_two_release_what_does_not_work_together(tmp_path: Path, lacking: tuple[str, ...]):
     """Extractors and heads that clash by a rule, published at once by processes that each ask the policy."""
     script("release.py", tmp_path / "parts", 0, 10, "full_transitive")
-    said = race(tmp_path / "parts", "promised", *lacking)
-    assert all(isinstance(one, list) for one in said), said
+    outcomes = race(tmp_path / "parts", "promised", *lacking)
+    assert all(isinstance(line, list) for line in outcomes), outcomes
     store = Store.open(tmp_path / "parts")
     extractors, heads = numbers_of(store, "eye"), numbers_of(store, "hand")
     assert not [pair for pair in product(extractors, heads) if sum(pair) % 3 == 0]
-    assert len(extractors) + len(heads) == 2 + sum(map(len, said))
+    assert len(extractors) + len(heads) == 2 + sum(map(len, outcomes))
 
 
 @pytest.mark.case("D2")
@@ -194,11 +194,11 @@ def mixed(store: Store, publish: Publish, rounds: int, *lacking: str) -> list[An
     source = Store.init(store.root.with_name("source"))
     for value in range(12):
         publish(source, "other/part", value)
-    said = race(store.root, "together", *lacking, processes=6, rounds=rounds)
-    assert not [one for one in said if "error" in one], said
-    assert len(store.versions("made/0")) == said[0]["published"] == rounds
-    assert said[1]["imported"] == min(rounds, 12)
-    return said
+    outcomes = race(store.root, "together", *lacking, processes=6, rounds=rounds)
+    assert not [line for line in outcomes if "error" in line], outcomes
+    assert len(store.versions("made/0")) == outcomes[0]["published"] == rounds
+    assert outcomes[1]["imported"] == min(rounds, 12)
+    return outcomes
 
 
 @pytest.mark.case("D4", "D5")
@@ -208,8 +208,8 @@ def mixed(store: Store, publish: Publish, rounds: int, *lacking: str) -> list[An
 def test_publishers_importers_collectors_and_readers_beside_each_other(
     store: Store, publish: Publish, lacking: tuple[str, ...]
 ):
-    said = mixed(store, publish, 6, *lacking)
-    assert said[2]["collected"] > 0 and said[3]["read"] > 0
+    result = mixed(store, publish, 6, *lacking)
+    assert result[2]["collected"] > 0 and result[3]["read"] > 0
 
 
 @pytest.mark.slow
@@ -263,8 +263,8 @@ def test_threads_of_one_process(store: Store, publish: Publish, monkeypatch: pyt
             return error.code
 
     with ThreadPoolExecutor(8) as pool:
-        said = list(pool.map(attempt, range(8)))
-    assert said.count("a@1.0.0") == 1 and said.count("version-exists") == 7
+        result = list(pool.map(attempt, range(8)))
+    assert result.count("a@1.0.0") == 1 and result.count("version-exists") == 7
 
 
 @pytest.mark.case("D6", "D3")
@@ -349,7 +349,9 @@ def test_lock_files_that_somebody_left_mean_nothing(store: Store, publish: Publi
 def test_no_module_of_the_registry_locks_a_file():
     for path in Path(compatkit.registry.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            names = (
+                [name.name for name in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            )
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             assert not {"fcntl", "msvcrt", "filelock"} & {module, *names}, path
 

@@ -48,7 +48,7 @@ def family(source: Store, publish: Publish) -> Store:
     extractor = publish(source, "digits/mnist.extractor", 1, training={"run": edge})
     parents = (Parent("trained_with", extractor.digest),)
     head = publish(source, "digits/mnist.head", 2, training={"run": edge}, parents=parents, kind="head")
-    functions = [function_digest(source.manifest(one)) for one in (extractor, head)]
+    functions = [function_digest(source.manifest(item)) for item in (extractor, head)]
     source.evidence.record(*functions, {"metric": "accuracy"}, dumps({"accuracy": 0.9}))
     source.set_alias("digits/mnist.head", "prod", "1.0.0")
     return source
@@ -95,7 +95,7 @@ def payload_file(store: Store, reference: str = "digits/mnist.head") -> Path:
 
 def test_a_whole_registry_is_copied(store: Store, family: Store):
     done = bring(family, store)
-    assert [str(one) for one in done.made] == ["digits/mnist.extractor@1.0.0", "digits/mnist.head@1.0.0"]
+    assert [str(built) for built in done.made] == ["digits/mnist.extractor@1.0.0", "digits/mnist.head@1.0.0"]
     assert (done.blobs, done.results, done.existing, done.unnamed, done.aliases) == (6, 1, [], [], [])
     assert done.bytes == sum(blobs_in(family).values())
     assert list(blobs_in(store)) == list(blobs_in(family))
@@ -132,7 +132,7 @@ def test_importing_again_copies_nothing(store: Store, family: Store):
 
 def test_parents_come_along_with_their_names_and_results(store: Store, family: Store):
     done = bring(family, store, "digits/mnist.head")
-    assert {str(one) for one in done.made} == {"digits/mnist.extractor@1.0.0", "digits/mnist.head@1.0.0"}
+    assert {str(built) for built in done.made} == {"digits/mnist.extractor@1.0.0", "digits/mnist.head@1.0.0"}
     assert done.results == 1
     pair = [function_digest(store.manifest(name)) for name in ("digits/mnist.extractor", "digits/mnist.head")]
     assert results(store, *pair) == results(family, *pair) == [dumps({"accuracy": 0.9})]
@@ -146,11 +146,11 @@ def test_parents_of_parents_without_a_name_come_along(store: Store, source: Stor
     for version in ("1.0.0", "2.0.0", "3.0.0", "4.0.0"):
         (source.root / "refs/part/@versions" / version).unlink()
     done = bring(source, store)
-    assert [str(one) for one in done.made] == ["part@5.0.0"] and done.blobs == 10
+    assert [str(built) for built in done.made] == ["part@5.0.0"] and done.blobs == 10
     digests = [str(store.resolve("part").digest)]
     while parents := store.manifest(digests[-1]).parents:
         digests.append(parents[0].component)
-    assert len(digests) == 5 and all(weights(store, store.manifest(one)) for one in digests)
+    assert len(digests) == 5 and all(weights(store, store.manifest(digest)) for digest in digests)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_patterns_say_what_comes(
     publish(source, "a", 2)
     publish(source, "b/c", 3)
     source.set_alias("a", "prod", "1.0.0")
-    assert [str(one) for one in bring(source, store, *patterns, **options).made] == expected
+    assert [str(built) for built in bring(source, store, *patterns, **options).made] == expected
     sound(store)
 
 
@@ -228,7 +228,7 @@ def test_nothing_is_named_where_the_first_of_two_is_damaged(store: Store, source
     assert error.value.subject == source.manifest("a").payload.file.blob
     assert store.names() == []
     moved = pull(store, str(source.root))
-    assert ([one.what for one in moved.refused], store.names()) == (["a@1.0.0"], ["b"])
+    assert ([refusal.what for refusal in moved.refused], store.names()) == (["a@1.0.0"], ["b"])
 
 
 def test_many_clashes_are_told_shortly(store: Store, source: Store, publish: Publish):
@@ -245,10 +245,10 @@ def test_versions_of_both_registries_stand_side_by_side(store: Store, source: St
     publish(store, "a", 1, version="1.0.0")
     publish(store, "a", 5, version="2.0.0")
     done = bring(source, store)
-    assert [str(one) for one in done.made] == ["a@3.0.0"] and [str(one) for one in done.existing] == [
+    assert [str(built) for built in done.made] == ["a@3.0.0"] and [str(entry) for entry in done.existing] == [
         "a@1.0.0"
     ]
-    assert [str(one) for one in store.versions("a")] == ["1.0.0", "2.0.0", "3.0.0"]
+    assert [str(version) for version in store.versions("a")] == ["1.0.0", "2.0.0", "3.0.0"]
 
 
 def test_a_parent_whose_number_is_taken_here_is_kept_by_its_digest(
@@ -256,8 +256,8 @@ def test_a_parent_whose_number_is_taken_here_is_kept_by_its_digest(
 ):
     publish(store, "digits/mnist.extractor", 77)
     done = bring(family, store, "digits/mnist.head")
-    assert [str(one) for one in done.made] == ["digits/mnist.head@1.0.0"]
-    assert [str(one) for one in done.unnamed] == ["digits/mnist.extractor@1.0.0"]
+    assert [str(built) for built in done.made] == ["digits/mnist.head@1.0.0"]
+    assert [str(entry) for entry in done.unnamed] == ["digits/mnist.extractor@1.0.0"]
     parent = store.manifest("digits/mnist.head").parents[0].component
     assert parent == done.unnamed[0].digest and weights(store, store.manifest(parent))
     assert plan(store, alone=True, grace=plan(store).grace * 0).is_empty
@@ -288,7 +288,7 @@ def test_tombstones_come_along(store: Store, source: Store, publish: Publish):
     source.withdraw("a", "1.0.0", "trained on the test set")
     bring(source, store)
     assert store.tombstone("a", "1.0.0") == source.tombstone("a", "1.0.0")
-    assert [str(one) for one in store.versions("a")] == ["2.0.0"]
+    assert [str(version) for version in store.versions("a")] == ["2.0.0"]
 
 
 def test_a_version_that_was_withdrawn_there_since_is_withdrawn_here(
@@ -538,28 +538,28 @@ LIES = [
 
 
 @pytest.mark.case("A9", "C1", "E1")
-@pytest.mark.parametrize("lie", LIES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("lie", LIES, ids=lambda item: item.__name__)
 def test_what_the_source_lies_about_is_refused_and_not_named_here(
     store: Store, family: Store, lie: Callable[[Store], type[Exception]]
 ):
     expected = lie(family)
-    there = {str(path): path.lstat().st_size for path in family.root.rglob("*") if not path.is_dir()}
+    remote = {str(path): path.lstat().st_size for path in family.root.rglob("*") if not path.is_dir()}
     with pytest.raises(expected):
         bring(Store.open(family.root), store)
-    named = (
+    names = (
         ["digits/mnist.extractor", "digits/mnist.head"] if lie in (damaged_result, damaged_pointer) else []
     )
-    assert store.names() == named
-    assert {str(path): path.lstat().st_size for path in family.root.rglob("*") if not path.is_dir()} == there
+    assert store.names() == names
+    assert {str(path): path.lstat().st_size for path in family.root.rglob("*") if not path.is_dir()} == remote
     sound(store)
 
 
-@pytest.mark.parametrize("lie", [flipped, missing, damaged_manifest], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("lie", [flipped, missing, damaged_manifest], ids=lambda item: item.__name__)
 def test_sound_components_of_a_damaged_source_can_be_imported(
     store: Store, family: Store, lie: Callable[[Store], type[Exception]]
 ):
     lie(family)
-    assert [str(one) for one in bring(family, store, "digits/mnist.extractor").made] == [
+    assert [str(built) for built in bring(family, store, "digits/mnist.extractor").made] == [
         "digits/mnist.extractor@1.0.0"
     ]
     sound(store)
@@ -633,11 +633,11 @@ def test_an_import_that_was_cut_off_goes_on_where_it_was(
 
 
 def test_progress_is_reported(store: Store, family: Store):
-    said: list[tuple[int, int, str]] = []
-    bring(family, store, progress=lambda *one: said.append(one))
-    assert all(0 <= done <= total for done, total, _ in said)
-    assert {"reading manifests", "creating versions"} <= {what for _, _, what in said}
-    assert any(what.endswith(" MB") for _, _, what in said)
+    result: list[tuple[int, int, str]] = []
+    bring(family, store, progress=lambda *args: result.append(args))
+    assert all(0 <= done <= total for done, total, _ in result)
+    assert {"reading manifests", "creating versions"} <= {what for _, _, what in result}
+    assert any(what.endswith(" MB") for _, _, what in result)
 
 
 def test_weights_without_tensors_are_copied(

@@ -27,10 +27,10 @@ def test_a_change_as_json_says_where_it_is() -> None:
         "bump": "patch",
         "reason": "of other programs; no check reads it",
     }
-    found = diff(OLD, with_output(OLD, shape=("N", 64, "H", "W"))).to_json()
-    assert (found["bump"], found["equal_shapes"], found["tensors"]) == ("major", False, None)
-    assert {"path": "outputs[0].shape[1]", "before": 32, "after": 64}.items() <= found["changes"][0].items()
-    assert json.loads(json.dumps(found)) == found
+    result = diff(OLD, with_output(OLD, shape=("N", 64, "H", "W"))).to_json()
+    assert (result["bump"], result["equal_shapes"], result["tensors"]) == ("major", False, None)
+    assert {"path": "outputs[0].shape[1]", "before": 32, "after": 64}.items() <= result["changes"][0].items()
+    assert json.loads(json.dumps(result)) == result
 
 
 def test_new_weights_behind_equal_ports_are_pointed_out() -> None:
@@ -79,7 +79,9 @@ def test_a_path_is_short_whatever_the_keys_are() -> None:
     assert written(("k" * 81, "x")) == f'["{"k" * 80}..."].x'
     deep = written(tuple(f"key{depth}" for depth in range(100)))
     assert len(deep) == 199 and deep.startswith("key0.key1.") and deep.endswith(".key98.key99")
-    extensions = [attrs.evolve(OLD, extensions={"k" * 512: {"x" * 512: {"y" * 512: one}}}) for one in (1, 2)]
+    extensions = [
+        attrs.evolve(OLD, extensions={"k" * 512: {"x" * 512: {"y" * 512: number}}}) for number in (1, 2)
+    ]
     (change,) = diff(*extensions).changes
     assert len(change.path) == 199 and len(change.to_json()["pointer"]) > 1536, "programs get all of it"
 
@@ -131,10 +133,12 @@ def test_the_changes_turn_one_manifest_into_the_other(one: Make, two: Make) -> N
     """So they cover everything that differs, with the values before and after."""
     a, b = one(OLD), two(OLD)
     value = loads(to_bytes(a), what="a")
-    found = diff(a, b).changes
-    for change in reversed([one for one in found if one.after is ABSENT]):  # the last item of a list first
+    result = diff(a, b).changes
+    for change in reversed(
+        [match for match in result if match.after is ABSENT]
+    ):  # the last item of a list first
         apply(value, change)
-    for change in (one for one in found if one.after is not ABSENT):
+    for change in (match for match in result if match.after is not ABSENT):
         apply(value, change)
     assert json.dumps(value, sort_keys=True) == json.dumps(loads(to_bytes(b), what="b"), sort_keys=True)
 
@@ -158,10 +162,10 @@ def apply(value: Any, change: Change) -> None:
 @few
 @pairs
 def test_both_directions_list_the_same_places(one: Make, two: Make) -> None:
-    there, back = diff(one(OLD), two(OLD)).changes, diff(two(OLD), one(OLD)).changes
-    assert [(x.level, x.location, x.path) for x in there] == [(x.level, x.location, x.path) for x in back]
-    assert len({x.location for x in there}) == len({(x.level, x.path) for x in there}) == len(there)
-    assert [LEVELS.index(x.level) for x in there] == sorted(LEVELS.index(x.level) for x in there)
+    remote, back = diff(one(OLD), two(OLD)).changes, diff(two(OLD), one(OLD)).changes
+    assert [(x.level, x.location, x.path) for x in remote] == [(x.level, x.location, x.path) for x in back]
+    assert len({x.location for x in remote}) == len({(x.level, x.path) for x in remote}) == len(remote)
+    assert [LEVELS.index(x.level) for x in remote] == sorted(LEVELS.index(x.level) for x in remote)
 
 
 @few

@@ -16,11 +16,11 @@ weighted = st.dictionaries(nodes, st.lists(st.tuples(nodes, st.integers(0, 2)), 
 @settings(max_examples=200)
 @given(st.lists(nodes, max_size=3), graphs)
 def test_everything_that_can_be_reached_comes_once(starts: list[str], graph: dict[str, list[str]]) -> None:
-    found = list(walk(starts, lambda one: graph.get(one, [])))
+    result = list(walk(starts, lambda item: graph.get(item, [])))
     expected = set(starts)
     for _ in range(8):
-        expected |= {further for one in expected for further in graph.get(one, [])}
-    assert len(found) == len(set(found)) and set(found) == expected
+        expected |= {further for entry in expected for further in graph.get(entry, [])}
+    assert len(result) == len(set(result)) and set(result) == expected
 
 
 @settings(max_examples=200)
@@ -33,22 +33,26 @@ def test_each_node_is_reached_at_the_strength_of_its_strongest_way(
     def further(step: tuple[str, int]) -> list[tuple[str, int]]:
         return [(node, min(step[1], strength)) for node, strength in graph.get(step[0], [])]
 
-    found = list(walk(starts, further, key=lambda step: step[0], rank=lambda step: step[1]))
+    result = list(walk(starts, further, key=lambda step: step[0], rank=lambda step: step[1]))
     expected: dict[str, int] = {}
     for least in (0, 1, 2):
         reached = {node for node, strength in starts if strength >= least}
         for _ in range(8):
-            reached |= {node for one in reached for node, strength in graph.get(one, []) if strength >= least}
+            reached |= {
+                node for entry in reached for node, strength in graph.get(entry, []) if strength >= least
+            }
         expected.update(dict.fromkeys(reached, least))
-    assert {node: max(strength for one, strength in found if one == node) for node, _ in found} == expected
+    assert {
+        node: max(strength for value, strength in result if value == node) for node, _ in result
+    } == expected
     for node in expected:
-        times = [strength for one, strength in found if one == node]
+        times = [strength for value, strength in result if value == node]
         assert times == sorted(set(times))
 
 
 def test_all_that_one_start_leads_to_comes_before_the_next_start() -> None:
     graph = {"a": ["b"], "b": ["c"]}
-    assert list(walk(["a", "d"], lambda one: graph.get(one, []))) == ["a", "b", "c", "d"]
+    assert list(walk(["a", "d"], lambda item: graph.get(item, []))) == ["a", "b", "c", "d"]
 
 
 def test_edges_are_found_at_any_depth_and_the_malformed_passed_over() -> None:

@@ -192,10 +192,10 @@ def test_the_version_is_linked_last(store: Store, publish: Publish, steps: list[
 def test_the_disk_is_asked_for_every_file_and_folder(
     store: Store, publish: Publish, steps: list[tuple[str, Path]], monkeypatch: pytest.MonkeyPatch
 ):
-    asked: list[int] = []
-    monkeypatch.setattr(os, "fsync", asked.append)
+    request: list[int] = []
+    monkeypatch.setattr(os, "fsync", request.append)
     publish(store, "a")
-    assert len(asked) == sum(operation in ("sync", "sync-folder") for operation, _ in steps) > 6
+    assert len(request) == sum(operation in ("sync", "sync-folder") for operation, _ in steps) > 6
 
 
 @pytest.mark.case("D1")
@@ -296,7 +296,7 @@ def test_damage_in_a_read_only_registry_is_still_reported(store: Store, monkeypa
     from compatkit.errors import IntegrityError
 
     edge = store.put_blob(b"content")
-    blob = next(one for one in (store.root / "blobs").rglob("*") if one.is_file())
+    blob = next(path for path in (store.root / "blobs").rglob("*") if path.is_file())
     blob.chmod(0o644)
     blob.write_bytes(b"damaged")
     monkeypatch.setattr(durable, "step", fail_at(0, errno.EROFS))
@@ -316,7 +316,7 @@ def test_a_real_limit_of_the_file_size(store: Store):
             store.put_blob(os.urandom(2**20))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not [one for one in store.root.rglob("*") if one.is_file() and one.name != "compatkit.json"]
+    assert not [path for path in store.root.rglob("*") if path.is_file() and path.name != "compatkit.json"]
 
 
 @contextmanager
@@ -325,18 +325,18 @@ def few_files(spare: int) -> Iterator[None]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    held = [os.open(os.devnull, os.O_RDONLY)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, held[0] + 64), hard))
+    content = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, content[0] + 64), hard))
     try:
         with suppress(OSError):
             while True:
-                held.append(os.open(os.devnull, os.O_RDONLY))
+                content.append(os.open(os.devnull, os.O_RDONLY))
         for _ in range(spare):
-            os.close(held.pop())
+            os.close(content.pop())
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for descriptor in held:
+        for descriptor in content:
             os.close(descriptor)
 
 
@@ -402,19 +402,19 @@ def test_folders_on_several_devices(store: Store, publish: Publish, monkeypatch:
     """Where neither links nor moves work between them there is one clear error, and nothing is lost."""
     publish(store, "a", 0)
     lonely = store.put_blob(b"nothing refers to this")
-    found = plan(store, grace=timedelta(0), alone=True)
+    result = plan(store, grace=timedelta(0), alone=True)
     with monkeypatch.context() as patched:
         patched.setattr(durable.os, "replace", cross_device)
         publish(store, "a", 1)  # links suffice
         with pytest.raises(EnvironmentFailure, match="EXDEV"):
-            found.apply()
+            result.apply()
         patched.setattr(durable.os, "link", cross_device)
         with pytest.raises(EnvironmentFailure, match="EXDEV"):
             publish(store, "a", 2)
     assert [str(version) for version in store.versions("a")] == ["1.0.0", "2.0.0"]
     assert store.objects.size(lonely.blob) == 22 and list((store.root / "tmp").iterdir()) == []
     assert str(publish(store, "a", 2)) == "a@3.0.0"
-    assert found.apply().moved == [lonely.blob]
+    assert result.apply().moved == [lonely.blob]
 
 
 @pytest.mark.case("C3")

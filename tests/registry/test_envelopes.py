@@ -143,7 +143,7 @@ def test_every_bit_of_the_digest_counts(key: SigningKey) -> None:
 
 
 MOMENTS = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31)).map(
-    lambda one: one.replace(microsecond=0, tzinfo=UTC)
+    lambda item: item.replace(microsecond=0, tzinfo=UTC)
 )
 
 

@@ -60,14 +60,14 @@ def test_a_damaged_pointer_and_a_damaged_result_say_so(store: Store) -> None:
     (pointer,) = pointers(store)
     pointer.chmod(0o644)
     pointer.write_text("sha256:" + "0" * 64 + "\n")
-    (found,) = store.evidence.results([LEFT], [RIGHT])
-    assert "should hold the digest that it is named by" in found.error
+    (result,) = store.evidence.results([LEFT], [RIGHT])
+    assert "should hold the digest that it is named by" in result.error
     pointer.write_text(f"{edge.blob}\n")
     blob = next(path for path in (store.root / "blobs").rglob(edge.blob.removeprefix("sha256:")))
     blob.chmod(0o644)
     blob.write_bytes(b'{"accuracy":0.9}\n')
-    (found,) = Store.open(store.root).evidence.results([LEFT], [RIGHT])
-    assert "other bytes than its name promises" in found.error
+    (result,) = Store.open(store.root).evidence.results([LEFT], [RIGHT])
+    assert "other bytes than its name promises" in result.error
 
 
 def test_files_that_are_no_pointers_are_left_alone(store: Store) -> None:

@@ -54,16 +54,16 @@ def tries(
     hold: Callable[[bytes], Any],
 ) -> int:
     """Make and try cases; return for how many ``hold`` said yes. The failing case is reported."""
-    said = 0
+    result = 0
     for number in range(count or count_of(ordinary)):
         data = attempt(random.Random(f"{SEED} {what} {number}"))
         try:
-            said += bool(hold(data))
+            result += bool(hold(data))
         except BaseException as error:
             raise AssertionError(
                 f"{what}, case {number}: {type(error).__name__}: {error}; {data[:2000]!r}"
             ) from error
-    return said
+    return result
 
 
 def draws(

@@ -56,7 +56,7 @@ def told(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> Sto
 
 
 def shown(entries: list[HistoryEntry]) -> list[tuple[str, ...]]:
-    return [(one.when[8:10], one.what, one.version, one.detail) for one in entries]
+    return [(entry.when[8:10], entry.what, entry.version, entry.detail) for entry in entries]
 
 
 def test_everything_that_happened_newest_first(told: Store) -> None:
@@ -72,7 +72,7 @@ def test_everything_that_happened_newest_first(told: Store) -> None:
 
 
 def test_steps_are_values_for_programs(told: Store) -> None:
-    steps = {one.version: one.step for one in log(told, "a/b") if one.what == "published"}
+    steps = {entry.version: entry.step for entry in log(told, "a/b") if entry.what == "published"}
     assert steps == {"1.0.0": None, "1.0.1": "patch", "2.0.0": "major"}
     assert log(told, "a/b")[0].to_json() == {
         "when": "2023-11-22T00:00:00+00:00",
@@ -100,10 +100,10 @@ def test_a_version_that_was_measured_or_let_in_keeps_its_step(
     registry = Registry(store)
     digests = [f"a/b@{store.resolve(f'a/b@{version}').digest}" for version in ("1.0.0", "1.1.0")]
     for pair in (("a/b@1.0.0", "a/b@1.1.0"), digests):
-        found = registry.diff(*pair)
-        assert found.bump == "minor" and ending in str(found)
+        difference = registry.diff(*pair)
+        assert difference.bump == "minor" and ending in str(difference)
     assert registry.diff("a/b@1.1.0", "a/b@1.0.0").bump == "major", "back again, nothing was measured"
-    bare = [one.partition("@")[2] for one in digests]
+    bare = [digest.partition("@")[2] for digest in digests]
     assert registry.diff(*bare).bump == "major", "manifests without a name have no numbers"
 
 
@@ -112,7 +112,10 @@ def test_a_number_that_no_measurement_excuses_proves_nothing(store: Store, publi
     publish(store, "a/b")
     other = str(publish(store, "a/c", value=1).digest)
     store.references.create("a/b", Version.parse("1.0.1"), other, lambda: None)
-    assert [(one.version, one.step) for one in log(store, "a/b")] == [("1.0.1", "major"), ("1.0.0", None)]
+    assert [(entry.version, entry.step) for entry in log(store, "a/b")] == [
+        ("1.0.1", "major"),
+        ("1.0.0", None),
+    ]
 
 
 def test_within_one_second_what_must_come_first_does(store: Store, publish: Publish) -> None:
@@ -126,7 +129,7 @@ def test_within_one_second_what_must_come_first_does(store: Store, publish: Publ
             path.chmod(0o644)
             text = path.read_text()
             path.write_text(text if '"time"' not in text else _at(text))
-    assert [one.what for one in log(store, "a")] == ["withdrawn", "alias", "alias", "published"]
+    assert [entry.what for entry in log(store, "a")] == ["withdrawn", "alias", "alias", "published"]
 
 
 def _at(text: str) -> str:
@@ -163,7 +166,7 @@ def test_a_damaged_entry_is_shown_and_the_others_too(told: Store, place: str, wh
     path.chmod(0o644)
     path.write_bytes(b"x" * 72)
     entries = log(told, "a/b")
-    (damaged,) = (one for one in entries if one.damaged)
+    (damaged,) = (entry for entry in entries if entry.damaged)
     assert damaged.what == what and damaged.detail.startswith("damaged: ") and detail in damaged.detail
     assert damaged.when and len(entries) == 7
 
@@ -174,7 +177,7 @@ def test_a_version_without_its_manifest_is_shown_and_the_next_is_compared_with_t
 ) -> None:
     digest = str(told.resolve("a/b@1.0.1").digest)
     told.objects.path(digest).unlink()
-    entries = {one.version: one for one in log(told, "a/b") if one.what == "published"}
+    entries = {entry.version: entry for entry in log(told, "a/b") if entry.what == "published"}
     assert entries["1.0.1"].damaged and "is missing" in entries["1.0.1"].detail
     assert entries["2.0.0"].detail.startswith("major from 1.0.0: ")
 
@@ -182,7 +185,7 @@ def test_a_version_without_its_manifest_is_shown_and_the_next_is_compared_with_t
 def test_a_name_that_only_has_a_tombstone_has_a_history_too(told: Store) -> None:
     for path in (told.root / "refs/a/b/@versions").iterdir():
         path.unlink()
-    assert {one.what for one in log(told, "a/b")} == {"withdrawn", "alias"}
+    assert {entry.what for entry in log(told, "a/b")} == {"withdrawn", "alias"}
 
 
 def test_an_unknown_name_and_a_name_that_is_none(told: Store, tmp_path: Path) -> None:

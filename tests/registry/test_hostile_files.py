@@ -28,7 +28,7 @@ KINDS = (
     "result",
 )
 STAND_INS = ("link", "dangling link", "link to itself", "folder", "pipe", "socket", "device")
-PASSED_OVER = {(kind, stand) for kind in ("evidence", "alias") for stand in STAND_INS}
+PASSED_OVER = {(kind, entry) for kind in ("evidence", "alias") for entry in STAND_INS}
 """A result that is no plain file is as if it had not been measured; a pointer is not read where a log tells."""
 
 
@@ -68,7 +68,7 @@ def test_what_is_no_plain_file_is_never_read_and_never_waited_for(
     assert touched == [] and listing(outside) == around
     assert listing(store.root) == before
     if (kind, stand) not in PASSED_OVER:
-        assert any(isinstance(one, IntegrityError) and str(path) in str(one) for one in errors), errors
+        assert any(isinstance(error, IntegrityError) and str(path) in str(error) for error in errors), errors
 
 
 @pytest.mark.case("C1")
@@ -83,10 +83,10 @@ def test_a_blob_that_was_swapped_for_a_hard_link_is_moved_away_and_its_twin_is_l
     path.unlink()
     os.link(twin, path)
     errors = read_everything(store.root)
-    told = "other bytes than its name promises", "a damaged copy is in"  # the index may have seen it first
-    assert any(words in str(one) for one in errors for words in told), errors
+    message = "other bytes than its name promises", "a damaged copy is in"  # the index may have seen it first
+    assert any(words in str(error) for error in errors for words in message), errors
     assert twin.read_bytes() == b"private" and twin.stat().st_mode & 0o777 == 0o600
-    assert [one.samefile(twin) for one in (store.root / "quarantine").iterdir()] == [True]
+    assert [entry.samefile(twin) for entry in (store.root / "quarantine").iterdir()] == [True]
 
 
 @pytest.mark.case("C1")
@@ -137,18 +137,18 @@ def test_no_file_is_read_or_written_through_a_link_in_place_of_a_folder(
 ):
     store = Store.open(parts)
     files = kinds(store)
-    named = folder.replace("SHARD", files["manifest"].parent.name)
-    named = named.replace("FUNCTION", files["evidence"].relative_to(store.root).parts[1])
-    here = store.root / named
+    names = folder.replace("SHARD", files["manifest"].parent.name)
+    names = names.replace("FUNCTION", files["evidence"].relative_to(store.root).parts[1])
+    here = store.root / names
     here.rename(outside / "moved")
     here.symlink_to(outside / "moved")
     around = listing(outside)
     opened: list[str] = []
     really = os.open
 
-    def noting(path: str, *rest: int, **named: int) -> int:
+    def noting(path: str, *rest: int, **kwargs: int) -> int:
         opened.append(os.path.realpath(path))
-        return really(path, *rest, **named)
+        return really(path, *rest, **kwargs)
 
     monkeypatch.setattr(os, "open", noting)
     errors = read_everything(store.root)
@@ -168,7 +168,9 @@ def test_no_file_is_read_or_written_through_a_link_in_place_of_a_folder(
     assert [path for path in opened if path.startswith(str(outside))] == []
     assert listing(outside) == around
     if folder not in ("quarantine", "trash"):
-        assert any("is a symbolic link" in str(one) and "not followed" in str(one) for one in errors), errors
+        assert any("is a symbolic link" in str(entry) and "not followed" in str(entry) for entry in errors), (
+            errors
+        )
 
 
 UNSAFE = [
@@ -260,5 +262,5 @@ def folding(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("open", "stat", "lstat", "scandir", "listdir"):
         really = getattr(os, name)
         monkeypatch.setattr(
-            os, name, lambda path, *rest, really=really, **named: really(fold(path), *rest, **named)
+            os, name, lambda path, *rest, really=really, **kwargs: really(fold(path), *rest, **kwargs)
         )

@@ -214,8 +214,8 @@ def test_ordinary_tensor_names_are_read(make_file: MakeFile, name: str):
 
 
 def empties(count: int) -> bytes:
-    one = '"t%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
-    return ("{" + ",".join(one % at for at in range(count)) + "}").encode()
+    first = '"t%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+    return ("{" + ",".join(first % at for at in range(count)) + "}").encode()
 
 
 @pytest.mark.case("A7")
@@ -300,10 +300,10 @@ def test_a_pickle_is_never_opened(tmp_path: Path):
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(tmp_path / "sprung"),)
 
-    kept = io.BytesIO()
-    torch.save({"weight": Trap()}, kept)
+    buffer = io.BytesIO()
+    torch.save({"weight": Trap()}, buffer)
     for protocol in range(6):
-        for data in (pickle.dumps(Trap(), protocol), kept.getvalue()):
+        for data in (pickle.dumps(Trap(), protocol), buffer.getvalue()):
             with pytest.raises(FormatError):
                 deserialize(data)
     assert not (tmp_path / "sprung").exists()

@@ -44,7 +44,7 @@ def test_names_may_be_folders_of_other_names(store: Store):
     again = Store.open(store.root)
     assert again.names() == ["tea", "team", "team/one", "team/one-more", "team/one/more"]
     assert str(again.resolve("team/one")) == f"{NAME}@2.0.0" and again.aliases(NAME) == {"prod": "2.0.0"}
-    assert [str(one) for one in again.select("team/one/*")] == ["team/one/more@1.0.0"]
+    assert [str(entry) for entry in again.select("team/one/*")] == ["team/one/more@1.0.0"]
     assert again.versions("team") == []
 
 
@@ -64,7 +64,7 @@ def change_everything(store: Store) -> None:
     store.set_alias("team/two", "best", "1.0.0", expected=None)
     function = function_digest(store.manifest("team/two"))
     edge = store.evidence.keep(function, HEAD, **record(CELL))
-    assert [one.digest for one in store.evidence.results([function], [HEAD])] == [edge.blob]
+    assert [result.digest for result in store.evidence.results([function], [HEAD])] == [edge.blob]
     assert read_everything(store.root) == []
     store.withdraw("team/two", "1.0.0", "tried only")
     assert Store.open(store.root).versions("team/two") == []
@@ -171,6 +171,6 @@ def test_data_loaders_read_from_a_registry_in_processes_of_their_own(store: Stor
     loader = torch.utils.data.DataLoader(
         States(store, 6), batch_size=None, num_workers=2, multiprocessing_context=start
     )
-    found = list(loader)
-    assert [number for number, _ in found] == list(range(6))
-    assert all(torch.equal(state[name], first[name]) for _, state in found for name in first)
+    result = list(loader)
+    assert [number for number, _ in result] == list(range(6))
+    assert all(torch.equal(state[name], first[name]) for _, state in result for name in first)

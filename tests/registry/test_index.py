@@ -29,7 +29,7 @@ def index_of(root: Path) -> Index:
 
 
 def pins(index: Index, **filters: Any) -> list[str]:
-    return [str(one) for one in index.search(**filters)]
+    return [str(component) for component in index.search(**filters)]
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     names = References.names
 
     def look(references: References) -> list[str]:
-        found = names(references)
-        seen.append(len(found))
-        return found
+        result = names(references)
+        seen.append(len(result))
+        return result
 
     monkeypatch.setattr(References, "names", look)
     return seen
@@ -88,7 +88,7 @@ def test_what_the_store_publishes_and_withdraws_is_found(store: Store, publish: 
     assert pins(index) == ["a/b@1.0.0", "a/b@2.0.0"] and pins(index, latest=True) == ["a/b@2.0.0"]
     store.withdraw("a/b", "2.0.0", "wrong data")
     assert pins(index) == ["a/b@1.0.0"] == pins(index, latest=True)
-    assert [one.withdrawn for one in index.search(withdrawn=True)] == [False, True]
+    assert [component.withdrawn for component in index.search(withdrawn=True)] == [False, True]
     assert index.search(withdrawn=True, digest=second.digest)[0].version == "2.0.0"
     assert set(index.roots()) == {("a/b", first.digest), ("a/b", second.digest)}
 
@@ -97,17 +97,17 @@ def test_what_is_told_of_a_version_is_what_its_manifest_says(
     store: Store, publish: Callable[..., Any]
 ) -> None:
     publish(store, "a/b", about=tagged(domain="digits"), parents=())
-    manifest, (found,) = store.manifest("a/b"), index_of(store.root).search()
-    assert found.digest == store.resolve("a/b").digest
-    assert (found.kind, found.builder, found.model, found.cut) == (
+    manifest, (result,) = store.manifest("a/b"), index_of(store.root).search()
+    assert result.digest == store.resolve("a/b").digest
+    assert (result.kind, result.builder, result.model, result.cut) == (
         "extractor",
         "timm",
         "resnet20_cifar",
         "layer2",
     )
-    assert (found.parameters, found.bytes) == (manifest.payload.parameters, manifest.payload.file.bytes)
-    assert (found.channels, found.classes, found.tags) == ((32,), 2, {"domain": "digits"})
-    assert found.to_json()["tags"] == {"domain": "digits"} and "error" not in found.to_json()
+    assert (result.parameters, result.bytes) == (manifest.payload.parameters, manifest.payload.file.bytes)
+    assert (result.channels, result.classes, result.tags) == ((32,), 2, {"domain": "digits"})
+    assert result.to_json()["tags"] == {"domain": "digits"} and "error" not in result.to_json()
 
 
 @pytest.mark.usefixtures("exact")
@@ -280,7 +280,7 @@ def test_a_manifest_that_is_none_is_damaged(hand: Hand, content: bytes) -> None:
     hand.publish("a", "1.0.0", hand.put(content))
     hand.publish("b", "1.0.0", hand.put(part()))
     index = index_of(hand.root)
-    assert [bool(one.error) for one in index.listing()] == [True, False]
+    assert [bool(entry.error) for entry in index.listing()] == [True, False]
     assert pins(index) == ["b@1.0.0"] and index.status().damaged == 1
 
 
@@ -440,7 +440,7 @@ def test_limit_and_offset_cut_what_is_found(hand: Hand) -> None:
     everything = pins(index)
     assert len(everything) == 21 and pins(index, limit=5, offset=4) == everything[4:9]
     assert pins(index, model="net1", limit=4) == [f"n{number}@1.1.0" for number in range(4)]
-    assert [one.name for one in index.listing()] == [f"n{number}" for number in range(7)]
+    assert [entry.name for entry in index.listing()] == [f"n{number}" for number in range(7)]
     assert index.count(limit=2, offset=1) == 21
 
 
@@ -457,8 +457,8 @@ def test_what_verify_finds_and_a_repair_moves_is_seen(hand: Hand, monkeypatch: p
     copy = Store.open(shutil.copytree(hand.root, hand.root.parent / "copy"))
     hand.version("a", "2.0.0", b"x" * 72)
     assert pins(store.index) == ["a@1.0.0", "a@2.0.0"]
-    found = examine(store)
+    report = examine(store)
     assert pins(store.index) == ["a@1.0.0"] and "one line" in store.index.listing()[0].error
-    plan(found, source=copy).apply()
+    plan(report, source=copy).apply()
     assert pins(store.index) == pins(other) == ["a@1.0.0", "a@2.0.0"]
     assert store.index.listing()[0].version == "2.0.0"

@@ -183,16 +183,16 @@ def test_content_that_is_not_as_expected_is_made_anew_once(
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_forked_child_opens_a_connection_of_its_own(hand: Hand, index: Index) -> None:
     assert names(index) == ["a", "b", "c/d"]
-    held = index.file._connection
+    content = index.file._connection
     index.file._lock.acquire()  # as if another thread of the parent were inside at this moment
     child = os.fork()
     if child == 0:
         hand.publish("e", "1.0.0", hand.put(part()))
-        good = names(index) == ["a", "b", "c/d", "e"] and index.file._connection is not held
+        good = names(index) == ["a", "b", "c/d", "e"] and index.file._connection is not content
         os._exit(0 if good else 1)
     index.file._lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert index.file._connection is held and names(index) == ["a", "b", "c/d", "e"]
+    assert index.file._connection is content and names(index) == ["a", "b", "c/d", "e"]
 
 
 @pytest.mark.case("D6")
@@ -224,9 +224,9 @@ def test_processes_that_fill_and_ask_at_once_agree(hand: Hand) -> None:
         hand.publish(f"many/n{number:02}", "1.0.0", hand.put(part(about=tagged(of=str(number)))))
     command = [sys.executable, str(SCRIPT), str(hand.root), "ask", "6"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    said = [process.communicate(timeout=120)[0] for process in processes]
+    result = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
-    assert said == ["43 43\n" * 6] * 4
+    assert result == ["43 43\n" * 6] * 4
 
 
 @pytest.mark.case("D1")

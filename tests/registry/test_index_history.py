@@ -93,9 +93,9 @@ def do(hand: Hand, action: str, place: tuple[str, str], content: Any) -> None:
         hand.settle(name)
 
 
-def without_words(one: Any) -> Any:
+def without_words(item: Any) -> Any:
     """Leave out the words of an error: only whether there is one is the same everywhere."""
-    value = one.to_json()
+    value = item.to_json()
     return value | {"error": True} if "error" in value else value
 
 
@@ -197,15 +197,15 @@ def test_what_is_published_at_any_moment_of_a_look_is_seen_by_the_next_question(
     owner = resolve_name(place)
     original, calls = getattr(owner, name), 0
 
-    def work(*given: Any, **settings: Any) -> Any:
+    def work(*args: Any, **settings: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == turn and not after:
             publish(hand)
-        found = original(*given, **settings)
+        result = original(*args, **settings)
         if calls == turn and after:
             publish(hand)
-        return found
+        return result
 
     def publish(hand: Hand) -> None:
         with hand.writer("a/new"):
@@ -214,13 +214,13 @@ def test_what_is_published_at_any_moment_of_a_look_is_seen_by_the_next_question(
             hand.version("b", "2.0.0", hand.put(MANIFESTS[2]))
 
     with registry(SETTLED_NS=0) as hand, pytest.MonkeyPatch.context() as patch:
-        for one in ("a/b", "b"):
-            hand.publish(one, "1.0.0", hand.put(MANIFESTS[0]))
-        asked = Index.of(hand.root, "id")
+        for entry in ("a/b", "b"):
+            hand.publish(entry, "1.0.0", hand.put(MANIFESTS[0]))
+        request = Index.of(hand.root, "id")
         patch.setattr(owner, name, work)
         for _ in range(3):
-            asked.refresh()
+            request.refresh()
         patch.undo()
-        agree(asked, hand.root)
+        agree(request, hand.root)
         agree(Index.of(hand.root, "id"), hand.root)
-        asked.close()
+        request.close()

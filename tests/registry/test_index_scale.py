@@ -47,7 +47,7 @@ class Large:
 
     def asked(self, count: int) -> list[tuple[str, str]]:
         chosen = random.Random(0).sample(range(self.names), min(count, self.names))
-        return [(f"ns{one % 100}/part{one:05}", f"1.0.{one % EACH}") for one in chosen]
+        return [(f"ns{entry % 100}/part{entry:05}", f"1.0.{entry % EACH}") for entry in chosen]
 
 
 def make(folder: Path, names: int, long: int) -> Large:
@@ -124,21 +124,21 @@ def ratios(large: Large, index: Index, bare: sqlite3.Connection) -> dict[str, fl
     columns = (
         "v.name, v.version, m.digest, m.kind, m.model, m.color, m.number, m.title, m.bytes, m.parameters"
     )
-    one = f"SELECT {columns} FROM v JOIN m ON m.digest = v.digest WHERE v.name = ? AND v.version = ?"
+    first = f"SELECT {columns} FROM v JOIN m ON m.digest = v.digest WHERE v.name = ? AND v.version = ?"
     some = f"SELECT {columns} FROM m JOIN v ON v.digest = m.digest WHERE m.%s ORDER BY v.name, v.version LIMIT 200"
-    asked = large.asked(1)
+    request = large.asked(1)
 
     def run(sql: str, *values: object) -> list[Any]:
         return bare.execute(sql, values).fetchall()
 
     def opened() -> None:
         made = sqlite3.connect(large.path)
-        made.execute(one, asked[0]).fetchone()
+        made.execute(first, request[0]).fetchone()
         made.close()
 
     def ours_opened() -> None:
         made = Index.of(large.root, "id")
-        made.search(pattern=asked[0][0], limit=1)
+        made.search(pattern=request[0][0], limit=1)
         made.close()
 
     return {
@@ -158,11 +158,11 @@ def check_answers(large: Large, index: Index, bare: sqlite3.Connection) -> None:
     (versions,) = bare.execute("SELECT count(*) FROM v JOIN m USING (digest) WHERE color = 'c3'").fetchone()
     assert index.count(tags={"color": "c3"}) == versions == len(index.search(tags={"color": "c3"}))
     for name, version in large.asked(20):
-        (found,) = (one for one in index.search(pattern=name) if one.version == version)
+        (result,) = (component for component in index.search(pattern=name) if component.version == version)
         sql = "SELECT m.digest, kind, model FROM v JOIN m USING (digest) WHERE name = ? AND version = ?"
-        assert bare.execute(sql, (name, version)).fetchone() == (found.digest, found.kind, found.model)
+        assert bare.execute(sql, (name, version)).fetchone() == (result.digest, result.kind, result.model)
     last = f"1.{(large.long - 1) // 100}.{(large.long - 1) % 100}"
-    assert [one.version for one in index.search(pattern=LONG, latest=True)] == [last]
+    assert [component.version for component in index.search(pattern=LONG, latest=True)] == [last]
     (line,) = index.listing(LONG)
     assert line.version == last and len(line.versions) == large.long
     assert len(index.listing()) == large.names + 1
@@ -195,9 +195,9 @@ def test_a_hundred_thousand_versions_and_one_name_with_ten_thousand(tmp_path: Pa
     rebuilt = ratio(bare_once, index.rebuild, turns=2)
     bare = opened[-1]
     check_answers(large, index, bare)
-    found = ratios(large, index, bare)
+    result = ratios(large, index, bare)
     assert rebuilt <= 3, f"rebuilding takes {rebuilt:.1f} times the bare work"
-    assert {what: round(times, 1) for what, times in found.items() if times > 5} == {}
+    assert {what: round(times, 1) for what, times in result.items() if times > 5} == {}
     again, start = Index.of(large.root, "id"), time.perf_counter()
     assert again.refresh() == 0
     looked = time.perf_counter() - start
@@ -207,8 +207,8 @@ def test_a_hundred_thousand_versions_and_one_name_with_ten_thousand(tmp_path: Pa
     assert again.refresh() == 0
     looked = time.perf_counter() - start
     assert looked < 10 * _walk(large.root), "a look at all folders takes longer than ten bare walks"
-    for one in opened:
-        one.close()
+    for entry in opened:
+        entry.close()
 
 
 def _walk(root: Path) -> float:

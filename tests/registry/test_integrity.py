@@ -88,7 +88,7 @@ def test_damage_goes_to_quarantine_with_a_clear_error(store: Store, damaged: byt
     )
     assert caught.value.exit_code == 3
     assert not path.exists()
-    assert [one.read_bytes() for one in (store.root / "quarantine").iterdir()] == [damaged]
+    assert [entry.read_bytes() for entry in (store.root / "quarantine").iterdir()] == [damaged]
     with pytest.raises(IntegrityError, match=r"is missing.*a damaged copy is in"):
         store.read_blob(edge.blob)
 
@@ -102,12 +102,12 @@ def test_putting_the_same_bytes_again_heals(store: Store):
 
 @pytest.mark.case("A9")
 def test_swapped_blobs_are_found(store: Store):
-    one, two = store.put_blob(DATA), store.put_blob(DATA[::-1])
-    first, second = path_of(store, one.blob), path_of(store, two.blob)
+    item, two = store.put_blob(DATA), store.put_blob(DATA[::-1])
+    first, second = path_of(store, item.blob), path_of(store, two.blob)
     first.rename(store.root / "tmp" / "x")
     second.rename(first)
     (store.root / "tmp" / "x").rename(second)
-    for edge in (one, two):
+    for edge in (item, two):
         with pytest.raises(IntegrityError, match="other bytes"):
             store.read_blob(edge.blob)
 
@@ -221,9 +221,9 @@ def test_files_are_read_only_and_honor_the_umask(
         publish(store, "a")
     finally:
         os.umask(before)
-    files = [one for one in store.root.rglob("*") if one.is_file()]
+    files = [path for path in store.root.rglob("*") if path.is_file()]
     assert len(files) == 4  # marker, payload, manifest, version
-    assert {one.stat().st_mode & 0o777 for one in files} == {mode}
+    assert {file.stat().st_mode & 0o777 for file in files} == {mode}
     folder = (store.root / "refs" / "a").stat().st_mode & 0o777
     assert folder == 0o777 & ~umask
 

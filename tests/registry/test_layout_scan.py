@@ -34,7 +34,7 @@ def write(hand: Hand, path: str, text: str = "") -> None:
 
 def found(hand: Hand, *folders: str) -> dict[str, str]:
     """Return the kind of everything, by path."""
-    return {one.path: type(one).__name__ for one in scan(hand.root, *folders)}
+    return {entry.path: type(entry).__name__ for entry in scan(hand.root, *folders)}
 
 
 PLACES = {
@@ -85,7 +85,7 @@ def test_places_say_what_their_names_say(hand: Hand) -> None:
     write(hand, f"policies/{file_name('digits/*', 3)}")
     write(hand, f"signatures/{HEX[1]}/{HEX[2][:16]}-{HEX[3]}.json")
     write(hand, "tmp/draft")
-    places = [one._replace(path="") for one in scan(hand.root)]
+    places = [entry._replace(path="") for entry in scan(hand.root)]
     assert places == [
         Aside("", "tmp", "draft"),
         VersionFile("", "a/b", Version(1, 20, 3)),
@@ -133,7 +133,7 @@ def test_the_folder_of_a_name_holds_its_own_files(hand: Hand) -> None:
         hand.publish(name, "1.0.0", hand.put(part()))
         write(hand, f"refs/{name}/NOTES")
     only = {"refs/a/b/@versions/1.0.0", "refs/a/b/NOTES"}
-    assert {one.path for one in scan(hand.root, "refs/a/b")} == only
+    assert {entry.path for entry in scan(hand.root, "refs/a/b")} == only
     assert not list(scan(hand.root, "refs/x")) and not list(scan(hand.root, "refs/a/c"))
 
 
@@ -145,5 +145,5 @@ def test_a_caller_that_lists_folders_sees_each_once(hand: Hand) -> None:
         seen.append(folder)
         return list(os.scandir(hand.root / folder))
 
-    assert sum(isinstance(one, (Blob, VersionFile)) for one in scan(hand.root, entries=entries)) == 2
+    assert sum(isinstance(entry, (Blob, VersionFile)) for entry in scan(hand.root, entries=entries)) == 2
     assert len(seen) == len(set(seen)) and {"refs/a/b/@versions", "blobs/sha256", "tmp", ""} <= set(seen)

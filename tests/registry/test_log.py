@@ -54,7 +54,7 @@ def points_or_refuses(store: Store) -> str:
 
 
 def codes(store: Store) -> set[str]:
-    return {one.code for one in examine(store).faults}
+    return {fault.code for fault in examine(store).faults}
 
 
 def test_no_flipped_bit_in_the_pointer_moves_an_alias_and_verify_names_each(moved: Store):
@@ -139,7 +139,9 @@ def test_a_pointer_without_a_log_is_all_there_is(moved: Store):
         entry(moved, number).unlink()
     assert points_at(moved) == "2.0.0"
     moved.set_alias(NAME, "prod", "1.0.0", expected="2.0.0")
-    assert [(one.number, one.before) for one in moved.alias_log(NAME, "prod")] == [(1, "2.0.0")]
+    assert [(alias_entry.number, alias_entry.before) for alias_entry in moved.alias_log(NAME, "prod")] == [
+        (1, "2.0.0")
+    ]
 
 
 @pytest.mark.parametrize("prefix", ["", "scope@"])
@@ -153,7 +155,7 @@ def test_entries_of_writers_at_once_stand_one_after_the_other(tmp_path: Path, pr
 
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(add, range(24)))
-    assert sorted(one or 0 for one in made) == log.numbers() == list(range(1, 25))
+    assert sorted(built or 0 for built in made) == log.numbers() == list(range(1, 25))
     assert [log.read(number) for number in log.numbers()] == [
         f"{made.index(number)} {number - 1}".encode() for number in range(1, 25)
     ]

@@ -64,12 +64,12 @@ def documented() -> Manifest:
 
 
 def test_the_documented_manifest_is_read():
-    found = documented()
-    assert found.contract.structural.outputs[0].shape[2] == Scaled("H", 1, 2, 0)
-    assert found.contract.protocol.anchors[1] == Anchor("auxiliary_head", TENSORS, "dcc", (Label("0"),))
-    assert found.contract.structural.outputs[0].measured == {"32x32": (16, 16), "33x33": (17, 17)}
-    assert found.payload.file == Edge(BLOB, 290816)
-    assert found.training["plugins"][0]["settings"] == {"weight": 1.0}
+    result = documented()
+    assert result.contract.structural.outputs[0].shape[2] == Scaled("H", 1, 2, 0)
+    assert result.contract.protocol.anchors[1] == Anchor("auxiliary_head", TENSORS, "dcc", (Label("0"),))
+    assert result.contract.structural.outputs[0].measured == {"32x32": (16, 16), "33x33": (17, 17)}
+    assert result.payload.file == Edge(BLOB, 290816)
+    assert result.training["plugins"][0]["settings"] == {"weight": 1.0}
 
 
 def test_writing_and_reading_again_changes_neither_value_nor_byte():

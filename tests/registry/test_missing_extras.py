@@ -25,7 +25,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Let a library be as if it were not installed."""
 
     def hide(library: str) -> None:
-        for name in [one for one in sys.modules if one.partition(".")[0] == library]:
+        for name in [module for module in sys.modules if module.partition(".")[0] == library]:
             monkeypatch.setitem(sys.modules, name, None)
         monkeypatch.setitem(sys.modules, library, None)
         for protocol in ("s3", "hf"):

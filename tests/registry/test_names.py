@@ -125,7 +125,7 @@ def test_versions_have_one_spelling(version: str):
 
 def test_versions_order_by_number_not_by_letter():
     texts = ["1.10.0", "1.9.0", "10.0.0", "1.9.11", "0.1.0"]
-    assert [str(one) for one in sorted(map(Version.parse, texts))] == [
+    assert [str(entry) for entry in sorted(map(Version.parse, texts))] == [
         *("0.1.0", "1.9.0", "1.9.11", "1.10.0", "10.0.0")
     ]
 
@@ -151,8 +151,8 @@ def test_bumps():
 def test_a_range_ends_where_something_may_break(text: str, inside: list[str], outside: list[str]):
     wanted = Range.parse(text)
     assert str(wanted) == text
-    assert all(Version.parse(one) in wanted for one in inside)
-    assert not any(Version.parse(one) in wanted for one in outside)
+    assert all(Version.parse(entry) in wanted for entry in inside)
+    assert not any(Version.parse(entry) in wanted for entry in outside)
 
 
 numbers = st.integers(0, 999_999_999)

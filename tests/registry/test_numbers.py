@@ -37,9 +37,9 @@ def lines(store: Store, put: Callable[..., Payload], manifest_of: Callable[..., 
 
 def steps(store: Store, *patterns: str) -> dict[str, str]:
     """Return what verify says of numbers, by version."""
-    found = examine(store, patterns=patterns).faults
-    assert {one.code for one in found} <= {"version-step"}
-    return {one.affected[0]: one.what for one in found}
+    result = examine(store, patterns=patterns).faults
+    assert {match.code for match in result} <= {"version-step"}
+    return {match.affected[0]: match.what for match in result}
 
 
 def load(store: Store, number: str) -> None:
@@ -107,7 +107,7 @@ def test_a_damaged_version_below_is_told_alone_and_stops_nobody_else(store: Stor
     path = store.root / f"blobs/sha256/{digest[7:9]}/{digest[7:]}"
     path.chmod(0o600)
     path.write_bytes(b"x")
-    assert [one.code for one in examine(store).faults if one.code == "version-step"] == []
+    assert [fault.code for fault in examine(store).faults if fault.code == "version-step"] == []
     load(store, "1.0.1")
 
 
@@ -126,13 +126,15 @@ def test_it_is_found_out_once(store: Store, lines: Any, monkeypatch: pytest.Monk
 def test_the_time_grows_with_the_versions_and_not_with_their_square(store: Store) -> None:
     def seconds(count: int) -> float:
         survey = Survey(store.root)
-        numbers = [Version(1, 0, one) for one in range(count)]
-        survey.names[NAME].versions.update({one: VersionFile("", NAME, one) for one in numbers})
-        published = [Published(NAME, one, f"sha256:{one.patch:064}", f"{NAME}@{one}") for one in numbers]
+        numbers = [Version(1, 0, index) for index in range(count)]
+        survey.names[NAME].versions.update({number: VersionFile("", NAME, number) for number in numbers})
+        published = [
+            Published(NAME, number, f"sha256:{number.patch:064}", f"{NAME}@{number}") for number in numbers
+        ]
         began = time.process_time()
         checked = Numbers(survey, published, lambda digest: None)
-        for one in published:
-            checked.check(one)
+        for entry in published:
+            checked.check(entry)
         return time.process_time() - began
 
     few, many = (min(seconds(count) for _ in range(3)) for count in (1_000, 8_000))

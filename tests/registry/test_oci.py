@@ -456,7 +456,7 @@ def test_whatever_stands_in_a_layout_is_read_or_refused(store: Store, source: St
             holder[key] = odd
             if file == "image":
                 (layout / "index.json").write_bytes(index)
-                lie = changed(IMAGE, lambda found, now=changed_value: (found.clear(), found.update(now)))
+                lie = changed(IMAGE, lambda result, now=changed_value: (result.clear(), result.update(now)))
                 lie(layout, source)
             else:
                 (layout / file).write_bytes(dumps(changed_value))

@@ -67,15 +67,15 @@ def odd_ports(draw: Callable[..., Any]) -> Port:
 @st.composite
 def changed(draw: Callable[..., Any], source: st.SearchStrategy[Port]) -> tuple[Port, Port]:
     """Two ports that differ in all, or in one attribute only."""
-    one, other = draw(source), draw(source)
+    first, other = draw(source), draw(source)
     names = [field.name for field in attrs.fields(Port) if field.name != "shape"]
     field = draw(st.sampled_from([*names, "all", "shape", "shape"]))
-    if field in ("all", "layout") or (field == "shape" and len(one.shape) != len(other.shape)):
-        return one, other
-    if field == "shape" and one.layout != "other":
-        mixed = [draw(st.sampled_from(pair)) for pair in zip(one.shape, other.shape, strict=True)]
-        return one, attrs.evolve(one, shape=tuple(mixed) if one.layout == other.layout else one.shape)
-    return one, attrs.evolve(one, **{field: getattr(other, field)})
+    if field in ("all", "layout") or (field == "shape" and len(first.shape) != len(other.shape)):
+        return first, other
+    if field == "shape" and first.layout != "other":
+        mixed = [draw(st.sampled_from(pair)) for pair in zip(first.shape, other.shape, strict=True)]
+        return first, attrs.evolve(first, shape=tuple(mixed) if first.layout == other.layout else first.shape)
+    return first, attrs.evolve(first, **{field: getattr(other, field)})
 
 
 def component(side: Side, ports: tuple[Port, ...], data: Data) -> Contract:
@@ -85,17 +85,17 @@ def component(side: Side, ports: tuple[Port, ...], data: Data) -> Contract:
 
 def findings(outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data) -> list[Finding]:
     sides = SizedPorts(tuple(outputs), data.size), SizedPorts(tuple(inputs), head_data.size)
-    return [one.finding(*sides) for one in wiring(*sides)]
+    return [entry.finding(*sides) for entry in wiring(*sides)]
 
 
 def severities(side: Side, mine: Contract, partner: Partner) -> set[str]:
     """What wiring says of the component and a partner, without what is only told."""
     theirs, data = partner
     if side == "outputs":
-        found = findings(mine.structural.outputs, theirs, mine.data, data)
+        report_findings = findings(mine.structural.outputs, theirs, mine.data, data)
     else:
-        found = findings(theirs, mine.structural.inputs, data, mine.data)
-    return {one.code for one in found if one.severity != "informs"}
+        report_findings = findings(theirs, mine.structural.inputs, data, mine.data)
+    return {match.code for match in report_findings if match.severity != "informs"}
 
 
 def is_lost(side: Side, old: Contract, new: Contract, partner: Partner) -> bool:
@@ -104,10 +104,10 @@ def is_lost(side: Side, old: Contract, new: Contract, partner: Partner) -> bool:
 
 def partners(side: Side, old: Contract, new: Contract) -> Iterator[Partner]:
     """Every mixture of what both ports say, of ranges, shapes and images on top."""
-    (one,), (two,) = (getattr(contract.structural, side) for contract in (old, new))
+    (first,), (two,) = (getattr(contract.structural, side) for contract in (old, new))
     fields = [field.name for field in attrs.fields(Port) if field.name not in ("name", "shape", "range")]
-    mixtures = product(*({repr(x): x for x in (getattr(one, f), getattr(two, f))}.values() for f in fields))
-    wanted = set(shapes(one, two))
+    mixtures = product(*({repr(x): x for x in (getattr(first, f), getattr(two, f))}.values() for f in fields))
+    wanted = set(shapes(first, two))
     for values in mixtures:
         made = dict(zip(fields, values, strict=True))
         fitting = [shape for shape in wanted if len(shape) == RANK.get(made["layout"], len(shape))]
@@ -115,21 +115,21 @@ def partners(side: Side, old: Contract, new: Contract) -> Iterator[Partner]:
             yield (Port("features", shape, range=limit, **made),), data
 
 
-def shapes(one: Port, two: Port) -> Iterator[tuple[Dimension, ...]]:
-    yield from (one.shape, two.shape)
-    for shape in (one.shape, two.shape):
+def shapes(port: Port, two: Port) -> Iterator[tuple[Dimension, ...]]:
+    yield from (port.shape, two.shape)
+    for shape in (port.shape, two.shape):
         yield from product(*({size, 5, "X"} if size != "N" else {"N"} for size in shape))
-    for source in (one, two):
-        for size in (one.size for one in DATA):  # what a partner with fixed positions would say
+    for source in (port, two):
+        for size in (entry.size for entry in DATA):  # what a partner with fixed positions would say
             seen = dict(
                 zip(source.spatial_axes, source.measured.get(f"{size[0]}x{size[1]}", ()), strict=False)
             )
             at = {"H": size[0], "W": size[1]}
             plain = [
-                one.at(at[one.of]) if isinstance(one, Scaled) and one.of in at else one
-                for one in source.shape
+                entry.at(at[entry.of]) if isinstance(entry, Scaled) and entry.of in at else entry
+                for entry in source.shape
             ]
-            yield tuple(seen.get(axis, one) for axis, one in enumerate(plain))
+            yield tuple(seen.get(axis, entry) for axis, entry in enumerate(plain))
 
 
 datas = st.sampled_from(DATA)
@@ -145,8 +145,8 @@ def test_a_rule_that_says_nobody_is_lost_is_right(
     """Partners drawn at random, and all mixtures of both ports."""
     old, new = component(side, (pair[0],), before), component(side, (pair[1],), after)
     if not rule(side, old, new):
-        drawn: list[Partner] = [((one,), data) for one in theirs]
-        assert not [one for one in [*drawn, *partners(side, old, new)] if is_lost(side, old, new, one)]
+        drawn: list[Partner] = [((item,), data) for item in theirs]
+        assert not [item for item in [*drawn, *partners(side, old, new)] if is_lost(side, old, new, item)]
 
 
 @settings(max_examples=150, deadline=None)
@@ -156,7 +156,7 @@ def test_a_rule_that_says_somebody_is_lost_is_right(
 ) -> None:
     old, new = component(side, (pair[0],), before), component(side, (pair[1],), after)
     if rule(side, old, new):
-        assert any(is_lost(side, old, new, one) for one in partners(side, old, new))
+        assert any(is_lost(side, old, new, partner) for partner in partners(side, old, new))
 
 
 def rule(side: Side, old: Contract, new: Contract) -> dict[Any, str]:
@@ -193,8 +193,8 @@ HEADS: dict[str, tuple[tuple[Port, ...], tuple[Port, ...], str]] = {
 def test_extractors_that_a_head_took_and_takes_no_longer(
     old: tuple[Port, ...], new: tuple[Port, ...], reason: str
 ) -> None:
-    found = lost(component("inputs", old, GRAY), component("inputs", new, GRAY))
-    assert " ".join(found.values()).count(reason) if reason else not found
+    result = lost(component("inputs", old, GRAY), component("inputs", new, GRAY))
+    assert " ".join(result.values()).count(reason) if reason else not result
 
 
 EXTRACTORS: dict[str, tuple[Port, Port, str]] = {
@@ -222,16 +222,16 @@ EXTRACTORS: dict[str, tuple[Port, Port, str]] = {
 
 @pytest.mark.parametrize(("old", "new", "reason"), EXTRACTORS.values(), ids=EXTRACTORS)
 def test_heads_that_took_an_output_and_take_it_no_longer(old: Port, new: Port, reason: str) -> None:
-    found = lost(component("outputs", (old,), GRAY), component("outputs", (new,), GRAY))
-    assert " ".join(found.values()).count(reason) if reason else not found
+    result = lost(component("outputs", (old,), GRAY), component("outputs", (new,), GRAY))
+    assert " ".join(result.values()).count(reason) if reason else not result
 
 
 def test_other_images_move_the_positions_of_an_extractor() -> None:
     """The formula is the same, yet heads with fixed positions were wired to 8x8."""
     same = (port("NCHW", 8, HALF),)
     larger = attrs.evolve(GRAY, size=(32, 32))
-    found = lost(component("outputs", same, GRAY), component("outputs", same, larger))
-    assert "take 8x8 positions" in found["contract", "data", "size"]
+    result = lost(component("outputs", same, GRAY), component("outputs", same, larger))
+    assert "take 8x8 positions" in result["contract", "data", "size"]
 
 
 @pytest.mark.parametrize(("before", "after", "loses"), [(1, 32, True), (32, 1, False), (32, 16, False)])
@@ -245,7 +245,7 @@ def test_images_in_steps_of_many_pixels_are_partners_too(before: int, after: int
 
 def test_the_count_of_classes_is_left_to_the_labels() -> None:
     def head(count: int, labels: int | None) -> Contract:
-        names = None if labels is None else tuple(Label(str(one)) for one in range(labels))
+        names = None if labels is None else tuple(Label(str(index)) for index in range(labels))
         ports = Structural((FEATURES,), (port("NC", count, (), pooled=True),))
         return Contract(ports, attrs.evolve(GRAY, labels=names), Protocol("none"))
 

@@ -47,8 +47,8 @@ def policy(scope: str = "a/b", mode: Any = "backward", **changes: Any) -> Policy
 
 
 def test_a_policy_comes_back_as_it_was_written() -> None:
-    for one in (NONE, BACKWARD, policy("a/*", "full_transitive", cap=500, seed=3, across_major=True)):
-        assert from_bytes(to_bytes(one, "now"), what="x") == (one, "now", "")
+    for item in (NONE, BACKWARD, policy("a/*", "full_transitive", cap=500, seed=3, across_major=True)):
+        assert from_bytes(to_bytes(item, "now"), what="x") == (item, "now", "")
     assert from_bytes(to_bytes(None, "then"), what="x") == (None, "then", "")
     assert from_bytes(to_bytes(NONE, "now", "a/b@1.1.0"), what="x") == (NONE, "now", "a/b@1.1.0")
 
@@ -123,11 +123,11 @@ def test_none_measures_nothing() -> None:
 
 
 def test_which_kinds_a_mode_asks_something_of() -> None:
-    asked = {
-        mode: [one for one in ("extractor", "head", "auxiliary_head") if policy(mode=mode).concerns(one)]
+    request = {
+        mode: [name for name in ("extractor", "head", "auxiliary_head") if policy(mode=mode).concerns(name)]
         for mode in MODES
     }
-    assert asked == {
+    assert request == {
         "none": [],
         "backward": ["extractor"],
         "backward_transitive": ["extractor"],
@@ -221,23 +221,23 @@ def test_a_name_is_bound_by_the_most_specific_policy_alone(store: Store) -> None
         name: getattr(store.policies.of(name), "scope", None) for name in ("other", "digits/a", "digits/free")
     }
     assert bound == {"other": "*", "digits/a": "digits/*", "digits/free": "digits/free"}
-    assert [one.scope for one in store.policies.all()] == ["digits/free", "digits/*", "*"]
+    assert [entry.scope for entry in store.policies.all()] == ["digits/free", "digits/*", "*"]
     store.set_policy("digits/*", None)
     assert store.policies.of("digits/a").policy.mode == "full"  # cleared: the wider one counts again
     assert store.policies.of("digits/free").policy.mode == "none"
 
 
 def test_every_change_stays_in_the_history(store: Store) -> None:
-    for one in (BACKWARD, NONE, NONE, None, None, BACKWARD):
-        store.set_policy("a/b", one)
+    for item in (BACKWARD, NONE, NONE, None, None, BACKWARD):
+        store.set_policy("a/b", item)
     history = store.policies.history("a/b")
-    assert [(one.number, one.policy) for one in history] == [
+    assert [(entry.number, entry.policy) for entry in history] == [
         (1, BACKWARD),
         (2, NONE),
         (3, None),
         (4, BACKWARD),
     ]
-    assert all(one.time.endswith("+00:00") for one in history)
+    assert all(entry.time.endswith("+00:00") for entry in history)
     assert store.policies.history("a/c") == [] and store.policies.current("a/c") is None
 
 
@@ -284,9 +284,9 @@ def test_no_change_of_many_is_lost(store: Store) -> None:
                     continue
 
     with ThreadPoolExecutor(8) as pool:
-        for one in [pool.submit(count_up) for _ in range(8)]:
-            one.result()
-    assert [one.policy.cap for one in store.policies.history("a/b") if one.policy] == list(range(1, 41))
+        for entry in [pool.submit(count_up) for _ in range(8)]:
+            entry.result()
+    assert [entry.policy.cap for entry in store.policies.history("a/b") if entry.policy] == list(range(1, 41))
 
 
 def test_a_policy_is_for_its_own_scope(store: Store) -> None:

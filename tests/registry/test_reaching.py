@@ -32,10 +32,10 @@ PAIR = attrs.evolve(
     kind="recombination",
     blueprint=attrs.evolve(part().blueprint, side="recombination"),
     parents=tuple(
-        Parent(relation, digest(to_bytes(one))) for relation, one in (("extractor", MINE), ("head", HEAD))
+        Parent(relation, digest(to_bytes(value))) for relation, value in (("extractor", MINE), ("head", HEAD))
     ),
 )
-DOCUMENTS = {digest(to_bytes(one)): to_bytes(one) for one in (ORIGIN, MINE, FIRST, HEAD, PAIR)}
+DOCUMENTS = {digest(to_bytes(item)): to_bytes(item) for item in (ORIGIN, MINE, FIRST, HEAD, PAIR)}
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=["as kin first", "as a part first"])

@@ -30,21 +30,21 @@ def path(tmp_path: Path, make_file: MakeFile) -> Path:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record how many bytes each read asks for."""
-    asked: list[int] = []
+    request: list[int] = []
     exactly = header._exactly
 
     def counting(file: object, size: int, path: Path) -> bytes:
-        asked.append(size)
+        request.append(size)
         return exactly(file, size, path)  # type: ignore[arg-type]
 
     monkeypatch.setattr(header, "_exactly", counting)
-    return asked
+    return request
 
 
 def test_a_file_says_what_its_bytes_say(path: Path):
-    found = read_header(path)
-    assert found == check_header(path.read_bytes()) == read_header(str(path))
-    assert found.start == path.stat().st_size - BODY and found.size == path.stat().st_size
+    result = read_header(path)
+    assert result == check_header(path.read_bytes()) == read_header(str(path))
+    assert result.start == path.stat().st_size - BODY and result.size == path.stat().st_size
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs files with holes")

@@ -74,14 +74,14 @@ def test_a_remote_that_lists_too_much_and_sends_too_much_carries_a_registry(
                 return FILES[path][start:] if path in FILES else None
     """)
     sent = push(source, "lab://server/parts", options={"shelf": 3}).check()
-    came = pull(store, "LAB://server/parts").check()
+    output = pull(store, "LAB://server/parts").check()
     assert content(store.root) == content(source.root) and examine(store).sound
-    assert (sent.blobs, len(came.made)) == (came.blobs, 3)
+    assert (sent.blobs, len(output.made)) == (output.blobs, 3)
     assert push(source, "lab://server/parts").check().made == []
-    found = locate("lab://server/parts")
-    assert isinstance(found, Files)
-    assert found.listed("refs") and all(path.startswith("refs/") for path in found.listed("refs"))
-    assert found.read("compatkit.json", 0, 3) == (source.root / "compatkit.json").read_bytes()[:3]
+    result = locate("lab://server/parts")
+    assert isinstance(result, Files)
+    assert result.listed("refs") and all(path.startswith("refs/") for path in result.listed("refs"))
+    assert result.read("compatkit.json", 0, 3) == (source.root / "compatkit.json").read_bytes()[:3]
 
 
 def test_a_plugin_may_name_a_folder(tmp_path: Path, store: Store, source: Store, offer: Offer):

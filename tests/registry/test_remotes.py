@@ -160,12 +160,14 @@ def test_an_empty_registry_moves_as_nothing(tmp_path: Path, store: Store, remote
 
 
 def test_progress_is_told(store: Store, source: Store, memory: str):
-    said: list[tuple[int, int, str]] = []
+    result: list[tuple[int, int, str]] = []
     push(source, memory)
-    pull(store, memory, choice=Choice(progress=lambda *one: said.append(one)))
-    assert all(0 <= done <= total for done, total, _ in said)
-    assert {"reading manifests", "creating versions", "looking for results"} <= {what for _, _, what in said}
-    assert any(what.endswith(" MB") for _, _, what in said)
+    pull(store, memory, choice=Choice(progress=lambda *args: result.append(args)))
+    assert all(0 <= done <= total for done, total, _ in result)
+    assert {"reading manifests", "creating versions", "looking for results"} <= {
+        what for _, _, what in result
+    }
+    assert any(what.endswith(" MB") for _, _, what in result)
 
 
 # --- addresses

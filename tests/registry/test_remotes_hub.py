@@ -71,11 +71,11 @@ def test_what_is_pushed_and_pulled_is_the_same_byte_by_byte(
 
 def test_many_files_are_one_commit(source: Store, repository: Repository, options: dict[str, Any]):
     push(source, REMOTE, options=options)
-    said = [message.removeprefix("compatkit: ") for message in repository.commits[1:]]
-    assert said[:2] == ["Add 1 entries", "Add 7 objects"], "what makes it a registry, and all blobs"
-    assert "Add 3 entries" in said, "all versions at once, after the blobs"
-    assert said.index("Add 7 objects") < said.index("Add 3 entries")
-    assert len(said) < len(repository.files) / 1.4
+    result = [message.removeprefix("compatkit: ") for message in repository.commits[1:]]
+    assert result[:2] == ["Add 1 entries", "Add 7 objects"], "what makes it a registry, and all blobs"
+    assert "Add 3 entries" in result, "all versions at once, after the blobs"
+    assert result.index("Add 7 objects") < result.index("Add 3 entries")
+    assert len(result) < len(repository.files) / 1.4
 
 
 @pytest.mark.parametrize("remote", ["hf://user/parts/team", "hf://models/user/parts/team"])

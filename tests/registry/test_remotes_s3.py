@@ -69,9 +69,9 @@ def reach(address: str, options: dict[str, Any]) -> files.Files:
     return remote
 
 
-def system_of(found: files.Files) -> Any:
-    assert isinstance(found.store, FileSystemStore)
-    return found.store.system
+def system_of(result: files.Files) -> Any:
+    assert isinstance(result.store, FileSystemStore)
+    return result.store.system
 
 
 def test_what_is_pushed_cut_off_resumed_and_pulled_is_the_same_byte_by_byte(

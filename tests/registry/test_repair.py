@@ -44,7 +44,7 @@ from compatkit.registry.names import Version
 from compatkit.registry.store import Store
 
 EVERY = table(one="code")
-COPIED = [one for one in EVERY if one.values[0].mended == "copy"]
+COPIED = [entry for entry in EVERY if entry.values[0].mended == "copy"]
 MENDED = [(damage, place) for _, damage in rows() if damage.mended != "no" for place in damage.places]
 
 
@@ -73,19 +73,19 @@ def planned(parts: Parts, source: Store | None = None) -> RepairPlan:
     return plan(examine(open_damaged(parts.root)), source=source)
 
 
-def words(found: RepairPlan) -> str:
-    return "\n".join([*(one.words for one in found.actions), *(one.remedy for one in found.left)])
+def words(plan: RepairPlan) -> str:
+    return "\n".join([*(action.words for action in plan.actions), *(name.remedy for name in plan.left)])
 
 
-def serious(found: Soundness) -> list[str]:
+def serious(soundness: Soundness) -> list[str]:
     """Return codes and paths of what is more than a remark."""
-    return [f"{one.code} {one.path}" for one in found.faults if one.severity != "info"]
+    return [f"{fault.code} {fault.path}" for fault in soundness.faults if fault.severity != "info"]
 
 
 def contents(root: Path) -> set[str]:
     """Return the digests of all files, wherever they are."""
-    files = (one for one in root.rglob("*") if stat.S_ISREG(one.lstat().st_mode))
-    return {hashlib.sha256(one.read_bytes()).hexdigest() for one in files}
+    files = (path for path in root.rglob("*") if stat.S_ISREG(path.lstat().st_mode))
+    return {hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 @pytest.mark.case("A9", "C1", "E1")
@@ -94,36 +94,36 @@ def test_the_plan_says_what_it_does_and_mends_it(
     parts: Parts, copy: Store, damage: Damage, place: str
 ) -> None:
     damage.do(parts.root / parts.path(place))
-    before, kept = examine(parts.store), contents(parts.root)
-    found = plan(before, source=copy if damage.mended == "copy" else None)
-    assert damage.words in words(found)
-    outcomes = found.apply()
-    assert not [one.error for one in outcomes if one.error]
-    assert contents(parts.root) >= kept
+    before, saved = examine(parts.store), contents(parts.root)
+    result = plan(before, source=copy if damage.mended == "copy" else None)
+    assert damage.words in words(result)
+    outcomes = result.apply()
+    assert not [outcome.error for outcome in outcomes if outcome.error]
+    assert contents(parts.root) >= saved
     after = examine(parts.store)
     if damage.mended == "no":
-        assert not found.actions and serious(after) == serious(before) and len(found.left) == 1
+        assert not result.actions and serious(after) == serious(before) and len(result.left) == 1
     else:
-        assert serious(after) == [] and not found.left
-        assert all(one.done for one in outcomes)
-    assert loads(dumps(found.to_json()), what="JSON")["kind"] == "repair-plan"
+        assert serious(after) == [] and not result.left
+        assert all(outcome.done for outcome in outcomes)
+    assert loads(dumps(result.to_json()), what="JSON")["kind"] == "repair-plan"
 
 
 @pytest.mark.parametrize(("damage", "place"), COPIED)
 def test_without_a_copy_it_says_what_is_missing(parts: Parts, damage: Damage, place: str) -> None:
     damage.do(parts.root / parts.path(place))
-    found = planned(parts)
-    kept = contents(parts.root)
-    assert not [one.error for one in found.apply() if one.error]
-    assert contents(parts.root) >= kept
+    result = planned(parts)
+    saved = contents(parts.root)
+    assert not [entry.error for entry in result.apply() if entry.error]
+    assert contents(parts.root) >= saved
     after = examine(parts.store)
-    assert bool(serious(after)) == bool(found.left)
+    assert bool(serious(after)) == bool(result.left)
     assert all(
-        "copy" in one.remedy or "compatkit alias" in one.remedy or "--from" in one.remedy
-        for one in found.left
+        "copy" in name.remedy or "compatkit alias" in name.remedy or "--from" in name.remedy
+        for name in result.left
     )
     again = plan(after)
-    assert again.actions == () and len(again.left) == len(found.left)
+    assert again.actions == () and len(again.left) == len(result.left)
 
 
 def struck(parts: Parts) -> Parts:
@@ -155,20 +155,20 @@ def test_a_repair_killed_at_any_step_leaves_nothing_worse_and_is_finished_by_the
 ) -> None:
     root = tmp_path / "parts"
     parts = struck(whole.copy(root))
-    before, kept = examine(parts.store), contents(root)
+    before, saved = examine(parts.store), contents(root)
     assert before.count("error") + before.count("warning") == len(STRUCK)
-    found, number, died = plan(before, source=copy), 0, True
+    result, number, died = plan(before, source=copy), 0, True
     while died:
         shutil.rmtree(root)
         struck(whole.copy(root))
         with monkeypatch.context() as patched:
             patched.setattr(durable, "step", dying(number))
             try:
-                found.apply()
+                result.apply()
                 died = False
             except Killed:
                 number += stride
-        assert contents(root) >= kept
+        assert contents(root) >= saved
         after = examine(parts.store)
         assert after.count("error") <= before.count("error")
         plan(after, source=copy).apply()
@@ -204,9 +204,9 @@ def test_an_action_that_fails_says_why_and_does_not_stop_the_others(
 
     monkeypatch.setattr(durable, "step", fail)
     outcomes = planned(parts).apply()
-    assert [one.done for one in outcomes] == [False, True]
+    assert [outcome.done for outcome in outcomes] == [False, True]
     assert errno.errorcode[code] in outcomes[0].error and outcomes[0].code == "environment"
-    assert [one.code for one in examine(parts.store).faults if one.code != "quarantine"] == [
+    assert [fault.code for fault in examine(parts.store).faults if fault.code != "quarantine"] == [
         "blob-in-trash",
         "trash",
     ]
@@ -219,10 +219,10 @@ def test_a_repair_needs_no_hard_links(parts: Parts, copy: Store, monkeypatch: py
 
     struck(parts)
     as_pipe(parts.root / parts.path("log/3"))
-    kept = contents(parts.root)
+    saved = contents(parts.root)
     monkeypatch.setattr(durable.os, "link", no_links)
     outcomes = planned(parts, copy).apply()
-    assert not [one.error for one in outcomes if one.error] and contents(parts.root) >= kept
+    assert not [outcome.error for outcome in outcomes if outcome.error] and contents(parts.root) >= saved
     assert serious(examine(parts.store)) == []
 
 
@@ -233,8 +233,8 @@ def test_a_withdrawn_version_never_comes_back_to_life(
     sound = path.read_bytes()
     overwrite(path, b"garbage")
     (parts.root / parts.path("withdrawal")).unlink()
-    found = planned(parts)
-    assert not found.actions and [fault.code for fault in found.left] == ["tombstone-damaged"]
+    result = planned(parts)
+    assert not result.actions and [fault.code for fault in result.left] == ["tombstone-damaged"]
     assert Version(1, 0, 0) not in parts.store.versions(EXTRACTOR)
     seen: list[bool] = []
     monkeypatch.setattr(durable, "step", lambda operation, place: seen.append(path.exists()))
@@ -248,8 +248,8 @@ def test_a_lost_last_move_is_not_made_up(parts: Parts, copy: Store) -> None:
     path = parts.root / parts.path("log/3")
     move = path.read_bytes()
     path.unlink()
-    found = planned(parts)
-    assert not found.actions and [fault.code for fault in found.left] == ["alias-damaged"]
+    result = planned(parts)
+    assert not result.actions and [fault.code for fault in result.left] == ["alias-damaged"]
     planned(parts, copy).apply()
     assert path.read_bytes() == move and examine(parts.store).faults == ()
     path.unlink()
@@ -262,8 +262,8 @@ def test_a_version_that_was_cut_off_is_left_and_its_number_free_without_it(parts
     path = parts.root / f"refs/{EXTRACTOR}/@versions/3.0.0"
     for content in (b"", b"sha256:0"):
         path.write_bytes(content)
-        found = planned(parts)
-        assert not found.actions and "its number is free again" in words(found)
+        result = planned(parts)
+        assert not result.actions and "its number is free again" in words(result)
     path.unlink()
     assert str(store.publish(EXTRACTOR, manifest_of(put(store, weights(9))))) == f"{EXTRACTOR}@3.0.0"
 
@@ -272,7 +272,9 @@ def test_a_copy_gives_back_a_manifest_and_all_that_it_keeps(parts: Parts, copy: 
     for place in ("manifest", "weights", "run"):
         (parts.root / parts.path(place)).unlink()
     before = examine(parts.store)
-    assert [one.code for one in before.faults] == ["manifest-missing"]  # nobody can know what else is gone
+    assert [fault.code for fault in before.faults] == [
+        "manifest-missing"
+    ]  # nobody can know what else is gone
     plan(before, source=copy).apply()
     assert examine(parts.store).faults == ()
 
@@ -280,7 +282,7 @@ def test_a_copy_gives_back_a_manifest_and_all_that_it_keeps(parts: Parts, copy: 
 def test_a_copy_with_the_same_identity_decides_where_a_version_points(parts: Parts, copy: Store) -> None:
     path = parts.root / parts.path("top")
     overwrite(path, f"{parts.blobs['run']}\n".encode())
-    (fault,) = (one for one in examine(parts.store).faults if one.severity == "error")
+    (fault,) = (entry for entry in examine(parts.store).faults if entry.severity == "error")
     assert fault.code == "version-target"
     stranger = Store.init(parts.root.parent / "stranger")
     for place in ("run", "manifest", "weights", "parent", "parent weights"):
@@ -314,7 +316,7 @@ def test_a_bad_copy_is_not_taken(parts: Parts, folder: str) -> None:
     data = path.read_bytes()
     path.unlink()
     (parts.root / folder / f"{path.name}-1-00").write_bytes(b"x")
-    (fault,) = (one for one in examine(parts.store).faults if one.severity == "error")
+    (fault,) = (entry for entry in examine(parts.store).faults if entry.severity == "error")
     assert fault.code == "blob-missing" and not planned(parts).actions
     (parts.root / folder / f"{path.name}-2-00").write_bytes(data)
     planned(parts).apply()
@@ -340,11 +342,11 @@ def test_what_was_mended_in_the_meantime_is_left_alone(parts: Parts, copy: Store
     }
     for place in good:
         overwrite(parts.root / parts.path(place), b"x")
-    found = planned(parts, copy)
-    assert len(found.actions) == 5
+    result = planned(parts, copy)
+    assert len(result.actions) == 5
     for place, data in good.items():
         overwrite(parts.root / parts.path(place), data)
-    assert [one.done for one in found.apply()] == [False] * 5
+    assert [entry.done for entry in result.apply()] == [False] * 5
     assert examine(parts.store).faults == () and list((parts.root / "quarantine").iterdir()) == []
 
 
@@ -352,18 +354,18 @@ def test_an_alias_without_a_log_cannot_be_told(parts: Parts) -> None:
     shutil.rmtree(parts.root / parts.path("log"))
     path = parts.root / parts.path("alias")
     overwrite(path, b"nonsense")
-    found = planned(parts)
-    assert "set the alias again" in words(found)
-    found.apply()
+    result = planned(parts)
+    assert "set the alias again" in words(result)
+    result.apply()
     assert serious(examine(parts.store)) == [] and parts.store.aliases(HEAD) == {}
 
 
 def test_a_last_move_that_nothing_tells_gives_way_to_the_one_before(parts: Parts) -> None:
     overwrite(parts.root / parts.path("log/3"), b"{")
     overwrite(parts.root / parts.path("alias"), b"2.0.0 2\n")
-    found = planned(parts)
-    assert "log/prod/3 to quarantine/: this move is lost" in words(found)
-    found.apply()
+    result = planned(parts)
+    assert "log/prod/3 to quarantine/: this move is lost" in words(result)
+    result.apply()
     assert serious(examine(parts.store)) == [] and parts.store.aliases(HEAD) == {"prod": "2.0.0"}
 
 
@@ -400,8 +402,8 @@ def test_a_damaged_marker_is_written_anew_with_its_identity_if_that_can_be_read(
         planned(parts).apply()
         assert serious(examine(parts.store)) == [] and parts.store.id == identity
     overwrite(path, data.replace(b'"layout":1', b'"layout":2')[:-3])
-    found = planned(parts)
-    assert not found.actions and "upgrade" in found.left[0].remedy
+    result = planned(parts)
+    assert not result.actions and "upgrade" in result.left[0].remedy
 
 
 @pytest.mark.case("E4")
@@ -416,10 +418,10 @@ def test_a_damaged_marker_is_left_to_people_and_nothing_is_changed_before(
     with pytest.raises(CompatkitError):
         ck.Registry.open(parts.root)
     care = ck.Registry.open(parts.root, damaged=True).care
-    found = care.repair(care.verify())
-    assert found.left[-1].path == "compatkit.json" and "compatkit init" in found.left[-1].remedy
+    result = care.repair(care.verify())
+    assert result.left[-1].path == "compatkit.json" and "compatkit init" in result.left[-1].remedy
     with pytest.raises(CompatkitError):
-        found.apply()
+        result.apply()
     assert (parts.root / parts.path("run")).read_bytes() == b"x"
     path.unlink(missing_ok=True)
     path.write_bytes(sound)
@@ -433,9 +435,9 @@ def test_a_registry_that_may_only_be_read_is_not_repaired(parts: Parts) -> None:
     value: Any = loads(path.read_bytes(), what="marker")
     overwrite(path, dumps(value | {"min_writer": 2}))
     overwrite(parts.root / parts.path("run"), b"x")
-    found = planned(parts)
+    result = planned(parts)
     with pytest.raises(LayoutError, match="may only read"):
-        found.apply()
+        result.apply()
 
 
 def test_a_registry_is_no_copy_of_itself(parts: Parts) -> None:
@@ -448,18 +450,18 @@ def test_a_registry_of_other_parts_gives_what_it_has(parts: Parts, tmp_path: Pat
     other.put_blob((parts.root / parts.path("run")).read_bytes())
     for place in ("run", "weights"):
         (parts.root / parts.path(place)).unlink()
-    found = planned(parts, other)
-    assert len(found.actions) == 1 and [one.path for one in found.left] == [parts.path("weights")]
-    found.apply()
+    result = planned(parts, other)
+    assert len(result.actions) == 1 and [name.path for name in result.left] == [parts.path("weights")]
+    result.apply()
     assert serious(examine(parts.store)) == [f"blob-missing {parts.path('weights')}"]
 
 
 def test_a_quick_look_is_repaired_after_reading_what_it_doubts(parts: Parts, copy: Store) -> None:
     path = parts.root / parts.path("weights")
     overwrite(path, path.read_bytes()[:-1])
-    found = plan(examine(parts.store, deep=False), source=copy)
-    assert [one.words.split()[0] for one in found.actions] == ["move", "copy"]
-    found.apply()
+    result = plan(examine(parts.store, deep=False), source=copy)
+    assert [action.words.split()[0] for action in result.actions] == ["move", "copy"]
+    result.apply()
     assert examine(parts.store, deep=True).sound
 
 
@@ -469,7 +471,7 @@ def test_a_pattern_repairs_only_its_own(parts: Parts, copy: Store, victim: str) 
     for place in places.values():
         overwrite(parts.root / parts.path(place), b"x")
     plan(examine(parts.store, patterns=[OLD]), source=copy).apply()
-    damaged = {one.path for one in examine(parts.store).faults if one.severity == "error"}
+    damaged = {fault.path for fault in examine(parts.store).faults if fault.severity == "error"}
     assert (parts.path(places[victim]) in damaged) == (victim != OLD)
 
 
@@ -510,9 +512,9 @@ def damages_together(whole: Parts, tmp_path_factory: Any, several: list[int]) ->
             # one damage may leave nothing for the next: what is thrown away needs a trash
             with suppress(FileNotFoundError, NotADirectoryError):
                 damage.do(path)
-    kept, before = contents(parts.root), examine(parts.store)
+    saved, before = contents(parts.root), examine(parts.store)
     outcomes = plan(before, source=whole.store).apply()
-    assert not [one.error for one in outcomes if one.error] and contents(parts.root) >= kept
+    assert not [outcome.error for outcome in outcomes if outcome.error] and contents(parts.root) >= saved
     second = plan(examine(parts.store), source=whole.store)
     second.apply()
     after = examine(parts.store)
@@ -523,4 +525,4 @@ _FOLDERS = ("tmp", "trash", "quarantine", "locks", "keys", "signatures", "polici
 
 
 def _pointers(root: Path) -> list[Path]:
-    return [one for one in (root / "evidence").rglob("*") if len(one.name) == 64 and one.is_file()]
+    return [path for path in (root / "evidence").rglob("*") if len(path.name) == 64 and path.is_file()]

@@ -45,41 +45,43 @@ def keep(
 def settle(*paths: Path) -> None:
     """Give files and the folders above them times of their own, so that no clock is too coarse to show a change."""
     for path in paths:
-        for one in (path, *list(path.parents)[:4]):
-            if one.exists():
-                os.utime(one, (moment := next(ticks), moment))
+        for item in (path, *list(path.parents)[:4]):
+            if item.exists():
+                os.utime(item, (moment := next(ticks), moment))
 
 
 def told(results: list[StoredResult]) -> list[Any]:
     """Return results as plain values, errors as whether there is one."""
-    found = [
+    result = [
         (
-            one.extractor,
-            one.head,
-            one.digest,
-            dict(one.conditions),
-            dict(one.settings),
-            dict(one.figures),
-            bool(one.error),
+            result.extractor,
+            result.head,
+            result.digest,
+            dict(result.conditions),
+            dict(result.settings),
+            dict(result.figures),
+            bool(result.error),
         )
-        for one in results
+        for result in results
     ]
-    return sorted(found, key=repr)
+    return sorted(result, key=repr)
 
 
 def agree(store: Store, lefts: list[str] = LEFTS, rights: list[str] = RIGHTS) -> list[Any]:
     """Compare what the store says with the files; return it."""
-    found = store.evidence.results(lefts, rights)
-    assert told(found) == plain(store.root, lefts, rights)
-    return told(found)
+    result = store.evidence.results(lefts, rights)
+    assert told(result) == plain(store.root, lefts, rights)
+    return told(result)
 
 
 def test_results_of_many_pairs_come_oldest_first_with_what_they_say(store: Store) -> None:
     for seed, right in ((1, RIGHTS[1]), (0, RIGHTS[0]), (2, RIGHTS[0])):
         keep(store, right=right, seed=seed)
-    found = store.evidence.results(LEFTS, RIGHTS)
-    assert [one.conditions["seed"] for one in found] == [1, 0, 2]
-    assert found[0].head == RIGHTS[1] and found[0].settings == {"on": "cpu"} and found[0].figures == {"n": 1}
+    result = store.evidence.results(LEFTS, RIGHTS)
+    assert [match.conditions["seed"] for match in result] == [1, 0, 2]
+    assert (
+        result[0].head == RIGHTS[1] and result[0].settings == {"on": "cpu"} and result[0].figures == {"n": 1}
+    )
     assert len(agree(store)) == 3 and len(agree(store, LEFTS[:1], RIGHTS[:1])) == 2
     assert agree(store, LEFTS[1:]) == agree(store, [], RIGHTS) == []
 
@@ -146,8 +148,8 @@ def test_what_happens_to_the_files_is_seen(
     pointer = keep(store)
     assert len(agree(store)) == 1
     change(store, pointer)
-    found = agree(Store.open(store.root))
-    assert (len(found), sum(one[-1] for one in found)) == (count, damaged)
+    result = agree(Store.open(store.root))
+    assert (len(result), sum(match[-1] for match in result)) == (count, damaged)
 
 
 def test_damage_is_told_until_it_is_mended(store: Store) -> None:
@@ -156,8 +158,8 @@ def test_damage_is_told_until_it_is_mended(store: Store) -> None:
     data = blob.read_bytes()
     blob.chmod(0o644)
     blob.write_bytes(data.replace(b"cpu", b"gpu"))
-    (found,) = store.evidence.results(LEFTS, RIGHTS)
-    assert "holds other bytes than its name promises" in found.error
+    (result,) = store.evidence.results(LEFTS, RIGHTS)
+    assert "holds other bytes than its name promises" in result.error
     blob.unlink()
     assert "is missing" in store.evidence.results(LEFTS, RIGHTS)[0].error
     blob.write_bytes(data)
@@ -193,25 +195,25 @@ places = st.tuples(st.sampled_from(LEFTS), st.sampled_from(RIGHTS), st.integers(
 def test_after_any_history_a_new_process_says_what_the_files_say(
     store: Store, history: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    held = Store.init(tmp_path_factory.mktemp("history") / "parts")
+    registry = Store.init(tmp_path_factory.mktemp("history") / "parts")
     for action, (left, right, seed) in history:
-        pair = held.root / "evidence" / left[13:] / right[13:]
+        pair = registry.root / "evidence" / left[13:] / right[13:]
         pointers = sorted(path for path in pair.rglob("*") if path.is_file())
         if action == "keep":
-            keep(held, left, right, seed)
+            keep(registry, left, right, seed)
         elif action == "process":
-            held = Store.open(held.root)
+            registry = Store.open(registry.root)
         elif action == "ask few":
-            held.evidence.results([left], [right])
+            registry.evidence.results([left], [right])
         elif action == "drop pair" and pair.exists():
             shutil.rmtree(pair)
             settle(pair)
         elif pointers and action in ("remove", "rewrite"):
-            {"remove": remove, "rewrite": rewrite}[action](held, pointers[seed % len(pointers)])
+            {"remove": remove, "rewrite": rewrite}[action](registry, pointers[seed % len(pointers)])
         elif pointers and action == "misplace" and not (pair / key_of({"seed": 9})).exists():
-            misplace(held, pointers[0])
-        settle(held.root / "tmp")  # as any write does
-        agree(Store.open(held.root))
+            misplace(registry, pointers[0])
+        settle(registry.root / "tmp")  # as any write does
+        agree(Store.open(registry.root))
 
 
 def test_a_document_that_was_read_before_is_not_read_again(
@@ -219,7 +221,7 @@ def test_a_document_that_was_read_before_is_not_read_again(
 ) -> None:
     pointer = keep(store)
     right = told(store.evidence.results(LEFTS, RIGHTS))
-    monkeypatch.setattr(type(store.objects), "read", lambda *given, **settings: pytest.fail("read"))
+    monkeypatch.setattr(type(store.objects), "read", lambda *args, **settings: pytest.fail("read"))
     assert told(Store.open(store.root).evidence.results(LEFTS, RIGHTS)) == right  # nor by another process
     rewrite(store, pointer)  # but its pointer is
     (damaged,) = store.evidence.results(LEFTS, RIGHTS)

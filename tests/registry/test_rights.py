@@ -79,16 +79,16 @@ def as_user(user: int, action: Callable[[], Any], mask: int = 0o002) -> str:
             os.setgid(user)
             os.setuid(user)
             os.umask(mask)
-            said = str(action())
+            message = str(action())
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode()[:60000])
+            message = f"{type(error).__name__}: {error}"
+        os.write(write, message.encode()[:60000])
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as file:
-        said = file.read()
+        message = file.read()
     os.waitpid(child, 0)
-    return said
+    return message
 
 
 @pytest.fixture
@@ -126,8 +126,8 @@ def test_two_users_of_a_group_read_and_publish(shared: Path, publish: Publish, m
         read = as_user(user, lambda: Store.open(shared).resolve("team/a:prod"))
         assert read == "team/a@1.0.0"
         for name in ("team/a", "team/b"):
-            held = as_user(user, lambda name=name: len(_payload(Store.open(shared), name)))
-            assert held == str(len(_payload(Store.open(shared), name)))
+            content = as_user(user, lambda name=name: len(_payload(Store.open(shared), name)))
+            assert content == str(len(_payload(Store.open(shared), name)))
 
 
 def _payload(store: Store, name: str) -> bytes:
@@ -152,8 +152,8 @@ def test_a_blob_of_another_user_is_kept_from_collection_by_a_copy(shared: Path, 
 def test_a_stranger_reads_and_is_told_why_nothing_can_be_written(shared: Path, publish: Publish):
     as_user(FIRST, lambda: publish(Store.init(shared), "team/a"))
     assert as_user(STRANGER, lambda: len(_payload(Store.open(shared), "team/a"))).isdecimal()
-    said = as_user(STRANGER, lambda: publish(Store.open(shared), "team/c"))
-    assert said.startswith("EnvironmentFailure") and "no right to do so" in said and str(shared) in said
+    result = as_user(STRANGER, lambda: publish(Store.open(shared), "team/c"))
+    assert result.startswith("EnvironmentFailure") and "no right to do so" in result and str(shared) in result
 
 
 @needs_root
@@ -162,8 +162,8 @@ def test_a_private_registry_is_closed_to_others(tmp_path: Path, publish: Publish
     root = shared.parent / "private"
     root.mkdir(mode=0o700)
     publish(Store.init(root), "a")
-    said = as_user(SECOND, lambda: Store.open(root))
-    assert said.startswith("EnvironmentFailure") and "no right to do so" in said
+    result = as_user(SECOND, lambda: Store.open(root))
+    assert result.startswith("EnvironmentFailure") and "no right to do so" in result
 
 
 @pytest.mark.case("C1")
@@ -209,5 +209,5 @@ def test_a_missing_right_to_read_is_one_clear_error(
         store.manifest("a")
 
 
-def _refuse(path: Any, *rest: Any, **named: Any) -> int:
+def _refuse(path: Any, *rest: Any, **kwargs: Any) -> int:
     raise PermissionError(13, os.strerror(13), str(path))

@@ -28,7 +28,7 @@ def with_contract(manifest: Manifest, **changes: Any) -> Manifest:
 
 
 def anchored(*digests: str) -> Any:
-    anchors = tuple(Anchor("auxiliary_head", f"tensors:sha256:{one}", "dcc") for one in digests)
+    anchors = tuple(Anchor("auxiliary_head", f"tensors:sha256:{digest}", "dcc") for digest in digests)
     return attrs.evolve(part().contract.protocol, anchors=anchors)
 
 
@@ -75,9 +75,9 @@ def index(hand: Hand) -> Iterator[Index]:
 @pytest.fixture
 def names(index: Index) -> Callable[..., list[str]]:
     def search(**filters: Any) -> list[str]:
-        found = [one.name for one in index.search(**filters)]
-        assert index.count(**filters) == len(found)
-        return found
+        result = [component.name for component in index.search(**filters)]
+        assert index.count(**filters) == len(result)
+        return result
 
     return search
 
@@ -133,9 +133,9 @@ def test_filters(names: Any, case: str) -> None:
 
 
 def test_order_limit_and_offset(index: Index) -> None:
-    found = [str(one) for one in index.search()]
-    assert found == sorted(found) and len(found) == 7 and "digits/mnist.head@0.9.0" == found[1]
-    assert [str(one) for one in index.search(limit=2, offset=1)] == found[1:3]
+    result = [str(component) for component in index.search()]
+    assert result == sorted(result) and len(result) == 7 and "digits/mnist.head@0.9.0" == result[1]
+    assert [str(component) for component in index.search(limit=2, offset=1)] == result[1:3]
     assert index.search(limit=0) == [] and index.search(offset=99) == []
     assert index.search(Query(kind="head"))[0].kind == "head"
 
@@ -185,7 +185,7 @@ def test_a_hundred_tags_and_a_hundred_words_are_no_problem(tmp_path: Path) -> No
     tags = {f"key{number}": str(number) for number in range(100)}
     words = " ".join(f"word{number}" for number in range(100))
     hand.publish("busy", "1.0.0", hand.put(part(about=About(words, "", tags))))
-    assert [one.name for one in index.search(tags=tags, text=words)] == ["busy"]
+    assert [component.name for component in index.search(tags=tags, text=words)] == ["busy"]
 
 
 def slow(manifest: Manifest) -> dict[str, Any]:
@@ -203,9 +203,9 @@ def slow(manifest: Manifest) -> dict[str, Any]:
         "title": manifest.about.title,
         "tags": dict(manifest.about.tags),
         "channels": tuple(dict.fromkeys(widths)),
-        "classes": [one.names for one in contract.data.labels or ()],
-        "anchors": [one.digest for one in contract.protocol.anchors],
-        "parents": [(one.relation, one.component) for one in manifest.parents],
+        "classes": [label.names for label in contract.data.labels or ()],
+        "anchors": [anchor.digest for anchor in contract.protocol.anchors],
+        "parents": [(parent.relation, parent.component) for parent in manifest.parents],
     }
 
 
@@ -234,13 +234,13 @@ def test_the_quick_reader_of_manifests_agrees_with_the_strict_one(manifest: Mani
     data = to_bytes(manifest)
     about, expected = facts_of(data, "m"), slow(from_bytes(data))
     for field, value in expected.items():
-        came: Any = getattr(about, field)
+        output: Any = getattr(about, field)
         if field == "classes":
             value = [frozenset(map(spelling, names)) for names in value]
-            came = [frozenset(names) for names in came]
+            output = [frozenset(names) for names in output]
         if field in ("anchors", "parents"):
-            came = list(came)
-        assert came == value, field
+            output = list(output)
+        assert output == value, field
 
 
 @pytest.mark.parametrize(
@@ -294,9 +294,9 @@ def test_manifests_that_are_none_are_refused_as_the_strict_reader_does(change: C
     change(value)
     with pytest.raises(FormatError) as expected:
         from_bytes(dumps(value), what="manifest x")
-    with pytest.raises(FormatError) as came:
+    with pytest.raises(FormatError) as output:
         facts_of(dumps(value), "manifest x")
-    assert str(came.value) == str(expected.value)
+    assert str(output.value) == str(expected.value)
 
 
 @given(st.text(max_size=20))
@@ -312,25 +312,27 @@ def test_globs_mean_what_they_mean_to_python(pattern: str) -> None:
     connection = sqlite3.connect(":memory:")
     connection.create_function("fnmatch", 2, fnmatchcase)
     connection.execute("CREATE TABLE t (name)")
-    connection.executemany("INSERT INTO t VALUES (?)", [(one,) for one in known])
+    connection.executemany("INSERT INTO t VALUES (?)", [(entry,) for entry in known])
     sql, values = glob("name", pattern)
-    found = [name for (name,) in connection.execute(f"SELECT name FROM t WHERE 1{sql}", values)]
+    result = [name for (name,) in connection.execute(f"SELECT name FROM t WHERE 1{sql}", values)]
     connection.close()
-    assert found == [one for one in known if fnmatchcase(one, pattern)]
+    assert result == [entry for entry in known if fnmatchcase(entry, pattern)]
 
 
 def test_contracts_are_not_needed_to_tell_what_was_found(index: Index) -> None:
-    (found,) = index.search(pattern="digits/mnist.extractor")
-    told = found.to_json()
+    (result,) = index.search(pattern="digits/mnist.extractor")
+    message = result.to_json()
     assert (
-        told["parents"] == [] and told["anchors"] == [f"tensors:sha256:{HEX[1]}"] and told["channels"] == [32]
+        message["parents"] == []
+        and message["anchors"] == [f"tensors:sha256:{HEX[1]}"]
+        and message["channels"] == [32]
     )
-    assert (told["title"], told["license"], told["withdrawn"], told["classes"]) == (
+    assert (message["title"], message["license"], message["withdrawn"], message["classes"]) == (
         "A small net",
         "MIT",
         False,
         2,
     )
-    (child,) = index.search(parent=found.digest)
-    assert child.parents == (("trained_with", found.digest),)
-    assert child.to_json()["parents"] == [{"relation": "trained_with", "component": found.digest}]
+    (child,) = index.search(parent=result.digest)
+    assert child.parents == (("trained_with", result.digest),)
+    assert child.to_json()["parents"] == [{"relation": "trained_with", "component": result.digest}]

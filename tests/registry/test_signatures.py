@@ -181,7 +181,7 @@ def test_each_reason_has_its_own_error_code_and_words(
         by_a_distrusted_key,
         by_a_key_that_is_only_known_as_distrusted,
     ):
-        assert sum(one.good for one in verify(store, HEAD, whom, now=NOW)) == 1
+        assert sum(entry.good for entry in verify(store, HEAD, whom, now=NOW)) == 1
         accept(head.digest, store.signatures.of(head.digest), f"{HEAD}@1.0.0")
 
 

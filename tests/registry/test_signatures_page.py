@@ -21,10 +21,10 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "signatures.md").read_tex
 
 def test_the_page_lists_every_reason_with_its_exit_code() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (\d) \|", PAGE, re.MULTILINE)
-    known = [(one.code, str(one.exit_code)) for one in errors.SignatureError.__subclasses__()]
+    known = [(entry.code, str(entry.exit_code)) for entry in errors.SignatureError.__subclasses__()]
     assert sorted(rows) == sorted(known)
-    for one in (errors.KeyFileError, *errors.KeyFileError.__subclasses__(), errors.MissingDependency):
-        assert f"`{one.code}`" in PAGE
+    for item in (errors.KeyFileError, *errors.KeyFileError.__subclasses__(), errors.MissingDependency):
+        assert f"`{item.code}`" in PAGE
 
 
 def test_the_page_states_the_bounds_and_types_that_hold() -> None:

@@ -69,7 +69,7 @@ def test_each_reason_refuses_with_its_own_words_before_anything_comes(
     pulled = pull(store, str(target.root), choice=choice)
     with pytest.raises(Incomplete, match=f"(?s){HEAD}@1.0.0.*{words}") as refused:
         pulled.check()
-    assert [type(one) for one in refused.value.errors] == [error]
+    assert [type(entry) for entry in refused.value.errors] == [error]
     assert (refused.value.errors[0].code, refused.value.exit_code) == (code, exit_code)
     assert not named(store) and not blobs_in(store)
 

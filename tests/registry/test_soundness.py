@@ -57,30 +57,30 @@ def parts(whole: Parts, tmp_path: Path) -> Parts:
 
 def tree(root: Path) -> dict[str, tuple[Any, ...]]:
     """Return everything that a change could change: names, modes, times and contents."""
-    found: dict[str, tuple[Any, ...]] = {}
+    result: dict[str, tuple[Any, ...]] = {}
     for path in (root, *sorted(root.rglob("*"))):
         state = path.lstat()
         content = path.read_bytes() if stat.S_ISREG(state.st_mode) and os.access(path, os.R_OK) else b""
-        found[str(path)] = state.st_mode, state.st_nlink, state.st_mtime_ns, content
-    return found
+        result[str(path)] = state.st_mode, state.st_nlink, state.st_mtime_ns, content
+    return result
 
 
-def told(found: Soundness) -> list[Fault]:
+def told(soundness: Soundness) -> list[Fault]:
     """Return the faults without what lies in ``tmp``, ``trash`` and ``quarantine``."""
-    return [one for one in found.faults if one.code not in ("drafts", "trash", "quarantine")]
+    return [fault for fault in soundness.faults if fault.code not in ("drafts", "trash", "quarantine")]
 
 
-def only(found: Soundness) -> Fault:
-    (fault,) = told(found)
+def only(soundness: Soundness) -> Fault:
+    (fault,) = told(soundness)
     return fault
 
 
 def test_a_whole_registry_is_sound(whole: Parts) -> None:
-    found = examine(whole.store)
-    assert found.sound and found.faults == ()
-    assert (found.versions, found.manifests, found.results, found.blobs) == (4, 4, 1, 10)
-    assert found.bytes == sum(
-        one.stat().st_size for one in (whole.root / "blobs").rglob("*") if one.is_file()
+    report = examine(whole.store)
+    assert report.sound and report.faults == ()
+    assert (report.versions, report.manifests, report.results, report.blobs) == (4, 4, 1, 10)
+    assert report.bytes == sum(
+        path.stat().st_size for path in (whole.root / "blobs").rglob("*") if path.is_file()
     )
 
 
@@ -91,15 +91,15 @@ def test_a_damage_is_found_alone_and_names_whoever_it_concerns(
 ) -> None:
     path = parts.path(place)
     damage.do(parts.root / path)
-    found = examine(parts.store)
-    fault = only(found)
+    report = examine(parts.store)
+    fault = only(report)
     assert fault.code == damage.code and fault.what and fault.remedy
-    assert found.sound == (CODES[damage.code].severity != "error")
+    assert report.sound == (CODES[damage.code].severity != "error")
     where = parts.path(damage.elsewhere.format(path) if damage.elsewhere == "{}" else damage.elsewhere)
     assert Path(fault.path).match(where)
     users = damage.whose or USERS.get(place.partition("/")[0], "")
     assert users in ("", "-") or users in fault.affected
-    assert loads(dumps(found.to_json()), what="JSON")["faults"]
+    assert loads(dumps(report.to_json()), what="JSON")["faults"]
 
 
 @pytest.mark.parametrize("place", ["weights", "parent weights", "run", "result", "parent"])
@@ -114,15 +114,16 @@ def test_everything_else_stays_readable(parts: Parts, place: str) -> None:
 
 @pytest.mark.case("A9")
 def test_swapped_blobs_are_both_found(parts: Parts) -> None:
-    first, second = (parts.root / parts.path(one) for one in ("weights", "parent weights"))
+    first, second = (parts.root / parts.path(name) for name in ("weights", "parent weights"))
     first.rename(parts.root / "x")
     second.rename(first)
     (parts.root / "x").rename(second)
-    found = examine(parts.store).faults
-    assert [one.code for one in found] == ["blob-digest"] * 2
-    assert {(*one.affected,) for one in found} == {(TOP,), (NEW,)}
+    result = examine(parts.store).faults
+    assert [match.code for match in result] == ["blob-digest"] * 2
+    assert {(*match.affected,) for match in result} == {(TOP,), (NEW,)}
     assert all(
-        parts.blobs["weights"] in one.what and parts.blobs["parent weights"] in one.what for one in found
+        parts.blobs["weights"] in match.what and parts.blobs["parent weights"] in match.what
+        for match in result
     )
 
 
@@ -139,8 +140,8 @@ def test_a_quick_look_reads_no_weights_but_their_headers(parts: Parts) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     overwrite(path, bytes(data))
-    found = examine(parts.store, deep=False)
-    assert found.sound and not found.deep and found.bytes < len(data)
+    report = examine(parts.store, deep=False)
+    assert report.sound and not report.deep and report.bytes < len(data)
     data[8] = ord("#")
     overwrite(path, bytes(data))
     assert only(examine(parts.store, deep=False)).code == "payload-header"
@@ -149,23 +150,26 @@ def test_a_quick_look_reads_no_weights_but_their_headers(parts: Parts) -> None:
     path.unlink()
     assert only(examine(parts.store, deep=False)).code == "blob-missing"
     overwrite(parts.root / parts.path("parent"), b"{}")
-    assert {one.code for one in examine(parts.store, deep=False).faults} == {"blob-missing", "blob-digest"}
+    assert {fault.code for fault in examine(parts.store, deep=False).faults} == {
+        "blob-missing",
+        "blob-digest",
+    }
 
 
 def test_patterns_look_only_at_what_they_name_and_what_that_needs(parts: Parts) -> None:
     for place in ("weights", "old weights", "run"):
         overwrite(parts.root / parts.path(place), b"x")
-    assert {one.path for one in told(examine(parts.store))} == {
-        parts.path(one) for one in ("weights", "old weights", "run")
+    assert {line.path for line in told(examine(parts.store))} == {
+        parts.path(name) for name in ("weights", "old weights", "run")
     }
     assert only(examine(parts.store, patterns=[OLD])).path == parts.path("old weights")
     assert told(examine(parts.store, patterns=[NEW, f"{HEAD}@2.*"])) == []
     assert len(told(examine(parts.store, patterns=["parts/*.head"]))) == 2
-    found = examine(parts.store, patterns=["parts/*.head", "*.extractor"])
-    assert len(told(found)) == 3 and found.results == 1
+    report = examine(parts.store, patterns=["parts/*.head", "*.extractor"])
+    assert len(told(report)) == 3 and report.results == 1
     overwrite(parts.root / parts.path("result"), b"x")
-    assert parts.path("result") in {one.path for one in examine(parts.store, patterns=[NEW]).faults}
-    assert parts.path("result") not in {one.path for one in examine(parts.store, patterns=[OLD]).faults}
+    assert parts.path("result") in {fault.path for fault in examine(parts.store, patterns=[NEW]).faults}
+    assert parts.path("result") not in {fault.path for fault in examine(parts.store, patterns=[OLD]).faults}
 
 
 @pytest.mark.parametrize("pattern", ["nobody/*", f"{HEAD}@7.0.0", "parts"])
@@ -271,9 +275,9 @@ def test_memory_does_not_grow_with_the_blob(tmp_path: Path, monkeypatch: pytest.
 
 def test_progress_counts_the_bytes_of_all_blobs(whole: Parts) -> None:
     seen: list[tuple[int, int, str]] = []
-    found = examine(whole.store, progress=lambda done, total, what: seen.append((done, total, what)))
-    assert [one[0] for one in seen] == sorted(one[0] for one in seen)
-    assert seen[-1][0] == seen[-1][1] == found.bytes and {one[1] for one in seen} == {found.bytes}
+    report = examine(whole.store, progress=lambda done, total, what: seen.append((done, total, what)))
+    assert [item[0] for item in seen] == sorted(item[0] for item in seen)
+    assert seen[-1][0] == seen[-1][1] == report.bytes and {item[1] for item in seen} == {report.bytes}
 
 
 @pytest.mark.case("C2")
@@ -342,10 +346,10 @@ def test_strays_and_leftovers_are_mentioned_and_do_no_harm(parts: Parts) -> None
     (parts.root / ".git").mkdir()
     for folder in ("tmp", "trash", "quarantine"):
         (parts.root / folder / "1-00").write_bytes(b"xyz")
-    found = examine(parts.store)
-    assert found.sound and {one.severity for one in found.faults} == {"info"}
-    assert [one.code for one in found.faults].count("stray") == 6
-    assert {one.what for one in found.faults if one.code != "stray"} == {"1 file of 3 bytes"}
+    report = examine(parts.store)
+    assert report.sound and {fault.severity for fault in report.faults} == {"info"}
+    assert [fault.code for fault in report.faults].count("stray") == 6
+    assert {fault.what for fault in report.faults if fault.code != "stray"} == {"1 file of 3 bytes"}
 
 
 @pytest.mark.parametrize("elsewhere", ["00/{}", "{}"])
@@ -354,7 +358,7 @@ def test_a_blob_that_is_not_in_its_place_is_missing(parts: Parts, elsewhere: str
     target = path.parents[1] / elsewhere.format(path.name)
     target.parent.mkdir(exist_ok=True)
     path.rename(target)
-    assert {one.code for one in examine(parts.store).faults} == {"blob-missing", "misnamed"}
+    assert {fault.code for fault in examine(parts.store).faults} == {"blob-missing", "misnamed"}
 
 
 @pytest.mark.case("E4")
@@ -382,7 +386,7 @@ def test_what_only_an_ancestor_lost_is_a_warning(parts: Parts) -> None:
         (parts.root / parts.path(place)).unlink()
     (parts.root / parts.path("parent weights")).unlink()
     faults = told(examine(parts.store))
-    assert {one.code for one in faults} == {"kin-missing"}
+    assert {fault.code for fault in faults} == {"kin-missing"}
     assert f"an ancestor of {TOP}" in faults[0].affected
 
 
@@ -429,10 +433,13 @@ def test_circles_of_parents_end(parts: Parts) -> None:
     from compatkit.registry.maintenance.references import Published
     from compatkit.registry.names import Version
 
-    one, two = ("sha256:" + digit * 64 for digit in "12")
-    content = {one: dumps({"parents": [{"component": two}]}), two: dumps({"parents": [{"component": one}]})}
+    first, two = ("sha256:" + digit * 64 for digit in "12")
+    content = {
+        first: dumps({"parents": [{"component": two}]}),
+        two: dumps({"parents": [{"component": first}]}),
+    }
     uses = BlobUsers(content.get)
-    uses.follow_versions([Published("a", Version(1, 0, 0), one, "a@1.0.0")], ())
+    uses.follow_versions([Published("a", Version(1, 0, 0), first, "a@1.0.0")], ())
     assert uses.uses.keys() == content.keys()
 
 
@@ -466,19 +473,19 @@ def test_a_result_that_is_no_object_and_a_parent_that_is_gone(parts: Parts) -> N
     )
     for place in ("parent", "new", "old", "tombstone"):
         (parts.root / parts.path(place)).unlink()
-    found = {one.code: one for one in examine(store).faults}
-    assert found.keys() == {"result-format", "parent-missing"}
-    assert set(found["parent-missing"].affected) == {TOP, f"{HEAD}@2.0.0"}
+    result = {entry.code: entry for entry in examine(store).faults}
+    assert result.keys() == {"result-format", "parent-missing"}
+    assert set(result["parent-missing"].affected) == {TOP, f"{HEAD}@2.0.0"}
 
 
 def test_a_document_that_is_too_large_is_none(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     from compatkit.registry.maintenance import blobs
 
     monkeypatch.setattr(blobs, "MAX_BYTES", 20)
-    found = {one.code: one for one in examine(parts.store).faults}
-    assert found.keys() == {"version-target"} and "too many for a document" in found["version-target"].what
+    result = {fault.code: fault for fault in examine(parts.store).faults}
+    assert result.keys() == {"version-target"} and "too many for a document" in result["version-target"].what
     monkeypatch.setattr(blobs, "MAX_BYTES", 10)
-    assert {one.code for one in examine(parts.store).faults} == {"version-target", "result-format"}
+    assert {fault.code for fault in examine(parts.store).faults} == {"version-target", "result-format"}
 
 
 def test_a_file_in_place_of_a_folder(parts: Parts) -> None:
@@ -486,7 +493,7 @@ def test_a_file_in_place_of_a_folder(parts: Parts) -> None:
         folder = parts.root / place
         folder.rename(parts.root.parent / folder.name)
         folder.write_bytes(b"x")
-        fault = next(one for one in examine(parts.store).faults if one.severity == "error")
+        fault = next(entry for entry in examine(parts.store).faults if entry.severity == "error")
         assert (fault.code, fault.path) == ("file-for-folder", place)
         folder.unlink()
         (parts.root.parent / folder.name).rename(folder)
@@ -517,7 +524,7 @@ class Strike:
     where: str
 
     def do(self, root: Path) -> None:
-        files = sorted(one for one in (root, *root.rglob("*")) if not one.is_symlink())
+        files = sorted(item for item in (root, *root.rglob("*")) if not item.is_symlink())
         path = files[self.which % len(files)]
         if self.how == "bytes" and path.is_file():
             overwrite(path, self.data + path.read_bytes()[self.cut :])
@@ -572,10 +579,10 @@ def random_damage(whole: Parts, tmp_path_factory: Any, strikes: list[Strike]) ->
         strike.do(parts.root)
     before = tree(parts.root)
     try:
-        found = examine(open_damaged(parts.root))
+        report = examine(open_damaged(parts.root))
     except LayoutError:
         return  # the marker is gone, and so is blobs or refs: nothing tells that it was a registry
     assert tree(parts.root) == before
-    assert all(one.code in CODES and one.what for one in found.faults)
-    assert found.to_json() and examine(open_damaged(parts.root), deep=False) is not None
+    assert all(fault.code in CODES and fault.what for fault in report.faults)
+    assert report.to_json() and examine(open_damaged(parts.root), deep=False) is not None
     assert tree(parts.root) == before

@@ -57,7 +57,7 @@ def test_files_lie_where_the_layout_says(store: Store, publish: Publish):
 
 def test_the_same_manifest_again_is_the_same_version(store: Store, publish: Publish):
     assert publish(store, "a") == publish(store, "a") == publish(store, "a", version="1.0.0")
-    assert [str(one) for one in store.versions("a")] == ["1.0.0"]
+    assert [str(version) for version in store.versions("a")] == ["1.0.0"]
 
 
 def test_the_change_chooses_the_number(store: Store, publish: Publish):
@@ -163,16 +163,16 @@ def test_a_payload_that_is_no_tensor_file_stops_a_publish(
 
 
 def test_resolving(store: Store, publish: Publish):
-    one = publish(store, "a/b")
+    first = publish(store, "a/b")
     patch = publish(store, "a/b", about=About(title="x"))
     two = publish(store, "a/b", value=1)
     store.set_alias("a/b", "prod", "1.0.0")
     for text, expected in {
         "a/b": two,
-        "a/b@1.0.0": one,
+        "a/b@1.0.0": first,
         "a/b@^1": patch,
         "a/b@^2": two,
-        "a/b:prod": one,
+        "a/b:prod": first,
         f"a/b@{patch.digest}": patch,
     }.items():
         assert store.resolve(text) == expected
@@ -222,7 +222,7 @@ def test_names_and_patterns(store: Store, publish: Publish):
     assert store.names() == names
     assert store.names("digits/*.extractor") == [names[0], names[2]]
     assert store.names("nothing*") == []
-    assert [one.name for one in store.select("digits/*")] == names[:3]
+    assert [entry.name for entry in store.select("digits/*")] == names[:3]
     assert store.select("toys@1.0.0") == [store.resolve("toys")]
 
 

@@ -38,9 +38,9 @@ def test_tensors_of_the_network_fit_in_any_floating_precision() -> None:
     ids=["numpy", "list", "None", "whole", "complex", "sparse", "meta"],
 )
 def test_what_a_network_cannot_hold_is_of_another_kind(value: object) -> None:
-    found = compare({**NETWORK, "conv.weight": value}, NETWORK)
-    assert [one[0] for one in found.kinds] == ["conv.weight"]
-    assert not (found.missing or found.unknown or found.shapes)
+    result = compare({**NETWORK, "conv.weight": value}, NETWORK)
+    assert [kind[0] for kind in result.kinds] == ["conv.weight"]
+    assert not (result.missing or result.unknown or result.shapes)
 
 
 def test_names_that_are_no_text_are_unknown_names() -> None:

@@ -45,16 +45,16 @@ def state() -> dict[str, torch.Tensor]:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    flat = [one.contiguous().reshape(-1).view(torch.uint8) for one in (a, b)]
+    flat = [item.contiguous().reshape(-1).view(torch.uint8) for item in (a, b)]
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*flat)
 
 
 @pytest.mark.case("A8", "A11")
 def test_every_dtype_and_layout_comes_back_bit_for_bit():
-    given = state()
-    back = deserialize(serialize(given))
-    assert back.keys() == given.keys()
-    assert all(same_bits(back[name], given[name]) for name in given)
+    inputs = state()
+    back = deserialize(serialize(inputs))
+    assert back.keys() == inputs.keys()
+    assert all(same_bits(back[name], inputs[name]) for name in inputs)
 
 
 def test_loaded_tensors_can_be_written():
@@ -62,13 +62,13 @@ def test_loaded_tensors_can_be_written():
 
 
 def test_the_same_state_gives_the_same_bytes_whatever_the_order():
-    given = state()
-    assert len({serialize(dict(sorted(given.items(), reverse=flip)), "note") for flip in (True, False)}) == 1
+    inputs = state()
+    assert len({serialize(dict(sorted(inputs.items(), reverse=flip)), "note") for flip in (True, False)}) == 1
 
 
 def test_metadata_is_one_text_and_not_part_of_the_tensor_digest():
-    given = {"a": torch.arange(3)}
-    plain, noted = serialize(given), serialize(given, metadata='{"step": 3}')
+    settings = {"a": torch.arange(3)}
+    plain, noted = serialize(settings), serialize(settings, metadata='{"step": 3}')
     assert metadata(plain) is None and metadata(noted) == '{"step": 3}'
     assert plain != noted and tensor_digest(plain) == tensor_digest(noted)
 
@@ -151,6 +151,6 @@ def test_what_cannot_be_stored_is_refused_by_name(bad: dict[str, torch.Tensor], 
 
 
 def test_a_header_lists_tensors_in_the_order_of_their_bytes(make_file: MakeFile):
-    found = check_header(make_file({"b": entry([1], 2, 3), "a": entry([2], 0, 2)}, b"xyz"))
-    assert [(one.name, one.stop - one.start) for one in found.tensors] == [("a", 2), ("b", 1)]
-    assert found.metadata == {}
+    result = check_header(make_file({"b": entry([1], 2, 3), "a": entry([2], 0, 2)}, b"xyz"))
+    assert [(tensor.name, tensor.stop - tensor.start) for tensor in result.tensors] == [("a", 2), ("b", 1)]
+    assert result.metadata == {}

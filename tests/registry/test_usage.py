@@ -32,12 +32,12 @@ def of(hand: Hand, pattern: str | None = None) -> Any:
 
 
 def test_an_empty_registry_takes_nothing(hand: Hand) -> None:
-    found = of(hand)
+    result = of(hand)
     assert (
-        found.names == ()
-        and found.blobs == Amount(0, 0) == found.unreferenced == found.evidence == found.trash
+        result.names == ()
+        and result.blobs == Amount(0, 0) == result.unreferenced == result.evidence == result.trash
     )
-    assert found.to_json()["quarantine"] == {"files": 0, "bytes": 0}
+    assert result.to_json()["quarantine"] == {"files": 0, "bytes": 0}
 
 
 def test_bytes_by_name_and_by_folder(hand: Hand) -> None:
@@ -61,19 +61,19 @@ def test_bytes_by_name_and_by_folder(hand: Hand) -> None:
     (hand.root / "tmp" / "1-00").write_bytes(b"d" * 7)
     (hand.root / "tmp" / "folder").mkdir()
 
-    found = of(hand)
-    by_name = {one.name: (one.own, one.shared) for one in found.names}
+    outcome = of(hand)
+    by_name = {name.name: (name.own, name.shared) for name in outcome.names}
     assert by_name == {
         "a/extractor": (Amount(), Amount(2, 1000 + size[extractor])),  # the head was trained with it
         "a/head": (Amount(1, size[head]), Amount(3, 1000 + size[extractor] + 300)),
         "b/twin": (Amount(1, size[twin]), Amount(1, 300)),
     }
-    assert found.blobs == Amount(7, 1000 + 300 + 77 + 17 + sum(size.values()))
-    assert found.unreferenced == Amount(1, hand.blob(unused).stat().st_size)
-    assert found.evidence == Amount(2, 17 + 72)
-    assert (found.trash, found.quarantine, found.drafts) == (Amount(1, 5), Amount(1, 6), Amount(1, 7))
-    assert [one.name for one in of(hand, "*/t*").names] == ["b/twin"]
-    assert of(hand, "*/t*").names[0] == found.names[2] and of(hand, "none*").names == ()
+    assert outcome.blobs == Amount(7, 1000 + 300 + 77 + 17 + sum(size.values()))
+    assert outcome.unreferenced == Amount(1, hand.blob(unused).stat().st_size)
+    assert outcome.evidence == Amount(2, 17 + 72)
+    assert (outcome.trash, outcome.quarantine, outcome.drafts) == (Amount(1, 5), Amount(1, 6), Amount(1, 7))
+    assert [name.name for name in of(hand, "*/t*").names] == ["b/twin"]
+    assert of(hand, "*/t*").names[0] == outcome.names[2] and of(hand, "none*").names == ()
 
 
 def test_what_is_damaged_or_missing_leads_nowhere_and_fails_nothing(hand: Hand) -> None:
@@ -82,11 +82,11 @@ def test_what_is_damaged_or_missing_leads_nowhere_and_fails_nothing(hand: Hand) 
     hand.publish("a", "1.1.0", b"x" * 72)
     hand.publish("b", "1.0.0", f"sha256:{HEX[6]}")
     (blob,) = [
-        one for one in (hand.root / "blobs").rglob("*") if one.is_file() and one.read_bytes() == b"w" * 10
+        path for path in (hand.root / "blobs").rglob("*") if path.is_file() and path.read_bytes() == b"w" * 10
     ]
     blob.unlink()
-    found = of(hand)
-    assert [(one.name, one.own.files) for one in found.names] == [("a", 1), ("b", 0)]
+    result = of(hand)
+    assert [(name.name, name.own.files) for name in result.names] == [("a", 1), ("b", 0)]
 
 
 @pytest.mark.case("C1")

@@ -174,7 +174,7 @@ def test_names_of_any_script_are_fine(honest: Manifest):
     ]
     data = attrs.evolve(honest.contract.data, labels=tuple(map(Label, names)))
     manifest = attrs.evolve(honest, contract=attrs.evolve(honest.contract, data=data))
-    assert [one.name for one in from_bytes(to_bytes(manifest)).contract.data.labels or ()] == names
+    assert [label.name for label in from_bytes(to_bytes(manifest)).contract.data.labels or ()] == names
 
 
 def test_ten_thousand_classes_are_read_at_once(honest: Manifest):

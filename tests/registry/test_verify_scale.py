@@ -48,9 +48,9 @@ def _blob(store: Store, data: bytes) -> str:
 def seconds(store: Store, *, deep: bool = True) -> float:
     """Return the processor time of a verification that finds nothing wrong."""
     begun = time.process_time()
-    found = examine(store, deep=deep)
+    report = examine(store, deep=deep)
     taken = time.process_time() - begun
-    assert found.sound and found.versions == found.manifests
+    assert report.sound and report.versions == report.manifests
     return taken
 
 

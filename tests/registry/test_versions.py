@@ -43,9 +43,9 @@ TABLE = [
 
 @pytest.mark.parametrize(("bump", "level", "make"), TABLE)
 def test_the_change_decides(bump: str, level: str, make: Make) -> None:
-    found = diff(OLD, make(OLD))
-    assert found.bump == bump
-    assert level in {one.level for one in found.changes if one.bump == bump}
+    difference = diff(OLD, make(OLD))
+    assert difference.bump == bump
+    assert level in {change.level for change in difference.changes if change.bump == bump}
 
 
 def test_nothing_changed() -> None:
@@ -76,9 +76,9 @@ def test_dropping_one_of_two_heads_is_a_break_even_with_a_frozen_one() -> None:
     ],
 )
 def test_a_measurement_that_passed_makes_a_new_function_minor(name: str) -> None:
-    found = diff(OLD, MAJOR[name][1](OLD), measured=True)
-    assert found.bump == "minor"
-    assert "whose stated measurement passed" in " ".join(one.reason for one in found.changes)
+    difference = diff(OLD, MAJOR[name][1](OLD), measured=True)
+    assert difference.bump == "minor"
+    assert "whose stated measurement passed" in " ".join(change.reason for change in difference.changes)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_training_says_of_frozen_heads_may_be_anything(frozen: Any) -> None
 
 def test_reasons_name_what_was_lost() -> None:
     new = with_labels(weights(anchored(OLD, INITIAL)), CAR)
-    reasons = {one.path: one.reason for one in diff(OLD, new).changes}
+    reasons = {change.path: change.reason for change in diff(OLD, new).changes}
     assert reasons["tensors"] == "new weights, without a passed measurement"
     assert reasons["labels[0].name"] == "output 0 no longer answers to all names of 'plane'"
     assert reasons["labels[1]"] == "label 'automobile' removed"
@@ -138,7 +138,7 @@ def test_a_step_that_is_too_small_is_refused_with_the_reasons_level_by_level(
         "of the version before, or were measured. Publish without a version to get the least step, or ask for 2.0.0 "
         "or more."
     )
-    assert [str(one) for one in store.versions("a")] == ["1.0.0"]
+    assert [str(version) for version in store.versions("a")] == ["1.0.0"]
 
 
 def test_only_what_asks_for_more_than_was_given_is_a_reason(store: Store, draft: Draft) -> None:

@@ -30,11 +30,11 @@ CLOSE = 1e-5
 """The difference of the two products, as a share of the product of the norms."""
 
 
-def apart(layer: nn.Module, taken: Tensor, given: Tensor, seed: int = 0) -> float:
+def apart(layer: nn.Module, taken: Tensor, inputs: Tensor, seed: int = 0) -> float:
     """Return |<Mx, y> - <x, M'y>| / |Mx| |y|; for what a layer took and gave."""
     draw = torch.Generator().manual_seed(seed)
-    y = torch.randn(given.shape, generator=draw, dtype=torch.float64).to(given.dtype)
-    mapped, back = without_bias(layer, given), adjoint(layer, taken, y)
+    y = torch.randn(inputs.shape, generator=draw, dtype=torch.float64).to(inputs.dtype)
+    mapped, back = without_bias(layer, inputs), adjoint(layer, taken, y)
     assert back.shape == taken.shape
     products = (mapped.double() * y.double()).sum() - (taken.double() * back.double()).sum()
     return float((products.abs() / (mapped.double().norm() * y.double().norm()).clamp(min=1e-30)).detach())
@@ -87,29 +87,29 @@ def test_products_agree_and_gradients_are_those_of_the_layer(kind: str) -> None:
     x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     assert refusal(layer) is None
     assert written_out(layer) is out
-    given = layer(x)
-    assert apart(layer, x, given) < 1e-12
+    inputs = layer(x)
+    assert apart(layer, x, inputs) < 1e-12
     y = torch.randn(
-        given.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2), requires_grad=True
+        inputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2), requires_grad=True
     )
-    leaves = [y, *(one for name, one in layer.named_parameters() if "bias" not in name)]
+    leaves = [y, *(entry for name, entry in layer.named_parameters() if "bias" not in name)]
     got = torch.autograd.grad(adjoint(layer, x, y).pow(3).sum(), leaves)
     layer.eval()  # spectral normalization goes on in every call in train mode
     z = x.clone().requires_grad_()
     (slow,) = torch.autograd.grad(layer(z), z, y, create_graph=True)
-    for one, other in zip(got, torch.autograd.grad(slow.pow(3).sum(), leaves), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    for entry, other in zip(got, torch.autograd.grad(slow.pow(3).sum(), leaves), strict=True):
+        torch.testing.assert_close(entry, other, rtol=1e-9, atol=1e-9)
 
 
 def test_layers_keep_their_mode_and_their_buffers() -> None:
     layer = spectral_norm(nn.Conv2d(3, 4, 3)).train()
     x = torch.randn(2, 3, 5, 5)
     y = layer(x)
-    before = {name: one.clone() for name, one in layer.state_dict().items()}
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
     adjoint(layer, x, y)
     assert refusal(layer) is None
-    assert all(one.training for one in layer.modules())
-    assert all(torch.equal(before[name], one) for name, one in layer.state_dict().items())
+    assert all(module.training for module in layer.modules())
+    assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
 
 
 def test_memory_stays_channels_last() -> None:
@@ -161,22 +161,22 @@ def test_a_layer_of_another_kind_is_no_silent_answer() -> None:
 
 
 @contextmanager
-def compared(network: nn.Module, found: dict[str, float], refused: dict[str, str]) -> Iterator[None]:
+def compared(network: nn.Module, result: dict[str, float], refused: dict[str, str]) -> Iterator[None]:
     """Compare the products of every layer in the moment of its call, before anything writes over them."""
 
-    def compare(name: str, layer: nn.Module, given: Any, output: Any) -> None:
-        if name not in found and name not in refused:
+    def compare(name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
+        if name not in result and name not in refused:
             if (why := refusal(layer)) is not None:
                 refused[name] = why
             else:
-                found[name] = apart(layer, given[0], output)
-            if name in found and not found[name] <= CLOSE:  # a large bias cancels in float32
-                exact, taken = copy.deepcopy(layer).double(), given[0].double()
-                found[name] = apart(exact, taken, exact.forward(taken))
+                result[name] = apart(layer, inputs[0], output)
+            if name in result and not result[name] <= CLOSE:  # a large bias cancels in float32
+                exact, taken = copy.deepcopy(layer).double(), inputs[0].double()
+                result[name] = apart(exact, taken, exact.forward(taken))
 
     hooks = [
         layer.register_forward_hook(
-            lambda layer, given, output, name=name: compare(name, layer, given, output)
+            lambda layer, inputs, output, name=name: compare(name, layer, inputs, output)
         )
         for name, layer in network.named_modules()
         if isinstance(layer, LINEAR)
@@ -190,7 +190,7 @@ def compared(network: nn.Module, found: dict[str, float], refused: dict[str, str
 
 
 def examined(model: str, **kwargs: Any) -> tuple[dict[str, float], dict[str, str]]:
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     refused: dict[str, str] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -198,18 +198,18 @@ def examined(model: str, **kwargs: Any) -> tuple[dict[str, float], dict[str, str
         size = network.pretrained_cfg["input_size"]
         side = kwargs.get("img_size", size[-1])
         images = torch.randn(1, size[0], side, side, generator=torch.Generator().manual_seed(0))
-        with compared(network, found, refused):
+        with compared(network, result, refused):
             network(images)
-    return found, refused
+    return result, refused
 
 
 @pytest.mark.parametrize(
     "model", ["test_resnet", "test_vit", "test_nfnet", "test_convnext", "test_efficientnet", "test_byobnet"]
 )
 def test_every_layer_of_a_sample_of_networks(model: str) -> None:
-    found, refused = examined(model)
+    result, refused = examined(model)
     assert not refused
-    assert {name: one for name, one in found.items() if not one <= CLOSE} == {}
+    assert {name: match for name, match in result.items() if not match <= CLOSE} == {}
 
 
 def zoo() -> dict[str, str]:
@@ -229,7 +229,7 @@ REFUSED: dict[str, set[str]] = {}
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("family", "model"), zoo().items())
 def test_every_layer_of_every_family(family: str, model: str) -> None:
-    found, refused = examined(model)
-    assert found
-    assert {name: one for name, one in found.items() if not one <= CLOSE} == {}
+    result, refused = examined(model)
+    assert result
+    assert {name: match for name, match in result.items() if not match <= CLOSE} == {}
     assert set(refused.values()) == REFUSED.get(family, set())

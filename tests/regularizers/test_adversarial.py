@@ -28,8 +28,10 @@ OWNER = "plugin.adversarial.discriminator-a"
 
 def task(**settings: Any) -> ck.Task:
     data = data_set("a", size=(16, 16))
-    given = {"size": 16, "kwargs": {"channels": [4, 4, 4]}, **settings}
-    return ck.Task("a", data, given.pop("model", "super_resolution"), given.pop("cut", "generator"), **given)
+    inputs = {"size": 16, "kwargs": {"channels": [4, 4, 4]}, **settings}
+    return ck.Task(
+        "a", data, inputs.pop("model", "super_resolution"), inputs.pop("cut", "generator"), **inputs
+    )
 
 
 def reason(error: CompatkitError) -> CompatkitError:
@@ -64,21 +66,21 @@ class Checks(Adversarial):
 
     @ck.hookimpl
     def compatkit_losses(self, step: ck.Step) -> Any:
-        found = Adversarial.compatkit_losses(self, step)
+        result = Adversarial.compatkit_losses(self, step)
         with torch.no_grad():
             for name, wanted in by_hand(self, step).items():
-                torch.testing.assert_close(found[name].detach(), wanted, rtol=1e-4, atol=1e-6)
-        critic, network = ([*one.parameters()] for one in (self._critics["a"], step.task.extractor))
+                torch.testing.assert_close(result[name].detach(), wanted, rtol=1e-4, atol=1e-6)
+        critic, network = ([*item.parameters()] for item in (self._critics["a"], step.task.extractor))
 
         def moves(name: str, weights: Any) -> bool:
-            grads = torch.autograd.grad(found[name], weights, retain_graph=True, allow_unused=True)
-            return any(one is not None for one in grads)
+            grads = torch.autograd.grad(result[name], weights, retain_graph=True, allow_unused=True)
+            return any(grad is not None for grad in grads)
 
         for name in ("discriminator", "reverse"):
             assert moves(name, critic) and not moves(name, network)
         for name in ("generator", "features"):
             assert moves(name, network) and not moves(name, critic)
-        return found
+        return result
 
 
 def test_losses_are_those_by_hand_and_each_moves_its_own_side() -> None:
@@ -88,11 +90,13 @@ def test_losses_are_those_by_hand_and_each_moves_its_own_side() -> None:
 
 def test_the_run_owns_the_discriminator_and_it_learns() -> None:
     plan = quick(steps=1).explain([task()], [GAN])
-    assert OWNER in {one["owner"] for one in plan.owners}
+    assert OWNER in {owner["owner"] for owner in plan.owners}
     # against a generator that hardly moves
     still = ck.use("retrain", layers=["generator.body.layer4"], fresh=False)
-    given = quick(steps=0).fit([task()], ["image_error"]).weights("a")
-    fit = quick(steps=60, lr=3e-3).fit([task(weights=given)], [ck.use("adversarial", channels=[8, 8]), still])
+    inputs = quick(steps=0).fit([task()], ["image_error"]).weights("a")
+    fit = quick(steps=60, lr=3e-3).fit(
+        [task(weights=inputs)], [ck.use("adversarial", channels=[8, 8]), still]
+    )
     losses = [row["losses"]["adversarial/discriminator"] for row in fit.history]
     assert min(losses[-5:]) < 0.5 * losses[0]
 
@@ -104,7 +108,9 @@ def test_in_turns_one_side_moves_in_each_step() -> None:
         @ck.hookimpl
         def compatkit_after_step(self, step: Any) -> None:
             sides = {"critic": self._critics["a"], "network": step.task.extractor}
-            seen.append({side: [p.detach().clone() for p in one.parameters()] for side, one in sides.items()})
+            seen.append(
+                {side: [p.detach().clone() for p in value.parameters()] for side, value in sides.items()}
+            )
 
     uses = [ck.use("watch", channels=[4], weight=0.1), "image_error", ck.use("reverse_pass", variant="full")]
     quick(steps=4, weight_decay=0.1).fit([task()], uses, factories={"watch": Watch})
@@ -181,15 +187,15 @@ class TestReverse:
             *_, (_, state, back) = pairs(stages, records, images)
             loss = F.mse_loss(F.avg_pool2d(back, 4), F.avg_pool2d(state, 4))
         else:
-            found = full_loss(stages, records, images, factors={stages[0].linear: 1.0})
-            assert found is not None
-            loss = found
+            result = full_loss(stages, records, images, factors={stages[0].linear: 1.0})
+            assert result is not None
+            loss = result
         return float(loss.detach()), list(torch.autograd.grad(loss, list(network.parameters())))
 
     def test_comparing_enlarged_inputs_adds_a_constant_and_changes_no_gradient(self) -> None:
-        (large, there), (low, here) = self.loss_at(False), self.loss_at(True)
-        for one, other in zip(there, here, strict=True):
-            torch.testing.assert_close(one, other)
+        (large, remote), (low, here) = self.loss_at(False), self.loss_at(True)
+        for entry, other in zip(remote, here, strict=True):
+            torch.testing.assert_close(entry, other)
         torch.manual_seed(0)
         super_resolution(img_size=16, channels=(4, 4))  # draws what the networks drew
         images = torch.rand(3, 1, 16, 16, dtype=torch.float64)
@@ -212,5 +218,5 @@ class TestReverse:
     def test_layers_are_pretrained_without_a_class_layer(self) -> None:
         use = ck.use("layerwise_autoencoder", steps=1, batch_size=4)
         fit = quick(steps=1).fit([task()], ["image_error", use])
-        (found,) = fit.run["pretraining"]["plugins"]["layerwise_autoencoder"].values()
-        assert len(found) == 4
+        (result,) = fit.run["pretraining"]["plugins"]["layerwise_autoencoder"].values()
+        assert len(result) == 4

@@ -49,7 +49,7 @@ class Watch:
         assert step.features is not None
         step.features.retain_grad()
         head = step.task.head
-        buffers = torch.cat([one.detach().double().flatten() for one in head.buffers()]).clone()
+        buffers = torch.cat([buffer.detach().double().flatten() for buffer in head.buffers()]).clone()
         self.steps.append((step.batch.images.clone(), step.batch.labels.clone(), step.features, buffers))
         return {}
 
@@ -58,8 +58,8 @@ def state(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in module.state_dict().items()}
 
 
-def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return all(torch.equal(value, other[name]) for name, value in one.items())
+def same(item: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in item.items())
 
 
 def test_losses_and_gradients_equal_the_formula_in_float64(kept: ck.Registry) -> None:
@@ -109,14 +109,16 @@ def test_a_batch_without_a_class_of_the_head_costs_nothing(kept: ck.Registry) ->
 
 def test_released_parts_do_not_move_and_get_no_gradients(kept: ck.Registry) -> None:
     frozen = kept.frozen(head=HEAD, extractor=EXTRACTOR)
-    before = {name: state(one.module) for name, one in frozen.items()}
+    before = {name: state(value.module) for name, value in frozen.items()}
     fit = quick(steps=3).fit([later()], [ck.use(BOTH[0], forward=1.0), BOTH[1]], frozen=frozen)
     head = fit.auxiliary["released"]
     assert head.frozen and same(before["released"], state(head.module))
-    assert all(one.grad is None and not one.requires_grad for one in head.module.parameters())
-    assert all(same(before[name], state(one.module)) for name, one in frozen.items())
-    owned = {id(one) for one in fit.network("right").parameters()}
-    assert not owned & {id(one) for one in head.module.parameters()}
+    assert all(
+        parameter.grad is None and not parameter.requires_grad for parameter in head.module.parameters()
+    )
+    assert all(same(before[name], state(value.module)) for name, value in frozen.items())
+    owned = {id(parameter) for parameter in fit.network("right").parameters()}
+    assert not owned & {id(parameter) for parameter in head.module.parameters()}
     assert set(fit.run["frozen"]) == {"released", "released.extractor"}
     assert fit.run["frozen"]["released"]["digest"] == kept.store.manifest(HEAD).payload.tensors
 
@@ -158,11 +160,11 @@ def test_published_parts_name_the_head_and_a_check_promises_it(kept: ck.Registry
     parts = kept.publish(fit, prefix="named")
     assert set(parts) == {"right.extractor", "right.head"}  # the released head is no new part
     manifest = kept.store.manifest(parts["right.extractor"])
-    anchors = {(one.kind, one.digest, one.task) for one in manifest.contract.protocol.anchors}
+    anchors = {(anchor.kind, anchor.digest, anchor.task) for anchor in manifest.contract.protocol.anchors}
     assert ("auxiliary_head", released.payload.tensors, "released") in anchors
     assert manifest.training["frozen"] == [released.payload.tensors]
     report = kept.check(parts["right.extractor"], HEAD)
-    assert report.promise == "shared-head" and "head-shared" in [one.code for one in report.findings]
+    assert report.promise == "shared-head" and "head-shared" in [finding.code for finding in report.findings]
     other = kept.check(EXTRACTOR, parts["right.head"])  # the other way nothing was promised
     assert other.promise == "none"
     sides = {EXTRACTOR: kept.store.manifest(EXTRACTOR), "new": manifest}, {HEAD: released}
@@ -215,13 +217,13 @@ def test_beside_incremental_dcc_and_with_batch_statistics(tmp_path: Path) -> Non
     registry.publish(stored, prefix="e")
     report = registry.check("e/right.extractor", HEAD)
     assert (
-        sum(one.code == "head-shared" for one in report.findings) == 2
+        sum(finding.code == "head-shared" for finding in report.findings) == 2
     )  # the auxiliary head, and the head itself
 
 
 def test_weight_zero_beside_released_parts_is_absence(kept: ck.Registry) -> None:
     plain = quick(steps=2).fit([later()])
-    left_out = [ck.use(one, weight=0.0) for one in BOTH]
+    left_out = [ck.use(side, weight=0.0) for side in BOTH]
     fit = quick(steps=2).fit([later()], left_out, frozen=kept.frozen(head=HEAD, extractor=EXTRACTOR))
     assert same(state(plain.tasks["right"].extractor), state(fit.tasks["right"].extractor))
     assert fit.auxiliary == {}

@@ -32,7 +32,7 @@ def images(side: int = 32, channels: int = 3) -> Tensor:
 
 
 def linears(stages: Sequence[Stage]) -> list[str]:
-    return [one.linear for one in stages]
+    return [stage.linear for stage in stages]
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def linears(stages: Sequence[Stage]) -> list[str]:
 )
 def test_a_chain_is_found_in_classifiers(name, kwargs, count):
     network = create_model(name, num_classes=4, **kwargs)
-    kept = {key: value.clone() for key, value in network.state_dict().items()}
+    saved = {key: value.clone() for key, value in network.state_dict().items()}
     before = torch.get_rng_state()
     stages = chain_of(network.train(), images())
     assert len(stages) == count
     assert torch.equal(before, torch.get_rng_state())
     assert all(module.training for module in network.modules())
-    assert all(torch.equal(value, kept[key]) for key, value in network.state_dict().items())
+    assert all(torch.equal(value, saved[key]) for key, value in network.state_dict().items())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
 
 
@@ -91,12 +91,12 @@ def test_a_plan_is_proved_for_generators_and_autoencoders(make, shape, count):
 )
 def test_what_is_found_is_what_the_plan_says(make):
     network = make()
-    said = chain_of(network, images())
-    assert [attrs.evolve(one, taken=None, pooled=None) for one in said] == [
-        Stage(**one) for one in network.reverse_plan()
+    result = chain_of(network, images())
+    assert [attrs.evolve(line, taken=None, pooled=None) for line in result] == [
+        Stage(**entry) for entry in network.reverse_plan()
     ]
     network.reverse_plan = None
-    assert chain_of(network, images()) == said
+    assert chain_of(network, images()) == result
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ class Written(nn.Module):
         return self.function(self, x)
 
 
-def conv(given: int = 3, made: int = 4) -> nn.Module:
-    return nn.Conv2d(given, made, 3, padding=1)
+def conv(count: int = 3, made: int = 4) -> nn.Module:
+    return nn.Conv2d(count, made, 3, padding=1)
 
 
 def test_functions_that_pool_and_reshape_are_followed():

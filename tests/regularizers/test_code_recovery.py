@@ -20,13 +20,13 @@ GROUPS = [[0, 4, 2.0], [4, 5, 1.0]]
 
 
 def task(**settings: Any) -> ck.Task:
-    given = {"size": 8, "kwargs": KWARGS, **settings}
+    inputs = {"size": 8, "kwargs": KWARGS, **settings}
     return ck.Task(
         "a",
         data_set("a", size=(8, 8)),
-        given.pop("model", "info_gan"),
-        given.pop("cut", "generator"),
-        **given,
+        inputs.pop("model", "info_gan"),
+        inputs.pop("cut", "generator"),
+        **inputs,
     )
 
 
@@ -35,7 +35,7 @@ class Checks(CodeRecovery):
 
     @ck.hookimpl
     def compatkit_losses(self, step: ck.Step) -> Any:
-        found = CodeRecovery.compatkit_losses(self, step)
+        result = CodeRecovery.compatkit_losses(self, step)
         generator: Any = step.task.extractor.get_submodule("generator")
         (codes,) = step.layers["codes"]
         with torch.no_grad():
@@ -58,8 +58,8 @@ class Checks(CodeRecovery):
             back = (back.flatten(1) - generator.dense.linear.bias) @ generator.dense.linear.weight
             apart = (back - codes.output).square()
             wanted = 2 * apart[:, :4].sum(1).mean() + apart[:, 4].mean()
-        torch.testing.assert_close(found["loss"].detach(), wanted, rtol=1e-4, atol=1e-6)
-        return found
+        torch.testing.assert_close(result["loss"].detach(), wanted, rtol=1e-4, atol=1e-6)
+        return result
 
 
 def test_the_loss_is_that_by_hand_in_the_real_trainer() -> None:
@@ -135,5 +135,5 @@ def test_the_study_measures_and_draws(tmp_path: Path) -> None:
 
     write_pack(tmp_path, data_set("mnist", classes=tuple("0123456789"), size=(28, 28), count=80))
     changes = {"steps": 2, "batch_size": 8, "train": 0, "judge_steps": 2}
-    found = carry_out("0.5", tmp_path / "out", seeds=1, data=str(tmp_path), changes=changes)
-    assert all((tmp_path / "out" / name).stat().st_size > 0 for name in found["files"])
+    result = carry_out("0.5", tmp_path / "out", seeds=1, data=str(tmp_path), changes=changes)
+    assert all((tmp_path / "out" / name).stat().st_size > 0 for name in result["files"])

@@ -31,7 +31,7 @@ from compatkit_plugins.regularizers.colorization import Colorization, chroma_los
 )
 def test_lab_of_known_colors(color: tuple[float, ...], wanted: tuple[float, ...]) -> None:
     """Published values for D65."""
-    y, a, b = (float(one) for one in lightness_and_chroma(torch.tensor([color], dtype=torch.float64)))
+    y, a, b = (float(entry) for entry in lightness_and_chroma(torch.tensor([color], dtype=torch.float64)))
     light = 116 * y ** (1 / 3) - 16 if y > (6 / 29) ** 3 else y * (29 / 3) ** 3
     assert (light, a, b) == pytest.approx(wanted, abs=0.01)
 
@@ -48,34 +48,34 @@ def test_an_image_without_colors_has_the_same_luminance_and_no_chroma() -> None:
 
 @pytest.mark.parametrize(("side", "count"), [(10, 260), (20, 74), (50, 19)])
 def test_bins_are_those_that_colors_fall_into(side: int, count: int) -> None:
-    found = bins(side)
-    assert len(set(found)) == len(found) == count
-    assert (0, 0) in found and all(a % side == b % side == 0 for a, b in found)
+    result = bins(side)
+    assert len(set(result)) == len(result) == count
+    assert (0, 0) in result and all(a % side == b % side == 0 for a, b in result)
     lookup = Lookup.of(side, "cpu")
     colors = torch.rand(2000, 3, dtype=torch.float64)
     _, a, b = lightness_and_chroma(colors)
-    for number, one, other in zip(lookup(a, b).tolist(), a.tolist(), b.tolist(), strict=True):
-        middle = round(one / side) * side, round(other / side) * side
-        assert found[number] == middle or middle not in found
+    for number, entry, other in zip(lookup(a, b).tolist(), a.tolist(), b.tolist(), strict=True):
+        middle = round(entry / side) * side, round(other / side) * side
+        assert result[number] == middle or middle not in result
 
 
 def test_what_lies_outside_has_the_nearest_bin() -> None:
     lookup = Lookup.of(20, "cpu")
     far = lookup(torch.tensor([1000.0, -1000.0]), torch.tensor([0.0, 0.0]))
-    assert [bins(20)[int(one)] for one in far] == [(80, 0), (-80, 20)]
+    assert [bins(20)[int(item)] for item in far] == [(80, 0), (-80, 20)]
 
 
 def test_windows_by_hand() -> None:
     features = torch.arange(32).view(2, 1, 4, 4)
-    found = windows(features, 2)
-    assert found.shape == (8, 1, 2, 2)
-    assert found[:, 0].flatten(1).tolist()[:4] == [
+    result = windows(features, 2)
+    assert result.shape == (8, 1, 2, 2)
+    assert result[:, 0].flatten(1).tolist()[:4] == [
         [0, 1, 4, 5],
         [2, 3, 6, 7],
         [8, 9, 12, 13],
         [10, 11, 14, 15],
     ]
-    assert found[4, 0].tolist() == [[16, 17], [20, 21]]
+    assert result[4, 0].tolist() == [[16, 17], [20, 21]]
     assert torch.equal(windows(features, 1), features)
     last = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
     assert windows(last, 2).is_contiguous(memory_format=torch.channels_last)
@@ -89,10 +89,10 @@ def test_loss_is_the_mean_over_pixels_of_the_entropy_of_their_bin(cells: int, si
     total = 0.0
     for image, row, column in np.ndindex(2, *size):
         cell = int((row + 0.5) * cells / size[0]) * cells + int((column + 0.5) * cells / size[1])
-        said = logits[image * cells * cells + cell].numpy()
-        total -= said[int(numbers[image, row, column])] - np.log(np.exp(said).sum())
-    found = chroma_loss(logits.float(), numbers, cells)
-    assert float(found) == pytest.approx(total / numbers.numel(), rel=1e-5)
+        reply = logits[image * cells * cells + cell].numpy()
+        total -= reply[int(numbers[image, row, column])] - np.log(np.exp(reply).sum())
+    result = chroma_loss(logits.float(), numbers, cells)
+    assert float(result) == pytest.approx(total / numbers.numel(), rel=1e-5)
 
 
 def color(name: str, seed: int = 0) -> DataSet:
@@ -108,12 +108,12 @@ def test_the_extractor_sees_gray_images_of_the_same_luminance(
     channels_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[ck.Step] = []
-    given: list[torch.Tensor] = []
+    inputs: list[torch.Tensor] = []
     extract = ck.Step.extract
 
     def watched(self: ck.Step, images: torch.Tensor, *, write_statistics: bool) -> torch.Tensor:
         seen.append(self)
-        given.append(images.detach().double())
+        inputs.append(images.detach().double())
         assert not write_statistics
         assert images.is_contiguous(memory_format=self.precision.memory_format)
         return extract(self, images, write_statistics=write_statistics)
@@ -121,9 +121,9 @@ def test_the_extractor_sees_gray_images_of_the_same_luminance(
     monkeypatch.setattr(ck.Step, "extract", watched)
     quick(steps=1, channels_last=channels_last).fit([task()], ["colorization"])
     data = seen[0].task.data
-    mean, std = (torch.tensor(one, dtype=torch.float64) for one in (data.mean, data.std))
+    mean, std = (torch.tensor(item, dtype=torch.float64) for item in (data.mean, data.std))
     images = seen[0].batch.images.double().movedim(1, -1) * std + mean
-    gray = given[0].movedim(1, -1) * std + mean
+    gray = inputs[0].movedim(1, -1) * std + mean
     torch.testing.assert_close(gray[..., :1].expand_as(gray), gray, rtol=0, atol=1e-5)
     torch.testing.assert_close(
         lightness_and_chroma(gray)[0], lightness_and_chroma(images)[0], rtol=1e-4, atol=1e-5
@@ -171,12 +171,12 @@ def test_what_is_refused(given: Any, settings: dict[str, Any], said: str) -> Non
 
 def test_a_head_of_fixed_size_takes_all_features_at_once_only() -> None:
     kwargs = {"filters": 4, "convolutions": 1, "units": 8}
-    one = ck.Task("a", color("a"), "simple_cnn", "blocks", kwargs=kwargs, size=(8, 8))
+    first = ck.Task("a", color("a"), "simple_cnn", "blocks", kwargs=kwargs, size=(8, 8))
     with pytest.raises(
         PluginError, match="a head of simple_cnn after blocks does not take one of 2 x 2 windows"
     ):
-        quick(steps=1).fit([one], [ck.use("colorization", cells=2)])
-    fit = quick(steps=1).fit([one], [ck.use("colorization", cells=1)])
+        quick(steps=1).fit([first], [ck.use("colorization", cells=2)])
+    fit = quick(steps=1).fit([first], [ck.use("colorization", cells=1)])
     assert fit.history[0]["losses"]["colorization/loss"] > 0
 
 

@@ -18,9 +18,9 @@ from compatkit_plugins.regularizers import contrastive
 from compatkit_plugins.regularizers.contrastive import Contrastive, colored, cropped, nt_xent
 
 
-def reference(one: torch.Tensor, other: torch.Tensor, temperature: float) -> float:
+def reference(tensor: torch.Tensor, other: torch.Tensor, temperature: float) -> float:
     """Equation 1 and Algorithm 1 of the paper, term by term."""
-    z = [vector.double().numpy() for pair in zip(one, other, strict=True) for vector in pair]
+    z = [vector.double().numpy() for pair in zip(tensor, other, strict=True) for vector in pair]
 
     def similar(i: int, k: int) -> float:
         return float(z[i] @ z[k] / np.linalg.norm(z[i]) / np.linalg.norm(z[k])) / temperature
@@ -29,17 +29,17 @@ def reference(one: torch.Tensor, other: torch.Tensor, temperature: float) -> flo
         below = sum(math.exp(similar(i, k)) for k in range(len(z)) if k != i)
         return -math.log(math.exp(similar(i, j)) / below)
 
-    pairs = len(one)
+    pairs = len(tensor)
     return sum(loss(2 * k, 2 * k + 1) + loss(2 * k + 1, 2 * k) for k in range(pairs)) / (2 * pairs)
 
 
 @pytest.mark.parametrize(("count", "temperature"), [(2, 0.5), (5, 0.1), (8, 1.0)])
 def test_loss_is_the_formula(count: int, temperature: float) -> None:
     draw = torch.Generator().manual_seed(count)
-    one, other = (3 * torch.randn(count, 6, generator=draw, dtype=torch.float64) for _ in range(2))
-    wanted = reference(one, other, temperature)
-    assert float(nt_xent(one, other, temperature)) == pytest.approx(wanted, rel=1e-12)
-    assert float(nt_xent(one.float(), other.float(), temperature)) == pytest.approx(wanted, rel=1e-5)
+    first, other = (3 * torch.randn(count, 6, generator=draw, dtype=torch.float64) for _ in range(2))
+    wanted = reference(first, other, temperature)
+    assert float(nt_xent(first, other, temperature)) == pytest.approx(wanted, rel=1e-12)
+    assert float(nt_xent(first.float(), other.float(), temperature)) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_loss_by_hand() -> None:
@@ -52,11 +52,11 @@ def test_loss_by_hand() -> None:
 
 
 def test_gradients_in_double_precision_and_in_float32_under_bf16() -> None:
-    one, other = (torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    assert torch.autograd.gradcheck(lambda x, y: nt_xent(x, y, 0.2), (one, other))
+    first, other = (torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradcheck(lambda x, y: nt_xent(x, y, 0.2), (first, other))
     with torch.autocast("cpu", torch.bfloat16):
-        found = nt_xent(one.detach().float(), other.detach().float(), 0.2)
-        assert float(found) == pytest.approx(reference(one.detach(), other.detach(), 0.2), rel=1e-5)
+        result = nt_xent(first.detach().float(), other.detach().float(), 0.2)
+        assert float(result) == pytest.approx(reference(first.detach(), other.detach(), 0.2), rel=1e-5)
 
 
 def test_a_crop_of_everything_is_the_image_or_its_mirror(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def inputs(fit: ck.Fit, name: str = "a") -> Tensor:
     """Return the training images as the network takes them."""
     state = fit.tasks[name]
     pixels = torch.from_numpy(state.examples.images).movedim(3, 1).double() / 255
-    mean, std = (torch.tensor(one).view(1, -1, 1, 1) for one in (state.data.mean, state.data.std))
+    mean, std = (torch.tensor(item).view(1, -1, 1, 1) for item in (state.data.mean, state.data.std))
     return ((pixels - mean) / std).float()
 
 
@@ -72,22 +72,22 @@ def test_drawn_filters_have_the_covariance_and_the_norm_of_the_layer() -> None:
     wanted = covariance()
     wide = task(channels=[2000, 2])
     plain = quick(steps=0).fit([wide]).weights("a")
-    found = started(use("covariance_init"), wide).weights("a")
-    filters = found[f"{FIRST}.weight"].flatten(1).double()
+    result = started(use("covariance_init"), wide).weights("a")
+    filters = result[f"{FIRST}.weight"].flatten(1).double()
     assert float(filters.norm()) == pytest.approx(float(plain[f"{FIRST}.weight"].norm()), rel=1e-6)
     measured = np.cov(filters.numpy().T) / float(filters.square().sum() / len(filters))
     assert measured == pytest.approx((wanted / wanted.trace()).numpy(), abs=0.02)
-    assert not found[f"{FIRST}.bias"].any()
-    assert all(torch.equal(value, found[key]) for key, value in plain.items() if FIRST not in key)
+    assert not result[f"{FIRST}.bias"].any()
+    assert all(torch.equal(value, result[key]) for key, value in plain.items() if FIRST not in key)
 
 
 def test_without_the_norm_filters_are_as_drawn() -> None:
-    one = started(use("covariance_init", match_norm=False)).weights("a")[f"{FIRST}.weight"]
+    first = started(use("covariance_init", match_norm=False)).weights("a")[f"{FIRST}.weight"]
     four = {FIRST: (4 * covariance()).tolist()}
     other = started(use("covariance_init", match_norm=False, covariances=four)).weights("a")[
         f"{FIRST}.weight"
     ]
-    assert torch.allclose(other, 2 * one)
+    assert torch.allclose(other, 2 * first)
 
 
 def test_a_covariance_of_few_directions_gives_filters_of_these() -> None:
@@ -142,9 +142,9 @@ def test_filters_are_eigenvectors_of_what_each_layer_is_given() -> None:
     wanted = eigenvectors(patches(hidden))[:5]
     assert np.abs(second.numpy() @ wanted.T) == pytest.approx(np.eye(5), abs=1e-4)
     assert not weights[f"{FIRST}.bias"].any()
-    said = fit.run["pretraining"]["plugins"]["eigenvector_init"]["a"]
-    assert said[FIRST]["patches"] == 48 * 100
-    assert 0.3 < said[FIRST]["variance"] <= 1
+    result = fit.run["pretraining"]["plugins"]["eigenvector_init"]["a"]
+    assert result[FIRST]["patches"] == 48 * 100
+    assert 0.3 < result[FIRST]["variance"] <= 1
 
 
 def test_other_choices_of_directions() -> None:
@@ -161,8 +161,8 @@ def test_other_choices_of_directions() -> None:
 
 def test_tau_weighs_directions() -> None:
     for tau, wanted in (("f1", [0.25, 0.5, 0.75, 1]), ("f3", [0.5, 0.75, 1, 1]), ([2, 3], [2, 3, 3, 3])):
-        found = started(use("eigenvector_init", tau=tau, layers=[FIRST])).weights("a")[f"{FIRST}.weight"]
-        assert found.flatten(1).norm(dim=1).tolist() == pytest.approx(wanted, rel=1e-5)
+        result = started(use("eigenvector_init", tau=tau, layers=[FIRST])).weights("a")[f"{FIRST}.weight"]
+        assert result.flatten(1).norm(dim=1).tolist() == pytest.approx(wanted, rel=1e-5)
     plain = quick(steps=0).fit([task()]).weights("a")[f"{FIRST}.weight"]
     matched = started(use("eigenvector_init", match_norm=True, layers=[FIRST])).weights("a")[
         f"{FIRST}.weight"
@@ -213,21 +213,21 @@ def test_a_depthwise_layer_that_is_named_is_refused() -> None:
 def test_layers_that_cannot_be_initialized_are_left_out_and_reported() -> None:
     fit = started(use("eigenvector_init", batch_size=48), mobile())
     left = fit.run["plugins"][0]["chosen"]["left out"]["a"]
-    said = fit.run["pretraining"]["plugins"]["eigenvector_init"]["a"]
+    result = fit.run["pretraining"]["plugins"]["eigenvector_init"]["a"]
     assert left
     assert all("groups" in reason for reason in left.values())
-    assert not set(left) & set(said)
+    assert not set(left) & set(result)
     # 1x1 convolutions to more channels than they are given sample their filters.
-    assert {one["sampled"] for one in said.values()} == {True, False}
+    assert {line["sampled"] for line in result.values()} == {True, False}
 
 
 def test_batch_normalization_uses_batches_and_stores_nothing() -> None:
     plain = quick(steps=0).fit([task(norm="batch")]).weights("a")
     fit = started(use("eigenvector_init"), task(norm="batch"))
-    found = fit.weights("a")
+    result = fit.weights("a")
     buffers = [key for key in plain if "running" in key or "tracked" in key]
     assert len(buffers) == 6
-    assert all(torch.equal(plain[key], found[key]) for key in buffers)
+    assert all(torch.equal(plain[key], result[key]) for key in buffers)
 
 
 @pytest.mark.parametrize(
@@ -252,9 +252,9 @@ def test_every_channel_has_mean_and_variance_on_the_data(directions: str) -> Non
         assert gave.mean((0, 2, 3)).numpy() == pytest.approx(0.5, abs=1e-3)
         assert gave.std((0, 2, 3)).numpy() == pytest.approx(1, abs=1e-3)
         hidden = gave.relu()
-    said = fit.run["pretraining"]["plugins"]["data_dependent_init"]["a"]
-    assert set(said) == {FIRST, SECOND}  # not the class layer
-    assert ("kept" in said[SECOND]) == (directions == "pca")
+    result = fit.run["pretraining"]["plugins"]["data_dependent_init"]["a"]
+    assert set(result) == {FIRST, SECOND}  # not the class layer
+    assert ("kept" in result[SECOND]) == (directions == "pca")
 
 
 def test_principal_directions_are_whitened() -> None:
@@ -275,7 +275,7 @@ def test_a_channel_that_does_not_vary_stays() -> None:
     )
     assert fit.run["pretraining"]["plugins"]["data_dependent_init"]["a"][FIRST]["silent"] == 1
     assert not fit.weights("a")[f"{FIRST}.weight"][1].any()
-    assert all(torch.isfinite(one).all() for one in fit.weights("a").values())
+    assert all(torch.isfinite(weight).all() for weight in fit.weights("a").values())
 
 
 # All three
@@ -283,14 +283,14 @@ def test_a_channel_that_does_not_vary_stays() -> None:
 
 @pytest.mark.parametrize("name", INITS)
 def test_they_are_repeatable_recorded_and_train(name: str) -> None:
-    one, other = (quick(steps=2).fit([task()], [use(name)]) for _ in range(2))
-    assert same_parts(one, other)
-    assert one.run["pretraining"]["initial"]["a"] == one.tasks["a"].initial
+    first, other = (quick(steps=2).fit([task()], [use(name)]) for _ in range(2))
+    assert same_parts(first, other)
+    assert first.run["pretraining"]["initial"]["a"] == first.tasks["a"].initial
     plain = quick(steps=2).fit([task()])
-    assert not same_parts(one, plain)
-    assert one.tasks["a"].initial != plain.tasks["a"].initial
+    assert not same_parts(first, plain)
+    assert first.tasks["a"].initial != plain.tasks["a"].initial
     again = quick(steps=2, seed=1).fit([task()], [use(name)])
-    assert not same_parts(one, again)
+    assert not same_parts(first, again)
 
 
 def test_they_keep_the_rules_of_regularizers() -> None:

@@ -32,8 +32,8 @@ def test_the_first_step_has_no_distance_and_the_norm_of_the_new_layer(weights: d
     fit = tuned(weights, ck.use("l2_sp", alpha=2.0, beta=3.0), steps=1)
     assert fit.history["b/l2_sp/start"][0] == 0
     initial = quick(steps=1, lr=1e-12).fit([ck.Task("b", data_set("b", seed=3), **NETWORK, weights=weights)])
-    layer = [one for name, one in initial.weights("b").items() if name.startswith("fc")]
-    expected = 3.0 / 2 * sum(float(one.square().sum()) for one in layer)
+    layer = [weight for name, weight in initial.weights("b").items() if name.startswith("fc")]
+    expected = 3.0 / 2 * sum(float(entry.square().sum()) for entry in layer)
     assert fit.history["b/l2_sp/new"][0] == pytest.approx(expected, rel=1e-5)
 
 
@@ -54,9 +54,11 @@ def test_the_loss_is_half_the_square_of_the_way_from_the_start(weights: dict[str
 
 def test_a_strong_pull_keeps_weights_nearer(weights: dict[str, Tensor]) -> None:
     def moved(alpha: float) -> float:
-        found = tuned(weights, ck.use("l2_sp", alpha=alpha), keep_class_layer=True).weights("b")
+        result = tuned(weights, ck.use("l2_sp", alpha=alpha), keep_class_layer=True).weights("b")
         return sum(
-            float((found[name] - one).square().sum()) for name, one in weights.items() if "conv" in name
+            float((result[name] - weight).square().sum())
+            for name, weight in weights.items()
+            if "conv" in name
         )
 
     assert moved(5.0) < moved(0.0)

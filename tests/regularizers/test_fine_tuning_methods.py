@@ -43,9 +43,9 @@ class TestDelta:
         rows = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
         even = torch.full((5,), 0.2)
         maps = rows[:, :, None, None]
-        found = distance(rows, 0 * rows, even)
-        assert float(found) == pytest.approx(float(distance(maps, 0 * maps, even)))
-        assert float(found) == pytest.approx(float(rows.square().sum(1).mean()), rel=1e-6)
+        result = distance(rows, 0 * rows, even)
+        assert float(result) == pytest.approx(float(distance(maps, 0 * maps, even)))
+        assert float(result) == pytest.approx(float(rows.square().sum(1).mean()), rel=1e-6)
 
     def test_the_start_has_no_distance_in_eval_mode_and_training_has(
         self, weights: dict[str, Tensor]
@@ -56,8 +56,8 @@ class TestDelta:
 
     def test_attention_falls_on_the_channel_that_the_loss_needs(self, weights: dict[str, Tensor]) -> None:
         use = ck.use("delta", layers=["layer2"], fit_steps=20, batch_size=16, temperature=0.05)
-        said = tuned(weights, use, steps=1).run["pretraining"]["plugins"]["delta"]
-        (largest,) = said["largest attention over the mean"].values()
+        result = tuned(weights, use, steps=1).run["pretraining"]["plugins"]["delta"]
+        (largest,) = result["largest attention over the mean"].values()
         assert largest > 1
 
     def test_a_strong_pull_keeps_maps_nearer(self, weights: dict[str, Tensor]) -> None:
@@ -91,8 +91,8 @@ class TestDelta:
 class TestCoTuning:
     def test_the_relation_is_the_mean_share_of_each_class(self) -> None:
         shares = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]])
-        found = relation(shares, torch.tensor([0, 0, 2]), 3)
-        torch.testing.assert_close(found, torch.tensor([[0.8, 0.2], [0.6, 0.4], [0.2, 0.8]]))
+        result = relation(shares, torch.tensor([0, 0, 2]), 3)
+        torch.testing.assert_close(result, torch.tensor([[0.8, 0.2], [0.6, 0.4], [0.2, 0.8]]))
 
     def test_the_first_loss_is_that_of_the_source_network(self, weights: dict[str, Tensor]) -> None:
         fit = tuned(weights, ck.use("co_tuning", steps=6, batch_size=8), steps=1, batch_size=48)
@@ -101,7 +101,7 @@ class TestCoTuning:
         network.load_state_dict({name: weights[name.partition(".")[2]] for name in network.state_dict()})
         state = fit.tasks["b"]
         images = torch.from_numpy(state.examples.read(range(48))).permute(0, 3, 1, 2).float() / 255
-        mean, std = (torch.tensor(one).view(1, -1, 1, 1) for one in (state.data.mean, state.data.std))
+        mean, std = (torch.tensor(item).view(1, -1, 1, 1) for item in (state.data.mean, state.data.std))
         labels = torch.from_numpy(state.examples.labels)
         with torch.no_grad():
             shares = network.eval()((images - mean) / std).softmax(1)
@@ -155,20 +155,20 @@ class TestStochNorm:
         return layer(images), layer, images
 
     def test_a_channel_has_one_kind_of_statistics(self) -> None:
-        found, layer, images = self.mixed(0.5)
+        result, layer, images = self.mixed(0.5)
         fresh = nn.BatchNorm2d(50)
         by_batch, stored = fresh(images), nn.BatchNorm2d(50).eval()(images)
-        is_batch = [torch.allclose(found[:, at], by_batch[:, at], atol=1e-5) for at in range(50)]
-        is_stored = [torch.allclose(found[:, at], stored[:, at], atol=1e-5) for at in range(50)]
-        assert all(one != other for one, other in zip(is_batch, is_stored, strict=True))
+        is_batch = [torch.allclose(result[:, at], by_batch[:, at], atol=1e-5) for at in range(50)]
+        is_stored = [torch.allclose(result[:, at], stored[:, at], atol=1e-5) for at in range(50)]
+        assert all(entry != other for entry, other in zip(is_batch, is_stored, strict=True))
         assert 10 < sum(is_batch) < 40  # 50 draws: a deviation of 3.5
         torch.testing.assert_close(layer.running_mean, fresh.running_mean)
         torch.testing.assert_close(layer.running_var, fresh.running_var)
 
     def test_its_ends_are_batch_statistics_and_stored_ones(self) -> None:
         for p, train in ((1.0, True), (0.0, False)):
-            found, _, images = self.mixed(p)
-            torch.testing.assert_close(found, nn.BatchNorm2d(50).train(train)(images))
+            result, _, images = self.mixed(p)
+            torch.testing.assert_close(result, nn.BatchNorm2d(50).train(train)(images))
 
     def test_probability_one_trains_as_without_it(self, weights: dict[str, Tensor]) -> None:
         assert same_parts(tuned(weights, ck.use("stochnorm", p=1.0)), tuned(weights))
@@ -176,7 +176,7 @@ class TestStochNorm:
         assert not same_parts(fit, tuned(weights)) and same_parts(
             fit, tuned(weights, ck.use("stochnorm", p=0.5))
         )
-        assert not any(one._forward_hooks for one in fit.network("b").modules())
+        assert not any(module._forward_hooks for module in fit.network("b").modules())
 
     def test_refusals(self, weights: dict[str, Tensor]) -> None:
         with pytest.raises(UsageError) as caught:
@@ -194,8 +194,8 @@ class TestGradualUnfreezing:
         start = tuned(weights, steps=0).weights("b")
         return {
             name.split(".")[0]
-            for name, one in fit.weights("b").items()
-            if not name.endswith("num_batches_tracked") and not torch.equal(one, start[name])
+            for name, weight in fit.weights("b").items()
+            if not name.endswith("num_batches_tracked") and not torch.equal(weight, start[name])
         }
 
     def test_stages_open_from_the_class_layer_on(self, weights: dict[str, Tensor]) -> None:
@@ -208,10 +208,12 @@ class TestGradualUnfreezing:
         registry = ck.Registry.init(tmp_path / "parts")
         registry.publish(tuned(weights, steps=1), prefix="x")
         task = registry.task("b", data_set("b", seed=4), extractor="x/b.extractor", freeze_extractor=True)
-        before = {name: one.clone() for name, one in registry["x/b.extractor"].module.state_dict().items()}
+        before = {
+            name: value.clone() for name, value in registry["x/b.extractor"].module.state_dict().items()
+        }
         fit = quick(steps=3, lr=0.05).fit([task], [ck.use("gradual_unfreezing", every=1, stages=1)])
         after = fit.tasks["b"].extractor.state_dict()
-        assert all(torch.equal(after[name], one) for name, one in before.items())
+        assert all(torch.equal(after[name], value) for name, value in before.items())
 
     @pytest.mark.parametrize("optimizer", ["adam", "sgd", "adamw"])
     def test_any_optimizer_leaves_closed_stages_alone(
@@ -219,7 +221,7 @@ class TestGradualUnfreezing:
     ) -> None:
         use, settings = ck.use("gradual_unfreezing", every=3), {"optimizer": optimizer, "weight_decay": 0.1}
         fits = [tuned(weights, use, steps=n, momentum=0.9, **settings) for n in (0, 5)]
-        before, after = (one.weights("b") for one in fits)
+        before, after = (fit.weights("b") for fit in fits)
         assert torch.equal(before["layer1.0.conv1.weight"], after["layer1.0.conv1.weight"])
         assert not torch.equal(before["fc.weight"], after["fc.weight"])
 

@@ -21,12 +21,12 @@ KWARGS = {"inputs": 2, "outputs": 1, "channels": 4, "blocks": 2}
 
 def task(**settings: Any) -> ck.Task:
     data = flow_forecasts(simulations=2, each=8, size=8, back=(0, 2), lead=2)
-    given = {"kwargs": {**KWARGS, "inputs": 6, "outputs": 3}, "size": data.train.size, **settings}
-    return ck.Task("a", data, given.pop("model", "forecast_resnet"), given.pop("cut", "last"), **given)
+    inputs = {"kwargs": {**KWARGS, "inputs": 6, "outputs": 3}, "size": data.train.size, **settings}
+    return ck.Task("a", data, inputs.pop("model", "forecast_resnet"), inputs.pop("cut", "last"), **inputs)
 
 
 def test_the_network_has_the_papers_parameters() -> None:
-    count = sum(one.numel() for one in forecast_resnet().parameters())
+    count = sum(parameter.numel() for parameter in forecast_resnet().parameters())
     convolutions = 128 * 117 * 49 + 2 * 19 * 128 * 128 * 9 + 3 * 128 * 9
     assert count == convolutions + 39 * 128 + 3 + 39 * 2 * 128
     assert f"{count / 1e6:.2f}" == "6.36"
@@ -34,8 +34,8 @@ def test_the_network_has_the_papers_parameters() -> None:
 
 def test_inputs_are_the_first_fields_in_standard_deviations() -> None:
     fields = torch.linspace(0, 1, 12).reshape(1, 1, 6, 2)
-    given = Unstack(2, 3)(fields)
-    torch.testing.assert_close(given[0], SPAN * (torch.linspace(0, 1, 12)[:8].reshape(2, 2, 2) - 0.5))
+    inputs = Unstack(2, 3)(fields)
+    torch.testing.assert_close(inputs[0], SPAN * (torch.linspace(0, 1, 12)[:8].reshape(2, 2, 2) - 0.5))
     torch.testing.assert_close(wanted(fields, (1, 2, 2))[0, 0], SPAN * (fields[0, 0, 4:] - 0.5))
     network = forecast_resnet(img_size=(24, 5), **KWARGS).eval()
     images = torch.rand(2, 1, 24, 5)
@@ -46,8 +46,8 @@ def test_inputs_are_the_first_fields_in_standard_deviations() -> None:
 
 
 def test_latitudes_count_by_their_cosine() -> None:
-    cosines = [math.cos(math.radians(one)) for one in (-67.5, -22.5, 22.5, 67.5)]
-    expected = torch.tensor([[one * 4 / sum(cosines)] for one in cosines])
+    cosines = [math.cos(math.radians(number)) for number in (-67.5, -22.5, 22.5, 67.5)]
+    expected = torch.tensor([[cosine * 4 / sum(cosines)] for cosine in cosines])
     torch.testing.assert_close(latitude_weights(4), expected)
 
 
@@ -56,7 +56,7 @@ class Checks(ForecastError):
 
     @ck.hookimpl
     def compatkit_losses(self, step: ck.Step) -> Any:
-        found = ForecastError.compatkit_losses(self, step)
+        result = ForecastError.compatkit_losses(self, step)
         made, images = step.features.detach(), step.batch.images
         weights = [math.cos((row + 0.5) / 8 * math.pi - math.pi / 2) for row in range(8)]
         total = 0.0
@@ -65,8 +65,8 @@ class Checks(ForecastError):
                 target = 8 * (images[:, 0, (6 + field) * 8 + row] - 0.5)
                 error = float((made[:, field, row] - target).square().mean())
                 total += 8 * weights[row] / sum(weights) * error
-        assert float(found["squares"].detach()) == pytest.approx(total / 24, rel=1e-4)
-        return found
+        assert float(result["squares"].detach()) == pytest.approx(total / 24, rel=1e-4)
+        return result
 
 
 def test_the_loss_is_that_of_loops_in_the_real_trainer_and_falls() -> None:

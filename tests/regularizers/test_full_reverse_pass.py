@@ -127,18 +127,18 @@ def paper() -> tuple[nn.Sequential, list[Slow], Tensor]:
         *(nn.Conv2d(4, 5, 3, padding=1), nn.BatchNorm2d(5), nn.Sigmoid()),
     )
     network = layers.double().train()
-    for one in network:
-        if isinstance(one, nn.BatchNorm2d):
-            nn.init.uniform_(one.weight, 0.5, 1.5)
-            nn.init.uniform_(one.bias, -0.5, 0.5)
-            one.running_mean.uniform_(-0.2, 0.2)
-            one.running_var.uniform_(0.5, 1.5)
-    said = [
+    for module in network:
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.uniform_(module.bias, -0.5, 0.5)
+            module.running_mean.uniform_(-0.2, 0.2)
+            module.running_var.uniform_(0.5, 1.5)
+    result = [
         Slow(network[0], network[1], network[2]),
         Slow(network[4], network[5], network[6], pool=2),
         Slow(network[8], network[9], network[10], pool=2),
     ]
-    return network, said, torch.rand(4, 1, 10, 10, dtype=torch.float64)
+    return network, result, torch.rand(4, 1, 10, 10, dtype=torch.float64)
 
 
 def odd() -> tuple[nn.Sequential, list[Slow], Tensor]:
@@ -150,13 +150,13 @@ def odd() -> tuple[nn.Sequential, list[Slow], Tensor]:
         *(nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 2)),
     ).double()
     network.eval()
-    said = [
+    result = [
         Slow(network[0], None, network[1]),
         Slow(network[3], None, network[4], pool=2, kind="average"),
         Slow(network[8], None, network[9], pool=2),
         Slow(network[10]),
     ]
-    return network, said, torch.randn(3, 2, 24, 20, dtype=torch.float64)
+    return network, result, torch.randn(3, 2, 24, 20, dtype=torch.float64)
 
 
 def dense() -> tuple[nn.Module, list[Slow], Tensor]:
@@ -164,14 +164,14 @@ def dense() -> tuple[nn.Module, list[Slow], Tensor]:
     network = fully_connected(
         in_chans=1, img_size=(3, 4), widths=(6, 5), num_classes=3, norm="batch", last_norm=True, activation="tanh"
     ).double()  # fmt: skip
-    blocks = [Slow(one.linear, one.norm, one.act) for one in network.blocks]  # type: ignore[union-attr]
+    blocks = [Slow(block.linear, block.norm, block.act) for block in network.blocks]  # type: ignore[union-attr]
     return network.train(), [*blocks, Slow(network.fc, network.last_norm)], torch.rand(5, 1, 3, 4).double()
 
 
 def walked(network: nn.Module, images: Tensor, walk: Walk = Walk()) -> tuple[list[Tensor], list[Tensor]]:  # noqa: B008
     stages = chain_of(network, images)
-    found = list(pairs(stages, recorded(network, names_of(stages), images), images, walk))[::-1]
-    return [state for _, state, _ in found], [back for _, _, back in found]
+    result = list(pairs(stages, recorded(network, names_of(stages), images), images, walk))[::-1]
+    return [state for _, state, _ in result], [back for _, _, back in result]
 
 
 @pytest.mark.parametrize("make", [paper, odd, dense])
@@ -183,8 +183,8 @@ def test_states_and_reversed_states_are_those_of_the_equations(make, how):
     forward(images)
     got = walked(network, images, Walk(how))
     expected = slow(layers, images, how)
-    for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    for item, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
+        torch.testing.assert_close(item, other, rtol=1e-10, atol=1e-10)
     # Stored statistics are moved by the way forward, and by nothing else.
     assert all(torch.equal(value, forward.state_dict()[key]) for key, value in network.state_dict().items())
 
@@ -194,22 +194,22 @@ def test_states_and_reversed_states_are_those_of_the_equations(make, how):
 def test_loss_and_gradients_are_those_of_the_equations(make, how):
     network, layers, images = make()
     stages = chain_of(network, images)
-    weights = {one.linear: 0.5 + place for place, one in enumerate(stages)}
+    weights = {stage.linear: 0.5 + place for place, stage in enumerate(stages)}
     records = recorded(network, names_of(stages), images)
     loss = full_loss(stages, records, images, walk=Walk(how), factors=weights)
     states, backs = slow(layers, images, how)
     wanted = sum(
-        factor * ((one - other) ** 2).sum() / one.numel()
-        for factor, one, other in zip(weights.values(), states, backs, strict=True)
+        factor * ((state - other) ** 2).sum() / state.numel()
+        for factor, state, other in zip(weights.values(), states, backs, strict=True)
     )
     torch.testing.assert_close(loss, wanted)
     parameters = list(network.parameters())
     got = torch.autograd.grad(loss, parameters, allow_unused=True)
     expected = torch.autograd.grad(wanted, parameters, allow_unused=True)
-    for one, other in zip(got, expected, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+    for entry, other in zip(got, expected, strict=True):
+        assert (entry is None) == (other is None)
+        if entry is not None:
+            torch.testing.assert_close(entry, other, rtol=1e-8, atol=1e-10)
 
 
 def test_gradients_agree_with_finite_differences():
@@ -222,9 +222,9 @@ def test_gradients_agree_with_finite_differences():
 
     def loss(*values: Tensor) -> Tensor:
         with torch.nn.utils.stateless._reparametrize_module(network, dict(zip(names, values, strict=True))):
-            given = full_loss(stages, recorded(network, names_of(stages), images), images)
-        assert given is not None
-        return given
+            inputs = full_loss(stages, recorded(network, names_of(stages), images), images)
+        assert inputs is not None
+        return inputs
 
     assert torch.autograd.gradcheck(loss, tuple(network.parameters()), atol=1e-6)
 
@@ -254,7 +254,9 @@ def test_a_loss_on_the_images_alone_moves_every_layer():
     )
     assert loss is not None
     loss.backward()
-    assert all(float(one.weight.grad.norm()) > 0 for one in network.modules() if isinstance(one, nn.Linear))
+    assert all(
+        float(module.weight.grad.norm()) > 0 for module in network.modules() if isinstance(module, nn.Linear)
+    )
 
 
 def test_a_target_that_is_detached_changes_gradients_and_not_the_loss():
@@ -273,8 +275,8 @@ def test_an_activation_of_the_images_is_applied_to_them_alone():
     network, _, images = dense()
     plain, through = walked(network, images)[1], walked(network, images, Walk(output_activation="relu"))[1]
     torch.testing.assert_close(through[0], plain[0].relu())
-    for one, other in zip(plain[1:], through[1:], strict=True):
-        torch.testing.assert_close(one, other)
+    for entry, other in zip(plain[1:], through[1:], strict=True):
+        torch.testing.assert_close(entry, other)
 
 
 def test_an_in_place_activation_changes_nothing():
@@ -283,8 +285,8 @@ def test_an_in_place_activation_changes_nothing():
     images = torch.rand(2, 1, 8, 8)
     expected = walked(nn.Sequential(*layers), images)
     got = walked(nn.Sequential(layers[0], nn.ReLU(True), layers[2], nn.ReLU(True)), images)
-    for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
-        assert torch.equal(one, other)
+    for item, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
+        assert torch.equal(item, other)
 
 
 @pytest.mark.parametrize("enlarge", ["transpose", "nearest"])
@@ -293,11 +295,11 @@ def test_generators_see_their_input_again(enlarge, output):
     torch.manual_seed(0)
     network = Upscaler(channels=(8, 6), doublings=1, enlarge=enlarge, output=output, norm="batch")
     images = torch.rand(3, 1, 5, 6)
-    kept = {key: value.clone() for key, value in network.state_dict().items()}
+    saved = {key: value.clone() for key, value in network.state_dict().items()}
     again = reconstruct(network.train(), images)
     assert again.shape == images.shape
     assert network.training
-    assert all(torch.equal(value, kept[key]) for key, value in network.state_dict().items())
+    assert all(torch.equal(value, saved[key]) for key, value in network.state_dict().items())
     latent = Generator(latent=7, channels=(6, 5), enlarge=enlarge)
     assert reconstruct(latent, torch.randn(3, 7)).shape == (3, 7)
 
@@ -403,7 +405,7 @@ class InPlace(nn.Module):
 )
 def test_a_run_adds_what_the_walk_gives_across_its_cut(model, cut, kwargs, monkeypatch):
     monkeypatch.setitem(
-        BUILDERS, "in_place", Builder(lambda model, **given: InPlace(**given), lambda: "tests 1")
+        BUILDERS, "in_place", Builder(lambda model, **inputs: InPlace(**inputs), lambda: "tests 1")
     )
     builder = "in_place" if model == "in_place" else "timm"
     task = ck.Task("a", data_set("a"), model, cut, size=32, kwargs=kwargs, builder=builder)

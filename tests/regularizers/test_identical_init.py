@@ -34,8 +34,8 @@ def start(tasks: list[ck.Task], uses: list[Any], seed: int = 0) -> Start:
 
 def task(name: str, classes: int = 3, **settings: Any) -> ck.Task:
     names = tuple(str(index) for index in range(classes))
-    given = {"model": "resnet8_cifar", "cut": "layer2", "size": 16, **settings}
-    return ck.Task(name, data_set(name, classes=names), **given)
+    inputs = {"model": "resnet8_cifar", "cut": "layer2", "size": 16, **settings}
+    return ck.Task(name, data_set(name, classes=names), **inputs)
 
 
 def differing(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> set[str]:
@@ -66,13 +66,13 @@ def test_a_named_seed_gives_the_same_start_in_another_run() -> None:
 def test_given_weights_are_the_identical_start_and_the_class_layer_is_drawn(
     kind: str, tmp_path: Path
 ) -> None:
-    given = quick(steps=2).fit([task("old")]).weights("old")
+    inputs = quick(steps=2).fit([task("old")]).weights("old")
     path = tmp_path / "old.safetensors"
-    path.write_bytes(serialize(given))
-    weights: Any = given if kind == "mapping" else path
+    path.write_bytes(serialize(inputs))
+    weights: Any = inputs if kind == "mapping" else path
     seen = start([task("a", weights=weights), task("b", weights=weights)], ["identical_init"])
     assert differing(seen["a"], seen["b"]) == set()
-    assert differing(seen["a"], given) == {"fc.weight", "fc.bias"} or differing(seen["a"], given) == {
+    assert differing(seen["a"], inputs) == {"fc.weight", "fc.bias"} or differing(seen["a"], inputs) == {
         "fc.weight"
     }
 
@@ -87,6 +87,6 @@ def test_class_layers_of_their_own_differ_and_nothing_else_does() -> None:
     assert differing(own["a"], own["b"]) == {"fc.weight"}
     same = start([task("a"), task("b")], ["identical_init"])
     assert differing(own["a"], same["a"]) == {"fc.weight"}  # the body is that of the same stream
-    with pytest.raises(PluginError) as found:
+    with pytest.raises(PluginError) as result:
         start([task("a"), task("b")], [ck.use("identical_init", class_layer="names")])
-    assert "class_layer" in str(found.value)
+    assert "class_layer" in str(result.value)

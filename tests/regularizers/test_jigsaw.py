@@ -55,14 +55,14 @@ def test_permutations_are_as_far_apart_as_can_be() -> None:
     assert far_apart(4, 4) == ((0, 1, 2, 3), (1, 0, 3, 2), (2, 3, 0, 1), (3, 2, 1, 0))
     everything = list(itertools.permutations(range(4)))
 
-    def apart(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-        return sum(a != b for a, b in zip(one, other, strict=True))
+    def apart(item: tuple[int, ...], other: tuple[int, ...]) -> int:
+        return sum(a != b for a, b in zip(item, other, strict=True))
 
     chosen = [everything[0]]
     while len(chosen) < 24:
         scores = [
-            (min(apart(one, other) for other in chosen), sum(apart(one, other) for other in chosen))
-            for one in everything
+            (min(apart(entry, other) for other in chosen), sum(apart(entry, other) for other in chosen))
+            for entry in everything
         ]
         chosen.append(everything[scores.index(max(scores))])
     assert far_apart(4, 24) == tuple(chosen)
@@ -70,9 +70,9 @@ def test_permutations_are_as_far_apart_as_can_be() -> None:
 
 
 def test_nine_tiles() -> None:
-    found = far_apart(9, 9)
-    assert len(set(found)) == 9 and found[0] == tuple(range(9))
-    assert {sum(a != b for a, b in zip(x, y, strict=True)) for x, y in itertools.combinations(found, 2)} == {
+    result = far_apart(9, 9)
+    assert len(set(result)) == 9 and result[0] == tuple(range(9))
+    assert {sum(a != b for a, b in zip(x, y, strict=True)) for x, y in itertools.combinations(result, 2)} == {
         9
     }
 
@@ -89,7 +89,9 @@ def test_loss_is_the_mean_over_all_permutations_of_every_image(grid: int, permut
 
         @ck.hookimpl
         def compatkit_losses(self, step: ck.Step) -> dict[str, torch.Tensor]:
-            extractor, head = (copy.deepcopy(one).double() for one in (step.task.extractor, self.head.module))
+            extractor, head = (
+                copy.deepcopy(item).double() for item in (step.task.extractor, self.head.module)
+            )
             losses = [
                 F.cross_entropy(
                     head(extractor(rearranged(image[None].double(), order, grid))), torch.tensor([wanted])
@@ -106,8 +108,8 @@ def test_loss_is_the_mean_over_all_permutations_of_every_image(grid: int, permut
     ]
     fit = quick(steps=1).fit([grouped()], uses, factories={"reference": Reference})
     assert fit.history[0]["losses"]["jigsaw/loss"] == pytest.approx(seen[0], rel=1e-5)
-    names = [one.name for one in fit.auxiliary["jigsaw"].labels or ()]
-    assert names == ["tiles " + " ".join(map(str, one)) for one in far_apart(grid**2, permutations)]
+    names = [label.name for label in fit.auxiliary["jigsaw"].labels or ()]
+    assert names == ["tiles " + " ".join(map(str, entry)) for entry in far_apart(grid**2, permutations)]
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,10 @@ def test_every_layer_but_the_class_layer_gives_back_more(tied, model, cut, kwarg
     size = kwargs["img_size"]
     size = size if isinstance(size, int) else None
     task = ck.Task("a", data_set("a"), model, cut, size=size, kwargs=kwargs)
-    said = fit([task], use(tied=tied, steps=60)).run["pretraining"]["plugins"]["layerwise_autoencoder"]["a"]
-    assert len(said) == (4 if model == "lenet" else 2)
-    assert all(one["after"] < one["before"] for one in said.values())
-    assert not any(name.startswith("fc") for name in said)
+    result = fit([task], use(tied=tied, steps=60)).run["pretraining"]["plugins"]["layerwise_autoencoder"]["a"]
+    assert len(result) == (4 if model == "lenet" else 2)
+    assert all(line["after"] < line["before"] for line in result.values())
+    assert not any(name.startswith("fc") for name in result)
 
 
 def test_a_tied_linear_layer_finds_the_principal_subspace():
@@ -97,18 +97,18 @@ def test_the_head_stays_as_it_was_drawn():
 
 def test_a_run_says_the_same_each_time_and_two_tasks_have_streams_of_their_own():
     tasks = [dense("a"), dense("b", seed=1)]
-    one, other = fit(tasks, use()), fit(tasks, use())
-    assert same_parts(one, other)
-    assert one.run == other.run
+    first, other = fit(tasks, use()), fit(tasks, use())
+    assert same_parts(first, other)
+    assert first.run == other.run
     alone = fit([dense("a")], use())
-    said = [each.run["pretraining"]["plugins"]["layerwise_autoencoder"]["a"] for each in (one, alone)]
-    assert said[0] == said[1]
+    result = [each.run["pretraining"]["plugins"]["layerwise_autoencoder"]["a"] for each in (first, alone)]
+    assert result[0] == result[1]
 
 
 def test_noise_is_drawn_from_a_stream_and_changes_what_is_learnt():
-    one, other = fit([dense()], use(noise=0.5)), fit([dense()], use(noise=0.5))
-    assert same_parts(one, other)
-    assert not same_parts(one, fit([dense()], use()))
+    first, other = fit([dense()], use(noise=0.5)), fit([dense()], use(noise=0.5))
+    assert same_parts(first, other)
+    assert not same_parts(first, fit([dense()], use()))
 
 
 def test_weight_0_leaves_it_out_and_any_other_weight_is_the_same():
@@ -120,8 +120,8 @@ def test_weight_0_leaves_it_out_and_any_other_weight_is_the_same():
 
 def test_explaining_does_not_pretrain(monkeypatch):
     monkeypatch.setattr(LayerwiseAutoencoder, "_layer", None)
-    told = quick(steps=1).explain([dense()], [use()])
-    assert "layerwise_autoencoder" in str(told)
+    explanation = quick(steps=1).explain([dense()], [use()])
+    assert "layerwise_autoencoder" in str(explanation)
 
 
 def test_what_is_frozen_stays():
@@ -130,8 +130,8 @@ def test_what_is_frozen_stays():
         def compatkit_set_up(self, setup: ck.SetUp) -> None:
             setup.tasks["a"].extractor.requires_grad_(False)
 
-    said = quick(steps=1).fit([dense()], [use(), "freeze"], factories={"freeze": Freeze})
-    layers = said.run["pretraining"]["plugins"]["layerwise_autoencoder"]["a"]
+    result = quick(steps=1).fit([dense()], [use(), "freeze"], factories={"freeze": Freeze})
+    layers = result.run["pretraining"]["plugins"]["layerwise_autoencoder"]["a"]
     assert layers["blocks.0.linear"]["before"] == layers["blocks.0.linear"]["after"]
     assert layers["blocks.1.linear"]["before"] > layers["blocks.1.linear"]["after"]
 

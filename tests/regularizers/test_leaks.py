@@ -35,8 +35,8 @@ class Witness:
     def compatkit_set_up(self, setup: ck.SetUp) -> None:
         setup.auxiliary[self.head].module.register_forward_hook(self._keep)
 
-    def _keep(self, module: torch.nn.Module, given: tuple[Tensor], answered: Tensor) -> None:
-        self.features, self.logits = given[0].detach(), answered.detach()
+    def _keep(self, module: torch.nn.Module, inputs: tuple[Tensor], answered: Tensor) -> None:
+        self.features, self.logits = inputs[0].detach(), answered.detach()
 
     @ck.hookimpl
     def compatkit_after_step(self, step: ck.Step) -> None:
@@ -126,9 +126,9 @@ def test_views_that_are_normalized_apart_are_told_by_their_statistics() -> None:
 def test_two_views_of_a_plain_image_are_one_to_contrastive_prediction() -> None:
     """Without changes of color; normalized apart, each view would carry the statistics of its own draw."""
     witness = watched(ck.use("contrastive", strength=0.0), plain(), steps=5)
-    one, other = witness.of_probes(witness.features)
-    assert one.std(0).max() > 0.1
-    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    first, other = witness.of_probes(witness.features)
+    assert first.std(0).max() > 0.1
+    torch.testing.assert_close(first, other, rtol=1e-3, atol=1e-3)
 
 
 def test_colorization_sees_nothing_but_brightness() -> None:
@@ -150,7 +150,7 @@ def twin_of(color: tuple[int, int, int]) -> tuple[int, int, int]:
     far = np.abs(np.arange(256)[:, None, None] - color[0]) > 80
     distance = np.where(far, np.abs(luminance - wanted), np.inf)
     assert distance.min() < 1e-6
-    return tuple(int(one) for one in np.unravel_index(distance.argmin(), distance.shape))  # type: ignore[return-value]
+    return tuple(int(entry) for entry in np.unravel_index(distance.argmin(), distance.shape))  # type: ignore[return-value]
 
 
 def test_quarter_turns_move_no_running_statistics() -> None:
@@ -159,7 +159,7 @@ def test_quarter_turns_move_no_running_statistics() -> None:
     def statistics(*uses: Any) -> dict[str, Tensor]:
         task = ck.Task("half", digits(turned_alike()), "resnet8_cifar", "layer2", size=(SIDE, SIDE))
         fit = quick(steps=1, batch_size=32, lr=1e-30).fit([task], uses)
-        return {name: one for name, one in fit.weights("half").items() if "running" in name}
+        return {name: weight for name, weight in fit.weights("half").items() if "running" in name}
 
     plain_run, with_task = statistics(), statistics("rotation_prediction")
     assert plain_run

@@ -36,9 +36,9 @@ def dense(weight: Tensor) -> Tensor:
 def test_power_iteration_comes_to_the_spectral_norm_of_the_dense_matrix(shape: tuple[int, ...]) -> None:
     weight, start = drawn(*shape), drawn(shape[0], shape[2], seed=1)
     norm = float(torch.linalg.eigvalsh(dense(weight)).abs().max())
-    found = [float(spectral_excess(weight, start, iterations=turns)) for turns in (1, 4, 400)]
-    assert found == sorted(found) and found[0] < norm  # from below, and nearer with each turn
-    assert found[2] == pytest.approx(norm, rel=1e-9)
+    result = [float(spectral_excess(weight, start, iterations=turns)) for turns in (1, 4, 400)]
+    assert result == sorted(result) and result[0] < norm  # from below, and nearer with each turn
+    assert result[2] == pytest.approx(norm, rel=1e-9)
 
 
 def test_one_turn_is_the_authors_formula_with_the_gradient_through_u_and_v() -> None:
@@ -48,10 +48,10 @@ def test_one_turn_is_the_authors_formula_with_the_gradient_through_u_and_v() -> 
     v = nn.functional.normalize(excess.T @ u, dim=0)
     u = nn.functional.normalize(excess @ v, dim=0)
     expected = torch.dot(u, excess @ v).square()
-    came = spectral_excess(weight, start).square()
-    assert float(came.detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
-    (one,), (other,) = torch.autograd.grad(expected, weight), torch.autograd.grad(came, weight)
-    assert torch.allclose(one, other, rtol=1e-10)
+    output = spectral_excess(weight, start).square()
+    assert float(output.detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
+    (first,), (other,) = torch.autograd.grad(expected, weight), torch.autograd.grad(output, weight)
+    assert torch.allclose(first, other, rtol=1e-10)
     assert torch.autograd.gradcheck(lambda w: spectral_excess(w, start), (weight,))
 
 
@@ -73,11 +73,11 @@ def test_the_smaller_side_can_reach_zero_where_the_other_cannot() -> None:
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_the_matrices_of_a_grouped_convolution_are_its_map(groups: int) -> None:
     layer = nn.Conv2d(6, 12, 3, groups=groups)
-    came = matrices(layer)
-    assert came.shape == (groups, 12 // groups, 6 // groups * 9)
+    output = matrices(layer)
+    assert output.shape == (groups, 12 // groups, 6 // groups * 9)
     patch = torch.randn(6, 3, 3)
     with torch.no_grad():
-        map_ = torch.block_diag(*came) @ patch.flatten()
+        map_ = torch.block_diag(*output) @ patch.flatten()
         expected = nn.functional.conv2d(patch[None], layer.weight, groups=groups).flatten()
     assert torch.allclose(map_, expected, atol=1e-5)
 
@@ -101,9 +101,9 @@ class Watch:
         Watch.kept = {}
         for state in setup.tasks.values():
             for module in (state.extractor, state.head):
-                for name, one in module.named_modules():
-                    if isinstance(one, (nn.Conv2d, nn.Linear)):
-                        Watch.kept[name] = one.weight.detach().flatten(1).double().clone()
+                for name, value in module.named_modules():
+                    if isinstance(value, (nn.Conv2d, nn.Linear)):
+                        Watch.kept[name] = value.weight.detach().flatten(1).double().clone()
 
 
 def terms(steps: int = 1, regularizers: tuple[str, ...] = (), **settings: Any) -> list[float]:
@@ -123,7 +123,7 @@ def smaller(weight: Tensor) -> Tensor:
 
 REFERENCES: dict[str, Callable[[Tensor], float]] = {
     "so": lambda weight: float(smaller(weight).square().sum()),
-    "dso": lambda weight: sum(float(one.square().sum()) for one in both(weight)),
+    "dso": lambda weight: sum(float(side.square().sum()) for side in both(weight)),
     "mc": lambda weight: float(smaller(weight).abs().max()),
     "srip": lambda weight: float(torch.linalg.eigvalsh(both(weight)[0]).abs().max()) ** 2,
 }
@@ -131,24 +131,24 @@ REFERENCES: dict[str, Callable[[Tensor], float]] = {
 
 @pytest.mark.parametrize("kind", list(REFERENCES))
 def test_a_run_adds_up_the_dense_terms_of_all_its_layers(kind: str) -> None:
-    (came,) = terms(kind=kind, iterations=200 if kind == "srip" else 1)
+    (output,) = terms(kind=kind, iterations=200 if kind == "srip" else 1)
     expected = sum(map(REFERENCES[kind], Watch.kept.values()))
-    assert len(Watch.kept) > 3 and came == pytest.approx(expected, rel=2e-3 if kind == "srip" else 1e-5)
+    assert len(Watch.kept) > 3 and output == pytest.approx(expected, rel=2e-3 if kind == "srip" else 1e-5)
 
 
 def test_the_norm_is_squared_by_default_and_plain_when_asked() -> None:
-    (came,) = terms(squared=False, iterations=200)
-    expected = sum(REFERENCES["srip"](one) ** 0.5 for one in Watch.kept.values())
-    assert came == pytest.approx(expected, rel=2e-3)
+    (output,) = terms(squared=False, iterations=200)
+    expected = sum(REFERENCES["srip"](item) ** 0.5 for item in Watch.kept.values())
+    assert output == pytest.approx(expected, rel=2e-3)
     assert terms(layers="conv1.0", squared=False)[0] ** 2 == pytest.approx(
         terms(layers="conv1.0")[0], rel=1e-5
     )
 
 
 def test_layers_are_named_by_globs_over_both_parts() -> None:
-    (came,) = terms(kind="so", layers=["conv1.[03]", "f[c]"])
+    (output,) = terms(kind="so", layers=["conv1.[03]", "f[c]"])
     expected = sum(REFERENCES["so"](Watch.kept[name]) for name in ("conv1.0", "conv1.3", "fc"))
-    assert came == pytest.approx(expected, rel=1e-5)
+    assert output == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_schedule_multiplies_and_a_factor_of_zero_computes_nothing() -> None:
@@ -172,8 +172,8 @@ def test_training_by_it_makes_layers_orthogonal() -> None:
     task = ck.Task("a", data_set("a"), "lenet", "conv2", size=32)
     use = [ck.use("orthogonality", weight=10.0, side="smaller")]
     fit = quick(steps=60, lr=3e-3, schedule="constant").fit([task], use)
-    found = [row["losses"]["orthogonality/loss"] for row in fit.history]
-    assert found[-1] < found[0] / 3
+    result = [row["losses"]["orthogonality/loss"] for row in fit.history]
+    assert result[-1] < result[0] / 3
 
 
 def test_shared_heads_stay_out_unless_asked_for() -> None:
@@ -218,8 +218,8 @@ def test_conforms() -> None:
         ({"kind": "dso", "side": "input"}, "dso takes the Gram matrices of both sides"),
         ({"iterations": 0}, "'iterations' must be a whole number from 1 up"),
         *(
-            ({"schedule": one}, "schedule is pairs of a step and a factor")
-            for one in ([], [[1, 1.0]], [[0, 1.0], [0, 0.5]], [[0, -1.0]], [[0.5, 1.0]], [1, 2], "0")
+            ({"schedule": item}, "schedule is pairs of a step and a factor")
+            for item in ([], [[1, 1.0]], [[0, 1.0], [0, 0.5]], [[0, -1.0]], [[0.5, 1.0]], [1, 2], "0")
         ),
     ],
 )

@@ -17,8 +17,8 @@ from compatkit_plugins.regularizers.random_labels import RandomLabels, randomly_
 
 
 def task(**settings: Any) -> ck.Task:
-    given = {"kwargs": {"widths": [48], "img_size": [12, 12]}, **settings}
-    return ck.Task("a", data_set("a"), "fully_connected", "blocks.0", **given)
+    inputs = {"kwargs": {"widths": [48], "img_size": [12, 12]}, **settings}
+    return ck.Task("a", data_set("a"), "fully_connected", "blocks.0", **inputs)
 
 
 def test_a_label_depends_on_image_and_seed_and_not_on_the_other_images() -> None:
@@ -34,8 +34,8 @@ def test_equal_images_have_equal_labels() -> None:
     split = data_set("a").train
     images = split.read(range(len(split)))
     twice = ck.Split(np.concatenate([images, images]), np.tile(split.labels, 2), split.classes, "twice")
-    found = randomly_labeled(twice, 50, seed=0).labels
-    assert found[: len(split)].tolist() == found[len(split) :].tolist()
+    result = randomly_labeled(twice, 50, seed=0).labels
+    assert result[: len(split)].tolist() == result[len(split) :].tolist()
 
 
 @pytest.mark.parametrize("classes", [2, 5, 50])
@@ -44,10 +44,10 @@ def test_labels_are_even_and_independent_of_the_real_ones(classes: int) -> None:
     count = 4000
     images = draw.integers(0, 256, (count, 4, 4, 1)).astype(np.uint8)
     split = ck.Split(images, np.arange(count) % 10, tuple("0123456789"), "noise")
-    found = randomly_labeled(split, classes, seed=0)
-    assert found.classes[-1] == f"random-{classes - 1}" and len(found.classes) == classes
+    result = randomly_labeled(split, classes, seed=0)
+    assert result.classes[-1] == f"random-{classes - 1}" and len(result.classes) == classes
     table = np.zeros((10, classes))
-    np.add.at(table, (split.labels, found.labels), 1)
+    np.add.at(table, (split.labels, result.labels), 1)
     # chi-square of independence and evenness: mean 10 K - 1, deviation sqrt(2 (10 K - 1))
     expected = count / (10 * classes)
     chi = ((table - expected) ** 2 / expected).sum()
@@ -60,21 +60,21 @@ def test_a_network_is_built_for_the_random_classes_and_learns_them() -> None:
         [task()], [ck.use("random_labels", classes=5, seed=4)]
     )
     state = fit.tasks["a"]
-    assert [one.name for one in state.labels] == [f"random-{number}" for number in range(5)]
+    assert [label.name for label in state.labels] == [f"random-{number}" for number in range(5)]
     with torch.no_grad():
         assert state.head(torch.zeros(1, 48)).shape == (1, 5)
     assert fit.evaluations[-1]["accuracy"] > 0.9
     assert fit.run["tasks"][0]["data"]["digest"] == randomly_labeled(task().data.train, 5, 4).digest
     # what was learned says nothing about images that were not seen
-    found: Any = ck.measure(state, randomly_labeled(task().data.test, 5, 4), ["accuracy"])
-    assert found["accuracy"].value < 0.6
+    table: Any = ck.measure(state, randomly_labeled(task().data.test, 5, 4), ["accuracy"])
+    assert table["accuracy"].value < 0.6
 
 
 def test_disjoint_subsets_share_no_image() -> None:
     split = data_set("a", count=60).train
     up, down = split.divide(20, 30, seed=1)
-    images, seen = down.read(range(30)), {one.tobytes() for one in up.read(range(20))}
-    assert (len(up), len(down)) == (20, 30) and not any(one.tobytes() in seen for one in images)
+    images, seen = down.read(range(30)), {entry.tobytes() for entry in up.read(range(20))}
+    assert (len(up), len(down)) == (20, 30) and not any(image.tobytes() in seen for image in images)
 
 
 @pytest.mark.parametrize("classes", [1, 0, 2.0, True, "5"])
@@ -118,5 +118,5 @@ kwargs = { widths = [6], img_size = [12, 12] }
     registry = ck.Registry.init(tmp_path / "parts")
     outcome = ck.Sweep.read(tmp_path / "labels.toml", root=str(tmp_path)).run(registry)
     outcome.check()
-    heads = [registry.load(str(one.name)) for one in registry.search(kind="head")]
-    assert sorted(one(torch.zeros(1, 6)).shape[1] for one in heads) == [7]
+    heads = [registry.load(str(component.name)) for component in registry.search(kind="head")]
+    assert sorted(head(torch.zeros(1, 6)).shape[1] for head in heads) == [7]

@@ -21,11 +21,11 @@ from compatkit_plugins.regularizers.reverse_pass.local import local_loss
 
 def calls(network: nn.Module, images: Tensor) -> dict[str, list[ck.LayerCall]]:
     """Run a network; return the records of its dense layers and convolutions."""
-    found: dict[str, list[ck.LayerCall]] = {}
+    result: dict[str, list[ck.LayerCall]] = {}
     hooks = [
         layer.register_forward_hook(
-            lambda layer, given, output, name=name: found.setdefault(name, []).append(
-                ck.LayerCall(given[0], output, layer)
+            lambda layer, inputs, output, name=name: result.setdefault(name, []).append(
+                ck.LayerCall(inputs[0], output, layer)
             )
         )
         for name, layer in network.named_modules()
@@ -34,7 +34,7 @@ def calls(network: nn.Module, images: Tensor) -> dict[str, list[ck.LayerCall]]:
     network(images)
     for hook in hooks:
         hook.remove()
-    return found
+    return result
 
 
 def matrix(layer: nn.Module, like: Tensor) -> Tensor:
@@ -73,9 +73,9 @@ def test_the_loss_and_its_gradients_are_those_of_the_equations() -> None:
     slow = reference(calls(network, images))
     expected = torch.autograd.grad(slow, list(network.parameters()), allow_unused=True)
     torch.testing.assert_close(loss, slow)
-    for one, other in zip(got, expected, strict=True):
+    for entry, other in zip(got, expected, strict=True):
         torch.testing.assert_close(
-            torch.zeros(()) if one is None else one, torch.zeros(()) if other is None else other
+            torch.zeros(()) if entry is None else entry, torch.zeros(()) if other is None else other
         )
 
 
@@ -106,8 +106,8 @@ def test_a_target_that_is_detached_gets_no_gradient() -> None:
     images = torch.randn(4, 3, requires_grad=True)
     layer = nn.Linear(3, 3)
     record = {"0": [ck.LayerCall(images, layer(images.detach()), layer)]}
-    kept = local_loss(record, {"0": 1.0})
-    torch.autograd.grad(kept, images, retain_graph=True)  # type: ignore[arg-type]
+    saved = local_loss(record, {"0": 1.0})
+    torch.autograd.grad(saved, images, retain_graph=True)  # type: ignore[arg-type]
     loss = local_loss(record, {"0": 1.0}, detach_target=True)
     assert torch.autograd.grad(loss, images, allow_unused=True) == (None,)  # type: ignore[arg-type]
 
@@ -142,8 +142,8 @@ def test_singular_values_of_active_directions_become_1() -> None:
 
 
 def small(name: str = "a", **settings: Any) -> ck.Task:
-    given = {"model": "resnet8_cifar", "cut": "layer2", "size": 16, **settings}
-    return ck.Task(name, data_set(name), **given)
+    inputs = {"model": "resnet8_cifar", "cut": "layer2", "size": 16, **settings}
+    return ck.Task(name, data_set(name), **inputs)
 
 
 def plugin_of(task: ck.Task, **settings: Any) -> ReversePass:
@@ -165,9 +165,9 @@ def test_all_layers_but_the_class_layer_are_reversed_and_gates_are_not() -> None
     reasons = set(gated.left_out.values())
     assert reasons == {"class layer", "gate: works on pooled features inside of a block"}
     assert all(".se." in name for name, why in gated.left_out.items() if "gate" in why)
-    named = plugin_of(small(), layers=["layer2.*", "fc", "!*.conv2"]).selections["a"]
-    assert named.layers == ("layer2.0.downsample.0", "layer2.0.conv1", "fc") or set(named.layers) >= {"fc"}
-    assert not any(name.endswith("conv2") for name in named.layers)
+    names = plugin_of(small(), layers=["layer2.*", "fc", "!*.conv2"]).selections["a"]
+    assert names.layers == ("layer2.0.downsample.0", "layer2.0.conv1", "fc") or set(names.layers) >= {"fc"}
+    assert not any(name.endswith("conv2") for name in names.layers)
 
 
 def test_the_loss_of_a_run_is_the_formula_on_its_first_batch() -> None:
@@ -178,8 +178,8 @@ def test_the_loss_of_a_run_is_the_formula_on_its_first_batch() -> None:
         def compatkit_losses(self, step: ck.Step) -> dict[str, Tensor]:
             network = nn.Sequential(step.task.extractor, step.task.head)
             records = calls(network, step.batch.images)
-            kept = {name: one for name, one in records.items() if not name.endswith("fc")}
-            seen.append(float(reference_by_conv(kept)))
+            saved = {name: record for name, record in records.items() if not name.endswith("fc")}
+            seen.append(float(reference_by_conv(saved)))
             return {}
 
     fit = quick(steps=1).fit([small()], ["reverse_pass", "slow"], factories={"slow": Slow})
@@ -190,10 +190,10 @@ def reference_by_conv(records: Mapping[str, Sequence[ck.LayerCall]]) -> Tensor:
     """The same by the layer's own derivative, for layers whose matrix is large."""
     total = torch.zeros(())
     for called in records.values():
-        for taken, given, layer in called:
+        for taken, value, layer in called:
             x = taken.detach().requires_grad_()
             bias = 0 if layer.bias is None else layer.bias.view(-1, 1, 1)  # type: ignore[union-attr, operator]
-            (back,) = torch.autograd.grad(layer(x), x, given - bias)
+            (back,) = torch.autograd.grad(layer(x), x, value - bias)
             total = total + (back - taken).square().mean().detach()
     return total
 
@@ -211,23 +211,25 @@ def test_pieces_of_a_batch_give_the_gradients_of_the_whole() -> None:
     parts = quick(**settings, accumulate=4).fit([grouped()], ["reverse_pass"])
     for key, value in whole.weights("a").items():
         torch.testing.assert_close(parts.weights("a")[key], value, rtol=1e-4, atol=1e-6, msg=key)
-    said, expected = (dict(fit.history[0]["losses"]) for fit in (parts, whole))
-    for one in (said, expected):  # of each piece by itself
-        assert one.pop("reverse_pass/gradient_ratio") > 0
-    assert said == pytest.approx(expected, rel=1e-4)
+    result, expected = (dict(fit.history[0]["losses"]) for fit in (parts, whole))
+    for item in (result, expected):  # of each piece by itself
+        assert item.pop("reverse_pass/gradient_ratio") > 0
+    assert result == pytest.approx(expected, rel=1e-4)
 
 
 def gradient_norms(fit: ck.Fit, images: Tensor, labels: Tensor) -> tuple[float, float]:
     """Norms of the gradients of the task's loss and of the local loss, each by itself, in double precision."""
     network = copy.deepcopy(fit.network("a")).double()
     network.train()
-    records = {name: one for name, one in calls(network, images.double()).items() if not name.endswith("fc")}
+    records = {
+        name: call for name, call in calls(network, images.double()).items() if not name.endswith("fc")
+    }
     pulled = local_loss(records, dict.fromkeys(records, 1.0))
     assert pulled is not None
     norms = []
     for loss in (F.cross_entropy(network(images.double()), labels), pulled):
-        found = torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)
-        norms.append(float(sum((one**2).sum() for one in found if one is not None)) ** 0.5)
+        result = torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)
+        norms.append(float(sum((match**2).sum() for match in result if match is not None)) ** 0.5)
     return norms[0], norms[1]
 
 
@@ -276,7 +278,7 @@ def test_balanced_gradients_stay_at_their_share_in_every_step() -> None:
         @ck.hookimpl
         def compatkit_after_backward(self, step: ck.Step) -> None:
             network = [*step.task.extractor.parameters(), *step.task.head.parameters()]
-            whole = [one.grad.clone() for one in network if one.grad is not None]
+            whole = [module.grad.clone() for module in network if module.grad is not None]
             logits = step.task.head(step.task.extractor(step.batch.images))
             alone = torch.autograd.grad(F.cross_entropy(logits, step.batch.labels), network)
             rest = sum(float(((a - b) ** 2).sum()) for a, b in zip(whole, alone, strict=True)) ** 0.5
@@ -334,12 +336,12 @@ def test_a_sample_is_not_balanced(share: str) -> None:
 
 def test_a_share_of_no_gradient_is_refused() -> None:
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16, own_head=False)
-    with pytest.raises(PluginError) as found:
+    with pytest.raises(PluginError) as result:
         quick(steps=1).fit([task], ["dcc", ck.use("reverse_pass", balance="gradient")])
-    assert "so there is no loss to balance gradients against" in str(found.value)
-    with pytest.raises(PluginError) as found:
+    assert "so there is no loss to balance gradients against" in str(result.value)
+    with pytest.raises(PluginError) as result:
         quick(steps=1).fit([small()], [ck.use("reverse_pass", balance="loss")])
-    assert "weight, gradient" in str(found.value)
+    assert "weight, gradient" in str(result.value)
 
 
 def test_residuals_are_float32_under_bf16() -> None:
@@ -363,9 +365,9 @@ def test_the_manifest_says_how_it_is_reduced() -> None:
 
 def test_a_plan_lists_the_layers_with_their_factors_and_those_left_out() -> None:
     use = ck.use("reverse_pass", layer_weights={"layer2.*": 0.5})
-    told = quick(steps=1).explain([small()], [use])
-    assert told.chosen["reverse_pass"]["a"]["layers"]["layer2.0.conv1"] == 0.5
-    assert "fc: class layer" in str(told)
+    explanation = quick(steps=1).explain([small()], [use])
+    assert explanation.chosen["reverse_pass"]["a"]["layers"]["layer2.0.conv1"] == 0.5
+    assert "fc: class layer" in str(explanation)
 
 
 @pytest.mark.parametrize(
@@ -433,5 +435,5 @@ def test_a_layer_that_is_not_affine_is_refused_by_name() -> None:
 def test_settings_fields_are_those_of_the_factory() -> None:
     import inspect
 
-    fields = [one.name for one in attrs.fields(ReversePass) if one.init]
+    fields = [field.name for field in attrs.fields(ReversePass) if field.init]
     assert fields == list(inspect.signature(reverse_pass).parameters)

@@ -27,23 +27,23 @@ def network() -> nn.Sequential:
 
 
 def records(parts: nn.Sequential, images: Tensor) -> Records:
-    found: dict[str, list[ck.LayerCall]] = {}
+    result: dict[str, list[ck.LayerCall]] = {}
     for name, layer in parts.named_children():
-        given = layer(images)
+        inputs = layer(images)
         if name in NAMES:
-            found[name] = [ck.LayerCall(images, given, layer)]
-        images = given
-    return found
+            result[name] = [ck.LayerCall(images, inputs, layer)]
+        images = inputs
+    return result
 
 
 def value_and_gradients(parts: nn.Sequential, loss: Tensor | None) -> list[Tensor]:
     weights = list(parts.parameters())
     if loss is None:
-        return [torch.zeros((), dtype=torch.float64), *(torch.zeros_like(one) for one in weights)]
-    found = torch.autograd.grad(loss, weights, allow_unused=True)
+        return [torch.zeros((), dtype=torch.float64), *(torch.zeros_like(weight) for weight in weights)]
+    result = torch.autograd.grad(loss, weights, allow_unused=True)
     return [
         loss.detach(),
-        *(torch.zeros_like(one) if it is None else it for one, it in zip(weights, found, strict=True)),
+        *(torch.zeros_like(weight) if it is None else it for weight, it in zip(weights, result, strict=True)),
     ]
 
 
@@ -52,16 +52,16 @@ def of_all(parts: nn.Sequential, images: Tensor) -> list[Tensor]:
 
 
 def mean(drawn: list[list[Tensor]]) -> list[Tensor]:
-    return [torch.stack(one).mean(0) for one in zip(*drawn, strict=True)]
+    return [torch.stack(item).mean(0) for item in zip(*drawn, strict=True)]
 
 
 def test_over_all_orders_of_a_batch_its_first_images_give_the_whole_loss_and_gradients() -> None:
     parts, images = network(), torch.randn(4, 2, 6, 6, dtype=torch.float64)
     drawn = []
     for order in permutations(range(4)):
-        found = first_images(records(parts, images[list(order)]), 4, 0.5)
-        assert [len(one.input) for called in found.values() for one in called] == [2, 2, 2]
-        drawn.append(value_and_gradients(parts, local_loss(found, dict.fromkeys(NAMES, 1.0))))
+        result = first_images(records(parts, images[list(order)]), 4, 0.5)
+        assert [len(entry.input) for called in result.values() for entry in called] == [2, 2, 2]
+        drawn.append(value_and_gradients(parts, local_loss(result, dict.fromkeys(NAMES, 1.0))))
     torch.testing.assert_close(mean(drawn), of_all(parts, images), rtol=1e-9, atol=1e-9)
 
 
@@ -76,14 +76,14 @@ def test_drawn_layers_give_the_whole_loss_and_gradients_in_the_mean(share: float
     few = int(3 * share)
     more = 3 * share - few
     sets = {0: 1, 1: 3, 2: 3, 3: 1}
-    total = [torch.zeros_like(one) for one in of_all(parts, images)]
+    total = [torch.zeros_like(entry) for entry in of_all(parts, images)]
     for chosen, count in seen.items():
         assert len(chosen) in (few, few + 1)
         probability = (more if len(chosen) > few else 1 - more) / sets[len(chosen)]
         assert count / draws == pytest.approx(probability, abs=0.025)
         loss = local_loss(records(parts, images), dict.fromkeys(NAMES, 1.0), names=chosen)
-        for one, it in zip(total, value_and_gradients(parts, loss), strict=True):
-            one += probability / share * it
+        for entry, it in zip(total, value_and_gradients(parts, loss), strict=True):
+            entry += probability / share * it
     torch.testing.assert_close(total, of_all(parts, images), rtol=1e-9, atol=1e-9)
 
 
@@ -96,12 +96,12 @@ def test_a_share_of_a_whole_count_of_layers_draws_just_so_many() -> None:
 def test_windows_of_an_image_go_with_it_and_tables_are_taken_whole() -> None:
     images, windows = torch.arange(4.0)[:, None], torch.arange(8.0)[:, None]
     table, layer = torch.zeros(3, 1), nn.Linear(1, 1)
-    given = {"a": [ck.LayerCall(images, windows, layer)], "b": [ck.LayerCall(table, table, layer)]}
-    found = first_images(given, 4, 0.5)
-    assert found["a"][0].input[:, 0].tolist() == [0, 1]
-    assert found["a"][0].output[:, 0].tolist() == [0, 1, 2, 3]
-    assert found["b"][0].input is table
-    assert len(first_images(given, 4, 0.01)["a"][0].input) == 1
+    settings = {"a": [ck.LayerCall(images, windows, layer)], "b": [ck.LayerCall(table, table, layer)]}
+    result = first_images(settings, 4, 0.5)
+    assert result["a"][0].input[:, 0].tolist() == [0, 1]
+    assert result["a"][0].output[:, 0].tolist() == [0, 1, 2, 3]
+    assert result["b"][0].input is table
+    assert len(first_images(settings, 4, 0.01)["a"][0].input) == 1
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -123,7 +123,7 @@ def test_first_images_are_stacked_by_vmap() -> None:
     """Several weights at once give what each gives alone."""
     parts, images = network(), torch.randn(4, 2, 6, 6, dtype=torch.float64)
     images = images.contiguous(memory_format=torch.channels_last)
-    weights = {name: torch.stack([one, 2 * one]) for name, one in parts.state_dict().items()}
+    weights = {name: torch.stack([value, 2 * value]) for name, value in parts.state_dict().items()}
 
     class Loss(nn.Module):
         def __init__(self) -> None:
@@ -131,26 +131,26 @@ def test_first_images_are_stacked_by_vmap() -> None:
             self.parts = parts
 
         def forward(self, images: Tensor) -> Tensor:
-            found = first_images(records(self.parts, images), 4, 0.5)
-            loss = local_loss(found, dict.fromkeys(NAMES, 1.0))
+            result = first_images(records(self.parts, images), 4, 0.5)
+            loss = local_loss(result, dict.fromkeys(NAMES, 1.0))
             return torch.zeros(()) if loss is None else loss
 
-    def loss(given: dict[str, Tensor]) -> Tensor:
-        named = {f"parts.{name}": one for name, one in given.items()}
-        return torch.func.functional_call(Loss(), named, (images,))
+    def loss(inputs: dict[str, Tensor]) -> Tensor:
+        by_name = {f"parts.{name}": value for name, value in inputs.items()}
+        return torch.func.functional_call(Loss(), by_name, (images,))
 
     both = torch.func.vmap(torch.func.grad(loss))(weights)
     for place in (0, 1):
-        alone = torch.func.grad(loss)({name: one[place] for name, one in weights.items()})
-        for name, one in alone.items():
-            torch.testing.assert_close(both[name][place], one)
+        alone = torch.func.grad(loss)({name: weight[place] for name, weight in weights.items()})
+        for name, value in alone.items():
+            torch.testing.assert_close(both[name][place], value)
 
 
 def test_drawn_layers_keep_steps_eager_and_say_so() -> None:
     use = ck.use("reverse_pass", sample_images=0.25, sample_layers=0.5)
-    said = quick(steps=1, execution="compile").fit([small()], [use]).run["environment"]["execution"]
-    assert said["mode"] == "eager"
-    assert "'reverse_pass' has the effect 'host'" in said["reason"]
+    result = quick(steps=1, execution="compile").fit([small()], [use]).run["environment"]["execution"]
+    assert result["mode"] == "eager"
+    assert "'reverse_pass' has the effect 'host'" in result["reason"]
 
 
 def test_the_same_layers_are_drawn_again_and_after_a_break(tmp_path: Path) -> None:
@@ -193,20 +193,20 @@ def test_layers_that_are_walked_through_are_drawn_all_together(settings: dict[st
         return [row["losses"]["reverse_pass/loss"] for row in fit.history]
 
     whole, drawn = losses(), losses(sample_layers=0.5)
-    hit = [one > 0 for one in drawn]
+    hit = [item > 0 for item in drawn]
     assert 5 <= sum(hit) <= 19  # 12 of 24 expected; outside with a probability of .004
-    for loss, estimate, there in zip(whole, drawn, hit, strict=True):
-        assert estimate == pytest.approx(2 * loss if there else 0, rel=1e-5)
+    for loss, estimate, entry in zip(whole, drawn, hit, strict=True):
+        assert estimate == pytest.approx(2 * loss if entry else 0, rel=1e-5)
 
 
 def test_layers_of_factor_0_are_not_drawn() -> None:
-    one = {"layers": ["blocks.0.conv"]}
+    first = {"layers": ["blocks.0.conv"]}
     other = {"layer_weights": {"*": 0, "blocks.0.conv": 1}}
     losses = [
         quick(steps=1, optimizer="sgd").fit(
-            [small()], [ck.use("reverse_pass", sample_layers=0.999999, **said)]
+            [small()], [ck.use("reverse_pass", sample_layers=0.999999, **item)]
         )
-        for said in (one, other)
+        for item in (first, other)
     ]
     assert losses[0].history[0]["losses"] == losses[1].history[0]["losses"]
     assert losses[0].history[0]["losses"]["reverse_pass/loss"] > 0

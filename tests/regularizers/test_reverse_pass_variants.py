@@ -85,7 +85,7 @@ def test_normalization_of_the_layer_before_is_applied_again_and_writes_nothing()
         def compatkit_losses(self, step: ck.Step) -> dict[str, Tensor]:
             block = step.task.extractor.get_submodule("layer1.0")
             took: dict[str, Tensor] = {}
-            hook = block.conv1.register_forward_hook(lambda _, given, out: took.update(x=given[0], y=out))  # type: ignore[union-attr]
+            hook = block.conv1.register_forward_hook(lambda _, inputs, out: took.update(x=inputs[0], y=out))  # type: ignore[union-attr]
             with torch.no_grad():
                 step.extract(step.batch.images, write_statistics=False)
                 hook.remove()
@@ -102,10 +102,14 @@ def test_normalization_of_the_layer_before_is_applied_again_and_writes_nothing()
     ]
     assert fits[0].history[0]["losses"]["reverse_pass/loss"] == pytest.approx(seen[0], rel=1e-4)
     statistics = [
-        {name: one for name, one in fit.weights("a").items() if "running" in name or "num_batches" in name}
+        {
+            name: weight
+            for name, weight in fit.weights("a").items()
+            if "running" in name or "num_batches" in name
+        }
         for fit in fits
     ]
-    assert all(torch.equal(one, statistics[1][name]) for name, one in statistics[0].items())
+    assert all(torch.equal(value, statistics[1][name]) for name, value in statistics[0].items())
 
 
 def _normal(norm: Any, value: Tensor) -> Tensor:
@@ -122,9 +126,9 @@ def test_statistics_on_the_way_back(statistics: str) -> None:
 def test_layers_whose_activation_is_not_theirs_are_refused_by_name() -> None:
     with pytest.raises(PluginError) as caught:
         quick(steps=1).fit([residual()], [ck.use("reverse_pass", activation=True)])
-    said = str(caught.value)
-    assert "'layer1.0.conv2' is activated together with others" in said
-    assert "Use activation=False" in said
+    message = str(caught.value)
+    assert "'layer1.0.conv2' is activated together with others" in message
+    assert "Use activation=False" in message
 
 
 @pytest.mark.parametrize(
@@ -148,14 +152,14 @@ def test_layers_of_a_chain_can_be_chosen() -> None:
         use = ck.use("reverse_pass", variant="full", **settings)
         return quick(steps=1).fit([chain()], [use]).history[0]["losses"]["reverse_pass/loss"]
 
-    one = loss(layers=["blocks.0.conv"])
-    assert one == pytest.approx(
+    first = loss(layers=["blocks.0.conv"])
+    assert first == pytest.approx(
         quick(steps=1)
         .fit([chain()], [ck.use("reverse_pass", variant="first")])
         .history[0]["losses"]["reverse_pass/loss"]
     )
     whole = loss()
-    assert whole == pytest.approx(one + loss(layers=["!blocks.0.conv"]), rel=1e-5)
+    assert whole == pytest.approx(first + loss(layers=["!blocks.0.conv"]), rel=1e-5)
     assert loss(layer_weights={"*": 0.5}) == pytest.approx(0.5 * whole, rel=1e-5)
     with pytest.raises(PluginError, match=r"'block' matches no layer of the chain of task 'a'; near it"):
         loss(layers=["block"])

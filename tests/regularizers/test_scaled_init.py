@@ -68,10 +68,10 @@ def test_a_factor_of_one_layer_changes_that_layer_alone() -> None:
 
 def test_another_seed_draws_other_weights_and_contracts_know_it() -> None:
     task = ck.Task("a", data_set("a"), "simple_cnn", "blocks.1", size=12, kwargs=CNN)
-    one, same, other = (
+    first, same, other = (
         quick(steps=0, seed=seed).fit([task], ["scaled_init"]).tasks["a"].initial for seed in (0, 0, 1)
     )
-    assert one == same != other
+    assert first == same != other
 
 
 def test_normalization_and_shortcuts_do_not_matter() -> None:

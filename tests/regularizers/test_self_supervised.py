@@ -74,8 +74,8 @@ def test_running_statistics_follow_the_clean_images_alone(name: str) -> None:
     buffers = dict(together.extractor.named_buffers())
     assert buffers
     assert all(torch.equal(value, buffers[key]) for key, value in alone.extractor.named_buffers())
-    for one, other in zip(alone.extractor.parameters(), together.extractor.parameters(), strict=True):
-        assert not torch.equal(one, other)  # its gradients reach every weight of the extractor
+    for parameter, other in zip(alone.extractor.parameters(), together.extractor.parameters(), strict=True):
+        assert not torch.equal(parameter, other)  # its gradients reach every weight of the extractor
     assert all(
         torch.equal(a, b) for a, b in zip(alone.head.parameters(), together.head.parameters(), strict=True)
     )
@@ -85,12 +85,12 @@ def test_running_statistics_follow_the_clean_images_alone(name: str) -> None:
 def test_both_tasks_move_one_head(name: str, fits: dict[str, ck.Fit]) -> None:
     fit = fits[name]
     head = fit.auxiliary[HEADS.get(name, name)]
-    kept: list[Tensor] = []
+    saved: list[Tensor] = []
 
     class Watch:
         @ck.hookimpl
         def compatkit_after_step(self, step: ck.Step) -> None:
-            kept.append(torch.cat([one.detach().flatten() for one in self.module.parameters()]))
+            saved.append(torch.cat([parameter.detach().flatten() for parameter in self.module.parameters()]))
 
         @ck.hookimpl
         def compatkit_set_up(self, setup: ck.SetUp) -> None:
@@ -102,7 +102,7 @@ def test_both_tasks_move_one_head(name: str, fits: dict[str, ck.Fit]) -> None:
         factories={"watch": Watch},
     )
     assert same_parts(fit, again)  # the same run gives the same bits
-    assert len(kept) == 4 and all(not torch.equal(a, b) for a, b in itertools.pairwise(kept))
+    assert len(saved) == 4 and all(not torch.equal(a, b) for a, b in itertools.pairwise(saved))
     assert all(
         {(a.kind, a.digest) for a in state.anchors} >= {("auxiliary_head", head.digest)}
         for state in fit.tasks.values()
@@ -160,7 +160,7 @@ def test_bf16_is_float32_within_its_precision(name: str, fits: dict[str, ck.Fit]
     half = quick(steps=2, precision="bf16").fit(pair(augment=("crop", "flip")), [use(name)])
     for row, other in zip(fits[name].history, half.history, strict=True):
         assert other["losses"][f"{name}/loss"] == pytest.approx(row["losses"][f"{name}/loss"], rel=0.1)
-    assert all(one.dtype == torch.float32 for one in half.network("left").parameters())
+    assert all(parameter.dtype == torch.float32 for parameter in half.network("left").parameters())
 
 
 @each
@@ -169,8 +169,8 @@ def test_effects_are_declared_as_they_are(name: str) -> None:
     from compatkit.plugins import RunPlugins
 
     plugins = RunPlugins.create([use(name)])
-    assert [one.effect for one in plugins.losses] == ["pure" if name in PURE else "host"]
-    assert {one.effect for one in plugins.further_views} <= {"pure"}
+    assert [loss.effect for loss in plugins.losses] == ["pure" if name in PURE else "host"]
+    assert {further_view.effect for further_view in plugins.further_views} <= {"pure"}
 
 
 @pytest.mark.slow
@@ -207,8 +207,8 @@ def test_published_heads_say_what_they_tell_and_hold_what_was_trained(
     assert manifest.kind == "auxiliary_head"
     assert manifest.contract.data.labels == head.labels
     loaded = made.frozen(f"parts/shared.{head.name}")[head.name]
-    kept = loaded.module.state_dict()
-    assert all(torch.equal(value, kept[key]) for key, value in head.module.state_dict().items())
+    state = loaded.module.state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in head.module.state_dict().items())
     assert json.dumps(fit.run["plugins"]).count(f'"{name}"') >= 1
 
 
@@ -228,7 +228,7 @@ def test_a_part_trained_against_the_frozen_head_is_promised_to_fit(
     assert set(parts) == {"later.extractor", "later.head"}
     report = made.check(parts["later.extractor"], "parts/left.head")
     assert report.promise == "shared-head"
-    assert [one.expected for one in report.findings if one.code == "head-shared"] == [
+    assert [finding.expected for finding in report.findings if finding.code == "head-shared"] == [
         f"trained against the auxiliary head {head} {fit.auxiliary[head].digest[:27]}"
     ]
     apart = made.publish(quick(steps=1, seed=5).fit(pair("later"), [use(name)]), prefix=f"alone-{head}")

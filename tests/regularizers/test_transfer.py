@@ -20,8 +20,8 @@ LAYERS = ("blocks.0.conv", "blocks.1.conv", "dense", "fc")
 
 
 def task(**settings: Any) -> ck.Task:
-    given = {"model": "simple_cnn", "cut": "blocks.1", "size": 12, "kwargs": CNN, **settings}
-    return ck.Task("a", data_set("a"), **given)
+    inputs = {"model": "simple_cnn", "cut": "blocks.1", "size": 12, "kwargs": CNN, **settings}
+    return ck.Task("a", data_set("a"), **inputs)
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def chain() -> tuple[list[Called], nn.Sequential]:
         nn.LeakyReLU(),
         nn.Linear(8, 3),
     ).double()
-    layers = [one for one in network if isinstance(one, nn.Conv2d | nn.Linear)]
-    return [Called(str(place), one, False, ()) for place, one in enumerate(layers)], network
+    layers = [module for module in network if isinstance(module, nn.Conv2d | nn.Linear)]
+    return [Called(str(place), layer, False, ()) for place, layer in enumerate(layers)], network
 
 
 class TestRescaling:
@@ -78,8 +78,8 @@ class TestRescaling:
         ways = []
         for scale_bias in ("cumulative", "same", "none"):
             layers, network = chain()
-            for one in layers:
-                nn.init.zeros_(one.layer.bias)  # type: ignore[arg-type]
+            for layer in layers:
+                nn.init.zeros_(layer.layer.bias)  # type: ignore[arg-type]
             rescale(layers, self.FACTORS, scale_bias)
             ways.append(network(torch.ones(1, 1, 8, 8, dtype=torch.float64)))
         assert torch.equal(ways[0], ways[1]) and torch.equal(ways[0], ways[2])
@@ -90,27 +90,29 @@ class TestInARun:
         self, pretrained: Any
     ) -> None:
         weights, norms = pretrained
-        made, said = started(weights, norms=norms)
+        made, result = started(weights, norms=norms)
         product = 1.0
         for name in LAYERS[:3]:
             assert float(made[f"{name}.weight"].norm()) == pytest.approx(norms[name], rel=1e-5)
             factor = norms[name] / float(weights[f"{name}.weight"].norm())
             product *= factor
-            assert said["factors"][name] == pytest.approx(factor, rel=1e-5)
+            assert result["factors"][name] == pytest.approx(factor, rel=1e-5)
             torch.testing.assert_close(made[f"{name}.bias"], product * weights[f"{name}.bias"])
-        assert said["kept"] == list(LAYERS[:3]) and said["drawn"] == ["fc"]
+        assert result["kept"] == list(LAYERS[:3]) and result["drawn"] == ["fc"]
 
     def test_same_follows_the_paper(self, pretrained: Any) -> None:
         weights, norms = pretrained
-        made, said = started(weights, norms=norms, scale_bias="same")
+        made, result = started(weights, norms=norms, scale_bias="same")
         for name in LAYERS[:3]:
-            torch.testing.assert_close(made[f"{name}.bias"], said["factors"][name] * weights[f"{name}.bias"])
+            torch.testing.assert_close(
+                made[f"{name}.bias"], result["factors"][name] * weights[f"{name}.bias"]
+            )
 
     def test_without_norms_kept_layers_are_those_given(self, pretrained: Any) -> None:
         weights, _ = pretrained
-        made, said = started(weights)
+        made, result = started(weights)
         assert all(torch.equal(made[f"{name}.weight"], weights[f"{name}.weight"]) for name in LAYERS[:3])
-        assert not torch.equal(made["fc.weight"], weights["fc.weight"]) and said["factors"] == {}
+        assert not torch.equal(made["fc.weight"], weights["fc.weight"]) and result["factors"] == {}
 
     @pytest.mark.parametrize("first", [0, 1, 2, 3])
     def test_layers_after_the_first_are_those_of_a_run_from_scratch(
@@ -118,17 +120,17 @@ class TestInARun:
     ) -> None:
         weights, _ = pretrained
         scratch = quick(steps=0).fit([task()], [ck.use("scaled_init", scale=0.7)]).weights("a")
-        made, said = started(weights, first=first, scale=0.7)
+        made, result = started(weights, first=first, scale=0.7)
         for place, name in enumerate(LAYERS):
             source = weights if place < first else scratch
             assert torch.equal(made[f"{name}.weight"], source[f"{name}.weight"]), name
             assert torch.equal(made[f"{name}.bias"], source[f"{name}.bias"]), name
-        assert said["kept"] == list(LAYERS[:first])
+        assert result["kept"] == list(LAYERS[:first])
 
     def test_dense_layers_are_drawn_and_biases_zeroed(self, pretrained: Any) -> None:
         weights, norms = pretrained
-        made, said = started(weights, fresh=["dense"], zero_biases=True, norms=norms)
-        assert said["drawn"] == ["dense", "fc"]
+        made, result = started(weights, fresh=["dense"], zero_biases=True, norms=norms)
+        assert result["drawn"] == ["dense", "fc"]
         assert not any(value.any() for name, value in made.items() if name.endswith("bias"))
 
     def test_the_class_layer_stays_where_the_task_keeps_it(self, pretrained: Any) -> None:
@@ -141,17 +143,17 @@ class TestOtherNetworks:
     def given(self, model: str, cut: str, **kwargs: Any) -> tuple[ck.Task, dict[str, float]]:
         made = ck.Task("a", data_set("a"), model, cut, size=12, kwargs=kwargs)
         fit = quick(steps=0).fit([made], ["scaled_init"])
-        there = ck.Task("a", data_set("a"), model, cut, size=12, kwargs=kwargs, weights=fit.weights("a"))
-        return there, fit.run["pretraining"]["plugins"]["scaled_init"]["a"]
+        other_task = ck.Task("a", data_set("a"), model, cut, size=12, kwargs=kwargs, weights=fit.weights("a"))
+        return other_task, fit.run["pretraining"]["plugins"]["scaled_init"]["a"]
 
     def test_layers_before_normalization_are_skipped(self) -> None:
         kwargs = {"channels": [4, 6], "norm": "batch", "img_size": [12, 12]}
-        given, norms = self.given("conv_chain", "layer1", **kwargs)
+        inputs, norms = self.given("conv_chain", "layer1", **kwargs)
         fit = quick(steps=0).fit(
-            [given], [ck.use("transfer", norms={name: 2 * one for name, one in norms.items()})]
+            [inputs], [ck.use("transfer", norms={name: 2 * norm for name, norm in norms.items()})]
         )
-        said = fit.run["pretraining"]["plugins"]["transfer"]["a"]
-        assert said["skipped"] == ["layer1.linear", "layer2.linear"] and said["factors"] == {}
+        result = fit.run["pretraining"]["plugins"]["transfer"]["a"]
+        assert result["skipped"] == ["layer1.linear", "layer2.linear"] and result["factors"] == {}
 
     @pytest.mark.parametrize(
         ("model", "cut", "kwargs"),
@@ -163,11 +165,11 @@ class TestOtherNetworks:
         ids=["shortcuts", "tanh", "tanh after the last layer"],
     )
     def test_what_has_no_factor_is_refused(self, model: str, cut: str, kwargs: dict[str, Any]) -> None:
-        given, norms = self.given(model, cut, **kwargs)
+        inputs, norms = self.given(model, cut, **kwargs)
         with pytest.raises(CompatkitError) as caught:
-            quick(steps=0).fit([given], [ck.use("transfer", norms=norms)])
+            quick(steps=0).fit([inputs], [ck.use("transfer", norms=norms)])
         assert caught.value.code == "plugin" and "no factor" in str(caught.value)
-        quick(steps=0).fit([given], ["transfer"])  # as the paper leaves residual networks
+        quick(steps=0).fit([inputs], ["transfer"])  # as the paper leaves residual networks
 
 
 @pytest.mark.parametrize(

@@ -20,22 +20,22 @@ def drawn(*shape: int) -> Tensor:
 
 
 def by_loops(features: Tensor, over: str) -> float:
-    found = []
+    result = []
     for image in features.tolist():
         if over == "image":
-            vectors = [[one for plane in image for row in plane for one in row]]
+            vectors = [[entry for plane in image for row in plane for entry in row]]
         else:
             height, width = len(image[0]), len(image[0][0])
             vectors = [[plane[y][x] for plane in image] for y in range(height) for x in range(width)]
-        found += [(sum(one * one for one in vector) ** 0.5 - 1) ** 2 for vector in vectors]
-    return sum(found) / len(found)
+        result += [(sum(entry * entry for entry in vector) ** 0.5 - 1) ** 2 for vector in vectors]
+    return sum(result) / len(result)
 
 
 @pytest.mark.parametrize("over", ["position", "image"])
 def test_the_loss_is_that_of_loops_and_its_gradient_of_differences(over: str) -> None:
     features = drawn(3, 4, 2, 5)
     assert float(length_excess(features, over)) == pytest.approx(by_loops(features, over), rel=1e-12)
-    assert torch.autograd.gradcheck(lambda one: length_excess(one, over), features.requires_grad_())
+    assert torch.autograd.gradcheck(lambda item: length_excess(item, over), features.requires_grad_())
     assert length_excess(features.detach().bfloat16(), over).dtype == torch.float32
 
 

@@ -66,7 +66,7 @@ def by_loops(images: int, estimator: str) -> float:
         gap = float(DRAWN[j, k]) - mean
         return math.exp(-gap * gap / (2 * variance)) / math.sqrt(2 * math.pi * variance)
 
-    found = 0.0
+    result = 0.0
     for j in (0, 1):
         # of two images one is the drawn vector's own, 1/N, and one stands for all others, (N - 1)/N
         own, other = (
@@ -75,15 +75,15 @@ def by_loops(images: int, estimator: str) -> float:
         weight = {j: own, 1 - j: other}
         joint = sum(weight[i] * density(j, i, 0) * density(j, i, 1) for i in (0, 1))
         alone = [sum(weight[i] * density(j, i, k) for i in (0, 1)) for k in (0, 1)]
-        found += math.log(joint) - math.log(alone[0]) - math.log(alone[1])
-    return found / 2
+        result += math.log(joint) - math.log(alone[0]) - math.log(alone[1])
+    return result / 2
 
 
 @pytest.mark.parametrize("estimator", ["weighted", "stratified"])
 def test_total_correlation_is_that_of_loops(estimator: str) -> None:
     weights = log_weights(2, 7, estimator)
-    found = total_correlation(MEAN, LOG_VARIANCE, DRAWN, weights)
-    assert float(found) == pytest.approx(by_loops(7, estimator), rel=1e-12)
+    result = total_correlation(MEAN, LOG_VARIANCE, DRAWN, weights)
+    assert float(result) == pytest.approx(by_loops(7, estimator), rel=1e-12)
 
 
 def test_total_correlation_of_one_posterior_for_all_by_hand() -> None:
@@ -117,14 +117,14 @@ def test_covariance_and_its_penalty_by_hand() -> None:
 
 @pytest.mark.parametrize(("kind", "factor"), [("i", 10.0), ("ii", 1.0)])
 def test_the_diagonal_counts_ten_times_in_type_i(kind: str, factor: float) -> None:
-    given = quick(steps=1).fit([task()], [ck.use("dip_vae", kind=kind, off_diagonal=2.0)])
+    inputs = quick(steps=1).fit([task()], [ck.use("dip_vae", kind=kind, off_diagonal=2.0)])
     stated = quick(steps=1).fit(
         [task()], [ck.use("dip_vae", kind=kind, off_diagonal=2.0, diagonal=2 * factor)]
     )
-    assert given.history[0]["losses"] == stated.history[0]["losses"]
+    assert inputs.history[0]["losses"] == stated.history[0]["losses"]
 
 
-@pytest.mark.parametrize("use", OBJECTIVES, ids=lambda one: f"{one.name}-{len(one.settings)}")
+@pytest.mark.parametrize("use", OBJECTIVES, ids=lambda item: f"{item.name}-{len(item.settings)}")
 def test_an_objective_trains_the_whole_network(use: ck.Use) -> None:
     fit = quick(steps=40, lr=0.003).fit([task()], [use])
     rows = fit.history[f"a/{use.name}/reconstruction"]
@@ -134,10 +134,11 @@ def test_an_objective_trains_the_whole_network(use: ck.Use) -> None:
 
 def test_the_elbo_of_the_first_step_is_that_of_its_parts() -> None:
     fits = [quick(steps=1).fit([task()], [ck.use("beta_vae", beta=beta)]) for beta in (1.0, 4.0, 0.0)]
-    one, four, none = (fit.history[0]["losses"] for fit in fits)
-    assert four["beta_vae/divergence"] == pytest.approx(4 * one["beta_vae/divergence"], rel=1e-5)
+    first, four, none = (fit.history[0]["losses"] for fit in fits)
+    assert four["beta_vae/divergence"] == pytest.approx(4 * first["beta_vae/divergence"], rel=1e-5)
     assert (
-        none["beta_vae/divergence"] == 0 and none["beta_vae/reconstruction"] == one["beta_vae/reconstruction"]
+        none["beta_vae/divergence"] == 0
+        and none["beta_vae/reconstruction"] == first["beta_vae/reconstruction"]
     )
     # beta = 1 of the total correlation, and a penalty of 0, are the plain VAE, bit for bit
     plain = quick(steps=3).fit([task()], ["beta_vae"])
@@ -145,7 +146,7 @@ def test_the_elbo_of_the_first_step_is_that_of_its_parts() -> None:
         assert same_parts(plain, quick(steps=3).fit([task()], [use]))
 
 
-@pytest.mark.parametrize("use", OBJECTIVES[:3], ids=lambda one: one.name)
+@pytest.mark.parametrize("use", OBJECTIVES[:3], ids=lambda item: item.name)
 def test_a_resumed_run_draws_the_same_variables_and_has_the_same_capacity(
     use: ck.Use, tmp_path: Path
 ) -> None:
@@ -235,8 +236,8 @@ class TestRetrain:
         before = weights_of(quick(steps=3).fit([task()], ["beta_vae"]))
         use = ck.use("retrain", layers=["decoder.dense*", "latent"])
         scratch, begun, after = (
-            weights_of(quick(steps=steps, seed=5).fit([task(weights=given)], uses))
-            for steps, given, uses in (
+            weights_of(quick(steps=steps, seed=5).fit([task(weights=value)], uses))
+            for steps, value, uses in (
                 (0, None, ["beta_vae"]),
                 (0, before, ["beta_vae", use]),
                 (2, before, ["beta_vae", use]),
@@ -254,10 +255,10 @@ class TestRetrain:
 
     def test_it_serves_classifiers_whose_statistics_stay(self) -> None:
         data = data_set("a")
-        given = quick(steps=2).fit([ck.Task("a", data, "resnet8_cifar", "layer2", size=12)])
-        start = ck.Task("a", data, "resnet8_cifar", "layer2", size=12, weights=weights_of(given))
+        inputs = quick(steps=2).fit([ck.Task("a", data, "resnet8_cifar", "layer2", size=12)])
+        start = ck.Task("a", data, "resnet8_cifar", "layer2", size=12, weights=weights_of(inputs))
         after = weights_of(quick(steps=3).fit([start], [ck.use("retrain", layers=["fc"])]))
-        before = weights_of(given)
+        before = weights_of(inputs)
         assert {name for name in before if not torch.equal(before[name], after[name])} == {
             "fc.weight",
             "fc.bias",
@@ -268,17 +269,17 @@ class TestRetrain:
         [(["decoder"], False, "a"), (["encoder.conv9"], True, "encoder.conv9")],
     )
     def test_refusals(self, layers: list[str], weights: bool, subject: str) -> None:
-        given = weights_of(quick(steps=0).fit([task()], ["beta_vae"])) if weights else None
+        inputs = weights_of(quick(steps=0).fit([task()], ["beta_vae"])) if weights else None
         with pytest.raises(CompatkitError) as caught:
-            quick(steps=1).fit([task(weights=given)], ["beta_vae", ck.use("retrain", layers=layers)])
+            quick(steps=1).fit([task(weights=inputs)], ["beta_vae", ck.use("retrain", layers=layers)])
         assert reason(caught.value).subject == subject
 
     def test_weights_of_another_network_are_refused(self) -> None:
-        given = weights_of(quick(steps=0).fit([task(kwargs={"latent": 3})], ["beta_vae"]))
+        inputs = weights_of(quick(steps=0).fit([task(kwargs={"latent": 3})], ["beta_vae"]))
         with pytest.raises(CompatkitError) as caught:
-            quick(steps=1).fit([task(weights=given)], ["beta_vae", ck.use("retrain", layers=["decoder"])])
+            quick(steps=1).fit([task(weights=inputs)], ["beta_vae", ck.use("retrain", layers=["decoder"])])
         assert reason(caught.value).subject == "a"
 
 
-def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def assert_same(item: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert item.keys() == other.keys() and all(torch.equal(item[name], other[name]) for name in item)

@@ -42,7 +42,7 @@ def trained(task: ck.Task, *uses: ck.Use, **settings: Any) -> ck.Fit:
 
 def convolutions(task: ck.Task) -> list[str]:
     assert task.extractor is not None
-    return [name for name, one in task.extractor.module.named_modules() if isinstance(one, nn.Conv2d)]
+    return [name for name, value in task.extractor.module.named_modules() if isinstance(value, nn.Conv2d)]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_what_needs_labels_or_the_head_is_refused(task: ck.Task, use: ck.Use, wh
 
 def test_the_local_reverse_pass_takes_the_layers_of_the_extractor(task: ck.Task) -> None:
     some = ["conv1", "layer1.0.conv1"]
-    for settings, named in (
+    for settings, value in (
         ({}, {"layers": convolutions(task)}),
         ({"activation": True, "layers": [*some, "layer3.*"]}, {"activation": True, "layers": some}),
     ):
-        fit, same = (trained(task, ck.use("reverse_pass", **one)) for one in (settings, named))
+        fit, same = (trained(task, ck.use("reverse_pass", **item)) for item in (settings, value))
         assert same_parts(fit, same) and fit.history[-1]["losses"] == same.history[-1]["losses"]
     with pytest.raises(UsageError, match=r"left out: .*of the head, which does not run for a task without"):
         quick(steps=1).fit([task], [ck.use("reverse_pass", layers=["layer3.*"])])
@@ -80,8 +80,8 @@ def test_the_local_reverse_pass_takes_the_layers_of_the_extractor(task: ck.Task)
 
 def test_a_sampled_reverse_pass_draws_among_the_layers_of_the_extractor(task: ck.Task) -> None:
     """One of its layers in each step: were the head's among them, many steps would have no loss."""
-    one = 1 / len(convolutions(task))
-    fit = trained(task, ck.use("reverse_pass", sample_layers=one, sample_images=0.5), steps=8)
+    first = 1 / len(convolutions(task))
+    fit = trained(task, ck.use("reverse_pass", sample_layers=first, sample_images=0.5), steps=8)
     losses = [row["losses"]["reverse_pass/loss"] for row in fit.history]
     assert len(losses) == 8 and min(losses) > 0
 

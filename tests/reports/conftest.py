@@ -26,8 +26,8 @@ class Visit:
 
     def __init__(self, page: Any) -> None:
         self.page, self.requests, self.said, self.dialogs = page, [], [], []
-        page.on("request", lambda one: self.requests.append(one.url))
-        page.on("console", lambda one: self.said.append(one.text))
+        page.on("request", lambda item: self.requests.append(item.url))
+        page.on("console", lambda entry: self.said.append(entry.text))
         page.on("pageerror", lambda one: self.said.append(str(one)))
         page.on("dialog", self._dismiss)
 
@@ -42,7 +42,7 @@ class Visit:
 
     def assert_quiet(self) -> None:
         self.page.wait_for_load_state("networkidle")
-        assert {one for one in self.requests if not one.startswith("file:")} == set()
+        assert {request for request in self.requests if not request.startswith("file:")} == set()
         assert len(set(self.requests)) == 1
         assert self.said == [] and self.dialogs == []
 

@@ -163,8 +163,8 @@ def crowd(size: int, seed: int = 0) -> Matrix:
             elif luck > 0.4:
                 cells.append(measured(row, column, 0.3 + luck / 2, "compatible", bound=bound))
     return Matrix(
-        tuple(part(one, "extractor", SUMMARY) for one in rows),
-        tuple(part(one, "head", SUMMARY) for one in columns),
+        tuple(part(entry, "extractor", SUMMARY) for entry in rows),
+        tuple(part(entry, "head", SUMMARY) for entry in columns),
         tuple(cells),
         SETTINGS,
     )
@@ -194,8 +194,8 @@ def hostile() -> Matrix:
         for j, column in enumerate(rows)
     ]
     return Matrix(
-        tuple(part(one, one, evil) for one in rows),
-        tuple(part(one, one, evil) for one in rows),
+        tuple(part(entry, entry, evil) for entry in rows),
+        tuple(part(entry, entry, evil) for entry in rows),
         tuple(cells),
         evil,
     )

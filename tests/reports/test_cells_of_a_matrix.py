@@ -55,7 +55,7 @@ def test_a_filter_keeps_the_rows_and_columns_of_what_fits() -> None:
     matrix = examples.digits_and_more()
     good = matrix.filter(grade=("perfect", "compatible"))
     assert {cell.grade for cell in good} == {"perfect", "compatible"} and len(good) == 3
-    assert [one.reference for one in good.heads] == [one.reference for one in matrix.heads[:2]]
+    assert [head.reference for head in good.heads] == [head.reference for head in matrix.heads[:2]]
     assert good[1, 0].state == "left-out" and "incompatible" not in str(good)
     assert [cell.head for cell in matrix.filter(extractors="digits/mnist.*", heads="digits/*")] == [
         "digits/mnist.head@1.0.0",
@@ -81,10 +81,10 @@ def test_a_filter_names_the_values_that_there_are(field: str, value: str) -> Non
 
 def test_numbers_as_arrays() -> None:
     matrix = examples.digits_and_more()
-    found = matrix.to_numpy("accuracy")
-    assert found.shape == (2, 4) and found.dtype == np.float64
-    assert found[0, 1] == matrix[0, 1].restricted.accuracy  # pyright: ignore[reportOptionalMemberAccess]
-    assert np.isnan(found).tolist() == [[False, False, True, True], [False, False, True, False]]
+    result = matrix.to_numpy("accuracy")
+    assert result.shape == (2, 4) and result.dtype == np.float64
+    assert result[0, 1] == matrix[0, 1].restricted.accuracy  # pyright: ignore[reportOptionalMemberAccess]
+    assert np.isnan(result).tolist() == [[False, False, True, True], [False, False, True, False]]
     assert matrix.to_numpy("count")[1, 3] == 61
     assert Matrix((), (), ()).to_numpy().shape == (0, 0)
     with pytest.raises(UnknownName) as error:
@@ -97,29 +97,29 @@ def test_a_data_frame_has_one_row_a_cell_and_plain_values() -> None:
     matrix = examples.digits_and_more()
     table = matrix.to_dataframe()
     assert len(table) == len(matrix) == 8 and table.columns.is_unique
-    found = table.pivot(index="extractor", columns="head", values="accuracy")
+    result = table.pivot(index="extractor", columns="head", values="accuracy")
     for cell in matrix:
-        figure = found.loc[cell.extractor, cell.head]
+        figure = result.loc[cell.extractor, cell.head]
         assert math.isnan(figure) if cell.restricted is None else figure == cell.restricted.accuracy
     assert table["count"].sum() == 10000 * 2 + 2007 * 2 + 61 and str(table["count"].dtype) == "Int64"
     assert table[table["own"].fillna(False)]["grade"].tolist() == ["perfect", "perfect"]
     assert table.groupby("grade")["accuracy"].mean()["chance"] == pytest.approx(0.083, abs=1e-3)
     assert set(table["setting_batch_size"].dropna()) == {256}
     assert not any(
-        isinstance(one, (list, tuple, dict)) or str(one).startswith(("[", "{"))
-        for one in table.to_numpy().flat
+        isinstance(entry, (list, tuple, dict)) or str(entry).startswith(("[", "{"))
+        for entry in table.to_numpy().flat
     )
     empty = examples.digits().filter(grade="stale").to_dataframe()
     assert isinstance(empty, pandas.DataFrame) and len(empty) == 0 and "accuracy" in empty
 
 
 def test_without_pandas_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = builtins.__import__
+    remote = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:
         if name == "pandas":
             raise ImportError("No module named 'pandas'")
-        return there(name, *rest)
+        return remote(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingDependency, match=r"compatkit\[pandas\]") as error:

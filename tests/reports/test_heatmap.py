@@ -96,7 +96,7 @@ def test_text_on_every_shade_has_contrast() -> None:
     def light(color: str) -> float:
         parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
         red, green, blue = (
-            one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
         )
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 

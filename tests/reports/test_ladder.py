@@ -70,7 +70,9 @@ def test_the_picture_says_in_the_cell_by_which_rung_it_is_bridged() -> None:
     assert [text.get_text() for text in axes.texts].count("through ridge3x3") == 1
     assert "bridge" not in axes.get_xlabel().partition("◆")[2], "no legend where the cell has room"
     crowd = examples.crowd(12)
-    pairs = [(one.extractor, one.head) for one in crowd.cells if one.restricted is not None and not one.own]
+    pairs = [
+        (cell.extractor, cell.head) for cell in crowd.cells if cell.restricted is not None and not cell.own
+    ]
     axes = heatmap._figure(crowd.with_ladders({}, dict.fromkeys(pairs[:3], RUNGS))).axes[0]
     assert sum(text.get_text().endswith(" b") for text in axes.texts) == 3, "small cells have a letter"
     assert "b through a bridge" in axes.get_xlabel()
@@ -80,7 +82,7 @@ def test_the_ladder_comes_back_from_json_and_older_documents_have_none() -> None
     made = bridged()
     assert Matrix.from_json(made.to_json()) == made and made.cells[1].ladder == RUNGS
     cells = json.loads(made.to_json())["cells"]
-    assert [("ladder" in one) for one in cells] == [False, True, False, False]
+    assert [("ladder" in cell) for cell in cells] == [False, True, False, False]
     wrong = attrs.evolve(RUNGS[0], agreement=attrs.evolve(RUNGS[0].agreement, accuracy=1.5))
     with pytest.raises(UsageError, match=r"figure 'statistics agreement' of the pair .* must hold shares"):
         bridged((wrong,))
@@ -92,7 +94,7 @@ def test_every_form_says_by_which_rung_a_pair_is_bridged() -> None:
     assert "compatible through ridge3x3" in made.to_markdown()
     page = render(made)
     assert page.count("compatible through ridge3x3") >= 2  # the square, and what a screen reader says of it
-    bare = bridged(tuple(attrs.evolve(one, chosen=False) for one in RUNGS))
+    bare = bridged(tuple(attrs.evolve(rung, chosen=False) for rung in RUNGS))
     assert "through" not in str(bare)
 
 
@@ -101,7 +103,9 @@ def test_every_table_says_that_figures_are_through_a_bridge() -> None:
     assert made.settings["bridge"] == ["ridge3x3 in 1 cell"] and "bridge" not in examples.digits().settings
     assert "compatible through ridge3x3" in str(made)
     crowd = examples.crowd(12)
-    pairs = [(one.extractor, one.head) for one in crowd.cells if one.restricted is not None and not one.own]
+    pairs = [
+        (cell.extractor, cell.head) for cell in crowd.cells if cell.restricted is not None and not cell.own
+    ]
     last = (attrs.evolve(RUNGS[2], name="procrustes"),)
     ladders = {pair: last if place == 0 else RUNGS for place, pair in enumerate(pairs)}
     many = crowd.with_ladders({}, ladders)
@@ -109,9 +113,9 @@ def test_every_table_says_that_figures_are_through_a_bridge() -> None:
     for text in (str(many), printed(many, 60), printed(many, 100), many.to_markdown()):
         assert " ".join(front.split()) in " ".join(text.split())
     rows = list(csv.DictReader(io.StringIO(many.to_csv())))
-    through = {(one["extractor"], one["head"]): one["through"] for one in rows if one["through"]}
+    through = {(row["extractor"], row["head"]): row["through"] for row in rows if row["through"]}
     assert through == {pair: rungs[-1].name for pair, rungs in ladders.items()}
-    bare = next(one for one in crowd.cells if one.own)
+    bare = next(cell for cell in crowd.cells if cell.own)
     unmeasured = attrs.evolve(bare, restricted=None)
     alone = attrs.evolve(crowd, cells=(unmeasured,)).with_ladders({}, {(bare.extractor, bare.head): RUNGS})
     assert "bridge" not in alone.settings and ",ridge3x3" not in alone.to_csv()

@@ -15,14 +15,14 @@ ROWS, COLUMNS = ("conv1", "conv2", "<fc>"), ("conv1", "a.very.long.path.of.a.lay
 VALUES = np.array([[1.0, 0.25], [np.nan, -0.1], [0.5, 1.2]])
 
 
-def maps(**given: Any) -> LayerMaps:
+def maps(**kwargs: Any) -> LayerMaps:
     usual: dict[str, Any] = {
         "row_groups": ("encoder", "encoder", "decoder"),
         "column_groups": ("encoder", "decoder"),
         "notes": {"cka": ["", "", "conv2: zero variance", "", "", ""]},
         "about": {"images": 100},
     }
-    return LayerMaps({"cka": VALUES, "procrustes": VALUES / 2}, ROWS, COLUMNS, **{**usual, **given})
+    return LayerMaps({"cka": VALUES, "procrustes": VALUES / 2}, ROWS, COLUMNS, **{**usual, **kwargs})
 
 
 def test_equal_maps_give_equal_pictures() -> None:

@@ -156,7 +156,7 @@ def test_the_word_of_a_cell():
 
 
 def test_small_texts():
-    assert [brief(one) for one in (0, 0.076, 0.884, 0.995, 0.996, 1)] == [
+    assert [brief(number) for number in (0, 0.076, 0.884, 0.995, 0.996, 1)] == [
         ".00",
         ".08",
         ".88",

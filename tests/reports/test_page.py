@@ -41,10 +41,10 @@ def test_the_embedded_json_is_the_matrix_and_cannot_close_its_element(make):
     matrix = make()
     text = embedded(matrix)
     assert not set("<>&\u2028\u2029") & set(text)
-    found = re.search(
+    result = re.search(
         r'<script type="application/json" id="matrix-data">(.*?)</script>', render(matrix), re.DOTALL
     )
-    assert found and Matrix.from_json(found[1]) == matrix
+    assert result and Matrix.from_json(result[1]) == matrix
 
 
 def test_the_keyboard_opens_and_closes_the_evidence(visit: Visit, tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ def contrasts(page: Any) -> float:
     )
 
     def luminance(color: list[int]) -> float:
-        parts = [one / 255 for one in color]
-        linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+        parts = [entry / 255 for entry in color]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     pairs = [sorted(map(luminance, pair)) for pair in colors]
@@ -249,11 +249,11 @@ def test_what_was_newly_measured_is_no_condition():
 
 def test_outlines_are_explained_also_where_no_own_pair_has_a_figure():
     small = examples.digits()
-    stale = [attrs.evolve(one, grade="stale") for one in small.cells]
+    stale = [attrs.evolve(cell, grade="stale") for cell in small.cells]
     matrix = Matrix(small.extractors, small.heads, stale)
-    assert any(one.own for one in matrix.cells)
+    assert any(cell.own for cell in matrix.cells)
     assert "own pair (outlined)" in render(matrix) and "◆ own pair" in str(
         list(matrix_table(matrix).draw(20, False))
     )
-    strangers = Matrix(small.extractors[:1], small.heads[1:], [one for one in stale if not one.own][:1])
+    strangers = Matrix(small.extractors[:1], small.heads[1:], [entry for entry in stale if not entry.own][:1])
     assert "(outlined)" not in render(strangers)

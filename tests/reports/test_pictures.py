@@ -31,8 +31,8 @@ def test_weights_are_red_above_zero_and_blue_below() -> None:
 
 def test_channels_lie_side_by_side_and_pictures_in_rows() -> None:
     draw = np.random.default_rng(0)
-    one = pixels(ck.pictures.signed(draw.normal(size=(1, 3, 4, 4))))
-    assert one.shape[1] > 2.5 * (one.shape[0] - 0.26 * 160)
+    first = pixels(ck.pictures.signed(draw.normal(size=(1, 3, 4, 4))))
+    assert first.shape[1] > 2.5 * (first.shape[0] - 0.26 * 160)
     many = pixels(ck.pictures.signed(draw.normal(size=(7, 4, 4)), columns=3))
     assert many.shape[0] > 2.9 * (1.0 + 0.26) * 160 and many.shape[1] < 4 * 1.2 * 160
 
@@ -44,8 +44,8 @@ def test_images_are_shown_in_the_declared_range() -> None:
     )
     height, width, _ = shown.shape
     rows, columns = (int(height * 0.3), int(height * 0.8)), (int(width * 0.45), int(width * 0.8))
-    found = [[int(shown[y, x].mean()) for x in columns] for y in rows]
-    assert found == [[0, 255], [255, 0]]
+    result = [[int(shown[y, x].mean()) for x in columns] for y in rows]
+    assert result == [[0, 255], [255, 0]]
 
 
 def test_the_plane_shows_every_arm_in_a_color_of_its_own() -> None:
@@ -78,8 +78,8 @@ def test_layers_at_one_place_share_a_name_on_the_plane() -> None:
     assert labels == [("D2, D3", (12.0, 1.0)), ("D4", (11.8, 0.7)), ("D5, D6", (3.0, 0.69))]
     run = [np.array([[12.0, 1.0], [12.0, 0.5]])]
     plain = pixels(ck.pictures.information_plane({"std": run}, most=12))
-    named = pixels(ck.pictures.information_plane({"std": run}, most=12, layers=["first", "last"]))
-    changed = np.nonzero((plain != named).any(axis=(0, 2)))[0]
+    names = pixels(ck.pictures.information_plane({"std": run}, most=12, layers=["first", "last"]))
+    changed = np.nonzero((plain != names).any(axis=(0, 2)))[0]
     assert len(changed) and changed.max() < plain.shape[1] * 0.95  # to the left of points at the right end
 
 

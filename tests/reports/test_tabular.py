@@ -89,8 +89,8 @@ def test_only_a_data_frame_needs_pandas(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_predictions_have_a_row_an_image() -> None:
     shares = torch.tensor([[0.25, 0.75], [1.0, 0.0]])
-    named = ck.Predictions(shares, ("cat", "dog"), ("a/1.jpg", "a/2.jpg"))
-    assert list(csv.reader(io.StringIO(named.to_csv()))) == [
+    names = ck.Predictions(shares, ("cat", "dog"), ("a/1.jpg", "a/2.jpg"))
+    assert list(csv.reader(io.StringIO(names.to_csv()))) == [
         ["image", "label", "probability", "position"],
         ["a/1.jpg", "dog", "0.75", "1"],
         ["a/2.jpg", "cat", "1.0", "0"],
@@ -134,12 +134,12 @@ def test_a_measurement_has_figures_and_tables_in_one() -> None:
     facts: dict[str, Any] = {"unit": "1", "direction": "higher", "estimator": "plug-in", "count": 9}
     single = Result(name="accuracy", value=0.5, paper="", equation="", **facts)
     many = figures("scale", ("layer", ("a", "b")), ("class", ("x",)))
-    found = ck.Measurement({"accuracy": single, "scale": many}, {})
-    frame = found.to_dataframe()
+    result = ck.Measurement({"accuracy": single, "scale": many}, {})
+    frame = result.to_dataframe()
     assert frame["metric"].tolist() == ["accuracy", "scale", "scale"]
     assert frame["layer"].tolist()[1:] == ["a", "b"] and frame["value"].tolist()[:2] == [0.5, 0.0]
     assert single.to_dataframe()["value"].tolist() == [0.5]
-    assert "plug-in" in found.to_csv()
+    assert "plug-in" in result.to_csv()
     assert ck.Measurement({}, {}).to_csv() == "metric,value,status,reason\n"
 
 

@@ -37,7 +37,7 @@ def table() -> Verdicts:
 
 def crowd(count: int) -> Verdicts:
     """Many parts with long names."""
-    lefts = {f"zoo/network-number-{one}.extractor@1.0.0": extractor() for one in range(count)}
+    lefts = {f"zoo/network-number-{index}.extractor@1.0.0": extractor() for index in range(count)}
     return check_all(lefts, {name.replace("extractor", "head"): head() for name in lefts})
 
 
@@ -52,11 +52,11 @@ def printed(value: Verdicts, width: int, *, encoding: str = "utf-8", color: Any 
 
 def test_every_word_of_a_check_has_mark_sign_style_and_meaning() -> None:
     for word in WORDS:
-        said = of_word(word)
-        assert said.word == word and len(said.mark) == len(said.sign) == 1 and said.meaning
-        assert said.key in STYLES
-    signs = [one.sign for one in VERDICTS.values()]
-    marks = [one.mark for one in VERDICTS.values()]
+        result = of_word(word)
+        assert result.word == word and len(result.mark) == len(result.sign) == 1 and result.meaning
+        assert result.key in STYLES
+    signs = [verdict.sign for verdict in VERDICTS.values()]
+    marks = [verdict.mark for verdict in VERDICTS.values()]
     assert len(set(signs)) == len(signs) and len(set(marks)) == len(marks)
 
 
@@ -140,7 +140,7 @@ def test_json_holds_every_report_and_each_finding_once(table: Verdicts, tmp_path
     assert (value["schema"], value["kind"]) == (1, "verdicts")
     assert value["counts"] == {"promised": 1, "unproven": 1, "adaptable": 2, "refused": 2}
     assert len(value["pairs"]) == 6
-    assert len({json.dumps(one) for one in value["findings"]}) == len(value["findings"])
+    assert len({json.dumps(finding) for finding in value["findings"]}) == len(value["findings"])
     for pair in value["pairs"]:
         report = table.report(pair["extractor"], pair["head"])
         whole = {**pair, "findings": [value["findings"][place] for place in pair["findings"]]}

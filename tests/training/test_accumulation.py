@@ -95,11 +95,11 @@ def test_every_piece_draws_numbers_of_its_own_and_a_resumed_run_the_same_again(t
     whole = run()
     assert len({float(number) for drawn in seen for number in drawn}) == 16
     stop, seen[:] = 6, []
-    kept: dict[str, Any] = {"checkpoint": tmp_path / "run.safetensors", "checkpoint_every": 1}
+    saved: dict[str, Any] = {"checkpoint": tmp_path / "run.safetensors", "checkpoint_every": 1}
     with pytest.raises(KeyboardInterrupt):
-        run(**kept)
+        run(**saved)
     stop = 0
-    resumed = run(**kept)
+    resumed = run(**saved)
     assert same_parts(whole, resumed) and whole.history == resumed.history
 
 

@@ -67,10 +67,10 @@ def test_averages_are_those_of_timm_bit_for_bit(warmup: bool) -> None:
 
 
 def test_averages_change_nothing_of_the_run_and_are_in_its_plan() -> None:
-    plain, kept = quick(steps=2).fit(tasks(), ["dcc"]), quick(steps=2, ema=0.9).fit(tasks(), ["dcc"])
-    assert same_parts(plain, kept) and plain.history == kept.history
-    assert "ema" not in plain.run["trainer"] and kept.run["trainer"]["ema"] == 0.9
-    assert plain.averages is None and "weights" not in kept.run
+    plain, saved = quick(steps=2).fit(tasks(), ["dcc"]), quick(steps=2, ema=0.9).fit(tasks(), ["dcc"])
+    assert same_parts(plain, saved) and plain.history == saved.history
+    assert "ema" not in plain.run["trainer"] and saved.run["trainer"]["ema"] == 0.9
+    assert plain.averages is None and "weights" not in saved.run
     with pytest.raises(UsageError, match=r"has no averages of its weights. Train with Trainer\(ema=0.999\)"):
         plain.averaged()
 

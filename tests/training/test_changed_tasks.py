@@ -37,12 +37,12 @@ def task() -> ck.Task:
 
 
 def test_network_and_manifest_are_those_of_the_changed_task() -> None:
-    given = task()
-    fit = quick(steps=1, seed=3).fit([given], ["fewer", "wider"], factories={"fewer": Fewer, "wider": Wider})
+    inputs = task()
+    fit = quick(steps=1, seed=3).fit([inputs], ["fewer", "wider"], factories={"fewer": Fewer, "wider": Wider})
     state = fit.tasks["a"]
     assert state.feature_shape == (2, 9) and Wider.seen == 24
-    assert fit.run["tasks"][0]["data"]["digest"] == given.data.subset(train=24, seed=3).train.digest
-    assert given.kwargs["widths"] == [6] and len(given.data.train) == 48
+    assert fit.run["tasks"][0]["data"]["digest"] == inputs.data.subset(train=24, seed=3).train.digest
+    assert inputs.kwargs["widths"] == [6] and len(inputs.data.train) == 48
 
 
 def test_the_plan_names_the_hook() -> None:

@@ -33,8 +33,8 @@ class Ties:
         if step.number < self.start:
             return {}
         other = next(task for task in self.tasks if task.name != step.task.name)
-        given = other.extract(step.batch.images, write_statistics=False)
-        theirs = given if self.side == "extractor" else other.head(step.features)
+        inputs = other.extract(step.batch.images, write_statistics=False)
+        theirs = inputs if self.side == "extractor" else other.head(step.features)
         theirs = theirs.detach() if self.detach else theirs
         own = step.features if self.side == "extractor" else step.logits
         return {"tie": (own - theirs).square().mean()}  # type: ignore[operator]

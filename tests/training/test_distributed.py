@@ -329,13 +329,13 @@ def test_a_process_that_is_killed_ends_the_run_with_one_error_and_a_checkpoint_t
     assert len(lines) == 1 and result.stderr.count("Traceback") == 2, (
         result.stderr
     )  # ours, and torchrun's own
-    kept = tmp_path / "two.safetensors"
+    path_kept = tmp_path / "two.safetensors"
     assert re.fullmatch(
         r"(\[rank0\]: )?compatkit\.errors\.TrainingError: The run cannot continue: process 1 of 2 \(id \d+\) is gone: "
-        rf"killed, or out of memory\. Start it again: it resumes from the checkpoint {re.escape(str(kept))}\.",
+        rf"killed, or out of memory\. Start it again: it resumes from the checkpoint {re.escape(str(path_kept))}\.",
         lines[0],
     )
-    assert_equal(spread.state(spread.kept(kept)), spread.state(spread.sgd()))
+    assert_equal(spread.state(spread.kept(path_kept)), spread.state(spread.sgd()))
 
 
 @pytest.mark.slow
@@ -344,11 +344,11 @@ def test_a_killed_command_goes_on_from_its_checkpoint_and_one_process_publishes(
     tmp_path: Path, recipe: Path
 ) -> None:
     """The command line under torchrun: one process prints and publishes; the same command goes on."""
-    kept = tmp_path / "run.safetensors"
-    words = ("train", recipe, "--checkpoint", kept)
+    path_kept = tmp_path / "run.safetensors"
+    words = ("train", recipe, "--checkpoint", path_kept)
     running = start(tmp_path, *words)
     deadline = time.monotonic() + 120
-    while not kept.exists() and running.poll() is None and time.monotonic() < deadline:
+    while not path_kept.exists() and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     processes = workers(running.pid)
     os.kill(processes[1], signal.SIGKILL)
@@ -359,9 +359,9 @@ def test_a_killed_command_goes_on_from_its_checkpoint_and_one_process_publishes(
     result = [line for line in err.splitlines() if line.startswith("error [")]
     assert result == [
         f"error [training] The run cannot continue: process 1 of 2 (id {processes[1]}) is gone: killed, or out of "
-        f"memory. Start it again: it resumes from the checkpoint {kept}."
+        f"memory. Start it again: it resumes from the checkpoint {path_kept}."
     ]
-    step = json.loads(metadata(kept.read_bytes()) or "")["step"]
+    step = json.loads(metadata(path_kept.read_bytes()) or "")["step"]
     assert 0 < step < 100
     again = start(tmp_path, *words)
     out, err = again.communicate(timeout=120)

@@ -39,16 +39,16 @@ class TestShare:
                 return batch
 
         fit = quick(**SETTINGS).fit(tasks(), ["watch"], factories={"watch": Watch})
-        (kept, other), state = hold_out(tasks(), 0.25, 0)
-        assert kept.data.train.counts == (12, 12, 12) and state["left"].counts == (4, 4, 4)
+        (saved, other), state = hold_out(tasks(), 0.25, 0)
+        assert saved.data.train.counts == (12, 12, 12) and state["left"].counts == (4, 4, 4)
         whole = tasks()[0].data.train
-        both = np.concatenate([kept.data.train.images, state["left"].images])
+        both = np.concatenate([saved.data.train.images, state["left"].images])
         assert sorted(member.tobytes() for member in both) == sorted(
             image.tobytes() for image in whole.images
         )
-        assert max(seen) < 36 and kept.data.train.name == whole.name
+        assert max(seen) < 36 and saved.data.train.name == whole.name
         described = fit.run["tasks"][0]["data"]["digest"]
-        assert described == kept.data.train.digest != whole.digest
+        assert described == saved.data.train.digest != whole.digest
         assert fit.run["trainer"]["validation"] == 0.25 and fit.tasks["left"].task.data.test is not None
         assert len(other.data.train) == 36
 
@@ -62,8 +62,8 @@ class TestShare:
         data = data_set("few", count=48).train
         few = data.take([0, 1, 2, 3, 4, 6])  # classes 0 1 2 0 1 0
         task = ck.Task("few", ck.DataSet("few", few, data), "resnet8_cifar", "layer2", size=16)
-        (kept,), state = hold_out([task], 0.9, 0)
-        assert state["few"].counts == (2, 1, 0) and kept.data.train.counts == (1, 1, 1)
+        (saved,), state = hold_out([task], 0.9, 0)
+        assert state["few"].counts == (2, 1, 0) and saved.data.train.counts == (1, 1, 1)
 
     def test_a_loader_has_none(self) -> None:
         batch = torch.zeros(8, 1, 16, 16), torch.arange(8) % 3
@@ -80,10 +80,10 @@ def test_figures_are_those_of_a_plain_pass(on: str) -> None:
         for task in ("left", "right")
         for weights in ("trained", "averages")
     ]
-    held = hold_out(tasks(), 0.25, 0)[1]
+    content = hold_out(tasks(), 0.25, 0)[1]
     for row in fit.evaluations[-4:]:
         state = (fit if row["weights"] == "trained" else fit.averaged()).tasks[row["task"]]
-        examples = prepare(held[row["task"]] if on == "validation" else state.task.data.test, state.data)
+        examples = prepare(content[row["task"]] if on == "validation" else state.task.data.test, state.data)
         with torch.no_grad():
             logits = state.head.eval()(state.extractor.eval()(normalize(examples.images, state.data)))
         assert row["on"] == on

@@ -96,12 +96,12 @@ def test_no_captured_step_waits_for_the_device(mode: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_losses_that_a_plugin_keeps_are_not_overwritten_and_cost_no_wait(mode: Any) -> None:
-    kept: list[dict[str, torch.Tensor]] = []
+    saved: list[dict[str, torch.Tensor]] = []
 
     class Listens:
         @ck.hookimpl
         def compatkit_after_step(self, step: ck.Step) -> None:
-            kept.append(step.losses)
+            saved.append(step.losses)
             torch.cuda.set_sync_debug_mode("error" if 0 < step.number < 8 else "default")
 
     try:
@@ -112,7 +112,7 @@ def test_losses_that_a_plugin_keeps_are_not_overwritten_and_cost_no_wait(mode: A
         torch.cuda.set_sync_debug_mode("default")
     for place, row in enumerate(fit.history):
         for name, mean in row["losses"].items():
-            values = [float(number[name]) for number in kept[place::2]]
+            values = [float(number[name]) for number in saved[place::2]]
             assert sum(values) / 10 == pytest.approx(mean, rel=1e-5) and len(set(values)) > 1
 
 

@@ -81,22 +81,22 @@ def test_each_step_is_of_one_extractor_and_of_the_shared_head() -> None:
 
 def test_own_heads_of_different_architecture_leave_the_choice_of_the_shared_ones() -> None:
     data = small_data()
-    given = [ck.Task(name, data, *NETWORKS[name], size=16, width=8) for name in ("desk", "phone")]
-    fit = quick(steps=1).fit(given, [ck.use("dcc", like="phone")])
+    inputs = [ck.Task(name, data, *NETWORKS[name], size=16, width=8) for name in ("desk", "phone")]
+    fit = quick(steps=1).fit(inputs, [ck.use("dcc", like="phone")])
     assert fit.auxiliary["dcc"].blueprint.model == NETWORKS["phone"][0]
     assert [fit.tasks[name].head_blueprint.model for name in fit.tasks] == [
         NETWORKS[name][0] for name in fit.tasks
     ]
     assert fit.auxiliary["dcc"].module.state_dict()["from_width.weight"].shape == (16, 8, 1, 1)
     with pytest.raises(UsageError, match=r"like='tablet' names no task of this run, which has desk, phone"):
-        quick(steps=1).fit(given, [ck.use("dcc", like="tablet")])
+        quick(steps=1).fit(inputs, [ck.use("dcc", like="tablet")])
 
 
 def test_features_of_different_width_name_the_remedy() -> None:
-    given = [ck.Task(name, small_data(), *NETWORKS[name], size=16) for name in ("desk", "server")]
+    inputs = [ck.Task(name, small_data(), *NETWORKS[name], size=16) for name in ("desk", "server")]
     with pytest.raises(UsageError, match=r"'desk' gives \(32, 8, 8\), 'server' gives \(64, 8, 8\).*width=32"):
-        quick(steps=1).fit(given, ["dcc"])
-    wide = [attrs.evolve(task, width=32) for task in given]
+        quick(steps=1).fit(inputs, ["dcc"])
+    wide = [attrs.evolve(task, width=32) for task in inputs]
     assert quick(steps=1).fit(wide, ["dcc"]).history[-1]["losses"]["dcc/loss"] > 0
 
 
@@ -210,5 +210,5 @@ def test_a_pattern_brings_in_no_shared_heads_and_a_name_does(kept: ck.Registry) 
     test = small_data(ALL).test
     wanted = kept.matrix("fleet/desk.extractor", "fleet/*", [test])
     assert [head.reference for head in wanted.heads] == ["fleet/ten.head@1.0.0"]
-    named = kept.matrix("fleet/desk.extractor", "fleet/shared.dcc", [small_data().test])
-    assert [head.reference for head in named.heads] == ["fleet/shared.dcc@1.0.0"]
+    names = kept.matrix("fleet/desk.extractor", "fleet/shared.dcc", [small_data().test])
+    assert [head.reference for head in names.heads] == ["fleet/shared.dcc@1.0.0"]

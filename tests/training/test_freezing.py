@@ -71,15 +71,15 @@ def test_what_is_frozen_has_no_gradient_and_no_optimizer() -> None:
     with prepare(FitRequest(quick(steps=1), [task(freeze_stages=2)])) as prepared:
         loop, state = prepared.loop, prepared.loop.setup.tasks["a"]
         moved = {id(p) for o in loop.optimizers.values() for g in o.param_groups for p in g["params"]}
-        held = [
+        content = [
             parameter
             for name, parameter in state.extractor.named_parameters()
             if name.startswith(("conv1", "layer1"))
         ]
-        assert held and moved.isdisjoint(map(id, held))
+        assert content and moved.isdisjoint(map(id, content))
         batch = loop.begin(loop.task_loops["a"], 0).batch
         state.head(state.extractor(batch.images)).sum().backward()
-        assert all(parameter.grad is None for parameter in held)
+        assert all(parameter.grad is None for parameter in content)
         norms = [name for name, module in state.extractor.named_modules() if module in state.frozen_norms]
         assert norms == ["bn1", "layer1.0.bn1", "layer1.0.bn2"]
         assert (
@@ -94,7 +94,7 @@ def test_frozen_norms_see_further_views_as_they_see_the_batch() -> None:
         step = loop.begin(loop.task_loops["a"], 0)
         seen = []
         norm = step.task.extractor.get_submodule("layer1.0.bn1")
-        norm.register_forward_hook(lambda module, given, output: seen.append(module.training))
+        norm.register_forward_hook(lambda module, inputs, output: seen.append(module.training))
         step.extract(step.batch.images, write_statistics=False)
         step.extract(step.batch.images, write_statistics=True)
         assert seen == [False, False]
@@ -122,20 +122,20 @@ def test_run_and_contract_state_it_and_the_start_is_what_it_was(tmp_path: Path) 
     registry = ck.Registry.init(tmp_path / "parts")
     plain, fit = (quick(steps=1).fit([task(freeze_stages=count)]) for count in (0, 2))
     assert fit.run["tasks"][0]["frozen_stages"] == 2 and "frozen_stages" not in plain.run["tasks"][0]
-    kept = registry.publish(fit, prefix="frozen")
+    published = registry.publish(fit, prefix="frozen")
     usual = registry.publish(plain, prefix="plain")
     for side in ("a.extractor", "a.head"):
-        manifest = registry.store.manifest(kept[side])
+        manifest = registry.store.manifest(published[side])
         assert manifest.contract.protocol.frozen_stages == 2
         assert "first 2 stages kept the weights" in summary(manifest)["frozen"]
         anchors = registry.store.manifest(usual[side]).contract.protocol.anchors
         assert manifest.contract.protocol.anchors == anchors  # both began at the same weights
         assert registry.store.manifest(usual[side]).contract.protocol.frozen_stages == 0
-    state = registry.load(kept["a.extractor"]).state_dict()
+    state = registry.load(published["a.extractor"]).state_dict()
     assert all(
         torch.equal(state[name], value) for name, value in fit.tasks["a"].extractor.state_dict().items()
     )
-    again = registry.task("b", data_set("b", channels=3), extractor=kept["a.extractor"], freeze_stages=3)
+    again = registry.task("b", data_set("b", channels=3), extractor=published["a.extractor"], freeze_stages=3)
     more = quick(steps=1).fit([again]).tasks["b"].extractor.state_dict()
     assert all(torch.equal(more[name], value) for name, value in state.items())
 

@@ -88,16 +88,16 @@ def test_a_batch_equals_a_walk_over_single_images(
 ) -> None:
     """Also for images that are smaller than the padding; over two epochs, with an incomplete batch left out."""
     images = split(11, *size, channels)
-    given = source(kind, images, names, 4)
+    inputs = source(kind, images, names, 4)
     for step in range(4):
-        batch = given.batch(step)
+        batch = inputs.batch(step)
         views, labels, index = expected(images, names, 4, step, 1)
         np.testing.assert_allclose(batch.images.numpy(), views, atol=1e-6)
         assert np.array_equal(batch.labels.numpy(), labels)
         assert np.array_equal(batch.index.numpy(), index)
-        assert given.ends_epoch(step) == (step % 2 == 1)
+        assert inputs.ends_epoch(step) == (step % 2 == 1)
         assert batch.stacked is None
-    given.close()
+    inputs.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,9 +105,9 @@ def test_a_batch_equals_a_walk_over_single_images(
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_views_are_gathered_with_the_images(kind: str, names: tuple[str, ...], channels_last: bool) -> None:
     images = split(8, 6, 6, 3)
-    given = source(kind, images, names, 4, channels_last=channels_last)
-    given.arrange(turned)
-    batch = given.batch(1)
+    inputs = source(kind, images, names, 4, channels_last=channels_last)
+    inputs.arrange(turned)
+    batch = inputs.batch(1)
     views, labels, _ = expected(images, names, 4, 1, 4)
     np.testing.assert_allclose(batch.stacked.numpy(), views, atol=1e-6)
     assert np.array_equal(batch.labels.numpy(), labels)
@@ -118,16 +118,16 @@ def test_views_are_gathered_with_the_images(kind: str, names: tuple[str, ...], c
     # Turning before or after the normalization gives the same bits.
     apart = source(kind, images, names, 4, channels_last=channels_last).batch(1)
     assert torch.equal(batch.stacked, torch.cat([apart.images, *turned(apart.images)]))
-    given.arrange(None)
-    assert given.batch(1).stacked is None
+    inputs.arrange(None)
+    assert inputs.batch(1).stacked is None
 
 
 @pytest.mark.parametrize("names", [(), ("crop",), ("crop", "flip")])
 def test_prefetched_batches_are_bitwise_resident_ones_in_any_order_of_steps(names: tuple[str, ...]) -> None:
     images = split(20, 7, 5, 3)
-    one, other = (source(kind, images, names, 6) for kind in KINDS)
+    first, other = (source(kind, images, names, 6) for kind in KINDS)
     for step in (0, 1, 2, 3, 4, 9, 10, 2, 3, 100):
-        left, right = one.batch(step), other.batch(step)
+        left, right = first.batch(step), other.batch(step)
         for what in ("images", "labels", "index"):
             assert torch.equal(getattr(left, what), getattr(right, what)), (step, what)
     other.close()
@@ -142,10 +142,10 @@ def test_a_batch_depends_on_its_step_alone() -> None:
 
 def test_a_batch_of_the_whole_set_is_an_epoch() -> None:
     images = split(6, 4, 4, 1)
-    given = source("resident", images, (), 6)
+    inputs = source("resident", images, (), 6)
     for step in range(3):
-        assert sorted(given.batch(step).index.tolist()) == list(range(6))
-        assert given.ends_epoch(step)
+        assert sorted(inputs.batch(step).index.tolist()) == list(range(6))
+        assert inputs.ends_epoch(step)
 
 
 def test_every_epoch_shows_each_image_once_in_a_new_order() -> None:

@@ -83,9 +83,9 @@ class TestWhen:
         monkeypatch.setattr("compatkit.training.run.time.monotonic", lambda: now[0])
         save = checkpoints.save
 
-        def slowly(*given: Any) -> None:
+        def slowly(*args: Any) -> None:
             now[0] += 60
-            save(*given)
+            save(*args)
 
         monkeypatch.setattr(checkpoints, "save", slowly)
 

@@ -86,14 +86,14 @@ def test_a_run_that_goes_on_sees_what_an_undisturbed_one_sees(workers: int, star
 
 
 def test_generators_of_the_loader_are_seeded_and_global_ones_given_back() -> None:
-    given = torch.Generator()
-    loader = DataLoader(Noisy(), batch_size=4, shuffle=True, generator=given)
+    inputs = torch.Generator()
+    loader = DataLoader(Noisy(), batch_size=4, shuffle=True, generator=inputs)
     _seed_all(3)
     expected = torch.rand(1), np.random.rand(), random.random()
     _seed_all(3)
     first = streamed(loader).batch(0)
     assert (torch.rand(1), np.random.rand(), random.random()) == expected
-    given.manual_seed(1234)
+    inputs.manual_seed(1234)
     assert torch.equal(first.images, streamed(loader).batch(0).images)
 
 

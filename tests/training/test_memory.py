@@ -51,7 +51,7 @@ class Small:
     def compatkit_set_up(self, setup: ck.SetUp) -> None:
         self.network = torch.nn.ModuleList([setup.tasks["left"].extractor, setup.tasks["left"].head])
         if not self.in_loss:
-            setup.tasks["left"].head.register_forward_pre_hook(lambda _, given: self.check(len(given[0])))
+            setup.tasks["left"].head.register_forward_pre_hook(lambda _, inputs: self.check(len(inputs[0])))
 
     @ck.hookimpl
     def compatkit_losses(self, step: ck.Step) -> Mapping[str, torch.Tensor]:
@@ -143,7 +143,7 @@ def test_other_errors_stay_what_they_are() -> None:
 
 
 def test_images_that_find_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*given: Any) -> None:
+    def full(*args: Any) -> None:
         raise ERRORS[0]
 
     monkeypatch.setattr("compatkit.training.batches.stored._stored", full)
@@ -156,7 +156,7 @@ def test_images_that_find_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_evaluation_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*given: Any, **named: Any) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
         raise ERRORS[0]
 
     monkeypatch.setattr("compatkit.training.evaluating.normalize", full)

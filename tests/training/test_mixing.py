@@ -41,14 +41,14 @@ def first_batch(task: ck.Task, step: int = 0) -> tuple[torch.nn.Module, Tensor, 
     return network, normalize(ready.batch(index), state.data), ready.labels[index]
 
 
-def mixed(given: dict[str, float], images: Tensor, labels: Tensor, step: int = 0) -> tuple[Tensor, Tensor]:
+def mixed(inputs: dict[str, float], images: Tensor, labels: Tensor, step: int = 0) -> tuple[Tensor, Tensor]:
     """Timm's own mixture under the seed of a step."""
     np.random.seed(seed_of(0, "mix", "a", step) % 2**32)
     names = {"mixup": "mixup_alpha", "cutmix": "cutmix_alpha", "smoothing": "label_smoothing"}
     settings = {
         "mixup_alpha": 0.0,
         "label_smoothing": 0.0,
-        **{names[key]: value for key, value in given.items()},
+        **{names[key]: value for key, value in inputs.items()},
     }
     return Mixup(num_classes=3, **settings)(images.clone(), labels)
 
@@ -84,12 +84,12 @@ class Sees:
 
 
 def test_regularizers_get_the_images_themselves_and_the_head_learns_from_mixed_ones() -> None:
-    given = ASKED["all"]
-    task = grouped(**given)
+    inputs = ASKED["all"]
+    task = grouped(**inputs)
     network, images, labels = first_batch(task)
     Sees.batches = []
     fit = quick(steps=1).fit([task], ["sees"], factories={"sees": Sees})
-    pixels, targets = mixed(given, images, labels)
+    pixels, targets = mixed(inputs, images, labels)
     expected = F.cross_entropy(network(pixels), targets)
     assert fit.history[0]["losses"]["task"] == pytest.approx(float(expected.detach()), abs=1e-5)
     seen, features = Sees.batches[0]

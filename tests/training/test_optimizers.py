@@ -236,9 +236,9 @@ def test_what_no_optimizer_takes_is_refused(settings: dict[str, Any], said: str,
 
 
 def test_a_network_that_does_not_tell_its_layers_is_refused() -> None:
-    asked = ck.Task("a", data_set("a", size=(32, 32)), "lenet", "conv2", size=32)
+    task_ = ck.Task("a", data_set("a", size=(32, 32)), "lenet", "conv2", size=32)
     with pytest.raises(UsageError, match=r"layer_decay needs .* group_matcher, which lenet") as caught:
-        quick(steps=1, layer_decay=0.5).fit([asked])
+        quick(steps=1, layer_decay=0.5).fit([task_])
     assert caught.value.subject == "lenet"
 
 

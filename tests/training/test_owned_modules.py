@@ -87,7 +87,7 @@ def test_a_run_that_was_killed_goes_on_with_it_bit_by_bit(
     trainer = quick(steps=6, checkpoint=tmp_path / "run.safetensors", checkpoint_every=3)
     fit = ck.Trainer.fit
     with monkeypatch.context() as patch:
-        patch.setattr(ck.Trainer, "fit", lambda *given: fit(*given, factories={"mine": kind}))
+        patch.setattr(ck.Trainer, "fit", lambda *args: fit(*args, factories={"mine": kind}))
         killed(trainer, TASKS, ["mine"], after=3)
     assert any(not torch.equal(value, expected[name]) for name, value in kind.made.state_dict().items())
     resumed = trainer.fit(TASKS, ["mine"], factories={"mine": kind})

@@ -63,12 +63,12 @@ def test_steps_read_nothing(settings: dict[str, Any]) -> None:
 
 
 def test_listening_to_the_losses_reads_nothing() -> None:
-    kept: list[dict[str, torch.Tensor]] = []
+    saved: list[dict[str, torch.Tensor]] = []
 
     class Listens:
         @ck.hookimpl
         def compatkit_after_step(self, step: ck.Step) -> None:
-            kept.append(step.losses)
+            saved.append(step.losses)
 
     with prepare(FitRequest(quick(steps=20), TASKS, ["mine"], factories={"mine": Listens})) as start:
         states = start.loop.setup.tasks.values()
@@ -78,7 +78,7 @@ def test_listening_to_the_losses_reads_nothing() -> None:
             for number in range(1, 4):
                 for state in states:
                     start.loop.step(state, number)
-        assert reads.found == [] and len(kept) == 8 and set(kept[0]) == {"task", "accuracy"}
+        assert reads.found == [] and len(saved) == 8 and set(saved[0]) == {"task", "accuracy"}
 
 
 def test_what_reads_is_noticed() -> None:

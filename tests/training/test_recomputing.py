@@ -81,11 +81,11 @@ def kept_bytes(chosen: ck.Task) -> int:
         batch = loop.begin(loop.task_loops["a"], 0).batch
         parts = nn.ModuleList([state.extractor, state.head])
         own = {tensor.untyped_storage().data_ptr() for tensor in (*parts.parameters(), *parts.buffers())}
-        kept: dict[int, Tensor] = {}
+        saved: dict[int, Tensor] = {}
 
         def keep(tensor: Tensor) -> Tensor:
             if tensor.untyped_storage().data_ptr() not in own:
-                kept[tensor.untyped_storage().data_ptr()] = tensor
+                saved[tensor.untyped_storage().data_ptr()] = tensor
             return tensor
 
         for module in parts.modules():  # what is recomputed keeps its input outside of autograd
@@ -93,7 +93,7 @@ def kept_bytes(chosen: ck.Task) -> int:
                 module.register_forward_pre_hook(lambda _, inputs: [keep(x) for x in inputs] and None)
         with saved_tensors_hooks(keep, lambda value: value):
             F.cross_entropy(state.head(state.extractor(batch.images)), batch.labels)
-        return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+        return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
 
 @pytest.mark.parametrize(("network", "most"), [("residual", 0.6), ("mobile", 0.5), ("transformer", 0.4)])
@@ -145,15 +145,15 @@ def test_steps_that_recompute_are_neither_compiled_nor_captured() -> None:
 
 
 def test_what_cannot_be_recomputed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"recompute_activations": True, "size": 32}
+    settings = {"recompute_activations": True, "size": 32}
     with pytest.raises(
         UsageError, match=r"recompute_activations needs .* group_matcher, which lenet"
     ) as caught:
-        quick(steps=0).fit([ck.Task("a", data_set("a", size=(32, 32)), "lenet", "conv2", **asked)])
+        quick(steps=0).fit([ck.Task("a", data_set("a", size=(32, 32)), "lenet", "conv2", **settings)])
     assert caught.value.subject == "lenet"
     with pytest.raises(UsageError, match=r"passes='fused' was asked for.*activations are recomputed"):
         quick(steps=1, passes="fused").fit([task(recompute_activations=True)], ["rotation_prediction"])
-    monkeypatch.setattr(recompute, "_within", lambda *given: iter(()))
+    monkeypatch.setattr(recompute, "_within", lambda *args: iter(()))
     with pytest.raises(UsageError, match=r"needs blocks .* resnet8_cifar of task 'a' has none") as caught:
         quick(steps=0).fit([task(recompute_activations=True)])
     assert caught.value.subject == "a"

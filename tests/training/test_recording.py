@@ -61,8 +61,8 @@ def layer(step: ck.Step, name: str) -> nn.Module:
 
 
 def small(name: str = "a", **settings: Any) -> ck.Task:
-    given = {"model": "resnet8_cifar", "cut": "layer2", "size": 16, **settings}
-    return ck.Task(name, data_set(name), **given)
+    inputs = {"model": "resnet8_cifar", "cut": "layer2", "size": 16, **settings}
+    return ck.Task(name, data_set(name), **inputs)
 
 
 def fit(
@@ -98,23 +98,25 @@ def test_records_are_what_layers_gave_where_activations_work_in_place(model: str
     done = fit(task, look, names=None, batch_size=4)
     assert len(checked) > 8
     state = done.tasks["a"]
-    after = [one for part in (state.extractor, state.head) for one in part.modules()]
+    after = [entry for part in (state.extractor, state.head) for entry in part.modules()]
     assert sum(getattr(module, "inplace", None) is True for module in after) > switches[0]
-    assert not any(one._forward_hooks or "_layer_notes" in vars(one) for one in after)
+    assert not any(entry._forward_hooks or "_layer_notes" in vars(entry) for entry in after)
 
 
 def test_a_pass_of_several_views_gives_records_of_the_batch_alone() -> None:
     result: dict[str, list[Tensor]] = {"fused": [], "separate": []}
-    for passes, kept in result.items():
+    for passes, value in result.items():
         fit(
             small(),
-            lambda step, kept=kept: kept.extend(t.detach() for (c,) in step.layers.values() for t in c[:2]),
+            lambda step, saved=value: saved.extend(
+                t.detach() for (c,) in step.layers.values() for t in c[:2]
+            ),
             ["rotation_prediction"],
             passes=passes,
         )
     assert len(result["fused"]) == 2 * len(NAMES)
-    for one, other in zip(result["fused"], result["separate"], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    for entry, other in zip(result["fused"], result["separate"], strict=True):
+        torch.testing.assert_close(entry, other, rtol=1e-4, atol=1e-5)
 
 
 class Mixed(nn.Module):
@@ -323,15 +325,15 @@ def test_layers_are_chosen_before_the_first_step() -> None:
 
 
 def test_an_error_leaves_nothing_in_the_modules() -> None:
-    kept: list[ck.TaskState] = []
+    saved: list[ck.TaskState] = []
 
     def look(step: ck.Step) -> None:
-        kept.append(step.task)
+        saved.append(step.task)
         raise ValueError("stop")
 
     with pytest.raises(PluginError, match="stop"):
         fit(small(model="efficientnet_b0", cut="blocks.2", size=32), look, names=None)
-    modules = [module for part in (kept[0].extractor, kept[0].head) for module in part.modules()]
+    modules = [module for part in (saved[0].extractor, saved[0].head) for module in part.modules()]
     assert not any(module._forward_hooks or "_layer_notes" in vars(module) for module in modules)
     assert any(getattr(module, "inplace", None) is True for module in modules)
 
@@ -372,8 +374,8 @@ def test_who_wanted_records_is_named_where_a_loss_cannot_be_compiled() -> None:
     def look(step: ck.Step) -> None:
         print(step.layers["conv1"][0].output.sum().item())
 
-    asked = fit(small(), look, execution="compile")
-    result = asked.run["environment"]["execution"]
+    request = fit(small(), look, execution="compile")
+    result = request.run["environment"]["execution"]
     assert result["mode"] == "eager"
     assert (
         "task 'a', with layers recorded for 'records': torch.compile cannot compile the step"

@@ -19,7 +19,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 
 def test_every_setting_is_on_the_page() -> None:
     page = PAGE.read_text()
-    table = "".join(page.split(f"\n## {one}\n")[1].split("\n## ")[0] for one in ("Settings", TIMMS))
+    table = "".join(page.split(f"\n## {item}\n")[1].split("\n## ")[0] for item in ("Settings", TIMMS))
     missing = [field.name for field in attrs.fields(ck.Trainer) if f"`{field.name}`" not in table]
     assert not missing
 

@@ -33,10 +33,10 @@ def test_a_stated_normalization_is_what_the_network_sees() -> None:
             return {}
 
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    one = task(normalize={"mean": 0, "std": 1 / 255})
-    fit = quick(steps=1).fit([one], ["look"], factories={"look": Look})
+    first = task(normalize={"mean": 0, "std": 1 / 255})
+    fit = quick(steps=1).fit([first], ["look"], factories={"look": Look})
     index, images = seen[0]
-    pixels = torch.from_numpy(one.data.train.images[index.numpy()]).permute(0, 3, 1, 2).float()
+    pixels = torch.from_numpy(first.data.train.images[index.numpy()]).permute(0, 3, 1, 2).float()
     torch.testing.assert_close(images, pixels, rtol=0, atol=1e-3)
     assert (fit.tasks["a"].data.mean, fit.tasks["a"].data.std) == ((0.0,), (1 / 255,))
 

@@ -66,10 +66,10 @@ def test_a_run_from_components_can_be_made_again(kept: ck.Registry, tmp_path: Pa
         task = kept.task("x", data_set("right", seed=1), extractor="d/left.extractor", head="d/right.head")
         return quick(**{"steps": 3, **settings}).fit([task])
 
-    one, other = run(), run(checkpoint=tmp_path / "run.safetensors")
-    assert one.plan == other.plan
-    assert equal(state(one.tasks["x"].extractor), state(other.tasks["x"].extractor))
-    assert one.run["tasks"][0]["started_from"] == {
+    first, other = run(), run(checkpoint=tmp_path / "run.safetensors")
+    assert first.plan == other.plan
+    assert equal(state(first.tasks["x"].extractor), state(other.tasks["x"].extractor))
+    assert first.run["tasks"][0]["started_from"] == {
         "extractor": str(kept.store.resolve("d/left.extractor").digest),
         "head": str(kept.store.resolve("d/right.head").digest),
     }
@@ -98,7 +98,7 @@ def test_without_a_head_one_is_drawn_for_the_classes(kept: ck.Registry) -> None:
     heads = [state(fit.tasks["x"].head) for fit in fits]
     assert equal(heads[0], heads[1]) and not equal(heads[0], heads[2])
     parts = kept.publish(fits[0], prefix="five")
-    assert [one.name for one in kept.store.manifest(parts["x.head"]).contract.data.labels or ()] == list(
+    assert [label.name for label in kept.store.manifest(parts["x.head"]).contract.data.labels or ()] == list(
         "abcde"
     )
     assert kept.load(parts["x.head"])(torch.zeros(2, 32, 8, 8)).shape == (2, 5)
@@ -124,12 +124,12 @@ def test_classes_are_brought_into_the_order_of_the_head(kept: ck.Registry) -> No
     turned = ck.DataSet(
         "left",
         *(
-            attrs.evolve(one, labels=np.argsort(order)[one.labels], classes=("2", "zero", "1"))
-            for one in (data.train, data.test)
+            attrs.evolve(item, labels=np.argsort(order)[item.labels], classes=("2", "zero", "1"))
+            for item in (data.train, data.test)
         ),
     )
     plain, other = (
-        kept.task("x", one, extractor="d/left.extractor", head="d/left.head") for one in (data, turned)
+        kept.task("x", item, extractor="d/left.extractor", head="d/left.head") for item in (data, turned)
     )
     assert other.data.classes == ("0", "1", "2")
     assert np.array_equal(other.data.train.labels, data.train.labels)

@@ -27,7 +27,7 @@ def tasks() -> list[ck.Task]:
 def figures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return what makes evaluations give chosen figures, one a step, by task."""
 
-    def set_figures(on: str = "loss", **given: Sequence[float]) -> None:
+    def set_figures(on: str = "loss", **kwargs: Sequence[float]) -> None:
         def measure(
             self: Evaluator, setup: ck.SetUp, averages: Any, step: int, *_: Any
         ) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             return [
                 {"task": task, "step": step, "on": self.on, "weights": weights}
                 | {"loss": 1.0, "accuracy": 0.5}
-                | {on: given[task][step - 1] if weights == made[-1] else 100.0 - step}
+                | {on: kwargs[task][step - 1] if weights == made[-1] else 100.0 - step}
                 for task in setup.tasks
                 for weights in made
             ]

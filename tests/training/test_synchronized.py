@@ -32,7 +32,7 @@ def test_layers_are_synchronized_in_place_and_plain_again() -> None:
         assert module.state_dict().keys() == other.state_dict().keys()
         assert torch.equal(module(images), expected)  # timm's layer still activates
     assert [type(layer) for layer in module] == kinds
-    assert all(vars(one).keys() == vars(two).keys() for one, two in zip(module, other, strict=True))
+    assert all(vars(entry).keys() == vars(two).keys() for entry, two in zip(module, other, strict=True))
     assert all(torch.equal(value, other.state_dict()[key]) for key, value in module.state_dict().items())
 
 

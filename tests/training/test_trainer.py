@@ -208,10 +208,10 @@ def test_warm_start_takes_the_weights_but_not_the_class_layer() -> None:
         "warm", right.data, "resnet8_cifar", "layer2", size=(16, 16), weights=first.weights("left")
     )
     state = prepare_task(warm, 0, Precision("cpu", "float32", True))
-    given = first.weights("left")
+    inputs = first.weights("left")
     taken = {**state.extractor.state_dict(), **state.head.state_dict()}
     for key, value in taken.items():
-        assert torch.equal(value, given[key]) == (not key.startswith(state.class_layer)), key
+        assert torch.equal(value, inputs[key]) == (not key.startswith(state.class_layer)), key
 
 
 def test_weights_of_another_network_are_refused() -> None:

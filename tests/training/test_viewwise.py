@@ -70,30 +70,30 @@ def gradients(run: Callable[..., list[Tensor]], module: nn.Module, views: Sequen
     )
 
 
-def apart(one: Tensor, other: Tensor) -> float:
-    return float(((one - other).norm() / other.norm()).detach())
+def apart(item: Tensor, other: Tensor) -> float:
+    return float(((item - other).norm() / other.norm()).detach())
 
 
 @pytest.mark.parametrize("last", [True, False], ids=["channels last", "contiguous"])
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_gradients_are_those_of_separate_passes(kind: str, last: bool) -> None:
-    one, other = network(kind, last=last), network(kind, last=last)
-    assert apart(gradients(fused, one, images()), gradients(separate, other, images())) <= 1e-9
+    first, other = network(kind, last=last), network(kind, last=last)
+    assert apart(gradients(fused, first, images()), gradients(separate, other, images())) <= 1e-9
     clean = network(kind, last=last)
     clean(images()[0])
     for name, value in clean.named_buffers():
-        assert torch.equal(dict(one.named_buffers())[name], value), name
+        assert torch.equal(dict(first.named_buffers())[name], value), name
         assert torch.equal(dict(other.named_buffers())[name], value), name
 
 
 def test_float32_gradients_are_those_of_separate_passes() -> None:
     views = images(torch.float32, 16)
-    one, other = (network("batch norm", torch.float32, last=True) for _ in range(2))
-    assert apart(gradients(fused, one, views), gradients(separate, other, views)) <= 1e-5
+    first, other = (network("batch norm", torch.float32, last=True) for _ in range(2))
+    assert apart(gradients(fused, first, views), gradients(separate, other, views)) <= 1e-5
     clean = network("batch norm", torch.float32, last=True)
     clean(views[0])
     for name, value in clean.named_buffers():
-        torch.testing.assert_close(dict(one.named_buffers())[name], value, rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(dict(first.named_buffers())[name], value, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["batch norm", "with activation"])
@@ -103,18 +103,18 @@ def test_one_plain_batch_of_all_views_is_something_else(kind: str) -> None:
     def mixed(module: nn.Module, views: Sequence[Tensor]) -> list[Tensor]:
         return list(module(torch.cat(list(views))).chunk(len(views)))
 
-    one, other = network(kind), network(kind)
-    assert apart(gradients(mixed, one, images()), gradients(separate, other, images())) > 0.1
-    assert not torch.equal(next(one.buffers()), next(other.buffers()))
+    first, other = network(kind), network(kind)
+    assert apart(gradients(mixed, first, images()), gradients(separate, other, images())) > 0.1
+    assert not torch.equal(next(first.buffers()), next(other.buffers()))
 
 
 def test_the_form_for_a_compiler_computes_the_same() -> None:
-    one, other = network("batch norm"), network("batch norm")
+    first, other = network("batch norm"), network("batch norm")
     run = torch.compile(fused, backend="aot_eager", fullgraph=True, dynamic=False)
     torch._dynamo.reset()
-    assert apart(gradients(run, one, images()), gradients(separate, other, images())) <= 1e-9
+    assert apart(gradients(run, first, images()), gradients(separate, other, images())) <= 1e-9
     for name, value in other.named_buffers():
-        torch.testing.assert_close(dict(one.named_buffers())[name], value, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(dict(first.named_buffers())[name], value, rtol=1e-12, atol=1e-12)
 
 
 def test_bf16_agrees_within_its_precision() -> None:
@@ -141,9 +141,9 @@ def test_stored_statistics_are_left_alone_and_nothing_outlives_an_error() -> Non
 
     with pytest.raises(RuntimeError, match="broken"):
         fused(nn.Sequential(network("batch norm"), Broken()), images())
-    one, other = network("batch norm"), network("batch norm")
+    first, other = network("batch norm"), network("batch norm")
     plain = torch.nn.functional.batch_norm
-    assert torch.equal(one(whole), other(whole))
+    assert torch.equal(first(whole), other(whole))
     assert torch.nn.functional.batch_norm is plain
 
 
@@ -173,11 +173,11 @@ def tasks(**settings: Any) -> list[ck.Task]:
     ]
 
 
-def close(one: ck.Fit, other: ck.Fit, tolerance: float = 1e-4) -> bool:
-    parts = [(one.weights(name), other.weights(name)) for name in one.tasks]
+def close(fit: ck.Fit, other: ck.Fit, tolerance: float = 1e-4) -> bool:
+    parts = [(fit.weights(name), other.weights(name)) for name in fit.tasks]
     parts += [
         (head.module.state_dict(), other.auxiliary[name].module.state_dict())
-        for name, head in one.auxiliary.items()
+        for name, head in fit.auxiliary.items()
     ]
     return all(
         torch.allclose(value.double(), right[key].double(), rtol=tolerance, atol=tolerance)
@@ -190,13 +190,13 @@ def close(one: ck.Fit, other: ck.Fit, tolerance: float = 1e-4) -> bool:
 def test_a_run_in_one_pass_is_the_run_in_several(half_turn: str) -> None:
     uses = ["dcc", ck.use("rotation_prediction", views="per_view", half_turn=half_turn)]
     settings: dict[str, Any] = {"steps": 3, "optimizer": "sgd", "lr": 0.05}
-    one, other = (
+    first, other = (
         quick(passes=way, **settings).fit(tasks(augment=("crop", "flip")), uses)
         for way in ("fused", "separate")
     )
-    assert close(one, other)
-    assert one.run["environment"]["passes"] == {"left": "fused", "right": "fused"}
-    assert one.plan != other.plan
+    assert close(first, other)
+    assert first.run["environment"]["passes"] == {"left": "fused", "right": "fused"}
+    assert first.plan != other.plan
     automatic = quick(**settings).fit(tasks(augment=("crop", "flip")), uses)
     assert automatic.run["environment"]["passes"] == {"left": "separate", "right": "separate"}
     assert close(automatic, other, 0.0)

@@ -55,11 +55,11 @@ def saved(folder: Path, **settings: Any) -> nn.Module:
 
 def assert_body(state: TaskState, network: nn.Module) -> None:
     """The class layer is drawn anew, for other classes."""
-    found = {**state.extractor.state_dict(), **state.head.state_dict()}
+    result = {**state.extractor.state_dict(), **state.head.state_dict()}
     for name, value in network.state_dict().items():
         if not name.startswith("classifier."):
-            assert torch.equal(found[name], value), name
-    assert found["classifier.weight"].shape[0] == 3
+            assert torch.equal(result[name], value), name
+    assert result["classifier.weight"].shape[0] == 3
 
 
 @pytest.mark.parametrize("say", [str, Path, lambda folder: f"local-dir:{folder}"])
@@ -79,8 +79,8 @@ def test_images_are_prepared_as_timm_does(tmp_path: Path) -> None:
     transform: Any = create_transform(**config)
     images = state.task.data.test.images[:4]
     expected = torch.stack([transform(Image.fromarray(image)) for image in images])
-    brought = fitting(state.task.data.test.take(range(4)), state.data)
-    ours = normalize(torch.from_numpy(brought.images).permute(0, 3, 1, 2), state.data)
+    loaded = fitting(state.task.data.test.take(range(4)), state.data)
+    ours = normalize(torch.from_numpy(loaded.images).permute(0, 3, 1, 2), state.data)
     gray_level = 1 / 255 / min(state.data.std)
     assert ours.shape == expected.shape and float((ours - expected).abs().max()) < 1.01 * gray_level
 
@@ -98,8 +98,8 @@ def test_a_file_alone_says_nothing_of_images(tmp_path: Path) -> None:
 
 def test_arguments_of_the_network_are_those_of_its_config_and_what_a_task_says_wins(tmp_path: Path) -> None:
     network = saved(tmp_path, act_layer="gelu", drop_path_rate=0.1)
-    asked = task(tmp_path, kwargs={"drop_path_rate": 0.2}, normalize={"mean": 0.5, "std": 0.25}, size=64)
-    state = prepare_task(asked, 0, CPU)
+    request = task(tmp_path, kwargs={"drop_path_rate": 0.2}, normalize={"mean": 0.5, "std": 0.25}, size=64)
+    state = prepare_task(request, 0, CPU)
     assert_body(state, network)
     assert any("GELU" in type(module).__name__ for module in state.extractor.modules())
     assert state.extractor_blueprint.kwargs["drop_path_rate"] == 0.2
@@ -187,7 +187,7 @@ class RepositoryNotFoundError(OSError):
 def test_what_the_hub_refuses(
     error: Exception, kind: type[CompatkitError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*given: Any) -> str:
+    def fail(*args: Any) -> str:
         raise error
 
     monkeypatch.setattr(door, "download_from_hf", fail)

@@ -48,9 +48,9 @@ def test_the_same_bits_as_of_all_images_at_once(
     images = data_set("some", size=size, channels=channels, count=2 * BATCH + 7).train
     whole = prepare(images, data).images
     wanted = [normalize(whole[positions], data) for positions in batches(len(images), BATCH, order)]
-    came = list(images_for(part(data), images, order))
-    assert len(came) == len(wanted) == 3
-    for mine, slow in zip(came, wanted, strict=True):
+    output = list(images_for(part(data), images, order))
+    assert len(output) == len(wanted) == 3
+    for mine, slow in zip(output, wanted, strict=True):
         assert torch.equal(mine, slow) and mine.stride() == slow.stride()
 
 
@@ -62,6 +62,6 @@ def test_no_more_than_a_batch_is_prepared_at_once(monkeypatch: pytest.MonkeyPatc
         return prepare(cut, data)
 
     monkeypatch.setattr(projecting, "prepare", counting)
-    given = images_for(part(GRAY), data_set("some", size=(30, 30), count=1000).train, 0)
-    assert not counts and len(next(given)) == counts[0] <= BATCH
-    assert sum(map(len, given)) == 1000 - counts[0] and sum(counts) == 1000 and max(counts) <= BATCH
+    inputs = images_for(part(GRAY), data_set("some", size=(30, 30), count=1000).train, 0)
+    assert not counts and len(next(inputs)) == counts[0] <= BATCH
+    assert sum(map(len, inputs)) == 1000 - counts[0] and sum(counts) == 1000 and max(counts) <= BATCH

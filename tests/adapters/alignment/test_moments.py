@@ -13,15 +13,15 @@ from compatkit.adapters.alignment.positions import PATCH, Window, paired
 from compatkit.errors import DataError
 
 
-def same(found: PairedMoments, x: np.ndarray, y: np.ndarray) -> None:
+def same(moments: PairedMoments, x: np.ndarray, y: np.ndarray) -> None:
     xc, yc = x - x.mean(0), y - y.mean(0)
-    assert found.samples == len(x)
+    assert moments.samples == len(x)
     for value, expected in (
-        (found.mean_x, x.mean(0)),
-        (found.mean_y, y.mean(0)),
-        (found.xx, xc.T @ xc),
-        (found.xy, xc.T @ yc),
-        (found.yy, (yc**2).sum(0)),
+        (moments.mean_x, x.mean(0)),
+        (moments.mean_y, y.mean(0)),
+        (moments.xx, xc.T @ xc),
+        (moments.xy, xc.T @ yc),
+        (moments.yy, (yc**2).sum(0)),
     ):
         np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-9)
 
@@ -34,7 +34,7 @@ def test_moments_do_not_depend_on_how_samples_come(pieces: int, monkeypatch: pyt
 
 
 def test_half_precision_is_summed_in_float64() -> None:
-    x, y = (torch.from_numpy(one).to(torch.bfloat16) for one in samples())
+    x, y = (torch.from_numpy(sample).to(torch.bfloat16) for sample in samples())
     moments = PairedMoments.empty(5, 4)
     moments.add(x, y)
     same(moments, x.double().numpy(), y.double().numpy())
@@ -58,8 +58,8 @@ def test_samples_of_patches_are_what_a_convolution_sees(
     draw = torch.Generator().manual_seed(0)
     maps, weight = torch.randn(3, 2, 6, 4, generator=draw), torch.randn(5, 2, *window.kernel, generator=draw)
     out = F.conv2d(maps, weight, stride=window.stride, padding=window.padding)
-    given, target = (one if layout == "NCHW" else one.permute(0, 2, 3, 1) for one in (maps, out))
-    pairs = list(paired(given, target, layout, window, 1, draw))
+    inputs, target = (item if layout == "NCHW" else item.permute(0, 2, 3, 1) for item in (maps, out))
+    pairs = list(paired(inputs, target, layout, window, 1, draw))
     for x, y in pairs:
         torch.testing.assert_close(x @ weight.flatten(1).T, y)
     assert sum(len(x) for x, _ in pairs) == 3 * out.shape[2] * out.shape[3]
@@ -67,12 +67,12 @@ def test_samples_of_patches_are_what_a_convolution_sees(
 
 def test_drawn_positions_are_the_same_in_every_layout() -> None:
     maps = torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(0))
-    found = []
-    for layout, given in (("NCHW", maps), ("NHWC", maps.permute(0, 2, 3, 1))):
-        ((x, y),) = paired(given, -given, layout, Window(), 0.5, torch.Generator().manual_seed(1))
+    result = []
+    for layout, value in (("NCHW", maps), ("NHWC", maps.permute(0, 2, 3, 1))):
+        ((x, y),) = paired(value, -value, layout, Window(), 0.5, torch.Generator().manual_seed(1))
         assert torch.equal(x, -y)
-        found.append(x)
-    assert torch.equal(*found) and found[0].shape == (30, 2)
+        result.append(x)
+    assert torch.equal(*result) and result[0].shape == (30, 2)
 
 
 def test_positions_are_drawn_image_by_image_and_stay_paired() -> None:
@@ -81,4 +81,4 @@ def test_positions_are_drawn_image_by_image_and_stay_paired() -> None:
     ((x, y),) = paired(tokens, tokens + 1, "NLC", Window(), 0.3, draw)
     assert torch.equal(x + 1, y) and x.shape == (12, 3)
     assert [int((x[:, 0] // 30 == image).sum()) for image in range(4)] == [3] * 4
-    assert len({float(one) for one in x[:, 0]}) == 12
+    assert len({float(entry) for entry in x[:, 0]}) == 12

@@ -14,29 +14,29 @@ from compatkit.errors import DataError, UsageError
 STRENGTHS = (1e-9, 0.01, 0.1, 1.0)
 
 
-def close(found: Affine, weight: object, bias: object, by: float = 1e-8) -> None:
-    np.testing.assert_allclose(found.weight, weight, atol=by)  # type: ignore[arg-type]
-    np.testing.assert_allclose(found.bias, bias, atol=by)  # type: ignore[arg-type]
+def close(affine: Affine, weight: object, bias: object, by: float = 1e-8) -> None:
+    np.testing.assert_allclose(affine.weight, weight, atol=by)  # type: ignore[arg-type]
+    np.testing.assert_allclose(affine.bias, bias, atol=by)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("strength", STRENGTHS)
 @pytest.mark.parametrize("pieces", [1, 7, 400])
 def test_the_fit_is_the_ridge_solution_however_the_samples_come(strength: float, pieces: int) -> None:
     x, y = samples()
-    found = ridge(streamed(x, y, pieces), strength)
-    close(found, *least_squares(x, y, strength))
-    error = y - x @ found.weight.numpy() - found.bias.numpy()
+    result = ridge(streamed(x, y, pieces), strength)
+    close(result, *least_squares(x, y, strength))
+    error = y - x @ result.weight.numpy() - result.bias.numpy()
     left = (error**2).sum() / ((y - y.mean(axis=0)) ** 2).sum()
-    assert found.residual == pytest.approx(left, abs=1e-10)
-    assert found.samples == 400
+    assert result.residual == pytest.approx(left, abs=1e-10)
+    assert result.samples == 400
 
 
 def test_large_means_cost_no_digits() -> None:
     x, y = samples(mean=1e6)
     weight, bias = least_squares(x, y, 0.01)
-    found = ridge(streamed(x, y), 0.01)
-    np.testing.assert_allclose(found.weight, weight, atol=1e-8)
-    np.testing.assert_allclose(x @ found.weight.numpy() + found.bias.numpy(), x @ weight + bias, atol=1e-5)
+    result = ridge(streamed(x, y), 0.01)
+    np.testing.assert_allclose(result.weight, weight, atol=1e-8)
+    np.testing.assert_allclose(x @ result.weight.numpy() + result.bias.numpy(), x @ weight + bias, atol=1e-5)
 
 
 def test_the_strength_is_free_of_the_scale_of_the_features() -> None:
@@ -49,9 +49,9 @@ def test_dead_and_equal_channels_and_few_samples_have_a_solution() -> None:
     x, y = samples(3)
     x = np.concatenate([x, np.zeros((3, 2)), x[:, :1]], axis=1)
     moments = streamed(x, y, 1)
-    found = ridge(moments, 0.1)
-    close(found, *least_squares(x, y, 0.1))
-    assert float(found.weight[5:7].abs().max()) == 0
+    result = ridge(moments, 0.1)
+    close(result, *least_squares(x, y, 0.1))
+    assert float(result.weight[5:7].abs().max()) == 0
     assert moments.dead() == (2, 0)
 
 
@@ -72,9 +72,9 @@ def test_shrunk_to_a_map_it_is_that_map_where_the_strength_is_large() -> None:
 
 def test_a_target_that_never_changes_is_its_mean() -> None:
     x, _ = samples()
-    found = ridge(streamed(x, np.full((400, 2), 3.0)), 0.1)
-    close(found, np.zeros((5, 2)), np.full(2, 3.0))
-    assert found.residual == 0
+    result = ridge(streamed(x, np.full((400, 2), 3.0)), 0.1)
+    close(result, np.zeros((5, 2)), np.full(2, 3.0))
+    assert result.residual == 0
 
 
 def test_without_regularization_it_is_least_squares_or_refused() -> None:

@@ -21,10 +21,10 @@ def test_a_rotation_with_a_scale_and_a_shift_is_found_again() -> None:
     x, _ = samples()
     turn = orthogonal(5)
     moments = streamed(x, 0.5 * x @ turn + np.arange(5.0))
-    found = procrustes(moments, scaled=True)
-    np.testing.assert_allclose(found.weight, 0.5 * turn, atol=1e-10)
-    np.testing.assert_allclose(found.bias, np.arange(5.0), atol=1e-10)
-    assert found.residual < 1e-12
+    result = procrustes(moments, scaled=True)
+    np.testing.assert_allclose(result.weight, 0.5 * turn, atol=1e-10)
+    np.testing.assert_allclose(result.bias, np.arange(5.0), atol=1e-10)
+    assert result.residual < 1e-12
     plain = procrustes(moments, scaled=False)
     np.testing.assert_allclose(plain.weight, turn, atol=1e-10)
     assert plain.residual == pytest.approx(1, abs=1e-9)  # twice as long: as far off as the mean
@@ -40,15 +40,15 @@ def test_between_unequal_widths_the_map_has_orthonormal_rows_or_columns(width: i
 
 def test_no_rotation_is_closer() -> None:
     x, y = samples()
-    found = procrustes(streamed(x[:, :4], y), scaled=False)
+    result = procrustes(streamed(x[:, :4], y), scaled=False)
 
     def off(weight: np.ndarray) -> float:
         return float((((x[:, :4] - x[:, :4].mean(0)) @ weight - y + y.mean(0)) ** 2).sum())
 
     draw = np.random.default_rng(5)
-    others = [np.linalg.qr(found.weight.numpy() + 0.1 * draw.normal(size=(4, 4)))[0] for _ in range(50)]
-    signs = [one * np.sign(np.diag(one.T @ found.weight.numpy())) for one in others]
-    assert all(off(found.weight.numpy()) <= off(one) for one in signs)
+    others = [np.linalg.qr(result.weight.numpy() + 0.1 * draw.normal(size=(4, 4)))[0] for _ in range(50)]
+    signs = [other * np.sign(np.diag(other.T @ result.weight.numpy())) for other in others]
+    assert all(off(result.weight.numpy()) <= off(sign) for sign in signs)
 
 
 def few(count: int = 10, width: int = 84) -> tuple[np.ndarray, np.ndarray]:
@@ -60,29 +60,29 @@ def few(count: int = 10, width: int = 84) -> tuple[np.ndarray, np.ndarray]:
 
 def test_what_few_samples_do_not_span_is_left_out() -> None:
     x, y = few()
-    found = procrustes(streamed(x, y, pieces=3), scaled=False).weight.numpy()
+    result = procrustes(streamed(x, y, pieces=3), scaled=False).weight.numpy()
     # the polar factor from the eigenvectors of A A', without a singular value decomposition
     product = (x - x.mean(0)).T @ (y - y.mean(0))
     squares, vectors = np.linalg.eigh(product @ product.T)
     spanned = squares > 1e-12 * squares.max()
     assert spanned.sum() == 9  # ten samples about their mean
     top = vectors[:, spanned]
-    np.testing.assert_allclose(found, top / np.sqrt(squares[spanned]) @ top.T @ product, atol=1e-9)
+    np.testing.assert_allclose(result, top / np.sqrt(squares[spanned]) @ top.T @ product, atol=1e-9)
     other = np.random.default_rng(8).normal(size=84)
     other -= np.linalg.lstsq((x - x.mean(0)).T, other, rcond=None)[0] @ (x - x.mean(0))
-    assert np.abs(other @ found).max() < 1e-9
+    assert np.abs(other @ result).max() < 1e-9
 
 
 def test_the_map_of_few_samples_does_not_depend_on_how_they_come() -> None:
     x, y = few()
-    found = procrustes(streamed(x, y), scaled=False)
+    result = procrustes(streamed(x, y), scaled=False)
     order = np.random.default_rng(9).permutation(10)
     same = procrustes(streamed(x[order], y[order], pieces=2), scaled=False)
-    np.testing.assert_allclose(same.weight, found.weight, atol=1e-6)
+    np.testing.assert_allclose(same.weight, result.weight, atol=1e-6)
     # channels turned on either side: the map turns with them, and says the same of every image
     first, last = (np.linalg.qr(np.random.default_rng(seed).normal(size=(84, 84)))[0] for seed in (10, 11))
     turned = procrustes(streamed(x @ first, y @ last), scaled=False)
-    np.testing.assert_allclose(first @ turned.weight.numpy() @ last.T, found.weight, atol=1e-6)
+    np.testing.assert_allclose(first @ turned.weight.numpy() @ last.T, result.weight, atol=1e-6)
 
 
 @pytest.mark.parametrize("width", [3, 5])
@@ -90,22 +90,22 @@ def test_of_full_rank_nothing_is_left_out(width: int) -> None:
     x, y = samples()
     moments = streamed(x[:, :width], y)
     left, _, right = np.linalg.svd(moments.xy.numpy(), full_matrices=False)
-    found = procrustes(moments, scaled=False).weight
-    np.testing.assert_allclose(found, left @ right, rtol=0, atol=1e-12)
+    result = procrustes(moments, scaled=False).weight
+    np.testing.assert_allclose(result, left @ right, rtol=0, atol=1e-12)
 
 
 def test_a_target_that_does_not_change_gets_its_mean() -> None:
     x, _ = samples()
-    found = procrustes(streamed(x, np.full((400, 4), 2.5)), scaled=True)
-    assert not found.weight.any() and found.bias.tolist() == [2.5] * 4
+    result = procrustes(streamed(x, np.full((400, 4), 2.5)), scaled=True)
+    assert not result.weight.any() and result.bias.tolist() == [2.5] * 4
 
 
 def test_a_permutation_is_found_again_whatever_the_scales() -> None:
     x, _ = samples()
     order = [3, 0, 4, 1, 2]
-    found = permutation(streamed(x, x[:, order] * np.array([1, 100, 0.01, 5, 1])))
-    np.testing.assert_array_equal(x @ found.weight.numpy(), x[:, order])
-    assert float(found.bias.abs().max()) == 0
+    result = permutation(streamed(x, x[:, order] * np.array([1, 100, 0.01, 5, 1])))
+    np.testing.assert_array_equal(x @ result.weight.numpy(), x[:, order])
+    assert float(result.bias.abs().max()) == 0
 
 
 def test_the_assignment_is_the_best_of_all() -> None:
@@ -123,8 +123,8 @@ def test_dead_channels_take_no_place_of_a_living_one() -> None:
     x, _ = samples()
     x = np.concatenate([np.full((400, 1), 7.0), x], axis=1)
     order = [5, 4, 3, 2, 1, 0]
-    found = permutation(streamed(x, x[:, order])).weight
-    assert torch.equal(found, torch.eye(6, dtype=torch.float64)[:, order])
+    result = permutation(streamed(x, x[:, order])).weight
+    assert torch.equal(result, torch.eye(6, dtype=torch.float64)[:, order])
 
 
 def test_what_cannot_be_permuted_is_refused() -> None:

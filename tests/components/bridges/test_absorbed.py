@@ -55,7 +55,7 @@ class Adding(nn.Module):
 
 def test_a_head_whose_features_go_elsewhere_too_is_not_absorbed() -> None:
     features = torch.randn(2, 4, 8, 8)
-    assert [(one.path, one.normalized) for one in entries(Head().eval(), features)] == [
+    assert [(entry.path, entry.normalized) for entry in entries(Head().eval(), features)] == [
         ("main", "norm"),
         ("short", "other"),
     ]
@@ -73,8 +73,8 @@ class Forked(nn.Module):
         self.enter, self.norm = nn.Conv2d(4, 6, 1, bias=False), nn.BatchNorm2d(6)
         self.last = nn.Linear(6 * 64, 3)
         draw = torch.Generator().manual_seed(7)
-        for one in self.parameters():
-            one.data = torch.randn(one.shape, generator=draw)
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=draw)
 
     def forward(self, features: Tensor) -> Tensor:
         entered = self.enter(features)

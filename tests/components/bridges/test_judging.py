@@ -35,11 +35,11 @@ def test_chance_is_what_independent_answers_agree_on() -> None:
     """Cohen's own way: the share of all pairs, one answer of each side, that are equal."""
     draw = np.random.default_rng(0)
     answers, wanted = (torch.from_numpy(draw.choice(4, 50, p=share)) for share in ([0.4, 0.3, 0.2, 0.1],) * 2)
-    found = agreement(answers, wanted)
+    result = agreement(answers, wanted)
     pairs = [int(a) == int(b) for a in answers for b in wanted]
-    assert found.chance == pytest.approx(np.mean(pairs), abs=1e-12)
+    assert result.chance == pytest.approx(np.mean(pairs), abs=1e-12)
     same = float((answers == wanted).float().mean())
-    assert found.kappa == pytest.approx((same - np.mean(pairs)) / (1 - np.mean(pairs)))
+    assert result.kappa == pytest.approx((same - np.mean(pairs)) / (1 - np.mean(pairs)))
 
 
 def test_one_answer_to_all_is_no_agreement() -> None:
@@ -61,7 +61,7 @@ def test_the_bounds_are_those_of_ten_classes_of_equal_size() -> None:
     assert of(600, 1000).kappa == pytest.approx(FIT_KAPPA) and of(120, 1000).kappa == pytest.approx(
         NO_FIT_KAPPA
     )
-    assert [of(one, 1000).verdict for one in (640, 300, 119)] == ["fit", "doubtful", "no fit"]
+    assert [of(number, 1000).verdict for number in (640, 300, 119)] == ["fit", "doubtful", "no fit"]
     assert of(100, 1000).verdict == "no fit"  # as much as chance gives
 
 
@@ -93,8 +93,8 @@ def test_a_rung_that_always_says_the_same_does_not_end_the_climb() -> None:
     still = part("left", torch.zeros(4, 4))
     ladder = climb(between(still, PART, head_of(PART, unbalanced())))
     steps = ladder.climb(["direct", "statistics"], 0.0, None)
-    assert [one.rung for one in steps] == ["direct", "statistics"]
-    assert all(one.agreed is not None and one.agreed.kappa == 0 for one in steps)
+    assert [step.rung for step in steps] == ["direct", "statistics"]
+    assert all(step.agreed is not None and step.agreed.kappa == 0 for step in steps)
     assert steps[0].to_json()["kappa"] == 0 and 0 < steps[0].to_json()["chance"] < 1
 
 
@@ -133,9 +133,9 @@ def test_what_labels_decided_is_judged_by_labels_and_says_so() -> None:
     steps = [checked("ridge", 10), checked("finetune", 20, agreed=5)]
     chosen = choose(steps)
     assert chosen.agreed is not None and chosen.agreed.verdict == "no fit" and chosen.meaning == "fit"
-    told = reason(chosen, steps)
-    assert told.startswith("finetune was chosen and judged by labels: accuracy 1.000 on 20 labeled images")
-    assert "where ridge reaches 0.500; chance is 0.500" in told
+    message = reason(chosen, steps)
+    assert message.startswith("finetune was chosen and judged by labels: accuracy 1.000 on 20 labeled images")
+    assert "where ridge reaches 0.500; chance is 0.500" in message
     assert reason(steps[0], steps) == ""
     assert checked("finetune", 9, agreed=100).meaning == "no fit"
     assert checked("finetune", 12, agreed=100).meaning == "doubtful"
@@ -143,17 +143,17 @@ def test_what_labels_decided_is_judged_by_labels_and_says_so() -> None:
 
 def test_the_chance_of_labels_is_their_most_frequent_class() -> None:
     labels = images(30).take(np.array([0, 3, 6, 1, 2]))  # three of the first class
-    found = accuracy_judgment(torch.tensor([True, True, False, True, False]), labels)
-    assert (found.chance, found.majority_share, found.figure.correct) == (0.6, 0.6, 3)
+    result = accuracy_judgment(torch.tensor([True, True, False, True, False]), labels)
+    assert (result.chance, result.majority_share, result.figure.correct) == (0.6, 0.6, 3)
 
 
 def test_held_out_images_are_never_trained_on() -> None:
     """The labeled images are those of the bridge: half are held out, and so kept apart."""
     made = between(PART, PART)
     used, targets, checks = split_labeled(images(), made.head, made.held_out, made.seed)
-    held = {one.tobytes() for one in made.held_out.images}
-    assert {one.tobytes() for one in checks.images} == held and len(checks) == 30
-    assert not held & {one.tobytes() for one in used.images}
+    content = {image.tobytes() for image in made.held_out.images}
+    assert {image.tobytes() for image in checks.images} == content and len(checks) == 30
+    assert not content & {image.tobytes() for image in used.images}
     assert len(targets) == len(used) == 30
     others, _, apart = split_labeled(images(50, seed=8), made.head, made.held_out, made.seed)
     assert (len(others), len(apart)) == (40, 10)
@@ -161,9 +161,9 @@ def test_held_out_images_are_never_trained_on() -> None:
 
 def test_labels_that_are_all_held_out_are_refused() -> None:
     made = between(PART, PART)
-    held = {one.tobytes() for one in made.held_out.images}
+    content = {image.tobytes() for image in made.held_out.images}
     data = images()
-    places = np.array([place for place, one in enumerate(data.images) if one.tobytes() in held])
+    places = np.array([place for place, image in enumerate(data.images) if image.tobytes() in content])
     with pytest.raises(
         DataError, match=r"30 of the 30 labeled images of .* leaves 0 for training; at least 2"
     ):

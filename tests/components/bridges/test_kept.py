@@ -68,19 +68,21 @@ def images() -> ck.Split:
 def test_a_bridge_is_kept_with_its_statistics_contract_and_provenance(
     registry: ck.Registry, images: ck.Split, tmp_path: Path
 ) -> None:
-    found = registry.bridge(
+    outcome = registry.bridge(
         "zoo/narrow.extractor", "zoo/one.head", images, rungs=["ridge", "ridge3x3"], until=None, test=images
     )
-    assert [one.rung for one in found.steps] == ["ridge", "ridge3x3"]
-    assert found.to_png(tmp_path / "ladder.png") == (tmp_path / "ladder.png").read_bytes() == found.to_png()
-    assert found.to_png()[:8] == b"\x89PNG\r\n\x1a\n"
-    names = registry.publish(found, "pairs/bridge", rung="ridge3x3", accept_doubtful=True)
+    assert [entry.rung for entry in outcome.steps] == ["ridge", "ridge3x3"]
+    assert (
+        outcome.to_png(tmp_path / "ladder.png") == (tmp_path / "ladder.png").read_bytes() == outcome.to_png()
+    )
+    assert outcome.to_png()[:8] == b"\x89PNG\r\n\x1a\n"
+    names = registry.publish(outcome, "pairs/bridge", rung="ridge3x3", accept_doubtful=True)
     assert names == {
         "adapter": "pairs/bridge.adapter@1.0.0",
         "recombination": "pairs/bridge@1.0.0",
     }
     again = registry.load(names["recombination"])
-    step = found.step("ridge3x3")
+    step = outcome.step("ridge3x3")
     assert step.accuracy is not None and step.agreement is not None and step.candidate is not None
     right = int((again.predict(images).positions.numpy() == images.labels).sum())
     # With the statistics that were estimated; tensors that lie elsewhere may turn a tie by their last bits.
@@ -89,7 +91,7 @@ def test_a_bridge_is_kept_with_its_statistics_contract_and_provenance(
     digests = {
         name: str(registry.store.resolve(f"zoo/{name}").digest) for name in ("narrow.extractor", "one.head")
     }
-    assert {(one.relation, one.component) for one in adapter.parents} >= {
+    assert {(parent.relation, parent.component) for parent in adapter.parents} >= {
         ("adapts", digests["narrow.extractor"]),
         ("head", digests["one.head"]),
     }
@@ -97,7 +99,7 @@ def test_a_bridge_is_kept_with_its_statistics_contract_and_provenance(
     assert facts["method"] == "ridge3x3" and facts["agreement"] == step.agreement.accuracy
     assert facts["data"]["images"] == 30 and facts["held_out"] == 30 and facts["seconds"] >= 0
     assert step.agreed is not None and facts["kappa"] == step.agreed.kappa
-    assert [one.model for one in again.contract.adapters] == ["resize", "project"]
+    assert [entry.model for entry in again.contract.adapters] == ["resize", "project"]
     statistics = registry.store.manifest(names["recombination"]).training["statistics"]
     assert statistics["of"] == "head" and statistics["data"]["digest"] == facts["data"]["digest"]
 
@@ -107,13 +109,13 @@ def test_published_bridges_of_a_pair_are_found_with_how_they_were_judged(
 ) -> None:
     pair = ("zoo/again.extractor", "zoo/convs.head")
     assert registry.bridges.of(*pair) == []
-    found = registry.bridge(*pair, images, rungs=["ridge", "absorbed"], until=None)
-    registry.publish(found, "pairs/b", rung="absorbed", accept_doubtful=True)
-    registry.publish(found, "pairs/a", rung="ridge", accept_doubtful=True)
-    one, other = registry.bridges.of(*pair)
-    assert (one.reference, one.rung) == ("pairs/a@1.0.0", "ridge")
+    outcome = registry.bridge(*pair, images, rungs=["ridge", "absorbed"], until=None)
+    registry.publish(outcome, "pairs/b", rung="absorbed", accept_doubtful=True)
+    registry.publish(outcome, "pairs/a", rung="ridge", accept_doubtful=True)
+    first, other = registry.bridges.of(*pair)
+    assert (first.reference, first.rung) == ("pairs/a@1.0.0", "ridge")
     assert (other.reference, other.rung) == ("pairs/b@1.0.0", "absorbed")  # its head is refitted, of the same
-    step = found.step("absorbed")
+    step = outcome.step("absorbed")
     assert step.agreement is not None and (other.agreement, other.held_out, other.says) == (
         step.agreement.accuracy,
         30,
@@ -122,20 +124,20 @@ def test_published_bridges_of_a_pair_are_found_with_how_they_were_judged(
     assert registry.bridges.of("zoo/one.extractor", "zoo/convs.head") == []
     with pytest.raises(SystemExit):
         main(["--registry", str(registry.store.root), "check", *pair])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "pairs/b@1.0.0 bridges them through absorbed: agreement" in said and "Measure the pair" not in said
+    text = " ".join(capsys.readouterr().out.split())
+    assert "pairs/b@1.0.0 bridges them through absorbed: agreement" in text and "Measure the pair" not in text
     registry.store.withdraw("pairs/a", Version(1, 0, 0), "a test")
-    assert [one.rung for one in registry.bridges.of(*pair)] == ["absorbed"]
+    assert [entry.rung for entry in registry.bridges.of(*pair)] == ["absorbed"]
 
 
 def test_the_extractors_own_statistics_stay(registry: ck.Registry, images: ck.Split) -> None:
-    found = registry.bridge("zoo/two.extractor", "zoo/one.head", images, rungs=["statistics"])
-    model, own = found.recombination, registry.load("zoo/two.extractor").state_dict()
+    outcome = registry.bridge("zoo/two.extractor", "zoo/one.head", images, rungs=["statistics"])
+    model, own = outcome.recombination, registry.load("zoo/two.extractor").state_dict()
     assert all(torch.equal(value, own[name]) for name, value in model.extractor.state_dict().items())
     head = registry.load("zoo/one.head").state_dict()
     changed = {name for name, value in model.head.state_dict().items() if not torch.equal(value, head[name])}
     assert changed and all("running" in name or "num_batches" in name for name in changed)
-    assert registry.publish(found, "pairs/anew", accept_doubtful=True) == {
+    assert registry.publish(outcome, "pairs/anew", accept_doubtful=True) == {
         "recombination": "pairs/anew@1.0.0"
     }
     assert registry.load("pairs/anew").estimated["of"] == "head"
@@ -144,52 +146,54 @@ def test_the_extractors_own_statistics_stay(registry: ck.Registry, images: ck.Sp
 def test_a_refitted_head_is_a_component_of_the_old_ones_blueprint(
     registry: ck.Registry, images: ck.Split
 ) -> None:
-    found = registry.bridge("zoo/again.extractor", "zoo/convs.head", images, rungs=["absorbed"])
-    names = registry.publish(found, "pairs/absorbed", accept_doubtful=True)
+    outcome = registry.bridge("zoo/again.extractor", "zoo/convs.head", images, rungs=["absorbed"])
+    names = registry.publish(outcome, "pairs/absorbed", accept_doubtful=True)
     assert sorted(names) == ["head", "recombination"]
     manifest, old = registry.store.manifest(names["head"]), registry.store.manifest("zoo/convs.head")
     assert manifest.blueprint == old.blueprint and manifest.training["layers"] == ["conv2"]
     assert manifest.parents[0].relation == "initialised_from"
-    assert not any(one.relation == "trained_with" for one in manifest.parents)
+    assert not any(parent.relation == "trained_with" for parent in manifest.parents)
     again = registry.load(names["recombination"])
     pixels = normalize(prepare(images, again.data).images, again.data)
-    torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(again(pixels), outcome.recombination(pixels), atol=1e-6, rtol=1e-6)
     assert len(again.contract.adapters) == 0
 
 
 def test_a_head_refitted_to_another_width_is_built_again_from_its_blueprint(
     registry: ck.Registry, images: ck.Split
 ) -> None:
-    found = registry.bridge("zoo/one.extractor", "zoo/convs.head", images, rungs=["absorbed"])
-    names = registry.publish(found, "pairs/wider", accept_doubtful=True)
+    outcome = registry.bridge("zoo/one.extractor", "zoo/convs.head", images, rungs=["absorbed"])
+    names = registry.publish(outcome, "pairs/wider", accept_doubtful=True)
     manifest, old = registry.store.manifest(names["head"]), registry.store.manifest("zoo/convs.head")
     assert manifest.blueprint == attrs.evolve(old.blueprint, entries=(("conv2", 32),))
     assert old.contract.structural.inputs[0].channels == 6
-    given = registry.store.manifest("zoo/one.extractor").contract.structural.outputs[0]
+    inputs = registry.store.manifest("zoo/one.extractor").contract.structural.outputs[0]
     taken = manifest.contract.structural.inputs[0]
-    assert (taken.channels, taken.range) == (32, given.range)
+    assert (taken.channels, taken.range) == (32, inputs.range)
     again = registry.load(names["recombination"])
-    assert [one.model for one in again.contract.adapters] == ["resize"]
+    assert [adapter.model for adapter in again.contract.adapters] == ["resize"]
     pixels = normalize(prepare(images, again.data).images, again.data)
-    torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(again(pixels), outcome.recombination(pixels), atol=1e-6, rtol=1e-6)
     assert registry.check("zoo/again.extractor", names["head"]).wiring == "needs-adapter"  # 6 channels come
 
 
 def test_vectors_are_bridged_and_what_needs_maps_is_left_out(registry: ck.Registry, images: ck.Split) -> None:
-    found = registry.bridge(
+    outcome = registry.bridge(
         "zoo/one.extractor", "zoo/vector.head", images, rungs=["ridge", "ridge3x3"], until=None, max_images=10
     )
-    assert found.chosen == "ridge"
-    assert found.steps[1].note == "A 3x3 convolution needs maps, but the features are NC. Use the rung ridge."
-    assert found.to_json()["steps"][0]["says"] in ("fit", "doubtful", "no fit")
-    assert "Rung ridge: agreement" in str(found)
+    assert outcome.chosen == "ridge"
+    assert (
+        outcome.steps[1].note == "A 3x3 convolution needs maps, but the features are NC. Use the rung ridge."
+    )
+    assert outcome.to_json()["steps"][0]["says"] in ("fit", "doubtful", "no fit")
+    assert "Rung ridge: agreement" in str(outcome)
 
 
 def test_the_same_images_and_seed_give_the_same_bridge(made: ck.Registry, images: ck.Split) -> None:
     pair = "zoo/two.extractor", "zoo/one.head", images
     first, second = (made.bridge(*pair, rungs=["ridge", "stitch"], until=None) for _ in range(2))
     for rung in ("ridge", "stitch"):
-        states = [one.step(rung).candidate.fitted.module.state_dict() for one in (first, second)]  # type: ignore[union-attr]
+        states = [item.step(rung).candidate.fitted.module.state_dict() for item in (first, second)]  # type: ignore[union-attr]
         assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
     other = made.bridge(*pair, rungs=["ridge"], seed=1)
     assert other.step("ridge").candidate is not None
@@ -208,9 +212,9 @@ def test_what_cannot_be_bridged_is_refused(made: ck.Registry, images: ck.Split) 
         made.bridge(*pair, images.subset(12))
     with pytest.raises(IncompatibleError):
         made.bridge("zoo/vector.extractor", "zoo/one.head", images)
-    found = made.bridge(*pair, images, rungs=["statistics"])
+    outcome = made.bridge(*pair, images, rungs=["statistics"])
     with pytest.raises(UsageError, match="'ridge' was not tried; tried were statistics"):
-        made.publish(found, "pairs/none", rung="ridge")
+        made.publish(outcome, "pairs/none", rung="ridge")
     wide = made.bridge("zoo/narrow.extractor", "zoo/one.head", images, rungs=["direct", "ridge"], until=None)
     with pytest.raises(UsageError, match=r"direct was left out: .* 16 channels, and the head takes 32"):
         made.publish(wide, "pairs/none", rung="direct")
@@ -219,12 +223,12 @@ def test_what_cannot_be_bridged_is_refused(made: ck.Registry, images: ck.Split) 
 def test_color_images_reach_a_part_that_takes_gray_ones(made: ck.Registry) -> None:
     """Whatever an extractor cannot take is brought to its contract: size and channels."""
     color = data_set("noise", size=(40, 24), count=40, channels=3).train
-    found = made.bridge("zoo/again.extractor", "zoo/one.head", color, rungs=["ridge"])
-    assert found.step("ridge").agreement is not None
+    outcome = made.bridge("zoo/again.extractor", "zoo/one.head", color, rungs=["ridge"])
+    assert outcome.step("ridge").agreement is not None
 
 
 def test_the_recombination_states_how_the_bridge_was_judged(registry: ck.Registry, images: ck.Split) -> None:
-    found = registry.bridge(
+    outcome = registry.bridge(
         "zoo/two.extractor",
         "zoo/one.head",
         images,
@@ -234,10 +238,10 @@ def test_the_recombination_states_how_the_bridge_was_judged(registry: ck.Registr
         seed=3,
     )
     for rung in ("direct", "ridge"):
-        kept = registry.publish(found, f"pairs/{rung}", rung=rung, accept_doubtful=True)["recombination"]
-        step = found.step(rung)
+        saved = registry.publish(outcome, f"pairs/{rung}", rung=rung, accept_doubtful=True)["recombination"]
+        step = outcome.step(rung)
         assert step.agreed is not None
-        assert registry.store.manifest(kept).training["bridge"] == {
+        assert registry.store.manifest(saved).training["bridge"] == {
             "rung": rung,
             "agreement": step.agreed.figure.accuracy,
             "chance": step.agreed.chance,
@@ -247,46 +251,48 @@ def test_the_recombination_states_how_the_bridge_was_judged(registry: ck.Registr
             "says": step.meaning,
             "head": registry.store.resolve("zoo/one.head").digest,
             "seed": 3,
-            "reference": found.facts["reference"],
+            "reference": outcome.facts["reference"],
             "paired_on": {
                 "on": "src",
                 "name": images.name,
-                "digest": found.facts["data"]["digest"],
+                "digest": outcome.facts["data"]["digest"],
                 "images": 30,
             },
         }
-        assert registry.load(kept).predict(images).positions.shape == (60,)
+        assert registry.load(saved).predict(images).positions.shape == (60,)
     blind = registry.bridge("zoo/two.extractor", "zoo/one.head", images, rungs=["direct"])
-    kept = registry.publish(blind, "pairs/blind", accept_doubtful=True)["recombination"]
-    assert registry.store.manifest(kept).training["bridge"]["reference"] is None
+    saved = registry.publish(blind, "pairs/blind", accept_doubtful=True)["recombination"]
+    assert registry.store.manifest(saved).training["bridge"]["reference"] is None
 
 
 def test_features_enter_directly_only_where_no_adapter_is_needed(made: ck.Registry, images: ck.Split) -> None:
     pair = "zoo/again.extractor", "zoo/fixed.head"
-    found = made.bridge(*pair, images, rungs=["direct", "statistics"], until=None)
-    assert found.step("direct").note == (
+    outcome = made.bridge(*pair, images, rungs=["direct", "statistics"], until=None)
+    assert outcome.step("direct").note == (
         "The features need an adapter before the head, and this rung inserts none: resize to 12x12."
     )
-    assert found.chosen == "statistics" and [one.blueprint.model for one in found.recombination.inserted] == [
-        "resize"
-    ]
+    assert outcome.chosen == "statistics" and [
+        adapter.blueprint.model for adapter in outcome.recombination.inserted
+    ] == ["resize"]
     between = made.bridges.between(*pair, {"zoo/again.extractor": images}, "best")
     (best,) = between.values()
-    assert [one.rung for one in best.steps][:2] == ["statistics", "permutation"]
+    assert [step.rung for step in best.steps][:2] == ["statistics", "permutation"]
     assert best.step("ridge").agreement is not None
 
 
 def test_direct_is_judged_on_the_features_that_it_stands_on(made: ck.Registry, images: ck.Split) -> None:
     """A head that takes any size: the rungs fit at its own 8x8 positions, and directly it gets 12x12."""
-    found = made.bridge("zoo/larger.extractor", "zoo/one.head", images, rungs=["direct", "ridge"], until=None)
-    step, inputs = found.step("direct"), found.step("ridge").candidate.inputs  # type: ignore[union-attr]
-    assert [one.blueprint.kwargs["size"] for one in inputs.before] == [[8, 8]]
+    outcome = made.bridge(
+        "zoo/larger.extractor", "zoo/one.head", images, rungs=["direct", "ridge"], until=None
+    )
+    step, inputs = outcome.step("direct"), outcome.step("ridge").candidate.inputs  # type: ignore[union-attr]
+    assert [entry.blueprint.kwargs["size"] for entry in inputs.before] == [[8, 8]]
     whole = torch.nn.Sequential(made.load("zoo/larger.extractor"), made.load("zoo/one.head")).eval()
     data = made.store.manifest("zoo/larger.extractor").contract.data
     with torch.no_grad():
-        said = whole(normalize(prepare(inputs.held_out, data).images, data)).argmax(1)
+        result = whole(normalize(prepare(inputs.held_out, data).images, data)).argmax(1)
     wanted = inputs.answers(inputs.reference(), inputs.held_out).argmax(1)
-    assert step.agreement is not None and step.agreement.correct == int((said == wanted).sum())
+    assert step.agreement is not None and step.agreement.correct == int((result == wanted).sum())
 
 
 @pytest.mark.parametrize("rung", ["absorbed", "infomax"])
@@ -296,14 +302,14 @@ def test_a_head_is_refitted_to_another_width_at_equal_positions(
     monkeypatch.setattr("compatkit_plugins.rungs.entry_layers.INFORMING", {"lr": 1e-5, "steps": 2})
     pair = "zoo/wide24.extractor", "zoo/wide16.head"
     assert registry.check(*pair).wiring == "needs-adapter"
-    found = registry.bridge(*pair, images, rungs=[rung])
-    assert found.recombination.inserted == () and found.recombination.report.wiring == "direct"
-    names = registry.publish(found, "pairs/equal", accept_doubtful=True)
+    outcome = registry.bridge(*pair, images, rungs=[rung])
+    assert outcome.recombination.inserted == () and outcome.recombination.report.wiring == "direct"
+    names = registry.publish(outcome, "pairs/equal", accept_doubtful=True)
     taken = registry.store.manifest(names["head"]).contract.structural.inputs[0]
     assert taken.channels == 24 and registry.check("zoo/wide24.extractor", names["head"]).wiring == "direct"
     again = registry.load(names["recombination"])
     pixels = normalize(prepare(images, again.data).images, again.data)
-    torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(again(pixels), outcome.recombination(pixels), atol=1e-5, rtol=1e-5)
 
 
 def test_a_matrix_is_bridged_without_accuracy_on_classes_that_the_head_does_not_know(
@@ -311,10 +317,10 @@ def test_a_matrix_is_bridged_without_accuracy_on_classes_that_the_head_does_not_
 ) -> None:
     other = data_set("pets", size=(16, 16), count=30, classes=("cat", "dog", "fox")).test
     pair, name = ("zoo/two.extractor", "zoo/one.head"), "zoo/two.extractor"
-    (found,) = made.bridges.between(*pair, {name: images}, "ridge", tests={name: other}).values()
-    assert found.step("ridge").accuracy is None and found.facts["reference"] is None
+    (result,) = made.bridges.between(*pair, {name: images}, "ridge", tests={name: other}).values()
+    assert result.step("ridge").accuracy is None and result.facts["reference"] is None
     note = "No accuracy is measured: pets/test holds no image of a class that zoo/one.head@1.0.0 knows."
-    assert note in found.notes and note in found.lines()
+    assert note in result.notes and note in result.lines()
     (known,) = made.bridges.between(*pair, {name: images}, "ridge", tests={name: images}).values()
     assert known.step("ridge").accuracy is not None and known.notes == ()
     with pytest.raises(DataError, match="none in common"):
@@ -325,15 +331,18 @@ def test_rungs_that_were_not_climbed_are_named(made: ck.Registry) -> None:
     """The head on its own extractor agrees with itself."""
     images = data_set("noise", size=(16, 16), count=300).train
     pair = "zoo/convs.extractor", "zoo/convs.head", images
-    found = made.bridge(*pair, rungs=["statistics", "ridge", "stitch"], until=0.5)
-    assert found.says == "fit" and found.chosen == "statistics"
-    assert found.not_climbed == ("ridge", "stitch") and found.to_json()["not_climbed"] == ["ridge", "stitch"]
+    outcome = made.bridge(*pair, rungs=["statistics", "ridge", "stitch"], until=0.5)
+    assert outcome.says == "fit" and outcome.chosen == "statistics"
+    assert outcome.not_climbed == ("ridge", "stitch") and outcome.to_json()["not_climbed"] == [
+        "ridge",
+        "stitch",
+    ]
     assert (
-        found.notes[-1]
+        outcome.notes[-1]
         == "Not tried, because statistics fits with an agreement of at least 0.5: ridge, stitch."
     )
     every = made.bridge(*pair, rungs=["statistics", "ridge"], until=None)
-    assert every.not_climbed == () and not any("Not tried" in one for one in every.notes)
+    assert every.not_climbed == () and not any("Not tried" in note for note in every.notes)
 
 
 def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
@@ -341,7 +350,7 @@ def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
 ) -> None:
     """Untrained networks: what the head says of an image is worth nothing, until it learns from labels."""
     labels = data_set("rows", size=(16, 16), count=120).train
-    found = registry.bridge(
+    outcome = registry.bridge(
         "zoo/two.extractor",
         "zoo/one.head",
         labels,
@@ -349,19 +358,25 @@ def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
         rungs=["statistics", "finetune"],
         until=None,
     )
-    assert (found.chosen, found.judged_by, found.to_json()["judged_by"]) == ("finetune", "labels", "labels")
-    step = found.step("finetune")
-    assert step.checked is not None and step.labels == 60 and step.checked.figure.count == 60
-    assert found.says == step.checked.verdict != "no fit"
-    assert found.notes[0].startswith("finetune was chosen and judged by labels") and found.notes[0] in str(
-        found
+    assert (outcome.chosen, outcome.judged_by, outcome.to_json()["judged_by"]) == (
+        "finetune",
+        "labels",
+        "labels",
     )
-    names = registry.publish(found, "pairs/taught", accept_doubtful=True)
+    step = outcome.step("finetune")
+    assert step.checked is not None and step.labels == 60 and step.checked.figure.count == 60
+    assert outcome.says == step.checked.verdict != "no fit"
+    assert outcome.notes[0].startswith("finetune was chosen and judged by labels") and outcome.notes[
+        0
+    ] in str(outcome)
+    names = registry.publish(outcome, "pairs/taught", accept_doubtful=True)
     stated = registry.store.manifest(names["recombination"]).training["bridge"]
-    assert stated["says"] == found.says and stated["checked"]["share"] == step.checked.figure.accuracy
+    assert stated["says"] == outcome.says and stated["checked"]["share"] == step.checked.figure.accuracy
     assert stated["labels"] == 60
-    told = {one.name: one.labels for one in found.ladder()}
-    assert told["finetune"] == 60 and not any(count for rung, count in told.items() if rung != "finetune")
+    message = {entry.name: entry.labels for entry in outcome.ladder()}
+    assert message["finetune"] == 60 and not any(
+        count for rung, count in message.items() if rung != "finetune"
+    )
     adapter = registry.store.manifest(names["adapter"])
     assert "unlabeled" not in adapter.about.title and adapter.training["labels"] == 60
 
@@ -370,8 +385,8 @@ def test_a_matrix_holds_bridges_that_leave_the_parts_as_they_are(
     registry: ck.Registry, images: ck.Split
 ) -> None:
     pair = "zoo/two.extractor", "zoo/one.head"
-    (found,) = registry.bridges.between(*pair, {pair[0]: images}, "ridge").values()
-    bridges, data = {(found.extractor, found.head): found}, {"zoo/*": images}
+    (result,) = registry.bridges.between(*pair, {pair[0]: images}, "ridge").values()
+    bridges, data = {(result.extractor, result.head): result}, {"zoo/*": images}
     matrix = registry.matrix(*pair, data, bridges=bridges, bn_policy="reestimate")
     assert matrix.settings["bridge"] == ["ridge in 1 cell"]
     with pytest.raises(UsageError, match="'running' would replace by stored ones"):
@@ -379,9 +394,9 @@ def test_a_matrix_holds_bridges_that_leave_the_parts_as_they_are(
     with pytest.raises(
         UsageError, match=r"has the key \('zoo/two.extractor', 'zoo/one.head'\) where .*two.extractor@1.0.0'"
     ):
-        registry.matrix(*pair, data, bridges={pair: found})
+        registry.matrix(*pair, data, bridges={pair: result})
     with pytest.raises(UsageError, match="as bridges_between returns them; got a list"):
-        registry.matrix(*pair, data, bridges=[found])  # type: ignore[arg-type]
+        registry.matrix(*pair, data, bridges=[result])  # type: ignore[arg-type]
     convs = "zoo/convs.extractor", "zoo/again.head"
     refitted = registry.bridge(*convs, images, rungs=["absorbed"], until=None)
     with pytest.raises(UsageError, match=r"by absorbed changes the head's weights.*Registry.load"):
@@ -397,15 +412,16 @@ def test_a_part_whose_features_say_nothing_costs_a_matrix_its_own_cells_only(
     manifest = registry.store.manifest("zoo/two.extractor")
     contract = attrs.evolve(manifest.contract, statistical=Statistical())
     state = {
-        name: torch.zeros_like(one) for name, one in registry.load("zoo/two.extractor").state_dict().items()
+        name: torch.zeros_like(value)
+        for name, value in registry.load("zoo/two.extractor").state_dict().items()
     }
     registry.publish(attrs.evolve(manifest, contract=contract), "zoo/dead.extractor", state=state)
     names = ["zoo/dead.extractor", "zoo/two.extractor"]
     with pytest.warns(
         UserWarning, match=r"dead.extractor@1.0.0 with .* has no bridge by ridge: The features of"
     ):
-        found = registry.bridges.between(names, "zoo/one.head", dict.fromkeys(names, images), "ridge")
-    assert [one.split("@")[0] for one, _ in found] == ["zoo/two.extractor"]
+        result = registry.bridges.between(names, "zoo/one.head", dict.fromkeys(names, images), "ridge")
+    assert [value.split("@")[0] for value, _ in result] == ["zoo/two.extractor"]
     with pytest.raises(DataError, match="12 images; a bridge needs at least 20"):
         registry.bridges.between(names, "zoo/one.head", dict.fromkeys(names, images.subset(12)), "ridge")
 
@@ -413,15 +429,15 @@ def test_a_part_whose_features_say_nothing_costs_a_matrix_its_own_cells_only(
 def test_a_bridge_never_takes_the_name_of_a_head_that_was_trained(
     registry: ck.Registry, images: ck.Split
 ) -> None:
-    found = registry.bridge("zoo/convs.extractor", "zoo/again.head", images, rungs=["absorbed"], until=None)
+    outcome = registry.bridge("zoo/convs.extractor", "zoo/again.head", images, rungs=["absorbed"], until=None)
     before = registry.store.names()
     with pytest.raises(UsageError, match=r"zoo/again.head is a trained head.*under another name"):
-        registry.publish(found, "zoo/again", accept_doubtful=True)
+        registry.publish(outcome, "zoo/again", accept_doubtful=True)
     assert registry.store.names() == before
-    kept = registry.publish(found, "pairs/one", accept_doubtful=True)
-    assert registry.publish(found, "pairs/one", accept_doubtful=True) == kept
+    published = registry.publish(outcome, "pairs/one", accept_doubtful=True)
+    assert registry.publish(outcome, "pairs/one", accept_doubtful=True) == published
     with pytest.raises(IncompatibleError, match=r"was refitted by a bridge.*Use its origin \(sha256:"):
-        registry.bridge("zoo/again.extractor", kept["head"], images)
+        registry.bridge("zoo/again.extractor", published["head"], images)
     with pytest.raises(UsageError) as caught:
         registry.publish("ridge", "pairs/one")  # type: ignore[call-overload]
     assert caught.value.subject == "ridge"
@@ -454,16 +470,16 @@ def test_images_of_a_matrix_are_given_by_extractor(made: ck.Registry, images: ck
 def test_what_is_not_shown_to_fit_is_published_only_when_told(
     registry: ck.Registry, images: ck.Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = registry.bridge("zoo/again.extractor", "zoo/one.head", images, rungs=["ridge"])
+    outcome = registry.bridge("zoo/again.extractor", "zoo/one.head", images, rungs=["ridge"])
     for verdict in ("doubtful", "no fit"):
         monkeypatch.setattr("compatkit.components.bridges.judging.Judgment.verdict", verdict)
-        assert found.says == verdict
+        assert outcome.says == verdict
         with pytest.raises(UsageError) as caught:
-            registry.publish(found, "pairs/doubted")
+            registry.publish(outcome, "pairs/doubted")
         assert caught.value.subject == "pairs/doubted"
         assert not any(name.startswith("pairs/doubted") for name in registry.store.names())
-    registry.publish(found, "pairs/doubted", accept_doubtful=True)
-    kept = registry.store.manifest("pairs/doubted")
-    assert kept.training["bridge"]["says"] == "no fit"
+    registry.publish(outcome, "pairs/doubted", accept_doubtful=True)
+    manifest = registry.store.manifest("pairs/doubted")
+    assert manifest.training["bridge"]["says"] == "no fit"
     monkeypatch.setattr("compatkit.components.bridges.judging.Judgment.verdict", "fit")
-    registry.publish(found, "pairs/fits")
+    registry.publish(outcome, "pairs/fits")

@@ -59,8 +59,8 @@ def test_a_known_change_is_undone_and_cheaper_rungs_do_not_undo_it(rung: str, mi
     (step,) = ladder.climb([rung], None, None)
     assert step.candidate is not None and step.agreement is not None and step.agreement.accuracy == 1
     wanted = made.answers(ladder.teacher, made.held_out)
-    found = step.candidate.answers(made.held_out_features)
-    torch.testing.assert_close(found, wanted, atol=2e-3, rtol=1e-3)
+    result = step.candidate.answers(made.held_out_features)
+    torch.testing.assert_close(result, wanted, atol=2e-3, rtol=1e-3)
     if rung in ("ridge", "ridge3x3", "absorbed"):
         assert step.explained == pytest.approx(1, abs=1e-4)
     if rung == "permutation":  # a rotation is no permutation
@@ -75,7 +75,7 @@ def test_the_head_itself_is_never_changed() -> None:
     rungs = ["statistics", "ridge", "absorbed", "finetune", "infomax"]
     climb(made, labels=images(30, seed=5)).climb(rungs, None, None)
     assert all(torch.equal(value, before[name]) for name, value in right.module.state_dict().items())
-    assert not any(one.training for one in right.module.modules())
+    assert not any(module.training for module in right.module.modules())
 
 
 def test_statistics_belong_to_the_features_that_come() -> None:
@@ -111,11 +111,11 @@ def test_training_with_labels_learns_what_the_heads_own_network_does_not_know() 
     made = between(part("left", MIXING), PART)
     ladder = climb(made, labels=labels, test=images(90, seed=6))
     steps = ladder.climb(["ridge", "stitch-labels", "finetune"], None, None)
-    figures = [one.accuracy.accuracy for one in steps if one.accuracy is not None]
+    figures = [step.accuracy.accuracy for step in steps if step.accuracy is not None]
     assert figures[0] < 0.7 < 0.9 < figures[2] and figures[1] > figures[0]
     chosen = choose(steps)
     assert chosen.rung in ("stitch-labels", "finetune")
-    assert [one.labels for one in steps] == [0, 96, 96]
+    assert [step.labels for step in steps] == [0, 96, 96]
     assert chosen.judged is chosen.checked and chosen.checked is not None and chosen.right is not None
     assert chosen.checked.figure.correct == int(chosen.right.sum()) and chosen.checked.figure.count == 24
     assert chosen.meaning == chosen.checked.verdict != "no fit"
@@ -138,10 +138,10 @@ def test_stitching_begins_from_the_linear_map_and_comes_closer_to_the_teacher() 
 
 
 def test_information_is_high_where_answers_are_unsure_or_all_the_same() -> None:
-    sure, unsure, one = 50 * torch.eye(3), torch.zeros(3, 3), torch.tensor([[50.0, 0, 0]] * 3)
+    sure, unsure, first = 50 * torch.eye(3), torch.zeros(3, 3), torch.tensor([[50.0, 0, 0]] * 3)
     assert float(entry_layers.information(sure)) == pytest.approx(-np.log(3), abs=1e-5)
     assert float(entry_layers.information(unsure)) == pytest.approx(0, abs=1e-5)
-    assert float(entry_layers.information(one)) == pytest.approx(0, abs=1e-5)
+    assert float(entry_layers.information(first)) == pytest.approx(0, abs=1e-5)
 
 
 def test_information_maximization_is_rolled_back_where_agreement_falls(
@@ -165,7 +165,7 @@ def test_rungs_are_climbed_in_their_order_until_the_agreement_asked_for() -> Non
     steps = ladder.climb(
         ["statistics", "procrustes", "ridge"], 0.99, lambda done, of, what: seen.append(what)
     )
-    assert [one.rung for one in steps] == ["statistics", "procrustes"]
+    assert [step.rung for step in steps] == ["statistics", "procrustes"]
     assert seen == ["statistics", "procrustes", "procrustes"]
     assert choose(steps).rung == "procrustes"
 
@@ -173,7 +173,7 @@ def test_rungs_are_climbed_in_their_order_until_the_agreement_asked_for() -> Non
 def test_what_a_pair_does_not_allow_is_left_out_with_the_reason() -> None:
     ladder = climb(between(part("left", WIDER), PART))
     steps = ladder.climb(["direct", "statistics", "permutation"], None, None)
-    assert all(one.agreement is None and one.meaning == "" for one in steps)
+    assert all(step.agreement is None and step.meaning == "" for step in steps)
     assert "have 7 channels, and the head takes 4" in steps[0].note
     with pytest.raises(IncompatibleError, match=r"No rung could be built:\ndirect: "):
         choose(steps)
@@ -183,7 +183,7 @@ def test_names_of_rungs() -> None:
     assert "infomax" not in chosen_rungs(None, True) and "finetune" in chosen_rungs(None, True)
     assert "finetune" not in chosen_rungs(None, False)
     assert chosen_rungs(["ridge", "direct"], False) == ["direct", "ridge"]
-    assert all(one in RUNGS for one in chosen_rungs(None, True))
+    assert all(chosen_rung in RUNGS for chosen_rung in chosen_rungs(None, True))
     assert chosen_rungs(["ridge", "ridge"], False) == ["ridge"]
     with pytest.raises(UsageError, match=r"no plugin rungs.rigde. Did you mean 'ridge'"):
         chosen_rungs(["rigde"], False)
@@ -250,14 +250,14 @@ def test_features_are_paired_on_images_of_either_domain(on: str, given: int, cou
     made = between(part("left", MIXING), PART, on=on, head_data=others)
     assert len(made.pairs) == count and made.pairs is not made.fit
     if on == "mix":  # as many of both, however few the head's are
-        mine = {one.tobytes() for one in made.fit.images}
-        assert sum(one.tobytes() in mine for one in made.pairs.images) == count // 2
+        mine = {image.tobytes() for image in made.fit.images}
+        assert sum(image.tobytes() in mine for image in made.pairs.images) == count // 2
     assert not set(map(bytes, made.held_out.images)) & set(map(bytes, made.fit.images))
     step = climb(made).climb(["ridge"], None, None)[0]
     assert step.agreement is not None and step.agreement.accuracy == 1
     assert (step.images, step.estimated) == (count, 30)
     rungs = climb(made).climb(["direct", "statistics", "stitch"], None, None)
-    assert [(one.images, one.estimated) for one in rungs] == [(0, 0), (30, 30), (30, 30)]
+    assert [(rung.images, rung.estimated) for rung in rungs] == [(0, 0), (30, 30), (30, 30)]
 
 
 def test_features_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,14 +267,14 @@ def test_features_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest
     left = part("left", MIXING)
     left.module.register_forward_hook(lambda *_: runs.append(1))
     made = between(left, PART)
-    for one in (made.paired, made.features, made.held_out_features):
-        one.limit = 10
+    for item in (made.paired, made.features, made.held_out_features):
+        item.limit = 10
     ladder = climb(made)
-    (found,) = ladder.climb(["ridge3x3"], None, None)
-    assert found.candidate is not None and expected.candidate is not None
-    assert found.candidate.fitted is not None and expected.candidate.fitted is not None
+    (result,) = ladder.climb(["ridge3x3"], None, None)
+    assert result.candidate is not None and expected.candidate is not None
+    assert result.candidate.fitted is not None and expected.candidate.fitted is not None
     torch.testing.assert_close(
-        found.candidate.fitted.module.state_dict(), expected.candidate.fitted.module.state_dict()
+        result.candidate.fitted.module.state_dict(), expected.candidate.fitted.module.state_dict()
     )
     assert len(runs) > 2
     stitch, ridge = ladder.climb(["ridge", "stitch"], None, None)[::-1]
@@ -286,7 +286,7 @@ def test_features_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest
 def test_a_rung_whose_training_fails_is_left_out_and_the_others_stand(
     monkeypatch: pytest.MonkeyPatch, rung: str
 ) -> None:
-    monkeypatch.setattr(stitched.F, "cross_entropy", lambda *given: torch.tensor(float("nan")))
+    monkeypatch.setattr(stitched.F, "cross_entropy", lambda *args: torch.tensor(float("nan")))
     monkeypatch.setattr(entry_layers, "information", lambda logits: torch.tensor(float("nan")))
     ladder = climb(between(part("left", MIXING), PART), labels=images(30, seed=5))
     steps = ladder.climb(["ridge", rung], None, None)
@@ -333,8 +333,8 @@ class Reads(nn.Module):
         super().__init__()
         self.enter, self.norm, self.last = nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6 * 64, 3)
         draw = torch.Generator().manual_seed(4)
-        for one in self.parameters():
-            one.data = torch.randn(one.shape, generator=draw)
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=draw)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.last(self.norm(self.enter(tokens)).flatten(1))
@@ -348,7 +348,7 @@ def test_tokens_are_bridged_without_class_tokens_that_the_head_does_not_know(run
         "own.head", head(tokens(4, 64), classes=labels("0", "1", "2")), Reads().eval(), trained_with=own
     )
     made = between(left, own, right)
-    assert [str(one).split(":")[0] for one in made.before] == ["drop-tokens"] and made.layout == "NLC"
+    assert [str(entry).split(":")[0] for entry in made.before] == ["drop-tokens"] and made.layout == "NLC"
     ladder = climb(made)
     direct, step = ladder.climb(["direct", rung], None, None)
     assert direct.note == (

@@ -24,7 +24,7 @@ def many(data: Split, times: int) -> Split:
 
 def both(*splits: Split) -> set[bytes]:
     """Return the images that all of these hold."""
-    return set.intersection(*(set(one.image_digests) for one in splits))
+    return set.intersection(*(set(split.image_digests) for split in splits))
 
 
 @pytest.mark.parametrize("on", ["dst", "mix"])

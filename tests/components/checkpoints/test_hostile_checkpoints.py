@@ -42,11 +42,11 @@ def test_tensors_come_through_with_the_rest_left_out(tmp_path: Path) -> None:
         "epoch": 3,
     }
     path = written(tmp_path, saved({"model": STATE, **beside}))
-    found = read_checkpoint(path)
-    assert found.format == "zip" and found.name == "net.pth" and found.bytes == path.stat().st_size
-    assert found.tensors.keys() == STATE.keys()
-    assert all(torch.equal(found.tensors[name], one) for name, one in STATE.items())
-    assert found.notes == ("used the entry 'model', left out 'args', 'best', 'curve', 'path', 'epoch'",)
+    result = read_checkpoint(path)
+    assert result.format == "zip" and result.name == "net.pth" and result.bytes == path.stat().st_size
+    assert result.tensors.keys() == STATE.keys()
+    assert all(torch.equal(result.tensors[name], value) for name, value in STATE.items())
+    assert result.notes == ("used the entry 'model', left out 'args', 'best', 'curve', 'path', 'epoch'",)
 
 
 def test_code_is_refused_by_name_and_not_run(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_what_is_no_plain_file_is_named(tmp_path: Path) -> None:
 
 def test_the_name_of_a_file_says_nothing_about_its_format(tmp_path: Path) -> None:
     save_file(STATE, tmp_path / "net.pth")
-    found = read_checkpoint(tmp_path / "net.pth")
-    assert found.format == "safetensors" and set(found.tensors) == set(STATE)
+    result = read_checkpoint(tmp_path / "net.pth")
+    assert result.format == "safetensors" and set(result.tensors) == set(STATE)
     assert format_of(saved(STATE)[:512], 1000) == "zip"
     assert format_of(saved(STATE, old=True)[:512], 1000) == "legacy"

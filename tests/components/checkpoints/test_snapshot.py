@@ -70,7 +70,7 @@ def test_a_folder_of_timm_says_everything(folder: Path):
     data = adopted.parts["head"].contract.data
     assert (data.mean, data.std, data.size) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (24, 24))
     assert (data.interpolation, data.crop_pct, data.crop_mode) == ("bicubic", 0.9, "center")
-    assert [one.name for one in data.labels or ()] == NAMES
+    assert [label.name for label in data.labels or ()] == NAMES
     assert adopted.model == MODEL
     assert "mean 0.1, 0.2, 0.3: config.json" in adopted.notes
     assert "size 24, 24: config.json" in adopted.notes
@@ -89,9 +89,9 @@ def test_a_processor_of_transformers_says_how_images_come(folder: Path):
     data = adopted.parts["head"].contract.data
     assert (data.mean, data.std, data.size) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (24, 24))
     assert (data.interpolation, data.crop_pct, data.crop_mode) == ("bicubic", 0.75, "center")
-    assert [one.name for one in data.labels or ()] == NAMES
+    assert [label.name for label in data.labels or ()] == NAMES
     assert "mean 0.1, 0.2, 0.3: preprocessor_config.json" in adopted.notes
-    assert any("ResNetForImageClassification" in one for one in adopted.notes)
+    assert any("ResNetForImageClassification" in note for note in adopted.notes)
 
 
 @pytest.mark.parametrize(
@@ -111,15 +111,15 @@ def test_a_processor_of_transformers_says_how_images_come(folder: Path):
     ],
 )
 def test_sizes_and_crops_of_processors(tmp_path: Path, change: Any, expected: Any):
-    found = read_snapshot(beside(tmp_path, None, {**PROCESSOR, **change}) / "x.safetensors").metadata
-    assert (found["size"], found["crop_pct"], found["crop_mode"]) == expected
+    result = read_snapshot(beside(tmp_path, None, {**PROCESSOR, **change}) / "x.safetensors").metadata
+    assert (result["size"], result["crop_pct"], result["crop_mode"]) == expected
 
 
 def test_images_that_are_not_normalized_keep_their_values(tmp_path: Path):
-    found = read_snapshot(
+    result = read_snapshot(
         beside(tmp_path, None, {**PROCESSOR, "do_normalize": False}) / "x.safetensors"
     ).metadata
-    assert (found["mean"], found["std"]) == ((0.0,), (1.0,))
+    assert (result["mean"], result["std"]) == ((0.0,), (1.0,))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_preparation_that_no_contract_describes_is_refused(tmp_path: Path, chang
 
 def test_steps_that_change_nothing_here_are_noted(folder: Path):
     processor = {**PROCESSOR, "do_resize": False, "do_convert_rgb": False, "do_flip_channel_order": False}
-    told = read_snapshot(beside(folder, None, processor)).notes
-    assert [one.split()[2] for one in told if one.startswith("not applied")] == [
+    notes = read_snapshot(beside(folder, None, processor)).notes
+    assert [line.split()[2] for line in notes if line.startswith("not applied")] == [
         "do_resize",
         "do_convert_rgb",
     ]
@@ -192,8 +192,8 @@ def test_entries_of_one_file_that_contradict_each_other_are_refused(folder: Path
     ],
 )
 def test_entries_of_one_file_that_agree_are_taken(folder: Path, change: Any):
-    found = read_snapshot(beside(folder, {**TIMM, **change})).metadata
-    assert (found["labels"], found["num_classes"]) == (tuple(NAMES), 3)
+    result = read_snapshot(beside(folder, {**TIMM, **change})).metadata
+    assert (result["labels"], result["num_classes"]) == (tuple(NAMES), 3)
 
 
 @pytest.mark.parametrize(
@@ -246,22 +246,22 @@ def test_class_names_that_a_head_cannot_have_are_left_out_and_told(folder: Path)
     with pytest.warns(UserWarning, match="cat"):
         adopted = adopt(beside(folder, {**TIMM, "label_names": ["cat", "cat", "dog"]}), cut="layer2")
     assert adopted.parts["head"].contract.data.labels is None
-    assert any("'cat' appears twice" in one for one in adopted.notes)
+    assert any("'cat' appears twice" in note for note in adopted.notes)
     with pytest.warns(UserWarning, match="cat"):
-        assert [one.name for one in facts(folder, labels=["a", "b", "c"]).labels] == ["a", "b", "c"]
+        assert [label.name for label in facts(folder, labels=["a", "b", "c"]).labels] == ["a", "b", "c"]
 
 
 def test_without_a_word_on_images_it_is_said_that_they_are_assumed(folder: Path):
-    told = adopt(folder, model=MODEL, cut="layer2").notes
+    notes = adopt(folder, model=MODEL, cut="layer2").notes
     for fact in ("mean", "std", "size", "interpolation", "crop_pct", "crop_mode"):
-        assert any(one.startswith(f"{fact} ") and "assumed" in one for one in told), fact
+        assert any(line.startswith(f"{fact} ") and "assumed" in line for line in notes), fact
 
 
 def test_pickled_weights_of_a_folder_are_read_as_tensors(tmp_path: Path, state: dict[str, torch.Tensor]):
     torch.save(state, tmp_path / "pytorch_model.bin")
     assert facts(beside(tmp_path, TIMM)).mean == (0.1, 0.2, 0.3)
     save_file(state, tmp_path / "model.safetensors")
-    assert any("not pytorch_model.bin" in one for one in adopt(tmp_path, cut="layer2").notes)
+    assert any("not pytorch_model.bin" in note for note in adopt(tmp_path, cut="layer2").notes)
 
 
 @pytest.mark.parametrize(
@@ -301,10 +301,10 @@ def test_a_state_dict_is_adopted_as_its_file_would_be(
     folder: Path, state: dict[str, torch.Tensor], tmp_path: Path
 ):
     registry = ck.Registry.init(tmp_path / "parts")
-    given = {f"backbone.{name}": one for name, one in state.items()}
-    parts = registry.adopt(given, "zoo/a", model=MODEL, cut="layer2", rename={"backbone.": ""})
+    inputs = {f"backbone.{name}": value for name, value in state.items()}
+    parts = registry.adopt(inputs, "zoo/a", model=MODEL, cut="layer2", rename={"backbone.": ""})
     loaded = registry.load(parts["extractor"]).state_dict()
-    assert all(torch.equal(one, state[name]) for name, one in loaded.items())
+    assert all(torch.equal(value, state[name]) for name, value in loaded.items())
     training = registry.store.manifest(parts["head"]).training["adopted"]
     assert training["format"] == "tensors" and "renamed 'backbone.' to ''" in training["steps"]
 

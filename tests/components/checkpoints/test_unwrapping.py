@@ -21,27 +21,27 @@ def is_tensor(value: Any) -> bool:
 
 
 def test_a_state_dict_is_itself() -> None:
-    found = unwrapped(STATE, is_tensor)
-    assert found.tensors == STATE and found.notes == ()
+    result = unwrapped(STATE, is_tensor)
+    assert result.tensors == STATE and result.notes == ()
 
 
 @pytest.mark.parametrize("key", [*PLAIN, *AVERAGED])
 def test_every_usual_entry_is_taken_and_the_rest_is_told(key: str) -> None:
-    found = unwrapped({"epoch": 3, key: STATE, "optimizer": {}}, is_tensor)
-    assert found.tensors == STATE
-    assert found.notes == (f"used the entry {key!r}, left out 'epoch', 'optimizer'",)
+    result = unwrapped({"epoch": 3, key: STATE, "optimizer": {}}, is_tensor)
+    assert result.tensors == STATE
+    assert result.notes == (f"used the entry {key!r}, left out 'epoch', 'optimizer'",)
 
 
 def test_several_wrappers_are_taken_off_one_by_one() -> None:
-    found = unwrapped({"model": {"state_dict": STATE, "version": 1}}, is_tensor)
-    assert found.tensors == STATE
-    assert found.notes == ("used the entry 'model'", "used the entry 'state_dict', left out 'version'")
+    result = unwrapped({"model": {"state_dict": STATE, "version": 1}}, is_tensor)
+    assert result.tensors == STATE
+    assert result.notes == ("used the entry 'model'", "used the entry 'state_dict', left out 'version'")
 
 
 def test_plain_weights_come_before_averages_unless_these_are_asked_for() -> None:
     value = {"model": STATE, "model_ema": {"module.x": W, "n_averaged": W}}
-    found = unwrapped(value, is_tensor)
-    assert found.tensors == STATE and "also found weights in 'model_ema'; key selects one" in found.notes
+    result = unwrapped(value, is_tensor)
+    assert result.tensors == STATE and "also found weights in 'model_ema'; key selects one" in result.notes
     averaged = unwrapped(value, is_tensor, key="model_ema")
     assert set(averaged.tensors) == {"module.x", "n_averaged"}
     again = stripped(averaged.tensors, {"x": W})
@@ -91,8 +91,8 @@ def test_mappings_without_end_are_refused() -> None:
 
 
 def test_what_is_no_tensor_is_left_out() -> None:
-    found = unwrapped({**STATE, "_extra_state": {}, 3: W}, is_tensor)
-    assert found.tensors == STATE and found.notes == (
+    result = unwrapped({**STATE, "_extra_state": {}, 3: W}, is_tensor)
+    assert result.tensors == STATE and result.notes == (
         "left out entries that are not tensors: '_extra_state', 3",
     )
 
@@ -100,11 +100,11 @@ def test_what_is_no_tensor_is_left_out() -> None:
 @given(st.lists(st.sampled_from(PREFIXES), max_size=4))
 def test_all_prefixes_come_off_in_any_order(prefixes: list[str]) -> None:
     text = "".join(prefixes)
-    found = stripped({text + name: one for name, one in STATE.items()}, STATE)
-    assert found.tensors == STATE and len(found.notes) == len(prefixes)
+    result = stripped({text + name: value for name, value in STATE.items()}, STATE)
+    assert result.tensors == STATE and len(result.notes) == len(prefixes)
 
 
 def test_a_prefix_that_belongs_to_the_name_stays() -> None:
     own = {"model.conv.weight": W, "model.fc.bias": W}
-    found = stripped(own, own)
-    assert found.tensors == own and found.notes == ()
+    result = stripped(own, own)
+    assert result.tensors == own and result.notes == ()

@@ -98,9 +98,9 @@ def images(batch: int = 5, channels: int = 1, side: int = 16) -> Tensor:
     return signal((batch, channels, side, side))
 
 
-def run(module: torch.nn.Module, given: Tensor) -> Tensor:
+def run(module: torch.nn.Module, inputs: Tensor) -> Tensor:
     with torch.no_grad():
-        return module(given)
+        return module(inputs)
 
 
 def described(path: Path) -> Description:
@@ -118,12 +118,12 @@ def test_what_comes_back_is_the_same_network(registry: ck.Registry, tmp_path: Pa
     for batch in (2, 5):
         assert torch.equal(run(again, images(batch)), run(made, images(batch)))
     assert torch.equal(again.predict(IMAGES).probabilities, made.predict(IMAGES).probabilities)
-    assert [one.name for one in again.labels] == list(LABELS) and again.data == made.data
-    found = again.description
-    assert found.kind == "recombination" and found.policy == policy and found.contract == again.contract
-    assert [one.component for one in found.parts] == [one.digest for one in made.sources]
+    assert [label.name for label in again.labels] == list(LABELS) and again.data == made.data
+    result = again.description
+    assert result.kind == "recombination" and result.policy == policy and result.contract == again.contract
+    assert [part.component for part in result.parts] == [source.digest for source in made.sources]
     if policy == "reestimate":
-        assert found.training["statistics"]["data"]["digest"] == IMAGES.digest
+        assert result.training["statistics"]["data"]["digest"] == IMAGES.digest
 
 
 def test_a_published_recombination_is_exported_by_its_reference(
@@ -134,8 +134,8 @@ def test_a_published_recombination_is_exported_by_its_reference(
     reference = own.publish(made, "pairs/ab")
     file = tmp_path / "ab.safetensors"
     own.export("pairs/ab", file)
-    found = described(file)
-    assert (found.reference, found.component) == (reference, own.store.resolve("pairs/ab").digest)
+    result = described(file)
+    assert (result.reference, result.component) == (reference, own.store.resolve("pairs/ab").digest)
     assert torch.equal(run(ck.load_exported(file), images()), run(made, images()))
     first = file.read_bytes()
     own.export("pairs/ab", file)
@@ -161,10 +161,10 @@ def test_halves_of_one_architecture_load_strictly_into_timm(
     assert written.description.names == "whole"
     whole = timm.create_model("resnet18", **FEW)
     whole.load_state_dict(load_file(file), strict=True)
-    given = images(channels=3, side=32)
-    assert torch.equal(run(whole.eval(), given), made.through(given).detach())
+    inputs = images(channels=3, side=32)
+    assert torch.equal(run(whole.eval(), inputs), made.through(inputs).detach())
     if policy != "batch":
-        assert torch.equal(run(whole, given), run(made, given))
+        assert torch.equal(run(whole, inputs), run(made, inputs))
     blueprint = written.description.whole
     assert blueprint is not None and (blueprint.model, dict(blueprint.kwargs)) == ("resnet18", FEW)
 
@@ -172,8 +172,8 @@ def test_halves_of_one_architecture_load_strictly_into_timm(
 def test_names_of_the_parts_can_be_asked_for(registry: ck.Registry, tmp_path: Path) -> None:
     made, file = recombined(registry), tmp_path / "ab.safetensors"
     registry.export(made, file, names="parts")
-    names = {one.name for one in read_header(file).tensors}
-    assert names == set(made.state_dict()) and {one.partition(".")[0] for one in names} == {
+    names = {tensor.name for tensor in read_header(file).tensors}
+    assert names == set(made.state_dict()) and {name.partition(".")[0] for name in names} == {
         "extractor",
         "head",
     }
@@ -192,10 +192,10 @@ def test_parts_of_different_networks_keep_their_names(registry: ck.Registry, tmp
         registry.export(made, file, names="whole")
     assert not file.exists()
     registry.export(made, file)
-    found = described(file)
-    assert [one.prefix for one in found.parts] == ["extractor.", "adapters.0.", "adapters.1.", "head."]
-    assert found.parts[2].names == ("bias", "weight") and found.parts[2].component is None
-    assert found.training["adapters"][1]["training"]["method"] == "ridge"
+    result = described(file)
+    assert [part.prefix for part in result.parts] == ["extractor.", "adapters.0.", "adapters.1.", "head."]
+    assert result.parts[2].names == ("bias", "weight") and result.parts[2].component is None
+    assert result.training["adapters"][1]["training"]["method"] == "ridge"
     assert torch.equal(run(ck.load_exported(file), images()), run(made, images()))
 
 
@@ -204,8 +204,8 @@ def test_one_part_alone(registry: ck.Registry, tmp_path: Path, side: str) -> Non
     file = tmp_path / f"{side}.safetensors"
     registry.export(f"nets/a.{side}", file)
     part, again = registry.load(f"nets/a.{side}"), ck.load_exported(file)
-    given = images() if side == "extractor" else run(registry.load("nets/a.extractor"), images())
-    assert torch.equal(run(again, given), run(part, given))
+    inputs = images() if side == "extractor" else run(registry.load("nets/a.extractor"), images())
+    assert torch.equal(run(again, inputs), run(part, inputs))
     assert set(load_file(file)) == set(part.state_dict())
     assert again.description.kind == side
     with pytest.raises(UsageError, match="Predicting classes needs a complete network"):
@@ -224,9 +224,9 @@ def test_an_adapter_alone(registry: ck.Registry, tmp_path: Path) -> None:
     )
     bridge = made.inserted[1]
     own.export(own.publish(bridge, "nets/bridge"), tmp_path / "bridge.safetensors")
-    given = run(made.inserted[0].module, run(made.extractor, images()))
+    inputs = run(made.inserted[0].module, run(made.extractor, images()))
     assert torch.equal(
-        run(ck.load_exported(tmp_path / "bridge.safetensors"), given), run(bridge.module, given)
+        run(ck.load_exported(tmp_path / "bridge.safetensors"), inputs), run(bridge.module, inputs)
     )
 
 
@@ -268,7 +268,7 @@ def test_the_file_has_the_rights_that_the_user_gives(registry: ck.Registry, tmp_
     finally:
         os.umask(before)
     assert file.stat().st_mode & 0o777 == 0o640
-    assert [one.name for one in tmp_path.iterdir()] == ["part.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == ["part.safetensors"]
 
 
 def test_a_module_that_was_changed_is_not_exported(registry: ck.Registry, tmp_path: Path) -> None:

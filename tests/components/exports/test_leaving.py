@@ -132,11 +132,11 @@ def test_onnx_gives_the_same_logits(registry: ck.Registry, policy: str, tmp_path
     registry.export(made, path, format="onnx")
     program = ReferenceEvaluator(str(path))
     others = signal((7, 1, 16, 16))
-    (found,) = program.run(None, {program.input_names[0]: others.numpy()})
+    (result,) = program.run(None, {program.input_names[0]: others.numpy()})
     (text,) = [entry.value for entry in program.proto_.metadata_props if entry.key == "compatkit"]
     assert from_text(text).contract.structural == made.contract.structural
     with torch.no_grad():
-        torch.testing.assert_close(torch.from_numpy(found), made(others), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.from_numpy(result), made(others), rtol=1e-4, atol=1e-4)
 
 
 MINE = """

@@ -66,9 +66,9 @@ FORMS: dict[str, Callable[[np.ndarray[Any, Any], Path], Any]] = {
     "tensor": lambda images, _: torch.from_numpy(images).permute(0, 3, 1, 2),
     "float tensor": lambda images, _: torch.from_numpy(images).permute(0, 3, 1, 2) / 255,
     "arrays": lambda images, _: list(images),
-    "tensors": lambda images, _: [torch.from_numpy(one).permute(2, 0, 1) for one in images],
-    "pil images": lambda images, _: [Image.fromarray(one) for one in images],
-    "generator": lambda images, _: (Image.fromarray(one) for one in images),
+    "tensors": lambda images, _: [torch.from_numpy(image).permute(2, 0, 1) for image in images],
+    "pil images": lambda images, _: [Image.fromarray(image) for image in images],
+    "generator": lambda images, _: (Image.fromarray(image) for image in images),
     "paths": lambda images, folder: written(images, folder),
     "texts": lambda images, folder: tuple(map(str, written(images, folder))),
     "folder": lambda images, folder: written(images, folder)[0].parent,
@@ -82,8 +82,8 @@ ROUNDED = ("pil images", "generator", "paths", "texts", "folder", "mixed")
 
 def written(images: np.ndarray[Any, Any], folder: Path) -> list[Path]:
     paths = [folder / f"{place:02}.png" for place in range(len(images))]
-    for path, one in zip(paths, images, strict=True):
-        Image.fromarray(one).save(path)
+    for path, image in zip(paths, images, strict=True):
+        Image.fromarray(image).save(path)
     return paths
 
 
@@ -91,49 +91,53 @@ def written(images: np.ndarray[Any, Any], folder: Path) -> list[Path]:
 def test_every_form_gives_the_same(model: Any, images: ck.Split, form: str, tmp_path: Path) -> None:
     pixels = images.images[:6]
     expected = model(normalize(prepare(images, model.data).images[:6], model.data)).softmax(1)
-    given = model.preprocess(FORMS[form](pixels, tmp_path))
-    assert given.dtype == torch.float32 and given.shape == (6, 3, 16, 16)
+    inputs = model.preprocess(FORMS[form](pixels, tmp_path))
+    assert inputs.dtype == torch.float32 and inputs.shape == (6, 3, 16, 16)
     prepared = normalize(prepare(images, model.data).images[:6], model.data)
-    found = model.predict(FORMS[form](pixels, tmp_path))
+    result = model.predict(FORMS[form](pixels, tmp_path))
     if form in ROUNDED:  # resized by Pillow, which rounds after each direction: as when photos are trained on
         levels = torch.tensor(model.data.std).view(3, 1, 1) * 255
-        assert ((given - prepared).abs() * levels).max() <= 1 + 1e-3
+        assert ((inputs - prepared).abs() * levels).max() <= 1 + 1e-3
         files = read_unlabeled(written(pixels, tmp_path)[0].parent)
         if form != "mixed":
-            assert torch.equal(given, normalize(prepare(files, model.data).images, model.data))
-        assert torch.allclose(found.probabilities, model(given).softmax(1), atol=1e-6)
+            assert torch.equal(inputs, normalize(prepare(files, model.data).images, model.data))
+        assert torch.allclose(result.probabilities, model(inputs).softmax(1), atol=1e-6)
     else:
-        assert torch.equal(given, prepared)
-        assert torch.allclose(found.probabilities, expected, atol=1e-6)
-    assert len(found) == 6
+        assert torch.equal(inputs, prepared)
+        assert torch.allclose(result.probabilities, expected, atol=1e-6)
+    assert len(result) == 6
 
 
 @pytest.mark.parametrize("form", ["path", "pil image", "array", "tensor", "gray array"])
 def test_one_image_is_one_prediction(model: Any, images: ck.Split, form: str, tmp_path: Path) -> None:
-    one = images.images[4]
+    first = images.images[4]
     forms = {
         "path": lambda: written(images.images[4:5], tmp_path)[0],
-        "pil image": lambda: Image.fromarray(one),
-        "array": lambda: one,
-        "tensor": lambda: torch.from_numpy(one).permute(2, 0, 1),
-        "gray array": lambda: one[..., 0],
+        "pil image": lambda: Image.fromarray(first),
+        "array": lambda: first,
+        "tensor": lambda: torch.from_numpy(first).permute(2, 0, 1),
+        "gray array": lambda: first[..., 0],
     }
-    (found,) = model.predict(forms[form]())
+    (result,) = model.predict(forms[form]())
     assert (
-        found.label in CLASSES and CLASSES[found.position] == found.label and 1 / 3 <= found.probability <= 1
+        result.label in CLASSES
+        and CLASSES[result.position] == result.label
+        and 1 / 3 <= result.probability <= 1
     )
 
 
 def test_classes_are_those_of_the_images(model: Any, images: ck.Split) -> None:
-    found = model.predict(images)
+    result = model.predict(images)
     truth = [CLASSES[at] for at in images.labels]
-    assert sum(one == other for one, other in zip(found.labels, truth, strict=True)) > 40
-    assert found.classes == CLASSES and torch.allclose(found.probabilities.sum(1), torch.ones(48))
-    best = found.top(2)[0]
-    assert best[0] == found[0] and best[0].probability >= best[1].probability and len(found.top(9)[0]) == 3
-    assert [one.label for one in found] == found.labels
+    assert sum(label == other for label, other in zip(result.labels, truth, strict=True)) > 40
+    assert result.classes == CLASSES and torch.allclose(result.probabilities.sum(1), torch.ones(48))
+    best = result.top(2)[0]
+    assert best[0] == result[0] and best[0].probability >= best[1].probability and len(result.top(9)[0]) == 3
+    assert [match.label for match in result] == result.labels
     assert (
-        repr(found[0]) in str(list(found)) and found.labels[0] in repr(found) and "more lines" in repr(found)
+        repr(result[0]) in str(list(result))
+        and result.labels[0] in repr(result)
+        and "more lines" in repr(result)
     )
 
 
@@ -275,7 +279,7 @@ WAYS: dict[str, Callable[[list[Path]], Any]] = {
     "folder": lambda paths: paths[0].parent,
     "files": lambda paths: paths,
     "split": lambda paths: read_unlabeled(paths[0].parent),
-    "generator": lambda paths: (one for one in paths),
+    "generator": lambda paths: (path for path in paths),
 }
 
 
@@ -287,31 +291,31 @@ def test_damaged_images_get_a_row_that_says_why(
     with pytest.raises(DamagedImage) as caught:
         model.predict(WAYS[way](paths))
     assert caught.value.code == "damaged-image" and str(caught.value.subject) == str(paths[0])
-    found = model.predict(WAYS[way](paths), batch_size=2, damaged="skip")
-    assert len(found) == 7 and set(found.damaged) == {0, 3, 6} and all(found.damaged.values())
-    assert [one.damaged != "" for one in found] == [place in (0, 3, 6) for place in range(7)]
+    result = model.predict(WAYS[way](paths), batch_size=2, damaged="skip")
+    assert len(result) == 7 and set(result.damaged) == {0, 3, 6} and all(result.damaged.values())
+    assert [match.damaged != "" for match in result] == [place in (0, 3, 6) for place in range(7)]
     sound = model.predict([images.images[place] for place in (1, 2, 4, 5)])
-    torch.testing.assert_close(found.probabilities[[1, 2, 4, 5]], sound.probabilities)
-    assert found.probabilities[[0, 3, 6]].isnan().all() and found.positions[[0, 3, 6]].tolist() == [-1] * 3
-    assert [found.labels[place] for place in (1, 2, 4, 5)] == sound.labels and found.labels[0] == ""
-    assert found.top(2)[3] == []
-    assert [one.label for one in found.top(2)[1]] == [one.label for one in sound.top(2)[0]]
-    some = found[2:]
+    torch.testing.assert_close(result.probabilities[[1, 2, 4, 5]], sound.probabilities)
+    assert result.probabilities[[0, 3, 6]].isnan().all() and result.positions[[0, 3, 6]].tolist() == [-1] * 3
+    assert [result.labels[place] for place in (1, 2, 4, 5)] == sound.labels and result.labels[0] == ""
+    assert result.top(2)[3] == []
+    assert [entry.label for entry in result.top(2)[1]] == [entry.label for entry in sound.top(2)[0]]
+    some = result[2:]
     assert (
         set(some.damaged) == {1, 4}
-        and found[-1].damaged == found.damaged[6]
-        and math.isnan(found[0].probability)
+        and result[-1].damaged == result.damaged[6]
+        and math.isnan(result[0].probability)
     )
-    assert found.files == tuple(map(str, paths)) and str(found).count("not read: ") == 3
-    rows = found.to_csv().splitlines()
+    assert result.files == tuple(map(str, paths)) and str(result).count("not read: ") == 3
+    rows = result.to_csv().splitlines()
     assert rows[0] == "image,label,probability,position,damaged" and rows[1].startswith(f"{paths[0]},,,,")
     assert sound.to_csv().splitlines()[0] == "image,label,probability,position"
 
 
 def test_one_damaged_image_alone_is_a_row_too(recombined: ck.Recombination, tmp_path: Path) -> None:
     (tmp_path / "0.png").write_bytes(b"")
-    found = recombined.predict(tmp_path / "0.png", damaged="skip")
-    assert len(found) == 1 and found[0].label == "" and found.probabilities.shape == (1, 3)
+    result = recombined.predict(tmp_path / "0.png", damaged="skip")
+    assert len(result) == 1 and result[0].label == "" and result.probabilities.shape == (1, 3)
 
 
 @pytest.mark.parametrize("word", ["ignore", True, None])

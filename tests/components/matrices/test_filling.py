@@ -65,10 +65,10 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
     pairs: list[tuple[str, str]] = []
     whole = measuring.measure
 
-    def counting(*given: Any, **named: Any) -> list[Cell]:
-        found = whole(*given, **named)
-        pairs.extend((cell.extractor, cell.head) for cell in found)
-        return found
+    def counting(*args: Any, **kwargs: Any) -> list[Cell]:
+        result = whole(*args, **kwargs)
+        pairs.extend((cell.extractor, cell.head) for cell in result)
+        return result
 
     monkeypatch.setattr(measuring, "measure", counting)
     yield pairs
@@ -83,7 +83,7 @@ def test_what_was_measured_is_taken_and_no_weight_is_read(
 ) -> None:
     first = registry.matrix(*BOTH, tests, batch_size=16)
     assert counts(first) == {"taken": 0, "measured": 4}
-    monkeypatch.setattr(PartLoader, "load", lambda *given: pytest.fail("a part was loaded"))
+    monkeypatch.setattr(PartLoader, "load", lambda *args: pytest.fail("a part was loaded"))
     again = registry.matrix(*BOTH, tests, batch_size=16)
     assert counts(again) == {"taken": 4, "measured": 0}
     assert again.cells == first.cells  # to the last finding and setting
@@ -94,9 +94,9 @@ def test_only_what_is_missing_is_measured(
 ) -> None:
     registry.matrix(LEFT, RIGHT, tests)
     del ran[:]
-    found = registry.matrix(*BOTH, tests)
+    matrix = registry.matrix(*BOTH, tests)
     # the bound of the first row, its own head, was measured beside the pair and kept too
-    assert counts(found) == {"taken": 2, "measured": 2}
+    assert counts(matrix) == {"taken": 2, "measured": 2}
     assert {left.split("@")[0] for left, _ in ran} == {"digits/right.extractor"}
 
 
@@ -131,9 +131,9 @@ def test_other_conditions_are_other_cells(
 
 def test_what_changes_nothing_takes_the_same_cell(registry: ck.Registry, tests: list[ck.Split]) -> None:
     registry.matrix(LEFT, RIGHT, tests, bn_policy="running")
-    found = registry.matrix(LEFT, RIGHT, tests, bn_policy="running", seed=9, batch_size=5, fill="none")
-    assert counts(found)["taken"] == 1
-    assert found.cells[0].settings["batch_size"] == 256  # as it was measured
+    matrix = registry.matrix(LEFT, RIGHT, tests, bn_policy="running", seed=9, batch_size=5, fill="none")
+    assert counts(matrix)["taken"] == 1
+    assert matrix.cells[0].settings["batch_size"] == 256  # as it was measured
 
 
 def test_a_new_metric_makes_cells_stale_until_they_are_filled(
@@ -141,9 +141,9 @@ def test_a_new_metric_makes_cells_stale_until_they_are_filled(
 ) -> None:
     before = registry.matrix(LEFT, RIGHT, tests).cells[0]
     monkeypatch.setattr(cells, "METRIC_VERSION", "2")
-    found = registry.matrix(LEFT, RIGHT, tests)
-    assert counts(found) == {"taken": 0, "measured": 0, "stale": 1}
-    (cell,) = found.cells
+    matrix = registry.matrix(LEFT, RIGHT, tests)
+    assert counts(matrix) == {"taken": 0, "measured": 0, "stale": 1}
+    (cell,) = matrix.cells
     assert cell.state == "stale" and cell.restricted == before.restricted
     assert cell.reason == "the metric recombination_accuracy changed from version 1 to 2"
     assert registry.check(LEFT, RIGHT).evidence == "stale"
@@ -198,8 +198,8 @@ def test_a_head_that_gives_the_bound_from_now_on_makes_figures_without_one_stale
     )
     assert registry.matrix(LEFT, RIGHT, tests, fill="stale").cells[0].bound is not None
     registry.store.withdraw("digits/again.head", "1.0.0", "again")
-    kept = registry.matrix(LEFT, RIGHT, tests, fill="none").cells[0]
-    assert kept.state == "measured" and kept.bound is not None  # better known than could be measured now
+    saved = registry.matrix(LEFT, RIGHT, tests, fill="none").cells[0]
+    assert saved.state == "measured" and saved.bound is not None  # better known than could be measured now
 
 
 def test_an_interrupted_fill_loses_nothing_that_was_measured(
@@ -211,8 +211,8 @@ def test_an_interrupted_fill_loses_nothing_that_was_measured(
 
     with pytest.raises(KeyboardInterrupt):
         registry.matrix(*BOTH, tests, progress=stop)
-    found = registry.matrix(*BOTH, tests)
-    assert counts(found) == {"taken": 2, "measured": 2}
+    matrix = registry.matrix(*BOTH, tests)
+    assert counts(matrix) == {"taken": 2, "measured": 2}
     assert {left for left, _ in ran} == {"digits/right.extractor@1.0.0"}
 
 
@@ -226,8 +226,8 @@ def test_measuring_all_anew_says_where_figures_differ(
     assert counts(same) == {"taken": 0, "measured": 1} and same.cells[0] == first
     whole = measuring._cell
 
-    def another(*given: Any) -> Cell:
-        cell = whole(*given)
+    def another(*args: Any) -> Cell:
+        cell = whole(*args)
         figure = attrs.evolve(cell.restricted, accuracy=0.125, correct=6)
         return attrs.evolve(cell, restricted=figure, settings={**cell.settings, "torch": "another"})
 
@@ -301,13 +301,13 @@ def test_rows_and_columns_without_a_fitting_cell_are_left_out(
 ) -> None:
     whole = registry.matrix(*BOTH, tests)
     best = max(cell.restricted.accuracy for cell in whole.cells if cell.restricted is not None)
-    found = registry.matrix(*BOTH, tests, where=f"accuracy>={best!r}")
+    matrix = registry.matrix(*BOTH, tests, where=f"accuracy>={best!r}")
     fitting = [c for c in whole.cells if c.restricted is not None and c.restricted.accuracy >= best]
-    assert {cell.extractor for cell in fitting} == {part.reference for part in found.extractors}
-    assert [cell for cell in found.cells if cell.state != "left-out"] == fitting
-    assert all(cell.restricted is None and not cell.findings for cell in found.cells if cell not in fitting)
-    assert found.settings["where"] == [f"accuracy>={best!r}"]
-    assert ck.Matrix.from_json(found.to_json()) == found
+    assert {cell.extractor for cell in fitting} == {part.reference for part in matrix.extractors}
+    assert [cell for cell in matrix.cells if cell.state != "left-out"] == fitting
+    assert all(cell.restricted is None and not cell.findings for cell in matrix.cells if cell not in fitting)
+    assert matrix.settings["where"] == [f"accuracy>={best!r}"]
+    assert ck.Matrix.from_json(matrix.to_json()) == matrix
 
 
 @pytest.fixture
@@ -322,15 +322,15 @@ def from_packs(tmp_path: Path) -> ck.Registry:
         )
         for name in ("left", "right")
     ]
-    held = ck.Registry.init(tmp_path / "packed")
-    held.publish(quick(steps=2).fit(tasks), prefix="digits")
-    return held
+    registry = ck.Registry.init(tmp_path / "packed")
+    registry.publish(quick(steps=2).fit(tasks), prefix="digits")
+    return registry
 
 
 def test_images_are_found_again_without_data(from_packs: ck.Registry) -> None:
-    found = from_packs.matrix(*BOTH)
-    assert [cell.settings["data"] for cell in found.cells] == ["left/test"] * 2 + ["right/test"] * 2
-    assert {cell.restricted.count for cell in found.cells if cell.restricted} == {
+    matrix = from_packs.matrix(*BOTH)
+    assert [cell.settings["data"] for cell in matrix.cells] == ["left/test"] * 2 + ["right/test"] * 2
+    assert {cell.restricted.count for cell in matrix.cells if cell.restricted} == {
         12
     }  # the subsets trained on
     assert from_packs.recombine(LEFT, RIGHT, bn_policy="reestimate").estimated["data"]["images"] == 120
@@ -404,10 +404,12 @@ def test_the_promise_of_a_cell_is_that_of_the_check(left: list[str], right: list
     from sample_components import initial
 
     def made(names: list[str]) -> Any:
-        return tuple(initial(one) if one == "initial" else shared(one) for one in names)
+        return tuple(initial(name) if name == "initial" else shared(name) for name in names)
 
     contracts = extractor(anchors=made(left)), head(anchors=made(right))
-    sides = [frozenset((a.kind, a.digest) for a in one.contract.protocol.anchors) for one in contracts]
+    sides = [
+        frozenset((a.kind, a.digest) for a in contract.contract.protocol.anchors) for contract in contracts
+    ]
     assert promise(*sides, own=False) == ck.check(*contracts).promise
 
 

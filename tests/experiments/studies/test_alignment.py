@@ -86,12 +86,12 @@ def run_of(data: Path, study: str, arm: str, **changes: Any) -> Run:
     ],
 )
 def test_runs_give_all_measures_and_pictures(data: Path, tmp_path: Path, study: str, arms: list[str]) -> None:
-    found = carry_out(study, tmp_path, seeds=1, arms=arms, data=str(data), changes=TINY[study])
-    measures = {row["metric"] for row in found["results"]}
-    every = {one.name for one in find(study).study.measures}
+    result = carry_out(study, tmp_path, seeds=1, arms=arms, data=str(data), changes=TINY[study])
+    measures = {row["metric"] for row in result["results"]}
+    every = {measure.name for measure in find(study).study.measures}
     assert measures == every
-    assert sum(name.endswith(".png") for name in found["files"]) >= 2
-    assert all((tmp_path / name).stat().st_size > 1000 for name in found["files"] if name.endswith(".png"))
+    assert sum(name.endswith(".png") for name in result["files"]) >= 2
+    assert all((tmp_path / name).stat().st_size > 1000 for name in result["files"] if name.endswith(".png"))
 
 
 @pytest.mark.parametrize("arm", ["middle-12", "random-labels-1"])
@@ -107,7 +107,7 @@ def test_arms_of_the_tables_initialize_the_layers_of_their_digits() -> None:
     (_, use) = eigenvector_tables.uses_of("white-1", 100)
     matrix = np.array(use.settings["covariances"]["blocks.0.conv"])
     assert matrix == pytest.approx(np.eye(27) / 27)  # filters of norm 1 on average, as eigenvectors have
-    assert [one.name for one in eigenvector_tables.uses_of("default", 100)] == ["scaled_init"]
+    assert [entry.name for entry in eigenvector_tables.uses_of("default", 100)] == ["scaled_init"]
 
 
 def test_an_upstream_run_is_made_once_for_all_arms_of_a_seed(
@@ -123,7 +123,7 @@ def test_an_upstream_run_is_made_once_for_all_arms_of_a_seed(
     assert covariance_transfer.upstream(run_of(data, "1.5", "covariance", steps=5), task)[0] is not weights
     assert len(covariance_transfer._KNOWN) == 1
     scratch = covariance_transfer.started(run_of(data, "1.5", "scratch"), task, task)
-    assert (scratch[0], [one.name for one in scratch[1]]) == (task, ["scaled_init"])
+    assert (scratch[0], [entry.name for entry in scratch[1]]) == (task, ["scaled_init"])
 
 
 def test_filters_are_kept_before_the_first_step_and_on_the_way() -> None:
@@ -132,14 +132,14 @@ def test_filters_are_kept_before_the_first_step_and_on_the_way() -> None:
     )
     layer = "blocks.0.conv"
     drawn = ck.use("scaled_init", layers={layer: 0.1})
-    fit, kept = learned(quick(steps=4), task, layer, [drawn], 2)
-    assert list(kept) == [0, 2, 4]
+    fit, saved = learned(quick(steps=4), task, layer, [drawn], 2)
+    assert list(saved) == [0, 2, 4]
     start = quick(steps=0).fit([task], [drawn]).weights("a")[f"{layer}.weight"]
-    assert torch.equal(kept[0], start)
-    assert torch.equal(kept[4], fit.weights("a")[f"{layer}.weight"])
-    assert not torch.equal(kept[2], kept[4])
+    assert torch.equal(saved[0], start)
+    assert torch.equal(saved[4], fit.weights("a")[f"{layer}.weight"])
+    assert not torch.equal(saved[2], saved[4])
     plain = quick(steps=4).fit([task], [drawn]).weights("a")
-    assert torch.equal(plain[f"{layer}.weight"], kept[4])  # keeping them changes nothing
+    assert torch.equal(plain[f"{layer}.weight"], saved[4])  # keeping them changes nothing
 
 
 def test_what_a_layer_sees_is_what_the_metric_sees() -> None:
@@ -149,12 +149,14 @@ def test_what_a_layer_sees_is_what_the_metric_sees() -> None:
     fit = quick(steps=0).fit([task])
     layer = "blocks.0.conv"
     covariance = seen_by(fit, layer)
-    found = ck.measure(fit.tasks["a"], task.data.train, ["transfer_function", "misalignment"], layers=[layer])
-    sigma = found.table("transfer_function").values[0, 0]
+    measured = ck.measure(
+        fit.tasks["a"], task.data.train, ["transfer_function", "misalignment"], layers=[layer]
+    )
+    sigma = measured.table("transfer_function").values[0, 0]
     values = torch.linalg.eigvalsh(covariance).flip(0).sqrt().numpy()
     assert values == pytest.approx(sigma, rel=1e-4)
     data, random = misaligned(covariance, fit.weights("a")[f"{layer}.weight"])
-    table = found.table("misalignment")
+    table = measured.table("misalignment")
     assert data == pytest.approx(table.at(layer=layer, network="this", basis="data").value, rel=1e-4)
     assert random == pytest.approx(table.at(layer=layer, network="this", basis="random").value, rel=0.2)
 
@@ -174,7 +176,7 @@ def test_rungs_keep_what_they_say() -> None:
     permuted = laddered(images, "patches-permuted", draw)
     for row, column in ((0, 0), (3, 6), (24, 24)):
         patch = np.s_[:, row : row + 3, column : column + 3]
-        before, after = (one[patch].reshape(60, -1) for one in (whole, permuted))
+        before, after = (item[patch].reshape(60, -1) for item in (whole, permuted))
         assert sorted(map(tuple, before.tolist())) == sorted(map(tuple, after.tolist()))
         assert not np.array_equal(before, after)
     spread = {
@@ -201,9 +203,9 @@ def test_agreement_by_hand() -> None:
     cos, sin = 0.8, 0.6
     turn[:2, :2] = torch.tensor([[cos, -sin], [sin, cos]])
     values = torch.arange(14.0, 0, -1, dtype=torch.float64)
-    found = agreement(torch.diag(values), turn @ torch.diag(values) @ turn.T)
-    assert found["cosines"] == pytest.approx([0.8, 0.8, *[1] * 12])
-    assert found["spaces"] == pytest.approx([0.8, *[1] * 11])  # the plane of the first two is the same
+    result = agreement(torch.diag(values), turn @ torch.diag(values) @ turn.T)
+    assert result["cosines"] == pytest.approx([0.8, 0.8, *[1] * 12])
+    assert result["spaces"] == pytest.approx([0.8, *[1] * 11])  # the plane of the first two is the same
 
 
 def test_moments_of_patches_of_images() -> None:
@@ -219,29 +221,29 @@ def test_moments_of_patches_of_images() -> None:
 def five_seeds(
     study: str, tmp_path: Path, arms: list[str], data: str | None = None
 ) -> dict[tuple[str, str], list[float]]:
-    found = carry_out(study, tmp_path, seeds=5, arms=arms, data=data)
-    return {(row["arm"], row["metric"]): row["values"] for row in found["results"]}
+    result = carry_out(study, tmp_path, seeds=5, arms=arms, data=data)
+    return {(row["arm"], row["metric"]): row["values"] for row in result["results"]}
 
 
 @pytest.mark.slow
 def test_filters_of_gaussian_data_are_aligned_and_those_of_white_data_are_not(tmp_path: Path) -> None:
-    found = five_seeds("1.2", tmp_path, ["gaussian", "white"])
-    assert max(found["gaussian", "pooled-ratio"]) < 0.5
-    assert min(found["white", "pooled-ratio"]) > 0.8
+    result = five_seeds("1.2", tmp_path, ["gaussian", "white"])
+    assert max(result["gaussian", "pooled-ratio"]) < 0.5
+    assert min(result["white", "pooled-ratio"]) > 0.8
 
 
 @pytest.mark.slow
 def test_the_curve_of_gaussian_data_rises(tmp_path: Path) -> None:
-    found = five_seeds("1.4", tmp_path, ["right", "white"])
-    assert min(found["right", "rise"]) > 0.6
-    assert min(found["right", "ratio"]) > max(found["white", "ratio"])
+    result = five_seeds("1.4", tmp_path, ["right", "white"])
+    assert min(result["right", "rise"]) > 0.6
+    assert min(result["right", "ratio"]) > max(result["white", "ratio"])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_strong_directions_help_and_weak_ones_hurt_at_100_iterations(tmp_path: Path, packs: Path) -> None:
     arms = ["default", "f2-123", "smallest-123"]
-    found = five_seeds("1.6", tmp_path, arms, data=str(packs))
-    default, strong, weak = (np.array(found[arm, "test-100"]) for arm in arms)
+    result = five_seeds("1.6", tmp_path, arms, data=str(packs))
+    default, strong, weak = (np.array(result[arm, "test-100"]) for arm in arms)
     assert (strong > default).all()
     assert (default > weak).all()

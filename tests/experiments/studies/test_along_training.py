@@ -34,13 +34,13 @@ def test_accuracy_on_the_way_is_the_matrix_s() -> None:
     """Heads of other classes in another order are read by name; nothing of the networks moves."""
     few = data_set("right", classes=("0", "2", "9"), seed=1)
     sets = [data_set("left"), ordered(few, "rolled")]
-    tasks = [ck.Task(one.name, one, "resnet8_cifar", "layer2", size=16) for one in sets]
+    tasks = [ck.Task(entry.name, entry, "resnet8_cifar", "layer2", size=16) for entry in sets]
     fit = quick(steps=3).fit(tasks, ["identical_init"])
     before = {name: fit.weights(name) for name in fit.tasks}
     run = attrs.evolve(run_of("iiw"), settings={"test_batch": 48})
     on_the_way = {
-        (one, other): along_training.recombined(run, fit.tasks[one], fit.tasks[other])
-        for one in fit.tasks
+        (task, other): along_training.recombined(run, fit.tasks[task], fit.tasks[other])
+        for task in fit.tasks
         for other in fit.tasks
     }
     matrix = {
@@ -56,12 +56,12 @@ def test_accuracy_on_the_way_is_the_matrix_s() -> None:
 def test_rows_stand_every_so_many_steps_and_a_picture_is_drawn(packs: Path) -> None:
     out = packs / "out"
     carry_out("3.1b", out, seeds=1, arms=["none", "rp"], data=str(packs), changes=TINY)
-    kept = {
+    saved = {
         line["arm"]: line["kept"]["along"]
         for line in map(json.loads, (out / "runs.jsonl").read_text().splitlines())
     }
-    assert [row["step"] for row in kept["rp"]] == [2, 4]
-    assert all(row["turns"] > 0 for row in kept["rp"]) and all("turns" not in row for row in kept["none"])
+    assert [row["step"] for row in saved["rp"]] == [2, 4]
+    assert all(row["turns"] > 0 for row in saved["rp"]) and all("turns" not in row for row in saved["none"])
     assert (out / "along.png").stat().st_size > 5000
     assert not list(out.glob("*.checkpoint"))
 

@@ -41,8 +41,8 @@ def run_of(data: Path, arm: str, size: str = "cpu") -> Run:
 
 
 def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path) -> None:
-    found = carry_out("3.10", tmp_path / "out", seeds=1, arms=["fe-frozen"], data=str(data), changes=TINY)
-    values = {row["metric"]: row["values"] for row in found["results"]}
+    result = carry_out("3.10", tmp_path / "out", seeds=1, arms=["fe-frozen"], data=str(data), changes=TINY)
+    values = {row["metric"]: row["values"] for row in result["results"]}
     assert set(values) == {*NETWORKS, "mean", "others", "old", "lower"}
     assert values["lower"] == [0.5]
     assert values["mean"][0] == pytest.approx(sum(values[name][0] for name in NETWORKS) / 3)
@@ -51,12 +51,12 @@ def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path) -> 
 
 
 def test_a_network_that_is_not_named_by_backbone_and_split_is_refused(data: Path) -> None:
-    given = run_of(data, "bound")
-    given.settings = {**given.settings, "wide": ["resnet20_cifar"]}
+    inputs = run_of(data, "bound")
+    inputs.settings = {**inputs.settings, "wide": ["resnet20_cifar"]}
     with pytest.raises(
         UsageError, match=r"'wide' must be a model and a split point.*got \['resnet20_cifar'\]"
     ):
-        run(given)
+        run(inputs)
 
 
 @pytest.mark.slow
@@ -73,9 +73,9 @@ def state(module: torch.nn.Module) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("arm", ["fe-frozen", "rp-frozen"])
 def test_what_is_frozen_stays_and_what_learns_moves(data: Path, tmp_path: Path, arm: str) -> None:
-    given = run_of(data, arm)
-    images, registry = given.load("mnist"), ck.Registry.init(tmp_path / "parts")
-    parts = update(given, images, registry, first(given, images, registry))
+    inputs = run_of(data, arm)
+    images, registry = inputs.load("mnist"), ck.Registry.init(tmp_path / "parts")
+    parts = update(inputs, images, registry, first(inputs, images, registry))
     moves = arm == "rp-frozen"
     assert set(parts) == {"update.head", *(["update.extractor"] if moves else [])}
     assert registry.store.names("of-all/shared.*") == [
@@ -84,8 +84,10 @@ def test_what_is_frozen_stays_and_what_learns_moves(data: Path, tmp_path: Path, 
     ]
     assert registry.store.manifest("of-all/wide.extractor").training["data"]["name"] == "mnist/train"
     if moves:
-        old, new = (state(registry.load(one)) for one in ("of-all/wide.extractor", parts["update.extractor"]))
-        assert any(not torch.equal(one, other) for one, other in zip(old, new, strict=True))
+        old, new = (
+            state(registry.load(entry)) for entry in ("of-all/wide.extractor", parts["update.extractor"])
+        )
+        assert any(not torch.equal(entry, other) for entry, other in zip(old, new, strict=True))
     for name in NETWORKS:
         assert registry.check(f"of-all/{name}.extractor", parts["update.head"]).satisfies("shared-head")
 
@@ -93,18 +95,22 @@ def test_what_is_frozen_stays_and_what_learns_moves(data: Path, tmp_path: Path, 
 def test_sizes_have_their_networks_and_only_the_paper_s_its_width(data: Path) -> None:
     paper = run_of(data, "fe-frozen", "paper")
     made = tasks(paper, paper.load("cifar10"))
-    assert [(one.model, one.width, one.own_head) for one in made] == [
+    assert [(built.model, built.width, built.own_head) for built in made] == [
         ("wide_resnet58_2_cifar", 64, False),
         ("resnet8_cifar", 64, False),  # of TINY
         ("mobilenetv2_cifar", 64, False),
     ]
     bare = tasks(paper, paper.load("cifar10"), changed=False)
-    assert all(one.width is None and one.own_head and one.augment == ("crop", "flip") for one in bare)
+    assert all(entry.width is None and entry.own_head and entry.augment == ("crop", "flip") for entry in bare)
     assert set(find("3.10").study.sizes) == {"cpu", "cifar10", "paper"}
 
 
 def test_what_the_paper_reports_stands_apart_as_printed() -> None:
-    reported = {(one.arm, one.metric): one.value for one in find("3.10").study.paper if one.metric != "mean"}
+    reported = {
+        (source.arm, source.metric): source.value
+        for source in find("3.10").study.paper
+        if source.metric != "mean"
+    }
     assert [reported["fe-frozen", name] for name in NETWORKS] == [91.9, 91.7, 91.6]
     assert [reported["rp-frozen", name] for name in NETWORKS] == [92.3, 91.5, 91.2]
     assert [reported["bound", name] for name in NETWORKS] == [94.9, 94.6, 93.3]

@@ -36,11 +36,21 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("arm", ["mnist-usps", "halves", "same-mnist+families"])
 def test_an_arm_measures_every_rung_that_there_is(data: Path, tmp_path: Path, arm: str) -> None:
     out = tmp_path / "out"
-    found = carry_out("bridges", out, seeds=1, arms=[arm], data=str(data), changes=TINY)
-    values = {row["metric"]: row["values"][0] for row in found["results"]}
+    result = carry_out("bridges", out, seeds=1, arms=[arm], data=str(data), changes=TINY)
+    values = {row["metric"]: row["values"][0] for row in result["results"]}
     measured = {name for name, value in values.items() if value is not None}
-    told = {"ridge", "finetune", "chosen", "free", "agreement", "short", "within", "fit-seconds", "seconds"}
-    assert {"own", "reference", *(f"{name}-10" for name in told)} <= measured
+    message = {
+        "ridge",
+        "finetune",
+        "chosen",
+        "free",
+        "agreement",
+        "short",
+        "within",
+        "fit-seconds",
+        "seconds",
+    }
+    assert {"own", "reference", *(f"{name}-10" for name in message)} <= measured
     assert "absorbed-10" not in measured  # a bare shortcut takes the features too
     assert ("permutation-10" in measured) == ("families" not in arm)  # 16 channels come and 32 are taken
     assert values.get("ridge-1000") is None
@@ -48,19 +58,19 @@ def test_an_arm_measures_every_rung_that_there_is(data: Path, tmp_path: Path, ar
     assert values["within-10"] == (values["short-10"] <= 0.01)
     shares = measured - {"short-10", "fit-seconds-10", "seconds-10"}
     assert all(0 <= values[name] <= 1 for name in shares)
-    known = {one.name for one in find("bridges").study.measures}
+    known = {measure.name for measure in find("bridges").study.measures}
     assert set(values) <= known and find("bridges").study.paper == ()
 
 
 def test_arms_cross_where_they_say() -> None:
-    found = find("bridges").study
-    size = found.sizes["cpu"]
+    result = find("bridges").study
+    size = result.sizes["cpu"]
     crossing: dict[str, list[tuple[int, ...]]] = {}
     for change in ("base", "early", "late", "wide", "families"):
         for name, cut, kwargs in size[change]:
             model: Any = create("timm", name, {"in_chans": 1, **kwargs}).eval()
             seen: list[Any] = []
-            model.get_submodule(cut).register_forward_hook(lambda *given, seen=seen: seen.append(given[2]))
+            model.get_submodule(cut).register_forward_hook(lambda *args, seen=seen: seen.append(args[2]))
             with torch.no_grad():
                 model(torch.zeros(1, 1, size["image"], size["image"]))
             crossing.setdefault(change, []).append(tuple(seen[0].shape[1:]))
@@ -71,5 +81,5 @@ def test_arms_cross_where_they_say() -> None:
         "wide": [(512, 2, 2)],
         "families": [(64, 8, 8), (24, 8, 8)],
     }
-    changes = {arm.partition("+")[2] or "base" for arm in found.arms}
+    changes = {arm.partition("+")[2] or "base" for arm in result.arms}
     assert changes == {"deep", *crossing}

@@ -42,16 +42,18 @@ def run_of(data: Path, arm: str, **changes: Any) -> Run:
 
 @pytest.mark.parametrize("arm", ["mnist-usps", "cifar10-shifted"])
 def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path, arm: str) -> None:
-    found = carry_out("3.9", tmp_path / "out", seeds=1, arms=[arm], data=str(data), changes=TINY)
-    assert {row["metric"] for row in found["results"]} == {one.name for one in find("3.9").study.measures}
-    assert all(0 <= value <= 1 for row in found["results"] for value in row["values"])
-    assert (tmp_path / "out" / "adaptation.png").exists() and found["notes"] == []
+    result = carry_out("3.9", tmp_path / "out", seeds=1, arms=[arm], data=str(data), changes=TINY)
+    assert {row["metric"] for row in result["results"]} == {
+        measure.name for measure in find("3.9").study.measures
+    }
+    assert all(0 <= value <= 1 for row in result["results"] for value in row["values"])
+    assert (tmp_path / "out" / "adaptation.png").exists() and result["notes"] == []
 
 
 def test_the_paper_s_pair_is_left_out_where_there_is_no_stl10(data: Path, tmp_path: Path) -> None:
-    found = carry_out("3.9", tmp_path / "out", seeds=1, arms=["stl10-cifar10"], data=str(data), changes=TINY)
-    assert found["results"] == []
-    (note,) = found["notes"]
+    result = carry_out("3.9", tmp_path / "out", seeds=1, arms=["stl10-cifar10"], data=str(data), changes=TINY)
+    assert result["results"] == []
+    (note,) = result["notes"]
     assert "STL-10 is not there" in note and "stl10.npz" in note
 
 
@@ -61,17 +63,17 @@ def test_the_paper_s_pair_keeps_the_classes_in_common(data: Path) -> None:
         ("cifar10-stl10", [OURS[:2], THEIRS[:2]]),
         ("stl10-cifar10", [THEIRS[:2], OURS[:2]]),
     ):
-        found = pair(run_of(data, arm))
-        assert found is not None and [one.classes for one in found] == classes
+        result = pair(run_of(data, arm))
+        assert result is not None and [match.classes for match in result] == classes
         # 32 of 48 images are of two of three classes: as many as there are, though 48 are asked for.
-        assert sorted(len(one.train) for one in found) == [32, 48]
+        assert sorted(len(match.train) for match in result) == [32, 48]
 
 
 def test_images_of_other_classes_are_dropped_and_labels_follow() -> None:
     data, other = data_set("a", classes=("x", "y", "z"), count=9), data_set("b", classes=("z", "w", "x"))
-    kept = of_common_classes(data, other)
-    assert kept.classes == ("x", "z") and kept.train.labels.tolist() == [0, 1, 0, 1, 0, 1]
-    assert np.array_equal(kept.train.images, data.train.images[[0, 2, 3, 5, 6, 8]])
+    saved = of_common_classes(data, other)
+    assert saved.classes == ("x", "z") and saved.train.labels.tolist() == [0, 1, 0, 1, 0, 1]
+    assert np.array_equal(saved.train.images, data.train.images[[0, 2, 3, 5, 6, 8]])
     assert of_common_classes(data, data) is data
 
 
@@ -81,13 +83,17 @@ def test_source_and_target_of_one_data_set_have_no_image_in_common(data: Path) -
     assert (source.name, target.name) == ("plain", "shifted")
     plain, other = run.load("cifar10").halves()
     assert source.train.digest == plain.train.digest
-    assert not {one.tobytes() for one in plain.train.images} & {one.tobytes() for one in other.train.images}
+    assert not {image.tobytes() for image in plain.train.images} & {
+        image.tobytes() for image in other.train.images
+    }
 
 
 def test_what_the_paper_reports_stands_apart_as_printed() -> None:
     study = find("3.9").study
-    rows = {(one.arm, one.metric): one.value for one in study.paper}
-    assert {one.unit for one in study.paper} == {"%"} and all("Table 1" in one.source for one in study.paper)
+    rows = {(source.arm, source.metric): source.value for source in study.paper}
+    assert {source.unit for source in study.paper} == {"%"} and all(
+        "Table 1" in source.source for source in study.paper
+    )
     table = {
         "cifar10-stl10": (77.2, 82.0, 82.6),
         "stl10-cifar10": (52.9, 71.3, 73.1),

@@ -45,10 +45,10 @@ def run_of(data: Path, arm: str, size: str = "cpu", seed: int = 0, **changes: An
 
 @pytest.mark.parametrize("arm", ["iiw+rp", "re-initialised"])
 def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path, arm: str) -> None:
-    found = carry_out("3.11", tmp_path / "out", seeds=1, arms=[arm], data=str(data), changes=TINY)
-    values = {row["metric"]: row["values"] for row in found["results"]}
+    result = carry_out("3.11", tmp_path / "out", seeds=1, arms=[arm], data=str(data), changes=TINY)
+    values = {row["metric"]: row["values"] for row in result["results"]}
     assert set(values) == {"own", "steps-0", "steps-10", "chance"}  # ten steps are no hundred
-    assert values["chance"] == [16 / 48] and all(0 <= one <= 1 for (one,) in values.values())
+    assert values["chance"] == [16 / 48] and all(0 <= value <= 1 for (value,) in values.values())
     assert (tmp_path / "out" / "transfer.png").exists()
 
 
@@ -61,8 +61,8 @@ def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path, arm
 )
 def test_settings_that_cannot_be_meant_are_refused(data: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        given = settings_of(find("3.11"), "cpu", {**TINY, **changes})
-        run(Run("3.11", "rp", 0, given, Shelf("3.11", str(data))))
+        inputs = settings_of(find("3.11"), "cpu", {**TINY, **changes})
+        run(Run("3.11", "rp", 0, inputs, Shelf("3.11", str(data))))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_every_size_has_its_domains(data: Path, size: str, names: list[str]) -> 
 
 def equal(left: nn.Module, right: nn.Module) -> bool:
     pairs = zip(left.parameters(), right.parameters(), strict=True)
-    return all(torch.allclose(one, other, rtol=0, atol=1e-9) for one, other in pairs)
+    return all(torch.allclose(value, other, rtol=0, atol=1e-9) for value, other in pairs)
 
 
 @pytest.mark.parametrize("arm", ["iiw+rp", "independent"])
@@ -135,11 +135,11 @@ def test_accuracy_takes_the_statistics_of_each_batch() -> None:
 
 def test_what_the_paper_reports_stands_apart_as_printed() -> None:
     study = find("3.11").study
-    assert [(one.arm, one.metric, one.value, one.unit) for one in study.paper] == [
+    assert [(source.arm, source.metric, source.value, source.unit) for source in study.paper] == [
         ("rp", "steps-0", 40.0, "%"),
         ("rp", "steps-0", 66.4, "%"),
     ]
-    assert all("Sec. 5.3" in one.source for one in study.paper)
+    assert all("Sec. 5.3" in source.source for source in study.paper)
     assert study.arms == ("rp", "iiw+rp", "independent", "re-initialised")
 
 

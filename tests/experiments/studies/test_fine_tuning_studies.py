@@ -85,9 +85,9 @@ def run_of(noise: Path, number: str = "4.1", arm: str = "tuned", **changes: Any)
 def figures(
     folder: Path, number: str, noise: Path, arms: tuple[str, ...] = (), **changes: Any
 ) -> dict[str, dict[str, float]]:
-    found = carry_out(number, folder, seeds=1, data=str(noise), arms=arms, changes={**TINY, **changes})
+    result = carry_out(number, folder, seeds=1, data=str(noise), arms=arms, changes={**TINY, **changes})
     made: dict[str, dict[str, float]] = {}
-    for row in found["results"]:
+    for row in result["results"]:
         made.setdefault(row["arm"], {})[row["metric"]] = row["values"][0]
     return made
 
@@ -98,13 +98,13 @@ def test_random_weights_keep_the_norm_of_each_filter_and_no_direction(noise: Pat
     weights = pretrain(run, run.settings, own)
     drawn = random_weights(run, run.settings, own, weights, 0)
     assert drawn.keys() == weights.keys()
-    for name, one in weights.items():
-        if one.ndim > 1:
-            rows, others = (tensor.flatten(1) for tensor in (one, drawn[name]))
+    for name, weight in weights.items():
+        if weight.ndim > 1:
+            rows, others = (tensor.flatten(1) for tensor in (weight, drawn[name]))
             torch.testing.assert_close(others.norm(dim=1), rows.norm(dim=1))
-            assert not torch.equal(one, drawn[name])
+            assert not torch.equal(weight, drawn[name])
         else:
-            assert torch.equal(one, drawn[name])
+            assert torch.equal(weight, drawn[name])
 
 
 def test_a_fixed_network_moves_its_class_layer_alone(noise: Path) -> None:
@@ -156,13 +156,13 @@ def test_colors_are_ten_hues_of_the_upper_half_of_equal_frequency() -> None:
         Split(images.copy(), np.zeros(200, dtype=np.int64), ("one",), f"x/{part}")
         for part in ("train", "test")
     ]
-    found = colors(DataSet("x", *splits))
-    assert found.train.counts == (20,) * 10
+    result = colors(DataSet("x", *splits))
+    assert result.train.counts == (20,) * 10
     images[:, 4:] = 0
     below = colors(
         DataSet("x", *(Split(images, splits[0].labels, ("one",), f"x/{p}") for p in ("train", "test")))
     )
-    assert np.array_equal(below.train.labels, found.train.labels)
+    assert np.array_equal(below.train.labels, result.train.labels)
 
 
 def spheres(count: int = 8) -> tuple[Pair, Pair]:
@@ -191,35 +191,35 @@ def test_a_wide_network_moves_as_far_as_predicted_and_a_narrow_one_does_not() ->
 
 
 def test_deviation_and_error_by_target(tmp_path: Path, noise: Path) -> None:
-    found = figures(tmp_path, "4.1", noise, ("tuned", "fixed"))
-    one = found["tuned"]
+    result = figures(tmp_path, "4.1", noise, ("tuned", "fixed"))
+    tuned = result["tuned"]
     names = [
-        name.removeprefix("error-") for name in one if name.startswith("error-") and one[name] is not None
+        name.removeprefix("error-") for name in tuned if name.startswith("error-") and tuned[name] is not None
     ]
-    errors, deviations = ([one[f"{what}-{name}"] for name in names] for what in ("error", "deviation"))
-    assert len(names) == 5 and one["mean-error"] == pytest.approx(np.mean(errors))
-    assert one["correlation"] == pytest.approx(stats.spearmanr(errors, deviations)[0])
-    assert found["fixed"]["mean-deviation"] < one["mean-deviation"]
+    errors, deviations = ([tuned[f"{what}-{name}"] for name in names] for what in ("error", "deviation"))
+    assert len(names) == 5 and tuned["mean-error"] == pytest.approx(np.mean(errors))
+    assert tuned["correlation"] == pytest.approx(stats.spearmanr(errors, deviations)[0])
+    assert result["fixed"]["mean-deviation"] < tuned["mean-deviation"]
     assert (tmp_path / "scatter.png").stat().st_size > 1000
 
 
 def test_gain_is_paired_with_the_run_from_scratch(tmp_path: Path, noise: Path) -> None:
-    found = figures(tmp_path, "4.9", noise, ("scratch", "mnist"))
-    assert found["scratch"]["gain"] == 0
-    gained = found["mnist"]["accuracy"] - found["scratch"]["accuracy"]
-    assert found["mnist"]["gain"] == pytest.approx(gained)
-    layers = sum(found["mnist"][f"deviation-{name}"] for name in ("conv1", "conv2", "dense"))
-    assert found["mnist"]["deviation"] == pytest.approx(layers)
+    result = figures(tmp_path, "4.9", noise, ("scratch", "mnist"))
+    assert result["scratch"]["gain"] == 0
+    gained = result["mnist"]["accuracy"] - result["scratch"]["accuracy"]
+    assert result["mnist"]["gain"] == pytest.approx(gained)
+    layers = sum(result["mnist"][f"deviation-{name}"] for name in ("conv1", "conv2", "dense"))
+    assert result["mnist"]["deviation"] == pytest.approx(layers)
 
 
 def test_stages_of_pretraining_are_versions_and_the_best_is_read_from_evidence(
     tmp_path: Path, noise: Path
 ) -> None:
-    one = figures(tmp_path, "4.12", noise, ("noise-20",), epochs=[1, 2, 3, 4, 5])["noise-20"]
-    targets = [one[f"target-{place}"] for place in range(1, 6)]
-    assert targets[int(one["best"]) - 1] == max(targets)
-    assert one["rise"] == pytest.approx(targets[2] - targets[0])
-    assert one["fall"] == pytest.approx(targets[2] - targets[4])
+    noise_20 = figures(tmp_path, "4.12", noise, ("noise-20",), epochs=[1, 2, 3, 4, 5])["noise-20"]
+    targets = [noise_20[f"target-{place}"] for place in range(1, 6)]
+    assert targets[int(noise_20["best"]) - 1] == max(targets)
+    assert noise_20["rise"] == pytest.approx(targets[2] - targets[0])
+    assert noise_20["fall"] == pytest.approx(targets[2] - targets[4])
 
 
 @pytest.mark.slow
@@ -228,35 +228,37 @@ class TestEachStudyRuns:
         assert figures(tmp_path, "4.2", noise, ("scratch",))["scratch"]["mean-deviation"] > 0
 
     def test_along_training(self, tmp_path: Path, noise: Path) -> None:
-        found = figures(tmp_path, "4.3", noise, ("usps", "usps-permuted"), points=4)
-        assert all(0 <= one["rising"] <= 1 and one["deviation"] > 0 for one in found.values())
+        result = figures(tmp_path, "4.3", noise, ("usps", "usps-permuted"), points=4)
+        assert all(0 <= match["rising"] <= 1 and match["deviation"] > 0 for match in result.values())
         assert (tmp_path / "curves.png").exists()
 
     def test_curvature(self, tmp_path: Path, noise: Path) -> None:
         small = {"settle": 2, "examples": 20, "count": 2, "steps": 60, "every": 1, "points": 3}
         for number, name in (("4.4", "largest-0.3"), ("4.5", "deviation-start")):
-            one = figures(tmp_path / number, number, noise, ("pretrained",), **small)["pretrained"]
-            assert one[name] > 0 and one["loss-0.3"] <= 0.3
+            pretrained = figures(tmp_path / number, number, noise, ("pretrained",), **small)["pretrained"]
+            assert pretrained[name] > 0 and pretrained["loss-0.3"] <= 0.3
 
     def test_places(self, tmp_path: Path, noise: Path) -> None:
-        found = figures(tmp_path, "4.6", noise, ("shared-random", "own-random"))
-        assert found["shared-random"]["nearest"] == 1 and found["shared-random"]["ratio"] < 0.5
-        assert found["own-random"]["ratio"] == pytest.approx(1, abs=0.05)
+        result = figures(tmp_path, "4.6", noise, ("shared-random", "own-random"))
+        assert result["shared-random"]["nearest"] == 1 and result["shared-random"]["ratio"] < 0.5
+        assert result["own-random"]["ratio"] == pytest.approx(1, abs=0.05)
 
     def test_gradients(self, tmp_path: Path, noise: Path) -> None:
         small = {"settle": 2, "examples": 20, "every": 2, "points": 3}
-        one = figures(tmp_path / "7", "4.7", noise, ("scratch",), **small)["scratch"]
-        assert one["gradient-start"] > 0 and one["fixed-mean"] > 0
-        one = figures(tmp_path / "8", "4.8", noise, ("scratch",), model="resnet8_cifar", **small)["scratch"]
-        assert one["growth-start"] > 0 and one["share-end"] > 0
+        scratch = figures(tmp_path / "7", "4.7", noise, ("scratch",), **small)["scratch"]
+        assert scratch["gradient-start"] > 0 and scratch["fixed-mean"] > 0
+        scratch = figures(tmp_path / "8", "4.8", noise, ("scratch",), model="resnet8_cifar", **small)[
+            "scratch"
+        ]
+        assert scratch["growth-start"] > 0 and scratch["share-end"] > 0
 
     def test_labels_and_kinds(self, tmp_path: Path, noise: Path) -> None:
         assert "gain" in figures(tmp_path / "10", "4.10", noise, ("colours",))["colours"]
         small = {"source_train": 36, "few": 24, "test": 24}
-        one = figures(tmp_path / "11", "4.11", noise, ("trained",), **small)["trained"]
-        own = one["animals-on-animals"] + one["things-on-things"]
-        across = one["animals-on-things"] + one["things-on-animals"]
-        assert one["own-kind"] == pytest.approx((own - across) / 2)
+        trained = figures(tmp_path / "11", "4.11", noise, ("trained",), **small)["trained"]
+        own = trained["animals-on-animals"] + trained["things-on-things"]
+        across = trained["animals-on-things"] + trained["things-on-animals"]
+        assert trained["own-kind"] == pytest.approx((own - across) / 2)
 
     @pytest.mark.parametrize("number", [f"4.{place}" for place in range(1, 13)])
     def test_the_papers_size_on_little_data(self, number: str, tmp_path: Path, noise: Path) -> None:
@@ -282,7 +284,7 @@ class TestEachStudyRuns:
             **{"source_steps": 1, "steps": 2, "batch_size": 4, "settle": 1, "examples": 4, "every": 1},
         }
         changes = {name: value for name, value in own.items() if name in study.sizes["imagenet"]}
-        said = carry_out(
+        result = carry_out(
             number,
             tmp_path,
             seeds=1,
@@ -291,17 +293,17 @@ class TestEachStudyRuns:
             arms=study.arms[:1],
             changes=changes,
         )
-        values = {row["metric"]: row["values"][0] for row in said["results"]}
+        values = {row["metric"]: row["values"][0] for row in result["results"]}
         if number == "4.1":  # the others are not there
             assert {name for name in values if name.startswith("error-")} == {"error-cars", "error-cub"}
         assert any(value is not None for value in values.values())
 
     def test_methods(self, tmp_path: Path, noise: Path) -> None:
-        found = figures(tmp_path, "tuning", noise, ("plain", "delta", "two-layer"), few=100, batch_size=10)
-        assert all(0 <= one["random"] <= 1 and one["deviation"] > 0 for one in found.values())
+        result = figures(tmp_path, "tuning", noise, ("plain", "delta", "two-layer"), few=100, batch_size=10)
+        assert all(0 <= match["random"] <= 1 and match["deviation"] > 0 for match in result.values())
 
     def test_theory(self, tmp_path: Path, noise: Path) -> None:
         small = {"count": 20, "width": 64, "steps": 5}
         rows = carry_out("4.13", tmp_path, seeds=1, data=str(noise), arms=("usps",), changes=small)["results"]
-        one = {row["metric"]: row["values"][0] for row in rows}
-        assert one["bound-ratio"] == pytest.approx(one["bound"] / one["bound-scratch"])
+        first = {row["metric"]: row["values"][0] for row in rows}
+        assert first["bound-ratio"] == pytest.approx(first["bound"] / first["bound-scratch"])

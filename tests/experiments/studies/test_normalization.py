@@ -29,9 +29,9 @@ def packs(tmp_path: Path) -> Path:
 
 
 def rows(folder: Path, number: str, packs: Path, **more: Any) -> dict[str, dict[str, float]]:
-    found = carry_out(number, folder, seeds=1, data=str(packs), changes=TINY, **more)
+    result = carry_out(number, folder, seeds=1, data=str(packs), changes=TINY, **more)
     made: dict[str, dict[str, float]] = {}
-    for row in found["results"]:
+    for row in result["results"]:
         made.setdefault(row["arm"], {})[row["metric"]] = row["values"][0]
     return made
 
@@ -59,9 +59,9 @@ def test_all_arms_but_the_first_have_both_methods() -> None:
 
 def test_arms_are_measured_under_every_policy_that_matters(tmp_path: Path, packs: Path) -> None:
     arms = ["instance-norm", "unit-layer-image"]
-    found = rows(tmp_path / "out", "3.4", packs, arms=arms)
+    result = rows(tmp_path / "out", "3.4", packs, arms=arms)
     beside = {"own", "one-way", "other-way", "all-outputs", "chance"}
-    assert {arm: set(one) - beside for arm, one in found.items()} == {
+    assert {arm: set(match) - beside for arm, match in result.items()} == {
         "instance-norm": {"recombined"},
         "unit-layer-image": ESTIMATED,
     }
@@ -69,16 +69,16 @@ def test_arms_are_measured_under_every_policy_that_matters(tmp_path: Path, packs
 
 
 def test_correlations_and_accuracies_stand_side_by_side(tmp_path: Path, packs: Path) -> None:
-    found = rows(tmp_path / "out", "3.5", packs, arms=["none", "iiw"])
-    assert set(found["none"]) == {
+    result = rows(tmp_path / "out", "3.5", packs, arms=["none", "iiw"])
+    assert set(result["none"]) == {
         *("direct", "direct-absolute", "matched", "shuffled", "constant"),
         *("recombined", "own", "chance"),
     }
     # A step from equal weights: much the same features; from others, hardly any in common.
-    assert found["iiw"]["direct"] > found["none"]["direct"] + 0.3
-    for arm in found.values():
+    assert result["iiw"]["direct"] > result["none"]["direct"] + 0.3
+    for arm in result.values():
         assert arm["matched"] >= arm["direct"] and arm["direct-absolute"] >= abs(arm["direct"])
-    assert {one.name for one in (tmp_path / "out").glob("*.png")} == {
+    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {
         "figure.png",
         "channels.png",
         "accuracy.png",
@@ -87,9 +87,9 @@ def test_correlations_and_accuracies_stand_side_by_side(tmp_path: Path, packs: P
 
 def test_correlations_are_those_of_networks_from_one_pretrained_one(tmp_path: Path, packs: Path) -> None:
     changes = {**TINY, "pretrain_steps": 1}
-    found = carry_out(
+    result = carry_out(
         "3.5", tmp_path / "out", seeds=1, data=str(packs), changes=changes, arms=["iiw-pretrained+dcc"]
     )
-    values = {row["metric"]: row["values"][0] for row in found["results"]}
+    values = {row["metric"]: row["values"][0] for row in result["results"]}
     assert values["direct"] > 0.3  # one step from equal weights
-    assert {one["arm"] for one in found["paper"]} <= set(find("3.5").study.arms)
+    assert {source["arm"] for source in result["paper"]} <= set(find("3.5").study.arms)

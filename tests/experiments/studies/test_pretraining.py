@@ -55,26 +55,26 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("number", SAMPLES)
 def test_every_arm_of_a_study_runs(data: Path, tmp_path: Path, number: str) -> None:
     changes, arms = SAMPLES[number]
-    found = carry_out(number, tmp_path / "out", seeds=1, arms=arms, data=str(data), changes=changes)
-    measured = {row["metric"] for row in found["results"]}
+    result = carry_out(number, tmp_path / "out", seeds=1, arms=arms, data=str(data), changes=changes)
+    measured = {row["metric"] for row in result["results"]}
     study = find(number).study
-    missing = {one.name for one in study.measures} - measured
+    missing = {measure.name for measure in study.measures} - measured
     assert missing == ({"cifar10.1"} if number == "0.7" else set())
-    assert {row["arm"] for row in found["results"]} == set(arms) <= set(study.arms)
-    assert all((tmp_path / "out" / name).exists() for name in found["files"])
-    assert (found["notes"] != []) == (number == "0.7")
+    assert {row["arm"] for row in result["results"]} == set(arms) <= set(study.arms)
+    assert all((tmp_path / "out" / name).exists() for name in result["files"])
+    assert (result["notes"] != []) == (number == "0.7")
 
 
 def test_a_network_of_one_layer_is_not_pretrained(tmp_path: Path) -> None:
     changes = {"steps": 2, "widths": []}
-    found = carry_out("0.1", tmp_path, seeds=1, arms=["std", "pre"], changes=changes)
-    assert {row["arm"] for row in found["results"]} == {"std"} and "one layer" in found["notes"][0]
+    result = carry_out("0.1", tmp_path, seeds=1, arms=["std", "pre"], changes=changes)
+    assert {row["arm"] for row in result["results"]} == {"std"} and "one layer" in result["notes"][0]
     alone = carry_out("0.1", tmp_path, seeds=1, arms=["pre"], changes=changes)
     assert alone["results"] == [] and "singular-vectors.png" not in alone["files"]
 
 
 def test_variants_of_a_study_follow_it() -> None:
-    ours = [one for one in numbers() if one.startswith("0.")]
+    ours = [entry for entry in numbers() if entry.startswith("0.")]
     assert ours == ["0.1", "0.1b", *(f"0.{number}" for number in range(2, 12))]
     mixed = ["mylab.1", "0.10", "3.1", "0.9", "0.1b", "0.1", "10.1"]
     assert sorted(mixed, key=_order) == ["0.1", "0.1b", "0.9", "0.10", "3.1", "10.1", "mylab.1"]
@@ -90,9 +90,9 @@ def test_half_a_sum_of_squares_is_so_many_means() -> None:
     """The authors' weight on half the sum, and ours on the mean, of the same differences."""
     draw = torch.Generator().manual_seed(0)
     differences = {"a": torch.randn(5, 7, generator=draw), "b": torch.randn(5, 3, generator=draw)}
-    theirs = 0.25 * 0.5 * sum(one.square().sum() for one in differences.values())
-    weights = half_sum(0.25, 5, {name: one.shape[1] for name, one in differences.items()})
-    ours = sum(weights[name] * one.square().mean() for name, one in differences.items())
+    theirs = 0.25 * 0.5 * sum(difference.square().sum() for difference in differences.values())
+    weights = half_sum(0.25, 5, {name: difference.shape[1] for name, difference in differences.items()})
+    ours = sum(weights[name] * difference.square().mean() for name, difference in differences.items())
     torch.testing.assert_close(ours, theirs)
 
 
@@ -117,7 +117,7 @@ def test_chosen_images_are_of_different_digits_and_follow_the_seed(data: Path) -
     mnist = ck.data.load("mnist", root=data)
     for count in (2, 10):
         sets = [chosen(mnist, count, seed) for seed in (0, 0, 1)]
-        assert [len(set(one.train.labels.tolist())) for one in sets] == [count] * 3
+        assert [len(set(entry.train.labels.tolist())) for entry in sets] == [count] * 3
         assert sets[0].train.digest == sets[1].train.digest != sets[2].train.digest
 
 
@@ -131,33 +131,37 @@ def test_all_patterns_are_there_once() -> None:
     assert len({image.tobytes() for image in split.images}) == len(split) == 4096
 
 
-def _means(found: dict[str, Any], metric: str) -> dict[str, float]:
-    return {row["arm"]: float(np.mean(row["values"])) for row in found["results"] if row["metric"] == metric}
+def _means(result: dict[str, Any], metric: str) -> dict[str, float]:
+    return {row["arm"]: float(np.mean(row["values"])) for row in result["results"] if row["metric"] == metric}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_peaks_are_in_the_weights_after_a_reverse_pass_and_not_else(tmp_path: Path) -> None:
-    found = carry_out("0.1", tmp_path, seeds=5, arms=("std", "ort", "rr"))
-    energy = _means(found, "energy")
+    result = carry_out("0.1", tmp_path, seeds=5, arms=("std", "ort", "rr"))
+    energy = _means(result, "energy")
     assert energy["rr"] > 0.4 and energy["rr"] > 4 * max(energy["std"], energy["ort"]), energy
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_active_singular_values_become_one(tmp_path: Path) -> None:
-    found = carry_out("0.1b", tmp_path, seeds=5)
+    outcome = carry_out("0.1b", tmp_path, seeds=5)
     for metric in ("sigma-1", "sigma-2"):
-        row = next(one for one in found["results"] if one["arm"] == "rr-local" and one["metric"] == metric)
+        row = next(
+            result
+            for result in outcome["results"]
+            if result["arm"] == "rr-local" and result["metric"] == metric
+        )
         assert np.allclose(row["values"], 1, atol=0.05), row
-    assert _means(found, "energy")["rr-local"] > 0.9
+    assert _means(outcome, "energy")["rr-local"] > 0.9
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_layers_keep_less_of_the_input_after_a_reverse_pass(tmp_path: Path) -> None:
-    found = carry_out("0.3", tmp_path, seeds=5, arms=("std", "rr"))
-    known = _means(found, "input-2-4")
+    result = carry_out("0.3", tmp_path, seeds=5, arms=("std", "rr"))
+    known = _means(result, "input-2-4")
     assert known["rr"] < known["std"], known
 
 
@@ -165,9 +169,9 @@ def test_layers_keep_less_of_the_input_after_a_reverse_pass(tmp_path: Path) -> N
 @pytest.mark.timeout(3000)
 def test_transfer_of_twelve_bits_is_measured(tmp_path: Path) -> None:
     """Whether RR helps on B is reported, not asserted: see docs/results."""
-    found = carry_out("0.4", tmp_path, seeds=5, arms=("std", "rr"))
+    result = carry_out("0.4", tmp_path, seeds=5, arms=("std", "rr"))
     for metric in ("aa", "ab", "ab-short"):
-        means = _means(found, metric)
+        means = _means(result, metric)
         print(metric, means)
         assert min(means.values()) > 0.6
 
@@ -176,5 +180,5 @@ def test_no_study_tells_a_template_in_the_place_of_its_words() -> None:
     for number in numbers():
         study = find(number).study
         texts = [study.title, study.question, study.reference, *study.scale.values()]
-        texts += [one.title for one in study.measures] + [one.source for one in study.paper]
+        texts += [measure.title for measure in study.measures] + [source.source for source in study.paper]
         assert not [text for text in texts if "{" in text or "}" in text], number

@@ -48,9 +48,9 @@ def run_of(noise: Path, number: str = "1.1", arm: str = "positive", **changes: A
 def test_upstream_and_downstream_images_are_disjoint(noise: Path) -> None:
     run = run_of(noise)
     up, down = subsets(run, run.settings)
-    seen = {one.tobytes() for one in up.train.read(range(40))}
+    seen = {entry.tobytes() for entry in up.train.read(range(40))}
     assert len(up.train) == len(down.train) == 40
-    assert not any(one.tobytes() in seen for one in down.train.read(range(40)))
+    assert not any(entry.tobytes() in seen for entry in down.train.read(range(40)))
 
 
 def test_the_starts_differ_in_the_transferred_layers_alone(noise: Path) -> None:
@@ -83,11 +83,11 @@ def test_the_control_keeps_the_numbers_of_each_layer_and_no_order(noise: Path) -
 def test_configurations_follow_from_the_seed_and_fill_their_ranges() -> None:
     drawn = [configuration(RANGES, seed) for seed in range(200)]
     assert configuration(RANGES, 3) == drawn[3]
-    scales = np.array([one["init_scale"] for one in drawn])
+    scales = np.array([item["init_scale"] for item in drawn])
     assert 0.5 <= scales.min() < 0.55 and 1.25 < scales.max() <= 1.35
     # log-uniform: as many below the geometric mean of the ends as above it; 200 draws: a deviation of .035
     assert abs((scales < np.sqrt(0.5 * 1.35)).mean() - 0.5) < 0.12
-    assert {one["classes_up"] for one in drawn} == set(RANGES["classes"])
+    assert {item["classes_up"] for item in drawn} == set(RANGES["classes"])
 
 
 @pytest.mark.slow
@@ -110,18 +110,18 @@ def test_pretraining_on_random_labels_makes_real_labels_faster_and_its_permuted_
 def test_gain_and_control_are_paired_with_the_run_from_scratch(noise: Path) -> None:
     run = run_of(noise, epochs_up=1, epochs_down=1)
     values, curves = compare(run, run.settings, ("random",))
-    found = {name: value or 0.0 for name, value in values.items()}
-    assert found["random-gain"] == pytest.approx(found["random-pretrained"] - found["random-scratch"])
-    assert found["random-control"] == pytest.approx(found["random-permuted"] - found["random-scratch"])
+    result = {name: value or 0.0 for name, value in values.items()}
+    assert result["random-gain"] == pytest.approx(result["random-pretrained"] - result["random-scratch"])
+    assert result["random-control"] == pytest.approx(result["random-permuted"] - result["random-scratch"])
     assert curves.keys() == {"random-scratch", "random-pretrained", "random-permuted"}
 
 
 def figures(
     folder: Path, number: str, packs: Path, arms: tuple[str, ...], **changes: Any
 ) -> dict[str, dict[str, float]]:
-    found = carry_out(number, folder, seeds=1, data=str(packs), arms=arms, changes={**TINY, **changes})
+    result = carry_out(number, folder, seeds=1, data=str(packs), arms=arms, changes={**TINY, **changes})
     made: dict[str, dict[str, float]] = {}
-    for row in found["results"]:
+    for row in result["results"]:
         made.setdefault(row["arm"], {})[row["metric"]] = row["values"][0]
     return made
 
@@ -129,26 +129,28 @@ def figures(
 class TestEachStudyRuns:
     @pytest.mark.slow
     def test_transfer(self, tmp_path: Path, noise: Path) -> None:
-        one = figures(tmp_path / "out", "1.1", noise, ("positive",))["positive"]
-        assert one["real-gain"] == pytest.approx(one["real-pretrained"] - one["real-scratch"])
-        assert one["random-control"] == pytest.approx(one["random-permuted"] - one["random-scratch"])
+        positive = figures(tmp_path / "out", "1.1", noise, ("positive",))["positive"]
+        assert positive["real-gain"] == pytest.approx(positive["real-pretrained"] - positive["real-scratch"])
+        assert positive["random-control"] == pytest.approx(
+            positive["random-permuted"] - positive["random-scratch"]
+        )
         assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
 
     def test_activity(self, tmp_path: Path, noise: Path) -> None:
-        for one in figures(tmp_path / "out", "1.10", noise, ("negative", "unswitched")).values():
-            assert one["dense-drop"] == pytest.approx(one["dense-before"] - one["dense-after"])
-            assert all(0 <= one[f"{name}-before"] <= 1 for name in ("first", "dense"))
+        for figure in figures(tmp_path / "out", "1.10", noise, ("negative", "unswitched")).values():
+            assert figure["dense-drop"] == pytest.approx(figure["dense-before"] - figure["dense-after"])
+            assert all(0 <= figure[f"{name}-before"] <= 1 for name in ("first", "dense"))
 
     @pytest.mark.slow
     def test_layers(self, tmp_path: Path, noise: Path) -> None:
-        found = figures(tmp_path / "out", "1.7", noise, ("pretrained", "permuted"), layers=[0, 1, 2])
-        one = found["pretrained"]
-        assert one["real-gain"] == pytest.approx(one["real-2"] - one["real-0"])
-        assert one["real-least"] == pytest.approx(
-            min(one["real-1"] - one["real-0"], one["real-2"] - one["real-1"])
+        result = figures(tmp_path / "out", "1.7", noise, ("pretrained", "permuted"), layers=[0, 1, 2])
+        pretrained = result["pretrained"]
+        assert pretrained["real-gain"] == pytest.approx(pretrained["real-2"] - pretrained["real-0"])
+        assert pretrained["real-least"] == pytest.approx(
+            min(pretrained["real-1"] - pretrained["real-0"], pretrained["real-2"] - pretrained["real-1"])
         )
         # without transferred layers nothing is left of pretraining
-        assert found["permuted"]["real-0"] == one["real-0"]
+        assert result["permuted"]["real-0"] == pretrained["real-0"]
 
     @pytest.mark.slow
     def test_width(self, tmp_path: Path, noise: Path) -> None:
@@ -168,7 +170,7 @@ class TestEachStudyRuns:
             "filters": [2],
             "classes": [2],
         }
-        found = figures(tmp_path / "out", "1.9", noise, ("real", "random"), **ranges)
+        result = figures(tmp_path / "out", "1.9", noise, ("real", "random"), **ranges)
         for arm in ("real", "random"):
-            assert found[arm]["faster"] == float(found[arm]["pretrained"] > found[arm]["scratch"])
+            assert result[arm]["faster"] == float(result[arm]["pretrained"] > result[arm]["scratch"])
         assert (tmp_path / "out" / "scatter.png").stat().st_size > 1000

@@ -78,11 +78,11 @@ def test_the_upper_bound_is_two_runs_with_rotation_heads_of_their_own(
     """At a rate of 1e-30 what is compared is what the networks started from."""
     for module in (_pairs, recombination):
         monkeypatch.setattr(module, "trainer_of", lambda run: quick(steps=1, lr=1e-30))
-    one, other = train(run_of("upper-bound"), tasks())
-    assert (list(one.tasks), list(other.tasks)) == (["left"], ["right"])
-    assert list(one.auxiliary) == list(other.auxiliary) == ["rotation"]
-    assert one.tasks["left"].initial != other.tasks["right"].initial
-    heads = [dict(fit.auxiliary["rotation"].module.named_parameters()) for fit in (one, other)]
+    first, other = train(run_of("upper-bound"), tasks())
+    assert (list(first.tasks), list(other.tasks)) == (["left"], ["right"])
+    assert list(first.auxiliary) == list(other.auxiliary) == ["rotation"]
+    assert first.tasks["left"].initial != other.tasks["right"].initial
+    heads = [dict(fit.auxiliary["rotation"].module.named_parameters()) for fit in (first, other)]
     assert not any(
         torch.allclose(value, heads[1][name], atol=1e-6)
         for name, value in heads[0].items()
@@ -102,18 +102,18 @@ def test_the_upper_bound_is_two_runs_with_rotation_heads_of_their_own(
 def test_runs_that_are_shown_are_runs_of_the_study_as_it_is(folder: str, size: str, classes: str) -> None:
     """So that the same command goes on from them."""
     records = read(RESULTS / folder)
-    found = find("3.1")
-    settings = settings_of(found, size, {"classes": classes})
+    result = find("3.1")
+    settings = settings_of(result, size, {"classes": classes})
     assert records
     for record in records:
         assert (record.study, record.size, record.settings) == ("3.1", size, settings)
-        assert record.arm in found.study.arms
+        assert record.arm in result.study.arms
 
 
 def test_values_are_means_of_both_directions() -> None:
     cells = [cell("a", "a", 0.9), cell("b", "b", 1.0), cell("a", "b", 0.5), cell("b", "a", 0.7)]
-    for policy, (one, other) in {"running": (0.2, 0.4), "reestimate": (0.3, 0.5)}.items():
-        cells += [cell("a", "a", 0.0, policy), cell("a", "b", one, policy), cell("b", "a", other, policy)]
+    for policy, (value, other) in {"running": (0.2, 0.4), "reestimate": (0.3, 0.5)}.items():
+        cells += [cell("a", "a", 0.0, policy), cell("a", "b", value, policy), cell("b", "a", other, policy)]
     assert values_of(cells) == pytest.approx(
         {
             "own": 0.95,
@@ -126,8 +126,8 @@ def test_values_are_means_of_both_directions() -> None:
         }
     )
     largest = {("a", "b"): 0.4, ("b", "a"): 0.5}
-    for one in cells:
-        one["all_outputs"] = largest.get((one["extractor"], one["head"]), 1.0)
+    for value in cells:
+        value["all_outputs"] = largest.get((value["extractor"], value["head"]), 1.0)
     assert values_of(cells)["all-outputs"] == pytest.approx(0.45)
 
 
@@ -147,8 +147,8 @@ def test_classes_of_the_second_set_stand_at_the_rows_that_the_order_says() -> No
     ]
     rolled = ordered(data, "rolled")
     assert rolled.train.images.tobytes() == data.train.images.tobytes()
-    named = [[one.classes[label] for label in one.labels] for one in (data.train, rolled.train)]
-    assert named[0] == named[1]  # the same image is of the same class
+    selected = [[item.classes[label] for label in item.labels] for item in (data.train, rolled.train)]
+    assert selected[0] == selected[1]  # the same image is of the same class
     with pytest.raises(UsageError, match="'classes' must be one of own, exchanged, rolled; got 'shuffled'"):
         ordered(data, "shuffled")
 
@@ -158,23 +158,23 @@ def test_an_order_leaves_the_first_network_as_it_is_and_moves_the_rows_of_the_se
     data = data_set("letters", classes=tuple("abcdef"), count=24)
 
     def rows(order: str, class_layer: str) -> tuple[torch.Tensor, torch.Tensor]:
-        given = [
-            ck.Task(name, one, "resnet8_cifar", "layer2", size=16)
-            for name, one in (("left", data), ("right", ordered(data, order)))
+        inputs = [
+            ck.Task(name, value, "resnet8_cifar", "layer2", size=16)
+            for name, value in (("left", data), ("right", ordered(data, order)))
         ]
         uses = uses_of(run_of("iiw", class_layer=class_layer), "iiw")
-        fit = quick(steps=0).fit(given, uses)
-        places = [given[1].data.classes.index(name) for name in data.classes]
+        fit = quick(steps=0).fit(inputs, uses)
+        places = [inputs[1].data.classes.index(name) for name in data.classes]
         left, right = (fit.tasks[name].head.state_dict()["fc.weight"] for name in ("left", "right"))
         return left, right[places]
 
     left, right = rows("own", "identical")
     assert torch.equal(left, right)
     left, right = rows("rolled", "identical")
-    assert not any(torch.equal(one, other) for one, other in zip(left, right, strict=True))
+    assert not any(torch.equal(entry, other) for entry, other in zip(left, right, strict=True))
     assert torch.equal(left, right.roll(-2, 0))
     left, right = rows("own", "own")
-    assert not any(torch.equal(one, other) for one, other in zip(left, right, strict=True))
+    assert not any(torch.equal(entry, other) for entry, other in zip(left, right, strict=True))
 
 
 def write_noise(folder: Path) -> None:
@@ -203,7 +203,9 @@ def test_every_size_has_its_pair_of_domains(tmp_path: Path, size: str, names: li
 
 def test_the_study_runs_through_its_door(tmp_path: Path) -> None:
     write_noise(tmp_path)
-    found = carry_out("3.1", tmp_path / "out", seeds=1, arms=["iiw"], data=str(tmp_path), changes=TINY)
-    assert {row["metric"] for row in found["results"]} == {one.name for one in find("3.1").study.measures}
+    result = carry_out("3.1", tmp_path / "out", seeds=1, arms=["iiw"], data=str(tmp_path), changes=TINY)
+    assert {row["metric"] for row in result["results"]} == {
+        measure.name for measure in find("3.1").study.measures
+    }
     line = json.loads((tmp_path / "out" / "runs.jsonl").read_text())
     assert len(line["kept"]["cells"]) == 12 and set(line["data"]) >= {"mnist/train", "usps/test"}

@@ -47,7 +47,7 @@ def run_of(data: Path, arm: str, size: str = "cpu", **changes: Any) -> Run:
 def test_a_release_is_trained_against_the_one_before(data: Path, tmp_path: Path, arm: str) -> None:
     registry = ck.Registry.init(tmp_path / "parts")
     sets = train(run_of(data, arm), registry)
-    assert [one.name for one in sets] == ["mnist", "usps", "mnist"]
+    assert [entry.name for entry in sets] == ["mnist", "usps", "mnist"]
     assert not np.array_equal(sets[0].train.images, sets[2].train.images)  # drawn anew
     for number in (2, 3):
         new, (head, extractor) = (
@@ -58,27 +58,27 @@ def test_a_release_is_trained_against_the_one_before(data: Path, tmp_path: Path,
         assert (head.payload.tensors in frozen) == ("bct" in words)
         assert (extractor.payload.tensors in frozen) == bool({"distillation", "forward"} & set(words))
         assert len(frozen) == (2 if arm in ("bct+forward", "bct+dcc") else 1)
-        assert any(one.relation == "initialised_from" for one in new.parents) == ("warm" in words)
+        assert any(parent.relation == "initialised_from" for parent in new.parents) == ("warm" in words)
 
 
 @pytest.mark.parametrize("arm", ["independent", "joint-dcc"])
 def test_an_arm_gives_its_measures(data: Path, tmp_path: Path, arm: str) -> None:
-    found = carry_out("releases", tmp_path / "out", seeds=1, arms=[arm], data=str(data), changes=TINY)
-    values = {row["metric"]: row["values"] for row in found["results"]}
+    result = carry_out("releases", tmp_path / "out", seeds=1, arms=[arm], data=str(data), changes=TINY)
+    values = {row["metric"]: row["values"] for row in result["results"]}
     wanted = {"old", "own", "backward", "backward-reestimated", "forward", "forward-reestimated"}
     assert set(values) == wanted | {"under-first-3", "own-3", "chance"}
-    assert all(0 <= one <= 1 for (one,) in values.values())
+    assert all(0 <= value <= 1 for (value,) in values.values())
 
 
 def test_of_cifar_100_new_features_are_queries_and_old_ones_the_gallery(data: Path, tmp_path: Path) -> None:
     changes = {**TINY, "steps": 40, "classes": 2, "releases": 2, "train": 0, "test": 0}
-    found = carry_out(
+    result = carry_out(
         "releases", tmp_path / "out", size="cifar100", seeds=1, arms=["warm"], data=str(data), changes=changes
     )
-    values = {row["metric"]: row["values"][0] for row in found["results"]}
+    values = {row["metric"]: row["values"][0] for row in result["results"]}
     registry = ck.Registry.init(tmp_path / "parts")
     sets = train(run_of(data, "warm", "cifar100", **changes), registry)
-    old, new = (embedded(registry, f"releases/{one}", sets[1].test) for one in ("r1", "r2"))
+    old, new = (embedded(registry, f"releases/{entry}", sets[1].test) for entry in ("r1", "r2"))
     labels = torch.from_numpy(sets[1].test.labels)
     for name, queries, gallery in (
         ("retrieval-old", old, old),
@@ -123,13 +123,13 @@ def test_classes_are_added(data: Path) -> None:
 def test_measures_are_those_of_the_right_cells() -> None:
     rows = [
         {
-            "extractor": f"r{one}",
+            "extractor": f"r{number}",
             "head": f"r{other}",
             "policy": policy,
-            "accuracy": one / 10 + other / 100 + add,
+            "accuracy": number / 10 + other / 100 + add,
             "chance": 0.1,
         }
-        for one in (1, 2, 3)
+        for number in (1, 2, 3)
         for other in (1, 2, 3)
         for policy, add in (("running", 0.0), ("reestimate", 0.001))
     ]
@@ -156,11 +156,11 @@ def test_the_chain_is_the_mean_over_seeds_under_one_policy() -> None:
         [cell("r1", "r1", 0.9), cell("r1", "r2", 0.2), cell("r2", "r1", 0.5), cell("r2", "r2", 1.0)],
         [cell("r1", "r1", 0.7), cell("r1", "r1", 0.0, "reestimate")],
     ]
-    found = means(seeds, "running")
-    assert found == pytest.approx(
+    result = means(seeds, "running")
+    assert result == pytest.approx(
         {("r1", "r1"): 0.8, ("r1", "r2"): 0.2, ("r2", "r1"): 0.5, ("r2", "r2"): 1.0}
     )
-    assert width_of(chain({"bct": found}, "one")) < width_of(chain(dict.fromkeys("abcdef", found), "six"))
+    assert width_of(chain({"bct": result}, "one")) < width_of(chain(dict.fromkeys("abcdef", result), "six"))
 
 
 def width_of(picture: bytes) -> int:

@@ -20,8 +20,8 @@ def run_of(arm: str, size: str = "cpu") -> Run:
 
 
 def test_every_arm_names_the_plugins_it_says() -> None:
-    found = {arm: regularizers(run_of(arm, "halves")) for arm in ARMS}
-    assert {arm: [one.name for one in uses] for arm, uses in found.items()} == {
+    result = {arm: regularizers(run_of(arm, "halves")) for arm in ARMS}
+    assert {arm: [use.name for use in uses] for arm, uses in result.items()} == {
         "none": [],
         "rp": ["rotation_prediction"],
         "jigsaw": ["jigsaw"],
@@ -39,7 +39,7 @@ def test_every_arm_names_the_plugins_it_says() -> None:
 def test_colors_of_digits_are_left_out_and_puzzles_of_them_are_measured(tmp_path: Path) -> None:
     for seed, name in enumerate(("mnist", "usps")):
         write_pack(tmp_path, data_set(name, seed=seed))
-    found = carry_out(
+    result = carry_out(
         "3.12",
         tmp_path / "out",
         seeds=1,
@@ -47,8 +47,8 @@ def test_colors_of_digits_are_left_out_and_puzzles_of_them_are_measured(tmp_path
         changes=TINY,
         data=str(tmp_path),
     )
-    values = {(row["arm"], row["metric"]): row["values"] for row in found["results"]}
+    values = {(row["arm"], row["metric"]): row["values"] for row in result["results"]}
     assert values.get(("colourisation", "recombined"), [None]) == [None]
     (accuracy,) = values["jigsaw", "recombined"]
     assert 0 <= accuracy <= 1
-    assert any("gray" in note for note in found["notes"])
+    assert any("gray" in note for note in result["notes"])

@@ -34,18 +34,18 @@ def test_an_encoder_from_a_generator_is_its_reverse_pass_inside_the_borders() ->
     torch.manual_seed(0)
     network = super_resolution(channels=(4, 4, 4, 4, 4)).eval()
     with torch.no_grad():
-        for name, one in network.named_parameters():
+        for name, value in network.named_parameters():
             if name.endswith("bias"):
-                one.copy_(0.1 * torch.randn_like(one))
+                value.copy_(0.1 * torch.randn_like(value))
         images = torch.rand(2, 1, 64, 64)
         made = network.generator(network.down(images))  # pyright: ignore[reportCallIssue]
         both = image_autoencoder(channels=(4, 4, 4, 4, 4)).eval()
         weights = dict(network.state_dict())
         both.load_state_dict(_smoke.as_encoder(weights) | _smoke.as_decoder(weights))
-        found = both.encoder(made)  # pyright: ignore[reportCallIssue]
+        result = both.encoder(made)  # pyright: ignore[reportCallIssue]
         wanted = F.avg_pool2d(reconstruct(network, images), 4)
         inside = (..., slice(4, 12), slice(4, 12))
-        torch.testing.assert_close(found[inside], wanted[inside], atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(result[inside], wanted[inside], atol=1e-4, rtol=1e-3)
         coded = torch.rand(2, 1, 16, 16)
         torch.testing.assert_close(both.decoder(coded), network.generator(coded))  # pyright: ignore[reportCallIssue]
 
@@ -79,7 +79,7 @@ def test_figures_of_recovered_images_by_hand() -> None:
 def test_every_study_measures_and_draws(
     tmp_path: Path, number: str, arms: tuple[str, ...], changes: dict[str, Any]
 ) -> None:
-    kept = {"networks": str(tmp_path / "networks")}
-    found = carry_out(number, tmp_path / "out", seeds=1, arms=arms, changes={**TINY, **kept, **changes})
-    assert {row["arm"] for row in found["results"] if row["values"][0] is not None} == set(arms)
-    assert all((tmp_path / "out" / name).stat().st_size > 0 for name in found["files"])
+    saved = {"networks": str(tmp_path / "networks")}
+    result = carry_out(number, tmp_path / "out", seeds=1, arms=arms, changes={**TINY, **saved, **changes})
+    assert {row["arm"] for row in result["results"] if row["values"][0] is not None} == set(arms)
+    assert all((tmp_path / "out" / name).stat().st_size > 0 for name in result["files"])

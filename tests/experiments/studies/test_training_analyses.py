@@ -43,9 +43,9 @@ def run_of(data: Path, study: str, arm: str, size: str = "cpu", seed: int = 0, *
 def carried_out(data: Path, study: str, arm: str, **changes: Any) -> tuple[dict[str, float], dict[str, Any]]:
     """Return the measures of one run that went through the door with its pictures, and what it keeps."""
     out = data / "out"
-    found = carry_out(study, out, seeds=1, arms=[arm], data=str(data), changes={**TINY, **changes})
-    assert all((out / name).stat().st_size > 1000 for name in found["files"] if name.endswith(".png"))
-    values = {row["metric"]: row["values"][0] for row in found["results"]}
+    result = carry_out(study, out, seeds=1, arms=[arm], data=str(data), changes={**TINY, **changes})
+    assert all((out / name).stat().st_size > 1000 for name in result["files"] if name.endswith(".png"))
+    values = {row["metric"]: row["values"][0] for row in result["results"]}
     return values, json.loads((out / "runs.jsonl").read_text())["kept"]
 
 
@@ -89,35 +89,35 @@ def test_a_later_network_starts_where_the_first_did_and_moves_none_of_its_heads(
 
 def test_the_head_of_an_incremental_run_has_the_classes_that_both_tasks_have() -> None:
     sets = [data_set("left", classes=("a", "b", "c", "d")), data_set("right", classes=("d", "x", "b", "c"))]
-    pair = [ck.Task(one.name, one, "resnet8_cifar", "layer2", size=16) for one in sets]
+    pair = [ck.Task(entry.name, entry, "resnet8_cifar", "layer2", size=16) for entry in sets]
     joint = quick(steps=1).fit(pair, ["dcc"])
     for order, wanted in ((pair, ["b", "c", "d"]), (pair[::-1], ["d", "b", "c"])):
         first, second = incremental(order, ["dcc"], quick(steps=1))
         for fit in (first, second):
-            assert [one.name for one in fit.auxiliary["dcc"].labels or ()] == wanted
-        assert {one.name for one in joint.auxiliary["dcc"].labels or ()} == set(wanted)
+            assert [label.name for label in fit.auxiliary["dcc"].labels or ()] == wanted
+        assert {label.name for label in joint.auxiliary["dcc"].labels or ()} == set(wanted)
 
 
 @pytest.mark.parametrize("statistics", ["stored", "batch"])
 def test_measures_of_an_incremental_arm_are_means_of_both_orders(
     data: Path, statistics: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def trained(order: list[ck.Task], uses: list[Any], trainer: ck.Trainer, said: str) -> list[str]:
+    def trained(order: list[ck.Task], uses: list[Any], trainer: ck.Trainer, text: str) -> list[str]:
         turned = ck.use("rotation_prediction", half_turn="rotate", views="mixed")
         equal = ck.use("identical_init", class_layer="identical")
-        assert (uses, said) == ([equal, turned, "dcc"], statistics)
+        assert (uses, text) == ([equal, turned, "dcc"], statistics)
         return [task.name for task in order]
 
-    given = {("mnist", "usps"): made_up(0.9, 0.6), ("usps", "mnist"): made_up(0.7, 0.2)}
+    settings = {("mnist", "usps"): made_up(0.9, 0.6), ("usps", "mnist"): made_up(0.7, 0.2)}
     monkeypatch.setattr(joint_incremental, "incremental", trained)
-    monkeypatch.setattr(joint_incremental, "measure", lambda run, fits, tasks: given[tuple(fits)])
-    values, kept = carried_out(data, "3.3", f"incremental-{statistics}")
-    told = {name: values[name] for name in ("own", "recombined", "first-second", "second-first", "chance")}
-    assert told == pytest.approx(
+    monkeypatch.setattr(joint_incremental, "measure", lambda run, fits, tasks: settings[tuple(fits)])
+    values, saved = carried_out(data, "3.3", f"incremental-{statistics}")
+    message = {name: values[name] for name in ("own", "recombined", "first-second", "second-first", "chance")}
+    assert message == pytest.approx(
         {"own": 0.8, "recombined": 0.4, "first-second": 0.6, "second-first": 0.2, "chance": 0.1}
     )
-    assert set(values) == {one.name for one in find("3.3").study.measures}
-    assert kept["cells"]["second-first"] == given["usps", "mnist"]
+    assert set(values) == {measure.name for measure in find("3.3").study.measures}
+    assert saved["cells"]["second-first"] == settings["usps", "mnist"]
     assert (data / "out" / "orders.png").exists()
 
 
@@ -140,8 +140,8 @@ def test_networks_without_three_equal_stages_are_refused(model: str) -> None:
 
 
 def test_networks_are_cut_where_the_arm_says(data: Path) -> None:
-    values, kept = carried_out(data, "3.7", "stage3-last")
-    assert kept["split"] == "layer3" and 0 <= values["recombined"] <= 1
+    values, saved = carried_out(data, "3.7", "stage3-last")
+    assert saved["split"] == "layer3" and 0 <= values["recombined"] <= 1
     assert (data / "out" / "split.png").exists()
 
 
@@ -150,7 +150,7 @@ def test_classes_of_the_shared_head_are_drawn_by_the_seed_and_fewer_lie_among_mo
         data_set("left", classes=("a", "b", "c", "d", "e")),
         data_set("right", classes=("e", "x", "c", "a", "d")),
     ]
-    pair = [ck.Task(one.name, one, "resnet8_cifar", "layer2", size=16) for one in sets]
+    pair = [ck.Task(entry.name, entry, "resnet8_cifar", "layer2", size=16) for entry in sets]
     assert classes_of(pair, 4, seed=0) == [
         "a",
         "c",
@@ -168,15 +168,15 @@ def test_classes_of_the_shared_head_are_drawn_by_the_seed_and_fewer_lie_among_mo
 
 
 def test_the_shared_head_has_the_classes_that_are_kept(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def caught(run: Run, fits: list[ck.Fit], tasks: list[ck.Task], **kept: Any) -> Outcome:
+    def caught(run: Run, fits: list[ck.Fit], tasks: list[ck.Task], **kwargs: Any) -> Outcome:
         (fit,) = fits
-        assert [one.name for one in fit.auxiliary["dcc"].labels or ()] == kept["classes"]
+        assert [label.name for label in fit.auxiliary["dcc"].labels or ()] == kwargs["classes"]
         assert len({state.initial for state in fit.tasks.values()}) == 1
-        return Outcome(values=values_of(made_up(0.9, 0.5)), figure_data=kept)
+        return Outcome(values=values_of(made_up(0.9, 0.5)), figure_data=kwargs)
 
     monkeypatch.setattr(common_classes, "outcome", caught)
-    _, kept = carried_out(data, "3.8", "2")
-    assert len(kept["classes"]) == 2 and set(kept["classes"]) < {"0", "1", "2"}
+    _, saved = carried_out(data, "3.8", "2")
+    assert len(saved["classes"]) == 2 and set(saved["classes"]) < {"0", "1", "2"}
     assert (data / "out" / "classes.png").exists()
     few = common_classes.run(run_of(data, "3.8", "4"))
     assert few.values == {} and few.notes == ("mnist and usps have fewer than 4 classes in common.",)
@@ -186,11 +186,11 @@ def test_the_shared_head_has_the_classes_that_are_kept(data: Path, monkeypatch: 
     ("size", "same"), [("cpu", True), ("cifar10", True), ("halves", False), ("paper", True)]
 )
 def test_both_networks_have_the_same_images_or_two_halves(data: Path, size: str, same: bool) -> None:
-    one, other = same_data.tasks_of(run_of(data, "3.6", "none", size))
-    images = [{image.tobytes() for image in task.data.train.images} for task in (one, other)]
+    first, other = same_data.tasks_of(run_of(data, "3.6", "none", size))
+    images = [{image.tobytes() for image in task.data.train.images} for task in (first, other)]
     assert images[0] == images[1] if same else not images[0] & images[1]
-    assert (one.data.test.images.tobytes() == other.data.test.images.tobytes()) is same
-    assert (one.name, other.name) == ("first", "second")
+    assert (first.data.test.images.tobytes() == other.data.test.images.tobytes()) is same
+    assert (first.name, other.name) == ("first", "second")
 
 
 def test_the_gap_is_what_recombination_costs(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_images_are_turned_and_their_labels_are_not_read() -> None:
     made = turned(cut, 5)
     assert len(made) == 20 and made.classes == ("0 degrees", "90 degrees", "180 degrees", "270 degrees")
     upright = made.images[:5]
-    assert {one.tobytes() for one in upright} <= {one.tobytes() for one in cut.images}
+    assert {entry.tobytes() for entry in upright} <= {image.tobytes() for image in cut.images}
     for turns in range(4):
         block = slice(5 * turns, 5 * turns + 5)
         assert set(made.labels[block].tolist()) == {turns}
@@ -235,12 +235,12 @@ def test_tasks_start_from_pretrained_weights_the_same_or_their_own(
     monkeypatch.setattr(pretrained_init, "outcome", caught)
     monkeypatch.setattr(pretrained_init, "pretrain", lambda run, place: before[place])
     monkeypatch.setattr(pretrained_init, "trainer_of", lambda run: quick(steps=1, lr=1e-30))
-    found = pretrained_init.run(run)
-    assert 0 <= (found.values["turns"] or 0) <= 1
-    given = [fit.weights("turned") for fit in before]
-    assert not torch.equal(given[0]["conv1.weight"], given[1]["conv1.weight"])
+    result = pretrained_init.run(run)
+    assert 0 <= (result.values["turns"] or 0) <= 1
+    inputs = [fit.weights("turned") for fit in before]
+    assert not torch.equal(inputs[0]["conv1.weight"], inputs[1]["conv1.weight"])
     states = list(fits[0].tasks.values())
-    for state, wanted in zip(states, (given[0], given[0 if same else 1]), strict=True):
+    for state, wanted in zip(states, (inputs[0], inputs[0 if same else 1]), strict=True):
         for name, value in state.extractor.named_parameters():
             torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-9)
     assert len({state.initial for state in states}) == (1 if same else 2)
@@ -260,11 +260,11 @@ def test_an_arm_from_random_weights_pretrains_nothing(data: Path, monkeypatch: p
 
 
 def test_what_the_paper_reports_stands_apart_as_printed() -> None:
-    told = {
-        number: {(one.arm, one.metric): one.value for one in find(number).study.paper}
+    message = {
+        number: {(source.arm, source.metric): source.value for source in find(number).study.paper}
         for number in ("3.2", "3.3", "3.6", "3.7", "3.8")
     }
-    assert told["3.2"] == {
+    assert message["3.2"] == {
         ("pretrained-rp", "recombined"): 19.7,
         ("pretrained-dcc", "recombined"): 52.3,
         ("pretrained-iiw", "recombined"): 74.3,
@@ -274,14 +274,14 @@ def test_what_the_paper_reports_stands_apart_as_printed() -> None:
         ("random-dcc", "recombined"): 65.8,
         ("random-iiw", "recombined"): 25.1,
     }
-    assert told["3.3"] == {
+    assert message["3.3"] == {
         ("joint", "recombined"): 76.7,
         ("incremental-batch", "recombined"): 72.7,
         ("iiw", "recombined"): 25.1,
     }
-    assert told["3.6"] == dict.fromkeys(
+    assert message["3.6"] == dict.fromkeys(
         [(arm, "gap") for arm in ("iiw+rp", "iiw+dcc", "rp+dcc", "iiw+rp+dcc")], 1.1
     )
-    assert told["3.7"] == {("stage2-last", "recombined"): 61.8}
-    assert told["3.8"] == {("6", "recombined"): 59.4, ("iiw+rp", "recombined"): 61.8}
-    assert all(find(number).study.sizes["paper"]["steps"] == 20_000 for number in told)
+    assert message["3.7"] == {("stage2-last", "recombined"): 61.8}
+    assert message["3.8"] == {("6", "recombined"): 59.4, ("iiw+rp", "recombined"): 61.8}
+    assert all(find(number).study.sizes["paper"]["steps"] == 20_000 for number in message)

@@ -41,11 +41,13 @@ def test_a_cluster_gives_bitwise_what_one_process_gives(
 ) -> None:
     file = recipe('"trainer.seed" = [0, 1]', change=((TASK, ""),))
     here = ck.Sweep.read(file).run(tmp_path / "one", launcher="sequential")
-    there = ck.Sweep.read(file).run(tmp_path / "two", launcher="ray")
-    assert [(one.state, one.launcher, one.reason) for one in there.records] == [("done", "ray", "")] * 2
-    for one, other in zip(here.records, there.records, strict=True):
-        assert (one.fit, one.losses, accuracies(one)) == (other.fit, other.losses, accuracies(other))
-        assert one.parts == other.parts
+    sweep_result = ck.Sweep.read(file).run(tmp_path / "two", launcher="ray")
+    assert [(record.state, record.launcher, record.reason) for record in sweep_result.records] == [
+        ("done", "ray", "")
+    ] * 2
+    for entry, other in zip(here.records, sweep_result.records, strict=True):
+        assert (entry.fit, entry.losses, accuracies(entry)) == (other.fit, other.losses, accuracies(other))
+        assert entry.parts == other.parts
     assert two_workers.is_initialized()  # whoever started it ends it
 
 

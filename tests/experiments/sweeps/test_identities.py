@@ -48,7 +48,7 @@ def test_there_is_an_example_of_every_key() -> None:
 
 @pytest.mark.parametrize("key", OTHER)
 def test_a_task_that_differs_in_one_key_is_another(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compatkit.training.task.require", lambda *given: None)  # the plugin of the loader
+    monkeypatch.setattr("compatkit.training.task.require", lambda *args: None)  # the plugin of the loader
     monkeypatch.setattr(
         "compatkit.training.task.check_model", lambda *arguments: None
     )  # of the other builder
@@ -69,7 +69,8 @@ def test_a_cache_that_changes_pixels_is_another_run() -> None:
             Path("r"), "p", ck.Trainer(steps=1, **settings), (), (), FrozenParts(), About(), (PLAIN,)
         )
         job = Job(
-            **dict.fromkeys(one.name for one in attrs.fields(Job)) | {"run": "r", "tables": {"prefix": "p"}}
+            **dict.fromkeys(field.name for field in attrs.fields(Job))
+            | {"run": "r", "tables": {"prefix": "p"}}
         )
         return dumps(_decides(job, plan, {}))
 

@@ -59,16 +59,16 @@ def test_its_runs_are_bitwise_those_of_this_process(
 ) -> None:
     launcher("position, work(job)")
     here = sweep.run(tmp_path / "one", launcher="sequential")
-    there = sweep.run(tmp_path / "two", launcher="mine", workers=2)
-    assert [(one.run, one.state, one.launcher) for one in there.records] == [
+    sweep_result = sweep.run(tmp_path / "two", launcher="mine", workers=2)
+    assert [(record.run, record.state, record.launcher) for record in sweep_result.records] == [
         ("seed0", "done", "mine"),
         ("seed1", "done", "mine"),
     ]
-    for one, other in zip(here.records, there.records, strict=True):
-        assert (one.fit, one.losses, accuracies(one)) == (other.fit, other.losses, accuracies(other))
-    text = (there.folder / "seed0.json").read_text()
+    for record, other in zip(here.records, sweep_result.records, strict=True):
+        assert (record.fit, record.losses, accuracies(record)) == (other.fit, other.losses, accuracies(other))
+    text = (sweep_result.folder / "seed0.json").read_text()
     assert '"backend":"mine"' in text and "launcher" not in text, "the key on disk stays"
-    assert sweep.run(tmp_path / "two", launcher="mine", resume=True).records == there.records
+    assert sweep.run(tmp_path / "two", launcher="mine", resume=True).records == sweep_result.records
 
 
 def test_an_error_in_place_of_an_answer_fails_that_run_only(
@@ -76,7 +76,7 @@ def test_an_error_in_place_of_an_answer_fails_that_run_only(
 ) -> None:
     launcher('position, (EnvironmentFailure("The queue lost it.") if position else work(job))')
     ended = sweep.run(tmp_path / "parts", launcher="mine")
-    assert [one.state for one in ended.records] == ["done", "failed"]
+    assert [record.state for record in ended.records] == ["done", "failed"]
     (failed,) = ended.failed
     assert (failed.run, failed.code, failed.reason) == (
         "seed1",

@@ -49,19 +49,19 @@ def test_processes_give_bitwise_what_one_gives_and_a_killed_one_fails_its_own_ru
 ) -> None:
     change = ((TASK, ""), ("prefix", 'regularizers = ["killer"]\nprefix'))
     here = ck.Sweep.read(recipe('"trainer.seed" = [0, 2]', change=change)).run(tmp_path / "one")
-    there = ck.Sweep.read(recipe('"trainer.seed" = [0, 1, 2]', change=change)).run(
+    sweep_result = ck.Sweep.read(recipe('"trainer.seed" = [0, 1, 2]', change=change)).run(
         tmp_path / "two", workers=1
     )
-    assert here.choice["backend"] == "sequential" and there.choice["backend"] == "process"
-    assert [one.state for one in there.records] == ["done", "failed", "done"]
-    for one, other in zip(here.records, (there.records[0], there.records[2]), strict=True):
-        assert (one.fit, one.losses, accuracies(one)) == (other.fit, other.losses, accuracies(other))
+    assert here.choice["backend"] == "sequential" and sweep_result.choice["backend"] == "process"
+    assert [record.state for record in sweep_result.records] == ["done", "failed", "done"]
+    for record, other in zip(here.records, (sweep_result.records[0], sweep_result.records[2]), strict=True):
+        assert (record.fit, record.losses, accuracies(record)) == (other.fit, other.losses, accuracies(other))
         manifests = [
-            {ck.Registry.open(tmp_path / name).store.resolve(part).digest for part in one.parts.values()}
+            {ck.Registry.open(tmp_path / name).store.resolve(part).digest for part in record.parts.values()}
             for name in ("one", "two")
         ]
         assert manifests[0] == manifests[1]  # the same bytes
-    (failed,) = there.failed
+    (failed,) = sweep_result.failed
     assert (failed.run, failed.code) == ("seed1", "environment")
     assert "ended by SIGKILL before the run did. The system kills what uses up the memory" in failed.reason
     assert "Its last output: a plugin may print" in failed.reason
@@ -69,12 +69,12 @@ def test_processes_give_bitwise_what_one_gives_and_a_killed_one_fails_its_own_ru
 
 def test_back_ends_that_there_are_not(recipe: Any, tmp_path: Path) -> None:
     sweep = ck.Sweep.read(recipe('"trainer.seed" = [0]'))
-    for given, told in (
+    for entry, value in (
         ({"launcher": "proces"}, "no plugin launchers.proces. Did you mean 'process'?"),
         ({"launcher": "vmap"}, "no plugin launchers.vmap. Installed launchers: process, ray"),
         ({"launcher": "process", "workers": 0}, "workers must be at least 1, got 0"),
         ({"launcher": "sequential", "workers": 2}, "The launcher sequential takes no workers"),
     ):
-        with pytest.raises(UsageError, match=told.replace("?", r"\?")):
-            sweep.run(tmp_path / "parts", **given)
+        with pytest.raises(UsageError, match=value.replace("?", r"\?")):
+            sweep.run(tmp_path / "parts", **entry)
     assert not (tmp_path / "parts").exists()

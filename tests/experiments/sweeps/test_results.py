@@ -59,7 +59,7 @@ def test_a_folder_alone_gives_what_the_run_gave(swept: Any, folder: Path) -> Non
 
 
 def test_the_seed_is_a_column_where_it_does_not_vary(tmp_path: Path, monkeypatch: Any) -> None:
-    def fail(self: Any, *given: Any, **named: Any) -> Any:
+    def fail(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise ValueError("a defect")
 
     monkeypatch.setattr(ck.Trainer, "fit", fail)
@@ -161,7 +161,7 @@ def test_what_is_no_sweep_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_opening_loads_no_image_and_builds_no_network(folder: Path, monkeypatch: Any) -> None:
 
-    def refuse(*given: Any, **named: Any) -> Any:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a network was built or data were read")
 
     monkeypatch.setattr("torch.nn.Module.__init__", refuse)

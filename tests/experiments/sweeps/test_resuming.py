@@ -18,8 +18,8 @@ ONE = ((TASK, ""),)
 SEEDS = '"trainer.seed" = [0, 1]'
 
 
-def run(file: Path, tmp_path: Path, **given: Any) -> Any:
-    return ck.Sweep.read(file).run(tmp_path / "parts", **{"launcher": "sequential", **given})
+def run(file: Path, tmp_path: Path, **kwargs: Any) -> Any:
+    return ck.Sweep.read(file).run(tmp_path / "parts", **{"launcher": "sequential", **kwargs})
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def trained(monkeypatch: Any) -> list[int]:
     seeds: list[int] = []
     fit = ck.Trainer.fit
 
-    def count(self: ck.Trainer, *given: Any, **named: Any) -> ck.Fit:
+    def count(self: ck.Trainer, *args: Any, **kwargs: Any) -> ck.Fit:
         seeds.append(self.seed)
-        return fit(self, *given, **named)
+        return fit(self, *args, **kwargs)
 
     monkeypatch.setattr(ck.Trainer, "fit", count)
     return seeds
@@ -66,7 +66,7 @@ def test_a_failed_and_a_damaged_run_are_made_again(recipe: Any, tmp_path: Path, 
     assert trained == [0, 1, 0, 1]
     assert "seed0 failed before (ValueError: was killed), and is done again" in outcome.notes
     assert "its record is damaged" in outcome.notes[1]
-    assert [one.parts for one in outcome.records] == [one.parts for one in first.records]
+    assert [record.parts for record in outcome.records] == [record.parts for record in first.records]
 
 
 def test_an_interrupted_run_goes_on_from_its_checkpoint(
@@ -96,9 +96,9 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     outcome = run(file, tmp_path, out=tmp_path / "cut", resume=True)
     assert taken == [(1, 2)]
     assert outcome.notes == ("seed1 was interrupted, and goes on from its checkpoint",)
-    for one, other in zip(whole.records, outcome.records, strict=True):
-        assert (one.fit, one.losses, accuracies(one)) == (other.fit, other.losses, accuracies(other))
-        assert one.parts == other.parts  # the same version: the same bytes
+    for record, other in zip(whole.records, outcome.records, strict=True):
+        assert (record.fit, record.losses, accuracies(record)) == (other.fit, other.losses, accuracies(other))
+        assert record.parts == other.parts  # the same version: the same bytes
 
 
 def test_a_registry_that_lost_the_parts_gets_them_again(

@@ -61,8 +61,8 @@ def swept(folder: Path) -> Any:
 
 def test_every_run_is_bitwise_the_run_alone_and_is_published_and_measured(swept: Any, folder: Path) -> None:
     names = [f"seed{seed}-{methods}" for seed in (0, 1) for methods in ("none", "identical_init.dcc")]
-    assert [one.run for one in swept.records] == names
-    assert {one.state for one in swept.records} == {"done"}
+    assert [record.run for record in swept.records] == names
+    assert {record.state for record in swept.records} == {"done"}
     file = folder / "recipes" / "small.toml"
     assert same(alone(file, 1, ["identical_init", "dcc"]), folder / "parts", f"digits/{names[3]}")
     assert same(alone(file, 0, []), folder / "parts", f"digits/{names[0]}")
@@ -85,7 +85,7 @@ def test_results_are_evidence_under_the_key_of_any_matrix(swept: Any, folder: Pa
 def test_records_are_canonical_and_checkpoints_go_once_a_run_is_done(swept: Any) -> None:
     assert {path.name for path in swept.folder.iterdir()} == {
         "sweep.json",
-        *(f"{one.run}.json" for one in swept.records),
+        *(f"{record.run}.json" for record in swept.records),
     }
     text = (swept.folder / "seed0-none.json").read_bytes()
     assert dumps(loads(text, what="record")) == text
@@ -98,7 +98,7 @@ def test_means_and_spreads_are_over_seeds(swept: Any) -> None:
         {"regularizers": []},
         {"regularizers": ["identical_init", "dcc"]},
     ]
-    runs = [accuracies(one) for one in swept.records if one.values["regularizers"] == []]
+    runs = [accuracies(record) for record in swept.records if record.values["regularizers"] == []]
     own = [(run["left", "left"] + run["right", "right"]) / 2 for run in runs]
     assert groups[0].own.mean == pytest.approx(sum(own) / 2)
     assert groups[0].own.deviation == pytest.approx(abs(own[0] - own[1]) / 2**0.5)
@@ -110,19 +110,19 @@ def test_a_run_that_fails_is_told_of_and_the_others_finish(
 ) -> None:
     fit = ck.Trainer.fit
 
-    def burst(self: ck.Trainer, *given: Any, **named: Any) -> ck.Fit:
+    def burst(self: ck.Trainer, *args: Any, **kwargs: Any) -> ck.Fit:
         if self.seed == 0:
             raise TrainingError("The loss 'task' of task 'left' is not finite.")
         if self.seed == 1:
             raise ValueError("a defect")
-        return fit(self, *given, **named)
+        return fit(self, *args, **kwargs)
 
     monkeypatch.setattr(ck.Trainer, "fit", burst)
     sweep = ck.Sweep.read(recipe('"trainer.seed" = [0, 1, 2]', change=((TASK, ""),)))
     heard: list[tuple[int, int, str]] = []
-    outcome = sweep.run(tmp_path / "parts", progress=lambda *said: heard.append(said), launcher="sequential")
-    assert [one.state for one in outcome.records] == ["failed", "failed", "done"]
-    assert [(one.code, one.reason) for one in outcome.failed] == [
+    outcome = sweep.run(tmp_path / "parts", progress=lambda *args: heard.append(args), launcher="sequential")
+    assert [record.state for record in outcome.records] == ["failed", "failed", "done"]
+    assert [(entry.code, entry.reason) for entry in outcome.failed] == [
         ("training", "The loss 'task' of task 'left' is not finite."),
         ("defect", "ValueError: a defect"),
     ]
@@ -168,4 +168,4 @@ def test_the_example_is_a_sweep_that_runs(tmp_path: Path) -> None:
         text = text.replace(old, new)
     (tmp_path / "small.toml").write_text(text)
     outcome = ck.Sweep.read(tmp_path / "small.toml").run(tmp_path / "parts", launcher="sequential")
-    assert [one.state for one in outcome.records] == ["done", "done"]
+    assert [record.state for record in outcome.records] == ["done", "done"]

@@ -23,8 +23,8 @@ def stimuli(folder: Path, **changes: Any) -> Path:
         arrays[f"{kind}_x"] = draw.integers(0, 255, (count, 8, 8, 3)).astype(np.uint8)
         arrays[f"{kind}_shape"] = np.arange(count) % 2
     arrays["cue_conflict_texture"] = np.arange(32) // 2 % 2
-    kept = {name: value for name, value in {**arrays, **changes}.items() if value is not None}
-    np.savez(folder / "cue_conflict_8.npz", **kept)
+    saved = {name: value for name, value in {**arrays, **changes}.items() if value is not None}
+    np.savez(folder / "cue_conflict_8.npz", **saved)
     return folder
 
 

@@ -82,12 +82,12 @@ class TestSolids:
 
     def test_volumes_are_those_of_the_solids(self) -> None:
         points = np.random.default_rng(0).uniform(-1, 1, (100_000, 3))
-        found = []
+        result = []
         for solid in range(5):
             normals, distances = planes(solid)
-            found.append((points @ normals.T <= distances).all(1).mean() * 8)
+            result.append((points @ normals.T <= distances).all(1).mean() * 8)
         wanted = [8 * 3**0.5 / 27, (4 / 3) ** 1.5, 2.536, np.pi * 0.375, np.pi / 2**0.5]
-        np.testing.assert_allclose(found, wanted, rtol=0.04)
+        np.testing.assert_allclose(result, wanted, rtol=0.04)
 
     def test_a_cube_from_the_front_is_a_square_of_one_brightness(self) -> None:
         image = render(1, np.eye(3, dtype=np.float32)[None], np.array([[32.0, 32.0]]), np.array([20.0]), 64)[
@@ -111,13 +111,13 @@ class TestSolids:
                     assert (image[row, column] > 0) == (margin < 0)
 
     def test_rotations_are_proper_and_point_everywhere(self) -> None:
-        found = rotations(4000, np.random.default_rng(0))
+        result = rotations(4000, np.random.default_rng(0))
         np.testing.assert_allclose(
-            found @ found.transpose(0, 2, 1), np.broadcast_to(np.eye(3), found.shape), atol=1e-5
+            result @ result.transpose(0, 2, 1), np.broadcast_to(np.eye(3), result.shape), atol=1e-5
         )
-        np.testing.assert_allclose(np.linalg.det(found), 1, atol=1e-5)
-        np.testing.assert_allclose(found.mean(0), 0, atol=0.05)
-        np.testing.assert_allclose((found**2).mean(0), 1 / 3, atol=0.03)
+        np.testing.assert_allclose(np.linalg.det(result), 1, atol=1e-5)
+        np.testing.assert_allclose(result.mean(0), 0, atol=0.05)
+        np.testing.assert_allclose((result**2).mean(0), 1 / 3, atol=0.03)
 
     def test_places_and_scales_are_factors_where_they_vary(self) -> None:
         plain, moved = (
@@ -182,10 +182,12 @@ class TestReaders:
         whole, some = dsprites(str(tmp_path)), dsprites(tmp_path, count=7, seed=1)
         with np.load(file) as pack:
             assert (whole.images[..., 0] == pack["imgs"] * 255).all()
-        assert {name: len(one) for name, one in whole.values.items()} == {
+        assert {name: len(value) for name, value in whole.values.items()} == {
             **{"shape": 3, "scale": 2, "orientation": 1, "x": 5, "y": 1}
         }
-        assert len(some) == 7 and {bytes(one) for one in some.images} <= {bytes(one) for one in whole.images}
+        assert len(some) == 7 and {bytes(image) for image in some.images} <= {
+            bytes(image) for image in whole.images
+        }
         data = ck.data.load("dsprites", root=tmp_path)
         assert data.classes == SHAPES and len(data.train) + len(data.test) == 30
 
@@ -216,8 +218,8 @@ class TestReaders:
             savemat(tmp_path / "cars" / f"{name}.mat", {"im": mesh})
         data = cars3d(str(tmp_path), size=4)
         assert data.images.shape == (192, 4, 4, 3) and data.values["type"] == ("a", "b")
-        found = data.factors["azimuth"] * 4 + data.factors["elevation"] + 100 * data.factors["type"]
-        assert (data.images[:, 2, 2, 0] == found).all()
+        result = data.factors["azimuth"] * 4 + data.factors["elevation"] + 100 * data.factors["type"]
+        assert (data.images[:, 2, 2, 0] == result).all()
         assert ck.data.load("cars3d", root=tmp_path).classes == ("0", "1", "2", "3")
 
     def test_smallnorb_keeps_the_authors_test_images(self, tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def test_rounding_costs_what_the_page_says_and_far_values_are_clipped() -> None:
 
 def test_samples_are_the_states_before_and_the_state_after() -> None:
     series = np.arange(10, dtype=np.float32)[:, None, None, None] + np.array([0, 0.5])[:, None, None]
-    found = samples(series, [4, 6], (0, 1, 3), 2, [1])
-    assert found[:, :, 0, 0].tolist() == [[4, 4.5, 3, 3.5, 1, 1.5, 6.5], [6, 6.5, 5, 5.5, 3, 3.5, 8.5]]
+    result = samples(series, [4, 6], (0, 1, 3), 2, [1])
+    assert result[:, :, 0, 0].tolist() == [[4, 4.5, 3, 3.5, 1, 1.5, 6.5], [6, 6.5, 5, 5.5, 3, 3.5, 8.5]]
 
 
 def test_flows_are_standardized_by_the_training_simulations_and_divided_by_simulation() -> None:
@@ -124,7 +124,7 @@ def weather(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
     (tmp_path / "constants").mkdir()
     fixed: dict[str, Any] = {
-        one: (tuple(rows), draw.standard_normal((32, 64))) for one in ("lsm", "orography")
+        name: (tuple(rows), draw.standard_normal((32, 64))) for name in ("lsm", "orography")
     }
     fixed["lat2d"] = (tuple(rows), np.repeat(places["lat"][:, None], 64, 1))
     xarray.Dataset(fixed, places).to_netcdf(tmp_path / "constants" / "constants_5.625deg.nc")
@@ -187,7 +187,7 @@ def test_a_file_unlike_the_others_is_brought_to_them_or_named(weather: Path, wro
         made = made.isel(time=np.r_[0:100, 106:HOURS])
     elif wrong == "nan":
         made["t"][3 * 6] = np.nan
-    kept = file.rename(weather / "kept")
+    renamed = file.rename(weather / "kept")
     try:
         if wrong == "text":
             file.write_text("not a NetCDF file")
@@ -200,4 +200,4 @@ def test_a_file_unlike_the_others_is_brought_to_them_or_named(weather: Path, wro
             weatherbench(weather, **YEARS)
         assert caught.value.subject == (weather if wrong == "gap" else file)
     finally:
-        kept.replace(file)
+        renamed.replace(file)

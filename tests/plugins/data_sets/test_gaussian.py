@@ -23,19 +23,19 @@ def vectors_of(split: ck.Split, eigenvalues: Any) -> np.ndarray:
 
 def test_covariance_is_the_given_one_and_the_mean_zero() -> None:
     count = 20_000
-    found = vectors_of(gaussian(EIGENVALUES, train=count).train, EIGENVALUES)
-    covariance = np.cov(found.T)
+    result = vectors_of(gaussian(EIGENVALUES, train=count).train, EIGENVALUES)
+    covariance = np.cov(result.T)
     # the deviation of an entry is sqrt((s_ii s_jj + s_ij^2) / n)
     spread = np.sqrt((np.outer(EIGENVALUES, EIGENVALUES) + np.diag(EIGENVALUES) ** 2) / count)
     assert (np.abs(covariance - np.diag(EIGENVALUES)) / spread).max() < 5
-    assert (np.abs(found.mean(0)) / np.sqrt(EIGENVALUES / count)).max() < 5
+    assert (np.abs(result.mean(0)) / np.sqrt(EIGENVALUES / count)).max() < 5
 
 
 def test_eigenvectors_are_the_given_ones() -> None:
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((5, 5)))[0]
     values = [16.0, 8.0, 4.0, 2.0, 1.0]
-    found = vectors_of(gaussian(values, train=20_000, vectors=basis).train, values)
-    _, own = np.linalg.eigh(np.cov(found.T))
+    result = vectors_of(gaussian(values, train=20_000, vectors=basis).train, values)
+    _, own = np.linalg.eigh(np.cov(result.T))
     assert (np.abs(np.sum(own[:, ::-1] * basis, 0)) > 0.99).all()
 
 

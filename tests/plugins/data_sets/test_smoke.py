@@ -22,7 +22,7 @@ def noise(*shape: int) -> np.ndarray:
 
 def test_places_between_cells_are_interpolated_as_by_loops() -> None:
     field, rows, columns = noise(1, 1, 5, 6), 7 * noise(1, 5, 6), 9 * noise(1, 5, 6)
-    found = sample(field, rows, columns)[0, 0]
+    result = sample(field, rows, columns)[0, 0]
     for i in range(5):
         for j in range(6):
             row, column = min(max(float(rows[0, i, j]), 0), 4), float(columns[0, i, j])
@@ -34,7 +34,7 @@ def test_places_between_cells_are_interpolated_as_by_loops() -> None:
                 for a in (0, 1)
                 for b in (0, 1)
             )
-            assert found[i, j] == pytest.approx(wanted, abs=1e-5)
+            assert result[i, j] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_a_wind_moves_smoke_by_whole_cells_and_around_the_side() -> None:
@@ -71,11 +71,11 @@ def test_a_whirl_stays_and_a_gradient_vanishes() -> None:
     rows, columns = (np.arange(16) + 0.5)[:, None] * np.pi / 16, np.arange(16)[None] * 2 * np.pi / 16
     # stream function sin(y) sin(x) and potential cos(y) cos(x), with y from wall to wall and x around
     whirl = np.cos(rows) / 2 * np.sin(columns), -np.sin(rows) * np.cos(columns)
-    across, down = (one[None].astype(np.float32) for one in whirl)
+    across, down = (entry[None].astype(np.float32) for entry in whirl)
     np.testing.assert_allclose(project(across, down), (across, down), atol=1e-6)
     slope = np.cos(rows) * -np.sin(columns) * 2, -np.sin(rows) * np.cos(columns)
-    found = project(*(one[None].astype(np.float32) for one in slope))
-    np.testing.assert_allclose(found, 0, atol=1e-6)
+    result = project(*(entry[None].astype(np.float32) for entry in slope))
+    np.testing.assert_allclose(result, 0, atol=1e-6)
 
 
 def test_smoke_everywhere_is_carried_by_pressure_and_a_cloud_rises() -> None:
@@ -99,12 +99,12 @@ def test_confinement_by_loops() -> None:
     turning = np.array(
         [[slope(down[0], i, j)[0] - slope(across[0], i, j)[1] for j in range(6)] for i in range(6)]
     )
-    found = confinement(across, down)
+    result = confinement(across, down)
     for i in range(6):
         for j in range(6):
             x, y = slope(np.abs(turning), i, j)
             wanted = np.array([y, -x]) / (math.hypot(x, y) + 1e-6) * turning[i, j]
-            np.testing.assert_allclose([found[0][0, i, j], found[1][0, i, j]], wanted, atol=1e-4)
+            np.testing.assert_allclose([result[0][0, i, j], result[1][0, i, j]], wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize(("make", "channels"), [(smoke, "L"), (captured_smoke, "RGB")])
@@ -131,6 +131,6 @@ def test_too_little_smoke_is_refused(wrong) -> None:
 
 @pytest.mark.slow
 def test_the_named_sets_have_the_papers_counts() -> None:
-    assert [len(one) for one in (ck.data.load("smoke").train, ck.data.load("smoke").test)] == [240, 2160]
+    assert [len(item) for item in (ck.data.load("smoke").train, ck.data.load("smoke").test)] == [240, 2160]
     captured = ck.data.load("captured-smoke")
     assert len(captured.train) + len(captured.test) == 2500

@@ -89,8 +89,8 @@ def test_as_many_answers_as_classes_say_nothing(top: int, value: float | None, s
     result = measured(logits, torch.tensor([1, 2]), top)
     assert (result.value, result.status) == (value, status)
     assert ("of 3 classes" in result.reason) == (status != "ok")
-    one = measured(torch.zeros(2, 1), torch.tensor([0, 0]))
-    assert (one.value, one.status) == (1.0, "degenerate"), "of one class every answer is right"
+    first = measured(torch.zeros(2, 1), torch.tensor([0, 0]))
+    assert (first.value, first.status) == (1.0, "degenerate"), "of one class every answer is right"
 
 
 def test_no_examples() -> None:

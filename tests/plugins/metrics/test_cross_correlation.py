@@ -29,11 +29,11 @@ def correlate(left: Tensor, right: Tensor, cuts: tuple[int, ...] = (), **setting
     state = metric.init()
     for at in torch.tensor_split(torch.arange(len(left)), cuts):
         state = metric.update(state, at, {"seam": left[at]}, {"seam": right[at]})
-    return {one.name: one for one in metric.finalize(state, LAYERS)}
+    return {entry.name: entry for entry in metric.finalize(state, LAYERS)}
 
 
-def mean(found: dict[str, Table], pairing: str, sign: str = "signed") -> float:
-    value = found["cross_correlation"].at(layer="seam", pairing=pairing, sign=sign).value
+def mean(result: dict[str, Table], pairing: str, sign: str = "signed") -> float:
+    value = result["cross_correlation"].at(layer="seam", pairing=pairing, sign=sign).value
     assert value is not None
     return value
 
@@ -46,38 +46,40 @@ def test_it_streams() -> None:
 
 def test_means_are_those_of_numpy_over_all_permutations() -> None:
     left, right = drawn(12, 4, 3, 2), drawn(12, 4, 3, 2, seed=1) + 0.5 * drawn(12, 4, 3, 2).roll(1, 1)
-    found = correlate(left * 3 + 100, right, (5, 6, 9))
-    rows = [one.double().transpose(0, 1).flatten(1).numpy() for one in (left, right)]
+    result = correlate(left * 3 + 100, right, (5, 6, 9))
+    rows = [item.double().transpose(0, 1).flatten(1).numpy() for item in (left, right)]
     full = np.corrcoef(*rows)[:4, 4:]
     for sign, values in (("signed", full), ("absolute", np.abs(full))):
-        best = max(sum(values[row, one] for row, one in enumerate(order)) for order in permutations(range(4)))
-        assert mean(found, "direct", sign) == pytest.approx(np.diag(values).mean(), abs=1e-6)
-        assert mean(found, "matched", sign) == pytest.approx(best / 4, abs=1e-6)
-    channels = found["cross_correlation/channels"].values[0]
+        best = max(
+            sum(values[row, item] for row, item in enumerate(order)) for order in permutations(range(4))
+        )
+        assert mean(result, "direct", sign) == pytest.approx(np.diag(values).mean(), abs=1e-6)
+        assert mean(result, "matched", sign) == pytest.approx(best / 4, abs=1e-6)
+    channels = result["cross_correlation/channels"].values[0]
     assert channels[0] == pytest.approx(np.diag(full), abs=1e-6)
-    assert channels[1].mean() == pytest.approx(mean(found, "matched"))
+    assert channels[1].mean() == pytest.approx(mean(result, "matched"))
 
 
 def test_the_shuffled_baseline_is_that_of_pairings_drawn_by_hand() -> None:
     left, right = drawn(20, 3, 2, 2), drawn(20, 3, 2, 2, seed=1)
-    found = []
+    result = []
     for order in (range(20), reversed(range(20))):
-        one = CrossCorrelation(shuffles=2).update({}, torch.tensor([*order]), {"x": left}, {"x": right})["x"]
+        x = CrossCorrelation(shuffles=2).update({}, torch.tensor([*order]), {"x": left}, {"x": right})["x"]
         shuffle = torch.randperm(20, generator=torch.Generator().manual_seed(3))
-        a, b = (value.double().numpy() for value in one.samples)
+        a, b = (value.double().numpy() for value in x.samples)
         rows = np.concatenate([a[i] for i in range(20)]), np.concatenate([b[i] for i in shuffle])
         expected = np.corrcoef(rows[0].T, rows[1].T)[:3, 3:]
-        np.testing.assert_allclose(one.shuffled(shuffle).numpy(), expected, atol=1e-6)
-        found.append(one.keys)
-    assert torch.equal(*found), "which images are kept, and in which order, depends on their positions alone"
+        np.testing.assert_allclose(x.shuffled(shuffle).numpy(), expected, atol=1e-6)
+        result.append(x.keys)
+    assert torch.equal(*result), "which images are kept, and in which order, depends on their positions alone"
 
 
 def test_a_permuted_and_scaled_copy_is_found_by_the_permutation_alone() -> None:
     left = drawn(64, 6, 4, 4).relu()
     right = left[:, [3, 0, 5, 1, 2, 4]] * torch.tensor([1.0, 2, 3, 4, 5, 6])[:, None, None] + 7
-    found = correlate(left, right, (10, 40))
-    assert mean(found, "matched") == pytest.approx(1, abs=1e-6)
-    assert abs(mean(found, "direct")) < 0.1 and mean(found, "shuffled") < 0.2
+    result = correlate(left, right, (10, 40))
+    assert mean(result, "matched") == pytest.approx(1, abs=1e-6)
+    assert abs(mean(result, "direct")) < 0.1 and mean(result, "shuffled") < 0.2
     negative = correlate(left, -left)
     assert mean(negative, "direct") == pytest.approx(-1, abs=1e-6)
     assert mean(negative, "direct", "absolute") == pytest.approx(1, abs=1e-6)
@@ -86,10 +88,10 @@ def test_a_permuted_and_scaled_copy_is_found_by_the_permutation_alone() -> None:
 def test_independent_networks_are_at_the_shuffled_baseline_and_that_is_not_0() -> None:
     matched, null = [], []
     for seed in range(5):
-        found = correlate(drawn(100, 32, seed=2 * seed), drawn(100, 32, seed=2 * seed + 1), seed=seed)
-        matched.append(mean(found, "matched"))
-        null.append(mean(found, "shuffled"))
-        assert abs(mean(found, "direct")) < 0.1
+        result = correlate(drawn(100, 32, seed=2 * seed), drawn(100, 32, seed=2 * seed + 1), seed=seed)
+        matched.append(mean(result, "matched"))
+        null.append(mean(result, "shuffled"))
+        assert abs(mean(result, "direct")) < 0.1
     assert np.mean(null) == pytest.approx(np.mean(matched), abs=0.01)
     assert min(null) > 0.15
 
@@ -104,31 +106,31 @@ def test_constant_channels_count_as_0_and_are_counted() -> None:
     left = drawn(30, 4, 2, 2)
     right = left.clone()
     right[:, 1], left[:, 2] = 0.1, 1e6
-    found = correlate(left, right, (7,))
-    assert mean(found, "direct") == mean(found, "matched") == pytest.approx(0.5, abs=1e-6)
-    counts = found["cross_correlation/constant"]
-    assert [counts.at(layer="seam", network=one).value for one in ("this", "other")] == [1.0, 1.0]
+    result = correlate(left, right, (7,))
+    assert mean(result, "direct") == mean(result, "matched") == pytest.approx(0.5, abs=1e-6)
+    counts = result["cross_correlation/constant"]
+    assert [counts.at(layer="seam", network=name).value for name in ("this", "other")] == [1.0, 1.0]
     dead = correlate(torch.zeros(5, 2), drawn(5, 2))["cross_correlation"]
-    assert {one.reason for one in dead.cells} == {"no channel varies in one of the networks"}
+    assert {cell.reason for cell in dead.cells} == {"no channel varies in one of the networks"}
 
 
 def test_other_widths_have_a_matching_and_no_direct_mean() -> None:
     left = drawn(40, 5)
-    found = correlate(left, left[:, [4, 2, 0]])
+    result = correlate(left, left[:, [4, 2, 0]])
     direct, matched = (
-        found["cross_correlation"].at(layer="seam", pairing=one, sign="signed")
-        for one in ("direct", "matched")
+        result["cross_correlation"].at(layer="seam", pairing=name, sign="signed")
+        for name in ("direct", "matched")
     )
     assert direct.status == "undefined" and "5 and 3 channels" in direct.reason
     assert matched.value == pytest.approx(1, abs=1e-6) and matched.reason == "3 of 5 channels have a partner"
-    channels = found["cross_correlation/channels"].values[0]
+    channels = result["cross_correlation/channels"].values[0]
     assert np.isnan(channels[0]).all() and np.isnan(channels[1]).tolist() == [False, True, False, True, False]
 
 
 def test_of_more_images_some_are_kept_and_it_is_said() -> None:
-    found = correlate(drawn(50, 3), drawn(50, 3, seed=1), (20,), shuffled_images=10)
-    one = found["cross_correlation"].at(layer="seam", pairing="shuffled", sign="signed")
-    assert one.status == "approximate" and one.reason.startswith("of 10 of 50 images")
+    result = correlate(drawn(50, 3), drawn(50, 3, seed=1), (20,), shuffled_images=10)
+    at = result["cross_correlation"].at(layer="seam", pairing="shuffled", sign="signed")
+    assert at.status == "approximate" and at.reason.startswith("of 10 of 50 images")
     none = correlate(drawn(5, 3), drawn(5, 3), shuffles=0)["cross_correlation"]
     assert none.at(layer="seam", pairing="shuffled", sign="signed").reason == "no pairing was drawn"
 

@@ -105,10 +105,10 @@ def cells(metric: str, arrays: list[np.ndarray]) -> dict[str, tuple[TableCell, .
     }
 
 
-def sound(found: dict[str, tuple[TableCell, ...]] | str, table: str) -> Iterator[float]:
+def sound(result: dict[str, tuple[TableCell, ...]] | str, table: str) -> Iterator[float]:
     """Values of a table that claim to be right."""
-    if not isinstance(found, str):
-        yield from (cell.value for cell in found[table] if cell.status == "ok" and cell.value is not None)
+    if not isinstance(result, str):
+        yield from (cell.value for cell in result[table] if cell.status == "ok" and cell.value is not None)
 
 
 def two_often(array: np.ndarray) -> np.ndarray:
@@ -142,12 +142,12 @@ FEW: dict[str, tuple[Callable[[np.ndarray], np.ndarray], set[str]]] = {
 @pytest.mark.parametrize("few", FEW)
 def test_too_few_different_samples_never_give_a_figure_that_is_ok(few: str, metric: str) -> None:
     change, exact = FEW[few]
-    found = cells(metric, samples(metric, change))
+    result = cells(metric, samples(metric, change))
     if metric in exact:
         return
-    main = metric if isinstance(found, str) or metric in found else f"{metric}/information"
-    assert not list(sound(found, main)), found
-    assert isinstance(found, str) or all(cell.reason for cell in found[main])
+    main = metric if isinstance(result, str) or metric in result else f"{metric}/information"
+    assert not list(sound(result, main)), result
+    assert isinstance(result, str) or all(cell.reason for cell in result[main])
 
 
 def repeated(array: np.ndarray) -> np.ndarray:
@@ -157,25 +157,25 @@ def repeated(array: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("metric", TAKES)
 def test_one_value_a_sample_is_measured_or_refused_with_a_reason(metric: str) -> None:
     arrays = [array if array.ndim == 1 else array[:, :1] for array in TAKES[metric]]
-    found = cells(metric, arrays)
+    result = cells(metric, arrays)
     if metric in ("misalignment", "eigenvector_match"):  # of one direction, all filters have the same
-        assert not list(sound(found, metric))
+        assert not list(sound(result, metric))
     if metric == "transfer_function":
         sigma, tau = (float(arrays[i].std()) for i in (0, 1))
-        assert list(sound(found, metric)) == pytest.approx([sigma, tau])
-    assert isinstance(found, str) or all(
-        cell.reason for line in found.values() for cell in line if cell.status != "ok"
+        assert list(sound(result, metric)) == pytest.approx([sigma, tau])
+    assert isinstance(result, str) or all(
+        cell.reason for line in result.values() for cell in line if cell.status != "ok"
     )
 
 
 @pytest.mark.parametrize("metric", ["cka", "streamed_cka", "minibatch_cka"])
 def test_the_estimates_of_cka_judge_repeated_samples_alike(metric: str) -> None:
     copies = [np.repeat(array[:5], 12, 0) for array in PAIR]
-    for name, found in ck.measure_arrays(metric, *copies).items():
-        assert isinstance(found, Table) and found.cells[0].status == "degenerate", name
-        assert "5 of 60" in found.cells[0].reason
-    for found in ck.measure_arrays(metric, *PAIR).values():
-        assert isinstance(found, Table) and found.cells[0].status in ("ok", "approximate")
+    for name, measure_array in ck.measure_arrays(metric, *copies).items():
+        assert isinstance(measure_array, Table) and measure_array.cells[0].status == "degenerate", name
+        assert "5 of 60" in measure_array.cells[0].reason
+    for measure_array in ck.measure_arrays(metric, *PAIR).values():
+        assert isinstance(measure_array, Table) and measure_array.cells[0].status in ("ok", "approximate")
 
 
 @pytest.mark.parametrize("table", ["procrustes", "cka/biased"])
@@ -197,9 +197,9 @@ def test_samples_equally_far_from_each_other_force_a_rotation(table: str) -> Non
 
 
 def test_channels_that_count_as_constant_for_want_of_digits_are_said() -> None:
-    found = cells("cross_correlation", [array + 1e12 for array in PAIR])
-    assert not isinstance(found, str)
-    assert not list(sound(found, "cross_correlation"))
+    result = cells("cross_correlation", [array + 1e12 for array in PAIR])
+    assert not isinstance(result, str)
+    assert not list(sound(result, "cross_correlation"))
     dead = [array * (np.arange(5) > 0) + 0.1 for array in PAIR]
     first = ck.measure_arrays("cross_correlation", *dead).table("cross_correlation").cells[0]
     assert first.status == "ok"
@@ -207,14 +207,14 @@ def test_channels_that_count_as_constant_for_want_of_digits_are_said() -> None:
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-80, 1e80, 1e140])
 def test_fourth_powers_that_leave_float64_are_refused_as_such(scale: float) -> None:
-    found = cells("minibatch_cka", [array * scale for array in PAIR])
-    assert isinstance(found, str) and "range of" in found
+    result = cells("minibatch_cka", [array * scale for array in PAIR])
+    assert isinstance(result, str) and "range of" in result
 
 
 @pytest.mark.parametrize("metric", ["cka", "svcca", "pwcca", "mutual_neighbors"])
 def test_figures_that_copies_of_samples_force_are_degenerate(metric: str) -> None:
-    found = cells(metric, samples(metric, repeated))
-    assert not isinstance(found, str) and found[metric][0].status == "degenerate"
+    result = cells(metric, samples(metric, repeated))
+    assert not isinstance(result, str) and result[metric][0].status == "degenerate"
     # float32 outputs of one image differ a little between batches
     noise = 1 + 1e-7 * draw(9).normal(size=(64, 5))
     noisy = [(repeated(array) * noise).astype(np.float32) for array in PAIR]
@@ -227,9 +227,9 @@ def test_figures_that_copies_of_samples_force_are_degenerate(metric: str) -> Non
 
 @pytest.mark.parametrize("metric", TAKES)
 def test_no_more_samples_than_dimensions_is_said_where_it_decides(metric: str) -> None:
-    found = cells(metric, samples(metric, lambda array: array[:5]))
+    result = cells(metric, samples(metric, lambda array: array[:5]))
     if metric in ("misalignment", "transfer_function", "eigenvector_match", "svcca", "pwcca"):
-        assert not list(sound(found, metric))
+        assert not list(sound(result, metric))
 
 
 def centered(values: np.ndarray) -> np.ndarray:
@@ -243,7 +243,7 @@ def biased_cka(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def unbiased_cka(a: np.ndarray, b: np.ndarray) -> float:
-    grams = [centered(one) @ centered(one).T for one in (a, b)]
+    grams = [centered(item) @ centered(item).T for item in (a, b)]
 
     def product(k: np.ndarray, m: np.ndarray) -> Any:
         n = len(k)
@@ -308,8 +308,8 @@ def test_values_are_those_of_the_formula_in_long_double(change: str, metric: str
     else:
         wanted = reference(changed[0], changed[-1])
     rest = [array for array in TAKES[metric] if array.ndim == 1 or array is FILTERS]
-    found = ck.measure_arrays(made(metric), *changed, *rest).table(table)
-    value = found.cells[1 if metric == "retrieval" else 0].value
+    result = ck.measure_arrays(made(metric), *changed, *rest).table(table)
+    value = result.cells[1 if metric == "retrieval" else 0].value
     assert value == pytest.approx(wanted, rel=1e-6)
 
 
@@ -327,7 +327,7 @@ def test_neither_mean_nor_scale_changes_what_does_not_see_them(change: str, metr
 @pytest.mark.parametrize("scale", [1e200, 1e-200])
 def test_values_whose_squares_leave_float64_are_refused_or_right(scale: float, metric: str) -> None:
     """No figure is called undefined or ``ok`` for another reason than its own."""
-    found = cells(
+    result = cells(
         metric, samples(metric, lambda array: array * scale if array.dtype == np.float64 else array)
     )
     plain = cells(metric, [*TAKES[metric]])
@@ -336,25 +336,25 @@ def test_values_whose_squares_leave_float64_are_refused_or_right(scale: float, m
         "retrieval",
     }
     if metric in invariant | {"logme", "h_score", "minibatch_cka", "nce", "accuracy"}:
-        assert not isinstance(found, str) and not isinstance(plain, str)
+        assert not isinstance(result, str) and not isinstance(plain, str)
         for name, wanted in plain.items():
-            assert [cell.value for cell in found[name]] == pytest.approx(
+            assert [cell.value for cell in result[name]] == pytest.approx(
                 [cell.value for cell in wanted], rel=1e-6
             )
-    elif isinstance(found, str):
-        assert "range of float64" in found
+    elif isinstance(result, str):
+        assert "range of float64" in result
 
 
 def test_spread_of_latent_variables_with_a_large_mean() -> None:
     shifted = CODES + np.array([1e8, 1e8, 0, 0])
     table = ck.measure_arrays("posterior_collapse", shifted).table("units")
     wanted = (centered(CODES[:, :2]) ** 2).mean(0)
-    assert table.values[:, 0] == pytest.approx([float(one) for one in wanted], rel=1e-6)
+    assert table.values[:, 0] == pytest.approx([float(entry) for entry in wanted], rel=1e-6)
 
 
 def test_one_class_says_nothing_of_classes() -> None:
-    same, one = np.zeros(COUNT, np.int64), LOGITS[:, :1]
-    assert ck.measure_arrays("accuracy", one, same)["accuracy"].status == "degenerate"  # type: ignore[union-attr]
+    same, first = np.zeros(COUNT, np.int64), LOGITS[:, :1]
+    assert ck.measure_arrays("accuracy", first, same)["accuracy"].status == "degenerate"  # type: ignore[union-attr]
     for metric in ("logme", "h_score", "leep", "nce"):
         assert {cell.status for cell in ck.measure_arrays(metric, THIS, same).table(metric).cells} == {
             "undefined"
@@ -363,7 +363,7 @@ def test_one_class_says_nothing_of_classes() -> None:
         table = ck.measure_arrays("retrieval", *PAIR, same).table(name)
         assert {cell.status for cell in table.cells} == {"degenerate"}
     coarse = np.round(THIS[:, :1])
-    plane = ck.measure_arrays("mutual_information_plane", coarse, one, same, edges=3)
+    plane = ck.measure_arrays("mutual_information_plane", coarse, first, same, edges=3)
     cell = plane.table("mutual_information_plane/information").at(layer="array", quantity="I(T;Y)")
     assert (cell.value, cell.status) == (0.0, "degenerate")
 

@@ -45,19 +45,20 @@ def gradients(net: nn.Module) -> list[Tensor]:
 def test_the_loss_along_the_gradient_equals_a_slow_reference() -> None:
     net = network()
     slopes = gradients(net)
-    norm = float(torch.cat([one.flatten() for one in slopes]).norm())
+    norm = float(torch.cat([entry.flatten() for entry in slopes]).norm())
     table = found(LossVariation(points=5, rate=0.3, length=0.2, chunk=4), "loss_variation", net)
     for protocol, step in (("gradient", 0.3), ("fixed", 0.2 / norm)):
         losses = []
         for at in range(6):
             moved = network()
             with torch.no_grad():
-                for one, slope in zip(moved.parameters(), slopes, strict=True):
-                    one.sub_(at * step * slope)
+                for parameter, slope in zip(moved.parameters(), slopes, strict=True):
+                    parameter.sub_(at * step * slope)
                 losses.append(float(F.cross_entropy(moved(DATA[0]), DATA[1])))
-        expected = (losses[0], max(abs(one - losses[0]) for one in losses), max(losses) - min(losses), norm)
+        expected = (losses[0], max(abs(loss - losses[0]) for loss in losses), max(losses) - min(losses), norm)
         row = [
-            table.at(case="as given", protocol=protocol, quantity=one).value for one in table.axes["quantity"]
+            table.at(case="as given", protocol=protocol, quantity=entry).value
+            for entry in table.axes["quantity"]
         ]
         assert row == pytest.approx(expected, rel=1e-4)
 
@@ -78,8 +79,8 @@ def slow_outputs(net: nn.Sequential) -> dict[str, list[Tensor]]:
         hidden = net[3](net[2](first.relu()))
         logits = net[4](hidden)
         parts = torch.autograd.grad(F.cross_entropy(logits, label[None]), [first, hidden, logits])
-        for name, one in zip(layers, parts, strict=True):
-            rows[name].append(one[0])
+        for name, part in zip(layers, parts, strict=True):
+            rows[name].append(part[0])
     return rows
 
 
@@ -87,13 +88,15 @@ def test_scales_equal_gradients_of_one_example_at_a_time() -> None:
     net = network()
     table = found(GradientScale(chunk=4), "gradient_scale", net)
     assert table.axes["layer"] == ("0", "3", "4")
-    rows = {name: torch.stack(one).double() for name, one in slow_outputs(net).items()}
-    scales = {name: float(one.flatten(1).square().sum(1).mean().sqrt()) for name, one in rows.items()}
+    rows = {name: torch.stack(slow_output).double() for name, slow_output in slow_outputs(net).items()}
+    scales = {name: float(entry.flatten(1).square().sum(1).mean().sqrt()) for name, entry in rows.items()}
     weights = dict(zip(("0", "3", "4"), (net[0].weight, net[3].weight, net[4].weight), strict=True))
-    named = dict(net.named_parameters())
-    slopes = dict(zip(named, gradients(net), strict=True))
+    names = dict(net.named_parameters())
+    slopes = dict(zip(names, gradients(net), strict=True))
     for name, scale in scales.items():
-        row = [table.at(case="as given", layer=name, quantity=one).value for one in table.axes["quantity"]]
+        row = [
+            table.at(case="as given", layer=name, quantity=entry).value for entry in table.axes["quantity"]
+        ]
         slope = float(slopes[f"{name}.weight"].norm())
         assert row == pytest.approx(
             (scale, scale / scales["4"], slope, slope / float(weights[name].detach().norm())),  # type: ignore[operator]
@@ -118,7 +121,9 @@ def test_projections_equal_their_definitions() -> None:
     slopes = dict(zip(dict(net.named_parameters()), gradients(net), strict=True))
     for name, weight in (("0", net[0].weight), ("3", net[3].weight), ("4", net[4].weight)):
         matrix = weight.detach().flatten(1).double().numpy()  # type: ignore[operator]
-        columns = torch.cat([one.flatten(1) if one.ndim == 3 else one[:, None] for one in rows[name]], 1)
+        columns = torch.cat(
+            [entry.flatten(1) if entry.ndim == 3 else entry[:, None] for entry in rows[name]], 1
+        )
         left = np.linalg.svd(columns.double().numpy(), full_matrices=False)[0][:, :3]
         u, _, v = np.linalg.svd(slopes[f"{name}.weight"].flatten(1).double().numpy(), full_matrices=False)
         norm, count = np.linalg.norm(matrix), min(3, len(matrix))

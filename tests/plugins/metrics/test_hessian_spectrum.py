@@ -38,29 +38,33 @@ def examples(count: int = 30) -> tuple[Tensor, Tensor]:
 
 def dense(net: nn.Module, images: Tensor, labels: Tensor) -> np.ndarray:
     """Return the eigenvalues of the Hessian as torch builds it, in float64, ascending."""
-    values = {name: one.detach().double() for name, one in net.named_parameters()}
-    buffers = {name: one.double() if one.is_floating_point() else one for name, one in net.named_buffers()}
+    values = {name: value.detach().double() for name, value in net.named_parameters()}
+    buffers = {
+        name: value.double() if value.is_floating_point() else value for name, value in net.named_buffers()
+    }
 
     def loss(flat: Tensor) -> Tensor:
-        parts = flat.split([one.numel() for one in values.values()])
-        shaped = {name: part.view_as(one) for (name, one), part in zip(values.items(), parts, strict=True)}
+        parts = flat.split([value.numel() for value in values.values()])
+        shaped = {
+            name: part.view_as(value) for (name, value), part in zip(values.items(), parts, strict=True)
+        }
         return F.cross_entropy(functional_call(net, {**buffers, **shaped}, (images.double(),)), labels)
 
-    flat = torch.cat([one.flatten() for one in values.values()])
+    flat = torch.cat([value.flatten() for value in values.values()])
     return torch.linalg.eigvalsh(hessian(loss, flat)).numpy()  # type: ignore[arg-type]
 
 
 def spectrum(net: nn.Module, data: tuple[Tensor, Tensor], **settings: Any) -> dict[str, Table]:
-    found = ck.measure(net, data, [HessianSpectrum(**settings)])
-    return {name: found.table(name) for name in found}
+    table = ck.measure(net, data, [HessianSpectrum(**settings)])
+    return {name: table.table(name) for name in table}
 
 
 def test_both_ends_equal_the_dense_hessian_with_negative_values_in_their_place() -> None:
     net, data = network(), examples()
     exact = dense(net, *data)
     assert exact[0] < -1e-3 < 1e-3 < exact[-1]
-    found = spectrum(net, data, count=12, precision="float64", tolerance=1e-9, chunk=7)
-    largest, smallest, magnitude = found["hessian_spectrum"].values[0]
+    eigenvalues = spectrum(net, data, count=12, precision="float64", tolerance=1e-9, chunk=7)
+    largest, smallest, magnitude = eigenvalues["hessian_spectrum"].values[0]
     assert np.abs(largest - exact[::-1][:12]).max() < 1e-8
     assert np.abs(smallest - exact[:12]).max() < 1e-8
     by_size = exact[np.argsort(-np.abs(exact), kind="stable")][:12]
@@ -71,11 +75,13 @@ def test_the_residual_bounds_the_distance_to_an_eigenvalue_converged_or_not() ->
     net, data = network(), examples()
     exact = dense(net, *data)
     for most in (8, 16, 47):
-        found = spectrum(net, data, count=6, precision="float64", most=most, block=2, tolerance=1e-10)
-        values, errors = (found[name].values for name in ("hessian_spectrum", "hessian_spectrum/residual"))
+        eigenvalues = spectrum(net, data, count=6, precision="float64", most=most, block=2, tolerance=1e-10)
+        values, errors = (
+            eigenvalues[name].values for name in ("hessian_spectrum", "hessian_spectrum/residual")
+        )
         apart = np.abs(values[..., None] - exact).min(-1)
         assert (apart <= errors + 1e-12).all()
-        unsure = [one.status == "approximate" for _, one in found["hessian_spectrum"]]
+        unsure = [value.status == "approximate" for _, value in eigenvalues["hessian_spectrum"]]
         assert unsure == (errors.flatten() > 1e-10 * np.abs(values).max()).tolist()
         assert any(unsure) == (most < 47)
 
@@ -91,24 +97,24 @@ def test_examples_pass_in_chunks_of_any_size_and_products_in_blocks_of_any_size(
 
 def test_float32_reaches_its_tolerance() -> None:
     net, data = network(), examples()
-    found = spectrum(net, data, count=5, ends=["largest", "smallest"])
-    assert all(one.status == "ok" for _, one in found["hessian_spectrum"])
+    eigenvalues = spectrum(net, data, count=5, ends=["largest", "smallest"])
+    assert all(value.status == "ok" for _, value in eigenvalues["hessian_spectrum"])
     exact = dense(net, *data)
-    assert np.allclose(found["hessian_spectrum"].values[0, 0], exact[::-1][:5], atol=1e-3 * exact[-1])
+    assert np.allclose(eigenvalues["hessian_spectrum"].values[0, 0], exact[::-1][:5], atol=1e-3 * exact[-1])
 
 
 def test_named_layers_give_the_block_of_their_parameters() -> None:
     net, data = network(), examples()
-    found = ck.measure(
+    table = ck.measure(
         net, data, [HessianSpectrum(count=30, precision="float64", tolerance=1e-9)], layers=["5"]
     )
     net.double()
     only = nn.Sequential(nn.Flatten(), net[5])  # type: ignore[index]
     features = net[:4](data[0].double()).detach()  # type: ignore[index]
-    values = found.table("hessian_spectrum").values[0, 0, :27]
+    values = table.table("hessian_spectrum").values[0, 0, :27]
     assert np.allclose(values, dense(only, features, data[1])[::-1], atol=1e-7)
     assert (
-        found.table("hessian_spectrum").at(case="as given", end="largest", place="28").status == "undefined"
+        table.table("hessian_spectrum").at(case="as given", end="largest", place="28").status == "undefined"
     )
 
 
@@ -166,8 +172,8 @@ def test_quadrature_is_exact_for_polynomials_in_the_direction_of_each_probe() ->
 def test_the_density_has_mass_one_and_the_mean_of_the_spectrum() -> None:
     net, data = network(), examples()
     exact = dense(net, *data)
-    found = spectrum(net, data, count=1, precision="float64", probes=60, steps=10, points=400, chunk=30)
-    grid, density = found["hessian_spectrum/density"].values[0].T
+    eigenvalues = spectrum(net, data, count=1, precision="float64", probes=60, steps=10, points=400, chunk=30)
+    grid, density = eigenvalues["hessian_spectrum/density"].values[0].T
     width = grid[1] - grid[0]
     assert density.sum() * width == pytest.approx(1, abs=0.01)
     assert (grid * density).sum() * width == pytest.approx(exact.mean(), abs=0.3 * exact.std())
@@ -175,11 +181,11 @@ def test_the_density_has_mass_one_and_the_mean_of_the_spectrum() -> None:
 
 def test_controls_measure_shuffled_labels_and_random_weights() -> None:
     net, data = network(), examples()
-    kept = {name: one.clone() for name, one in net.state_dict().items()}
-    found = spectrum(net, data, count=1, ends=["largest"], controls=True)["hessian_spectrum"]
-    assert found.axes["case"] == ("as given", "permuted labels", "random weights")
-    assert len(set(found.values.flatten().tolist())) == 3
-    assert all(torch.equal(one, net.state_dict()[name]) for name, one in kept.items())
+    saved = {name: value.clone() for name, value in net.state_dict().items()}
+    result = spectrum(net, data, count=1, ends=["largest"], controls=True)["hessian_spectrum"]
+    assert result.axes["case"] == ("as given", "permuted labels", "random weights")
+    assert len(set(result.values.flatten().tolist())) == 3
+    assert all(torch.equal(item, net.state_dict()[name]) for name, item in saved.items())
 
 
 def test_the_sample_of_examples_depends_on_their_positions_alone() -> None:
@@ -232,5 +238,5 @@ def test_curvlinops_agrees() -> None:
         net, nn.CrossEntropyLoss(), parameters, [(images, labels)], check_deterministic=False
     )
     theirs = torch.linalg.eigvalsh(operator @ torch.eye(operator.shape[0], dtype=torch.float64)).numpy()
-    found = spectrum(net, (images, labels), count=10, precision="float64", tolerance=1e-9)
-    assert np.abs(found["hessian_spectrum"].values[0, 0] - theirs[::-1][:10]).max() < 1e-8
+    eigenvalues = spectrum(net, (images, labels), count=10, precision="float64", tolerance=1e-9)
+    assert np.abs(eigenvalues["hessian_spectrum"].values[0, 0] - theirs[::-1][:10]).max() < 1e-8

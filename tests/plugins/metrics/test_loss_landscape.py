@@ -51,16 +51,16 @@ DATA = torch.randn(10, 1, 5, 5, generator=torch.Generator().manual_seed(1)), tor
 
 
 def grid(net: nn.Module, layers: tuple[str, ...] = (), **settings: Any) -> np.ndarray:
-    given = {"points": 4, "step": 0.2, "chunk": 4, **settings}
-    return ck.measure(net, DATA, [LossLandscape(**given)], layers=layers).table("loss_landscape").values[0]
+    inputs = {"points": 4, "step": 0.2, "chunk": 4, **settings}
+    return ck.measure(net, DATA, [LossLandscape(**inputs)], layers=layers).table("loss_landscape").values[0]
 
 
 def test_directions_are_orthogonal_and_have_the_norm_of_each_filter() -> None:
     draw = torch.Generator().manual_seed(0)
     weights = [torch.randn(5, 3, 3, 3, generator=draw), torch.randn(4, 7, generator=draw)]
     weights[0][2] = 0
-    one, other = directions(weights, 2, torch.Generator().manual_seed(1))
-    for weight, a, b in zip(weights, one, other, strict=True):
+    first, other = directions(weights, 2, torch.Generator().manual_seed(1))
+    for weight, a, b in zip(weights, first, other, strict=True):
         norms = weight.flatten(1).norm(dim=1)
         assert torch.allclose(a.flatten(1).norm(dim=1), norms, atol=1e-6)
         assert torch.allclose(b.flatten(1).norm(dim=1), norms, atol=1e-6)
@@ -68,8 +68,8 @@ def test_directions_are_orthogonal_and_have_the_norm_of_each_filter() -> None:
 
 
 def test_a_filter_of_one_value_moves_along_the_first_direction_only() -> None:
-    one, other = directions([torch.tensor([[2.0], [-3.0]])], 2, torch.Generator().manual_seed(0))
-    assert one[0].abs().tolist() == [[2.0], [3.0]] and other[0].tolist() == [[0.0], [0.0]]
+    first, other = directions([torch.tensor([[2.0], [-3.0]])], 2, torch.Generator().manual_seed(0))
+    assert first[0].abs().tolist() == [[2.0], [3.0]] and other[0].tolist() == [[0.0], [0.0]]
 
 
 @pytest.mark.parametrize("layers", [(), ("stem",), ("same",), ("block",), ("fc",), ("block", "fc")])
@@ -77,8 +77,8 @@ def test_the_grid_equals_a_slow_reference(layers: tuple[str, ...]) -> None:
     net, metric = network(), LossLandscape(points=4, step=0.2)
     moving = [
         name
-        for name, one in net.named_parameters()
-        if one.ndim > 1 and (not layers or name.startswith(layers))
+        for name, value in net.named_parameters()
+        if value.ndim > 1 and (not layers or name.startswith(layers))
     ]
     ways = directions([net.get_parameter(name) for name in moving], 2, torch.Generator().manual_seed(1))
     slow = np.zeros((4, 4))
@@ -96,18 +96,18 @@ def test_the_grid_equals_a_slow_reference(layers: tuple[str, ...]) -> None:
 
 def test_layers_that_do_not_move_run_once_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     net, calls = network(), []
-    net.stem.register_forward_hook(lambda *given: calls.append(net.stem.forward))
-    kept, modules = {name: one.clone() for name, one in net.state_dict().items()}, list(net.modules())
+    net.stem.register_forward_hook(lambda *inputs: calls.append(net.stem.forward))
+    saved, modules = {name: value.clone() for name, value in net.state_dict().items()}, list(net.modules())
     with monkeypatch.context() as patch:
-        patch.setattr(loss_landscape, "unmoved", lambda *given: torch.no_grad())
+        patch.setattr(loss_landscape, "unmoved", lambda *args: torch.no_grad())
         whole = grid(net, ("fc",))
-    ran = {one.__func__ for one in calls if hasattr(one, "__func__")}
+    ran = {call.__func__ for call in calls if hasattr(call, "__func__")}
     assert ran == {nn.Conv2d.forward}
     calls.clear()
     assert np.array_equal(grid(net, ("fc",)), whole)
-    assert sum(hasattr(one, "__func__") for one in calls) < len(calls) / 2
-    assert all("forward" not in one.__dict__ for one in modules)
-    assert all(torch.equal(one, net.state_dict()[name]) for name, one in kept.items())
+    assert sum(hasattr(call, "__func__") for call in calls) < len(calls) / 2
+    assert all("forward" not in module.__dict__ for module in modules)
+    assert all(torch.equal(item, net.state_dict()[name]) for name, item in saved.items())
 
 
 def test_an_interrupted_grid_goes_on_and_equals_one_in_one_go(
@@ -116,11 +116,11 @@ def test_an_interrupted_grid_goes_on_and_equals_one_in_one_go(
     net, path, done = network(), tmp_path / "grid.npz", []
     real = LossSurface.summed
 
-    def failing(self: LossSurface, *given: Any) -> Tensor:
+    def failing(self: LossSurface, *args: Any) -> Tensor:
         done.append(None)
         if len(done) == 30:
             raise KeyboardInterrupt
-        return real(self, *given)
+        return real(self, *args)
 
     monkeypatch.setattr(loss_landscape, "WRITE_EVERY", 3)
     with monkeypatch.context() as patch:
@@ -159,13 +159,13 @@ def test_one_dimension_is_a_line_of_the_plane_and_the_center_is_the_network() ->
 def test_it_conforms_and_has_controls() -> None:
     assert_metric(LossLandscape, points=2, examples=9)
     table = ck.measure(network(), DATA, [LossLandscape(points=3, controls=True)]).table("loss_landscape")
-    assert len({round(one, 9) for one in table.values[:, 1, 1]}) == 3
+    assert len({round(value, 9) for value in table.values[:, 1, 1]}) == 3
 
 
 def test_a_loss_that_is_not_finite_has_no_value() -> None:
-    found = ck.measure(network(), DATA, [LossLandscape(points=3, step=1e25)])
-    assert found.table("loss_landscape").at(case="as given", p="-1e+25", q="0").status == "undefined"
-    assert found.table("loss_landscape/shape").cells[0].status == "undefined"
+    table = ck.measure(network(), DATA, [LossLandscape(points=3, step=1e25)])
+    assert table.table("loss_landscape").at(case="as given", p="-1e+25", q="0").status == "undefined"
+    assert table.table("loss_landscape/shape").cells[0].status == "undefined"
 
 
 @pytest.mark.parametrize(

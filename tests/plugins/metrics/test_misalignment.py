@@ -51,11 +51,11 @@ def minimized(data: Tensor, weights: Tensor, groups: list[list[int]]) -> float:
     """Minimize tr(S^-1 B + B^-1 S) / 2 - d over the eigenvalues of an S with the eigenspaces of A, numerically."""
     vectors = torch.linalg.eigh(data)[1].flip(1).numpy()
     matrix, inverse = weights.numpy(), np.linalg.inv(weights.numpy())
-    projections = [vectors[:, one] @ vectors[:, one].T for one in groups]
+    projections = [vectors[:, group] @ vectors[:, group].T for group in groups]
 
     def value(logs: Any) -> float:
-        aligned = sum(np.exp(log) * one for log, one in zip(logs, projections, strict=True))
-        back = sum(np.exp(-log) * one for log, one in zip(logs, projections, strict=True))
+        aligned = sum(np.exp(log) * projection for log, projection in zip(logs, projections, strict=True))
+        back = sum(np.exp(-log) * projection for log, projection in zip(logs, projections, strict=True))
         return np.trace(back @ matrix + inverse @ aligned) / 2 - len(matrix)
 
     start = np.zeros(len(groups))
@@ -123,10 +123,10 @@ def test_equal_eigenvalues_are_grouped_within_the_tolerance() -> None:
 
 def test_a_random_basis_is_orthonormal_and_keeps_the_dimensions() -> None:
     spaces = Eigenspaces.of(diagonal(2, 2, 1))
-    found = random_basis(spaces, torch.Generator().manual_seed(0))
-    assert (found.vectors @ found.vectors.T).numpy() == pytest.approx(np.eye(3), abs=1e-12)
-    assert found.count == 2
-    assert not torch.allclose(found.vectors.abs(), spaces.vectors.abs())
+    result = random_basis(spaces, torch.Generator().manual_seed(0))
+    assert (result.vectors @ result.vectors.T).numpy() == pytest.approx(np.eye(3), abs=1e-12)
+    assert result.count == 2
+    assert not torch.allclose(result.vectors.abs(), spaces.vectors.abs())
 
 
 def test_a_singular_covariance_is_refused() -> None:
@@ -150,18 +150,18 @@ def test_matches_by_hand() -> None:
     cos, sin = 3**0.5 / 2, 0.5
     turn = torch.tensor([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1.0]], dtype=torch.float64)
     weights = turn @ diagonal(3, 2, 1) @ turn.T
-    found = MatchedDirections.of(diagonal(7, 6, 5), weights, 3)
-    assert found.cosines.abs().numpy() == pytest.approx(np.abs(turn.numpy().T), abs=1e-12)
-    assert found.matching.tolist() == [[True, True, False], [True, True, False], [False, False, True]]
-    assert found.combined.norm(dim=1).tolist() == pytest.approx([1, 1, 1])
+    result = MatchedDirections.of(diagonal(7, 6, 5), weights, 3)
+    assert result.cosines.abs().numpy() == pytest.approx(np.abs(turn.numpy().T), abs=1e-12)
+    assert result.matching.tolist() == [[True, True, False], [True, True, False], [False, False, True]]
+    assert result.combined.norm(dim=1).tolist() == pytest.approx([1, 1, 1])
     alone = MatchedDirections.of(diagonal(7, 6, 5), weights, 3, threshold=0.6)
     assert alone.combined.norm(dim=1).tolist() == pytest.approx([cos, cos, 1])
-    images, titles = match_pictures(found, (3, 1, 1))
+    images, titles = match_pictures(result, (3, 1, 1))
     assert images.shape == (6, 3, 1, 1)
     assert titles == ["w1", "v1+v2", "w2", "v1+v2", "w3", "v3"]
     assert ck.pictures.signed(images, titles).startswith(b"\x89PNG")
     with pytest.raises(UsageError):
-        match_pictures(found, (1, 2, 2))
+        match_pictures(result, (1, 2, 2))
 
 
 def test_chance_is_that_of_random_directions() -> None:
@@ -196,8 +196,8 @@ def measured(
     both = (
         (state, {"conv": layer}) if isinstance(metric, EigenvectorMatch) else (state, {"conv": layer}, others)
     )
-    found = metric.finalize(*both)
-    return {one.name: one for one in (found if isinstance(found, tuple) else (found,))}
+    result = metric.finalize(*both)
+    return {entry.name: entry for entry in (result if isinstance(result, tuple) else (result,))}
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
@@ -217,14 +217,14 @@ def test_a_network_beside_its_start_and_random_bases() -> None:
         start.weight.copy_(drawn(400, 2, 2, 2, seed=1))
         aligned = (drawn(400, 8, seed=2) * torch.linspace(0.2, 2, 8, dtype=torch.float64)) @ turn
         trained.weight.copy_(aligned.reshape(400, 2, 2, 2))
-    found = measured(Misalignment(), trained, shaped.reshape(4000, 2, 2, 2).float(), start)
-    table = found["misalignment"]
+    result = measured(Misalignment(), trained, shaped.reshape(4000, 2, 2, 2).float(), start)
+    table = result["misalignment"]
     values = {key[1:]: cell.value for key, cell in table}
     assert values["this", "data"] < 0.3 < 1 < values["this", "random-least"] <= values["this", "random"]
     # The start is aligned with nothing and everything: what is left is noise of about d^2 / (2 n) in every basis.
     assert values["other", "data"] == pytest.approx(values["other", "random"], abs=0.06)
     assert values["other", "random"] == pytest.approx(64 / 800, abs=0.04)
-    counts = {key[1]: cell.value for key, cell in found["misalignment/counts"]}
+    counts = {key[1]: cell.value for key, cell in result["misalignment/counts"]}
     assert counts == {"filters": 400, "dimensions": 8, "eigenspaces": 8, "patches": 4000}
 
 
@@ -235,13 +235,13 @@ def test_filters_of_further_networks_are_pooled() -> None:
     )
     assert (alone.value, alone.status) == (None, "undefined")
     further = [{"conv.weight": drawn(8, 2, 2, 2, seed=seed).float()} for seed in range(3)]
-    found = measured(Misalignment(further=further), few, images)
-    assert found["misalignment/counts"].at(layer="conv", what="filters").value == 32
+    result = measured(Misalignment(further=further), few, images)
+    assert result["misalignment/counts"].at(layer="conv", what="filters").value == 32
     pooled = nn.Conv2d(2, 32, 2)
     with torch.no_grad():
-        pooled.weight.copy_(torch.cat([few.weight, *(one["conv.weight"] for one in further)]))
+        pooled.weight.copy_(torch.cat([few.weight, *(entry["conv.weight"] for entry in further)]))
     wanted = measured(Misalignment(), pooled, images)["misalignment"]
-    assert found["misalignment"].cells == wanted.cells
+    assert result["misalignment"].cells == wanted.cells
     shrinking = measured(Misalignment(shrinkage=0.1), few, images)["misalignment"]
     assert all(cell.status == "ok" for cell in shrinking.cells)
     assert "shrinkage 0.1" in shrinking.estimator
@@ -276,17 +276,17 @@ def test_layers_of_a_trained_network_by_name() -> None:
     task = ck.Task("a", data, "conv_chain", "layer1", size=12, kwargs={"channels": [12, 4], "img_size": 12})
     fit, start = quick(steps=2).fit([task]), quick(steps=0).fit([task])
     names = ["misalignment", "transfer_function", "eigenvector_match"]
-    found = ck.measure(
+    table = ck.measure(
         fit.tasks["a"], data.test, names, layers=["layer?.linear", "fc"], other=start.tasks["a"]
     )
-    first = found.table("misalignment").at(layer="layer1.linear", network="this", basis="data")
+    first = table.table("misalignment").at(layer="layer1.linear", network="this", basis="data")
     assert first.status == "ok"
-    assert found.table("misalignment/counts").at(layer="layer1.linear", what="patches").value == 48 * 100
+    assert table.table("misalignment/counts").at(layer="layer1.linear", what="patches").value == 48 * 100
     # Four filters of 108 values, three of a dense layer with more inputs: refused, with a reason.
     for name in ("layer2.linear", "fc"):
-        cell = found.table("misalignment").at(layer=name, network="this", basis="data")
+        cell = table.table("misalignment").at(layer=name, network="this", basis="data")
         assert (cell.value, cell.status) == (None, "undefined")
-    tau = found.table("transfer_function").values[0]
+    tau = table.table("transfer_function").values[0]
     assert tau[0, :9] == pytest.approx(np.sort(tau[0, :9])[::-1])
     with pytest.raises(UsageError) as caught:
         ck.measure(fit.tasks["a"], data.test, ["misalignment"], layers=["layer1"])
@@ -297,10 +297,10 @@ def test_layers_of_a_trained_network_by_name() -> None:
 
 def test_a_layer_that_the_other_network_lacks_is_undefined() -> None:
     images = drawn(30, 2, 4, 4).float()
-    found = measured(Misalignment(), LAYER, images, nn.Conv2d(3, 40, 2))["misalignment"]
-    assert found.at(layer="conv", network="other", basis="data").status == "undefined"
+    result = measured(Misalignment(), LAYER, images, nn.Conv2d(3, 40, 2))["misalignment"]
+    assert result.at(layer="conv", network="other", basis="data").status == "undefined"
     curve = measured(TransferFunction(), LAYER, images, nn.Conv2d(3, 40, 2))["transfer_function"]
-    assert {curve.at(layer="conv", quantity=one, direction="1").status for one in ("tau", "tau-other")} == {
+    assert {curve.at(layer="conv", quantity=name, direction="1").status for name in ("tau", "tau-other")} == {
         "ok",
         "undefined",
     }

@@ -32,10 +32,10 @@ def plane(
 ) -> list[Table]:
     batch_size = settings.pop("batch_size", 512)
     metric = MutualInformationPlane(**settings)
-    found = ck.measure(
+    table = ck.measure(
         network, (PATTERNS[: len(labels)], labels), [metric], layers=layers, batch_size=batch_size
     )
-    return [one for one in found.values() if isinstance(one, Table)]
+    return [match for match in table.values() if isinstance(match, Table)]
 
 
 class Given(nn.Module):
@@ -121,14 +121,14 @@ def test_a_network_against_the_reference_layer_by_layer() -> None:
     ):
         edges = np.linspace(low, high, 30)
         expected = reference(values.double().numpy(), PARITY.numpy(), edges)
-        came = [table.at(layer=name, quantity=one).value for one in ("I(X;T)", "I(T;Y)")]
-        assert came == pytest.approx(expected, abs=2e-2)  # a value at an edge may fall to either side
+        output = [table.at(layer=name, quantity=entry).value for entry in ("I(X;T)", "I(T;Y)")]
+        assert output == pytest.approx(expected, abs=2e-2)  # a value at an edge may fall to either side
         assert f"{name} [{low:.6g}, {high:.6g}]" in table.estimator
 
 
 def test_does_not_depend_on_batches() -> None:
-    one, other = (plane(network(), layers=LAYERS, batch_size=size)[0].values for size in (4096, 700))
-    assert np.allclose(one, other, atol=5e-3)
+    first, other = (plane(network(), layers=LAYERS, batch_size=size)[0].values for size in (4096, 700))
+    assert np.allclose(first, other, atol=5e-3)
     assert_metric(MutualInformationPlane)
 
 
@@ -142,7 +142,7 @@ def test_layers_that_know_less_lie_below_those_before_them() -> None:
 
 def test_saturation_is_told() -> None:
     cells = [plane(layered(lambda x, n=n: x[:, :n]))[0].at(layer="0", quantity="I(X;T)") for n in (12, 11)]
-    assert [one.status for one in cells] == ["degenerate", "ok"]
+    assert [cell.status for cell in cells] == ["degenerate", "ok"]
     assert cells[0].reason == "4,096 codes for 4,096 examples: within 0.1 bits of log2 N"
     assert plane(layered(lambda x: x[:, :11]), saturation=1.5)[0].cells[0].status == "degenerate"
 
@@ -186,6 +186,6 @@ def test_a_last_layer_that_is_not_looked_at_is_refused() -> None:
 
 def test_no_examples_and_no_units() -> None:
     tables = MutualInformationPlane().finalize(MutualInformationPlane().init(), {"a": None})
-    assert [one.status for table in tables for one in table.cells] == ["undefined"] * 3
+    assert [cell.status for table in tables for cell in table.cells] == ["undefined"] * 3
     assert entropy(np.array([], dtype=np.int64)) == 0.0
     assert codes(np.zeros((3, 0)), np.linspace(-1, 1, 3)).tolist() == [0, 0, 0]

@@ -20,7 +20,7 @@ OUTPUT = torch.cat([MEAN, VARIANCE.log()], dim=1)
 def test_a_passive_an_active_and_a_mixed_unit_by_hand() -> None:
     metric = PosteriorCollapse()
     *counts, table = metric.finalize(metric.update(metric.init(), {"latent": OUTPUT}))
-    assert {one.name: one.value for one in counts} == {
+    assert {count.name: count.value for count in counts} == {
         **{"units/active": 1.0, "units/mixed": 1.0, "units/passive": 1.0, "units/varying": 1.0}
     }
     wanted = torch.tensor(
@@ -46,8 +46,8 @@ def test_a_heavy_divergence_makes_all_units_of_a_network_passive() -> None:
     data = data_set("a", size=(16, 16))
     task = ck.Task("a", data, "vae_conv", "decoder", size=16, kwargs={"latent": 4})
     fit = quick(steps=60, lr=0.003).fit([task], [ck.use("beta_vae", beta=500.0)])
-    found = ck.measure(fit.tasks["a"], data.test, ["posterior_collapse"], layers=["latent"])
-    assert found["units/passive"].value == 4 and found["units/varying"].value == 0
+    table = ck.measure(fit.tasks["a"], data.test, ["posterior_collapse"], layers=["latent"])
+    assert table["units/passive"].value == 4 and table["units/varying"].value == 0
 
 
 def test_other_outputs_and_several_layers_are_refused() -> None:

@@ -36,19 +36,19 @@ IMAGES = torch.tensor([[1.0, 0, 0, 0], [0, 3, 0, 4], [1, 1, 1, 1]]).view(3, 1, 2
 def tables(network: nn.Module, images: Tensor = IMAGES, **settings: Any) -> tuple[Table, Table]:
     batch_size = settings.pop("batch_size", 2)
     labels = torch.zeros(len(images), dtype=torch.int64)
-    found = ck.measure(network, (images, labels), [Reconstruction(**settings)], batch_size=batch_size)
-    return found.table("reconstruction/summary"), found.table("reconstruction/images")
+    table = ck.measure(network, (images, labels), [Reconstruction(**settings)], batch_size=batch_size)
+    return table.table("reconstruction/summary"), table.table("reconstruction/images")
 
 
 @pytest.mark.parametrize("bias", [None, torch.tensor([5.0, -7.0])])
 def test_orthonormal_rows_give_back_the_projection(bias: Tensor | None) -> None:
     # Rows along the first two axes: what lies along the others is lost; the bias is taken off again.
     summary, each = tables(linear(torch.eye(4)[:2], bias))
-    found = [each.at(score="relative", image=str(place)).value for place in range(3)]
-    assert found == pytest.approx([0.0, 16 / 25, 0.5], abs=1e-6)
+    result = [each.at(score="relative", image=str(place)).value for place in range(3)]
+    assert result == pytest.approx([0.0, 16 / 25, 0.5], abs=1e-6)
     squares = [each.at(score="mean square", image=str(place)).value for place in range(3)]
     assert squares == pytest.approx([0.0, 4.0, 0.5], abs=1e-6)
-    shown = [summary.at(score="relative", summary=one).value for one in ("mean", "median", "least", "most")]
+    shown = [summary.at(score="relative", summary=name).value for name in ("mean", "median", "least", "most")]
     assert shown == pytest.approx([(16 / 25 + 0.5) / 3, 0.5, 0.0, 16 / 25], abs=1e-6)
 
 
@@ -63,11 +63,11 @@ def deep() -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         made = nn.Sequential()
-        for name, one in (
+        for name, value in (
             ("conv", nn.Conv2d(1, 3, 3)), ("norm", nn.BatchNorm2d(3)), ("act", nn.ReLU()), ("flat", nn.Flatten()),
             ("fc", nn.Linear(48, 2)),
         ):  # fmt: skip
-            made.add_module(name, one)
+            made.add_module(name, value)
         made(torch.randn(16, 1, 6, 6))  # running statistics of its own
     return made
 
@@ -75,12 +75,12 @@ def deep() -> nn.Sequential:
 def test_an_images_error_does_not_depend_on_its_batch_and_stands_at_its_place() -> None:
     images = torch.rand(7, 1, 6, 6, generator=torch.Generator().manual_seed(1))
     net = deep()
-    one, other = (tables(net, images, batch_size=size)[1].values for size in (7, 3))
-    assert np.allclose(one, other, rtol=1e-4)
+    first, other = (tables(net, images, batch_size=size)[1].values for size in (7, 3))
+    assert np.allclose(first, other, rtol=1e-4)
     seeded = ck.measure(net, (images, torch.zeros(7).long()), [Reconstruction()], seed=3)[
         "reconstruction/images"
     ]
-    assert np.allclose(seeded.values, one, rtol=1e-4)  # type: ignore[union-attr]
+    assert np.allclose(seeded.values, first, rtol=1e-4)  # type: ignore[union-attr]
     assert net.training and net.get_submodule("norm").training
     assert_metric(Reconstruction)
 
@@ -88,7 +88,7 @@ def test_an_images_error_does_not_depend_on_its_batch_and_stands_at_its_place() 
 def test_batch_statistics_and_an_output_activation_are_said() -> None:
     images = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(2))
     plain, relu = (
-        tables(deep(), images, bn_reverse="batch", output_activation=one)[0] for one in (None, "relu")
+        tables(deep(), images, bn_reverse="batch", output_activation=item)[0] for item in (None, "relu")
     )
     assert "bn_reverse=batch, output_activation=relu" in relu.estimator
     assert not np.allclose(plain.values, relu.values)
@@ -97,13 +97,13 @@ def test_batch_statistics_and_an_output_activation_are_said() -> None:
 def test_an_image_of_zeros_has_no_relative_error() -> None:
     images = torch.cat([torch.zeros(1, 1, 2, 2), IMAGES])
     network = nn.Sequential()
-    for name, one in (
+    for name, value in (
         ("flat", nn.Flatten()),
         ("one", nn.Linear(4, 4)),
         ("act", nn.Tanh()),
         ("fc", nn.Linear(4, 2)),
     ):
-        network.add_module(name, one)
+        network.add_module(name, value)
     summary, each = tables(network, images)
     cell = each.at(score="relative", image="0")
     assert (cell.status, cell.reason) == ("undefined", "the image is zero, or what came back is not finite")

@@ -48,8 +48,8 @@ def test_logme_is_the_evidence_computed_directly_and_its_maximum(count: int, wid
     features, labels = drawn(count, width)
     left, sizes, _ = np.linalg.svd(features, full_matrices=False)
     values = []
-    for one in range(3):
-        column = (labels == one).astype(float)
+    for index in range(3):
+        column = (labels == index).astype(float)
         value, alpha, beta = evidence(left, sizes, column)
         assert value == pytest.approx(direct(features, column, alpha, beta), abs=1e-7)
         best = minimize(
@@ -80,8 +80,8 @@ def exact(features: np.ndarray, labels: np.ndarray) -> float:
         wide = matrix.cols > matrix.rows
         values, vectors = mp.eigsy(matrix * matrix.T if wide else matrix.T * matrix)
         squares, count, logs = list(values), len(labels), []
-        for one in np.unique(labels):
-            column = mp.matrix((labels == one).astype(int).tolist())
+        for entry in np.unique(labels):
+            column = mp.matrix((labels == entry).astype(int).tolist())
             turned = vectors.T * (column if wide else matrix.T * column)
             along = [turned[i] ** 2 / (1 if wide else squares[i]) for i in range(len(squares))]
             rest = 0 if wide else (column.T * column)[0] - sum(along)
@@ -142,9 +142,11 @@ def test_useful_features_score_above_permuted_labels_and_above_useless_ones() ->
     features, labels = drawn(200, 12)
     noise = np.random.default_rng(9).normal(size=features.shape)
     for metric in (LogME(), HScore()):
-        given, permuted = (score(metric, features, labels, which).value for which in ("as given", "permuted"))
-        assert given > permuted  # type: ignore[operator]
-        assert given > score(metric, noise, labels).value  # type: ignore[operator]
+        inputs, permuted = (
+            score(metric, features, labels, which).value for which in ("as given", "permuted")
+        )
+        assert inputs > permuted  # type: ignore[operator]
+        assert inputs > score(metric, noise, labels).value  # type: ignore[operator]
     logits = np.eye(3)[labels] * 4.0
     for metric in (LEEP(), NCE()):
         assert score(metric, logits, labels).value > score(metric, noise, labels, "permuted").value  # type: ignore[operator]
@@ -171,7 +173,7 @@ def test_h_score_equals_its_definition_and_shrinks_where_features_outnumber_exam
         features, labels = drawn(count, width)
         centered = features - features.mean(0)
         covariance, share = ledoit_wolf(centered, assume_centered=True)
-        means = np.stack([centered[labels == one].mean(0) for one in labels])
+        means = np.stack([centered[labels == label].mean(0) for label in labels])
         expected = (1 - share) * np.trace(np.linalg.solve(covariance, means.T @ means / count))
         assert score(HScore(), features, labels).value == pytest.approx(expected)
     assert 0 < expected < 2  # at most the classes less one; without shrinkage it would be 2 for any labels
@@ -199,7 +201,7 @@ def test_h_score_of_nearly_isotropic_features_is_not_small_and_ok(apart: float) 
 def plain_h_score(features: np.ndarray, labels: np.ndarray) -> float:
     """The definition of Bao et al. (2019): tr(C^-1 B), with the pseudo-inverse."""
     centered = features - features.mean(0)
-    means = np.stack([centered[labels == one].mean(0) for one in labels])
+    means = np.stack([centered[labels == label].mean(0) for label in labels])
     return float(np.trace(np.linalg.pinv(centered.T @ centered) @ means.T @ means))
 
 
@@ -217,7 +219,7 @@ def test_the_plain_h_score_is_its_definition_whatever_the_sizes_of_features() ->
 
 @pytest.mark.parametrize("times", [1, 5])
 def test_the_plain_h_score_of_more_features_than_different_examples_is_degenerate(times: int) -> None:
-    features, labels = (np.repeat(one, times, 0) for one in drawn(20, 30))
+    features, labels = (np.repeat(item, times, 0) for item in drawn(20, 30))
     cell = score(HScore(shrinkage="none"), features, labels)
     assert cell.status == "degenerate" and cell.value == pytest.approx(2)
 
@@ -227,9 +229,9 @@ def test_maps_are_averaged_over_positions_and_tokens_over_their_number() -> None
     maps = torch.from_numpy(features)[:, :, None, None] + torch.tensor([[-1.0, 1.0]])
     tokens = torch.from_numpy(features)[:, None] + torch.tensor([[-1.0], [1.0]])
     wanted = score(LogME(), features, labels).value
-    for one in (maps, tokens):
-        assert score(LogME(), one, labels).value == pytest.approx(wanted)  # type: ignore[arg-type]
-        assert score(LogME(pool="flatten"), one, labels).value != pytest.approx(wanted)  # type: ignore[arg-type]
+    for item in (maps, tokens):
+        assert score(LogME(), item, labels).value == pytest.approx(wanted)  # type: ignore[arg-type]
+        assert score(LogME(pool="flatten"), item, labels).value != pytest.approx(wanted)  # type: ignore[arg-type]
 
 
 def test_they_conform_and_are_installed() -> None:
@@ -264,7 +266,7 @@ def test_scores_do_not_depend_on_the_scale_of_features_or_the_numbers_of_classes
 def test_h_score_of_one_feature_is_its_share_of_variance_between_classes() -> None:
     features, labels = drawn(60, 1)
     centered = features[:, 0] - features.mean()
-    between = np.mean([centered[labels == one].mean() ** 2 for one in labels])
+    between = np.mean([centered[labels == label].mean() ** 2 for label in labels])
     assert score(HScore(), features, labels).value == pytest.approx(between / centered.var())
 
 

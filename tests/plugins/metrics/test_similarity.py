@@ -48,25 +48,25 @@ def tables(
     """Let a metric look at layers of two networks, in batches."""
     state = metric.init()
     for at in torch.arange(len(next(iter(left.values())))).split(batch):
-        sides = ({name: one[at] for name, one in side.items()} for side in (left, right))
+        sides = ({name: value[at] for name, value in side.items()} for side in (left, right))
         state = metric.update(state, at, *sides)
-    found = metric.finalize(state, left, right)
-    return {one.name: one for one in (found if isinstance(found, tuple) else (found,))}
+    result = metric.finalize(state, left, right)
+    return {entry.name: entry for entry in (result if isinstance(result, tuple) else (result,))}
 
 
 def value(metric: Metric, left: Tensor, right: Tensor, name: str = "", batch: int = 1000) -> float:
     """Return the similarity of two layers, NaN where it is undefined."""
-    found = tables(metric, {"x": left}, {"y": right}, batch)
-    return float(found[name or next(iter(found))].values[0, 0])
+    result = tables(metric, {"x": left}, {"y": right}, batch)
+    return float(result[name or next(iter(result))].values[0, 0])
 
 
-def centered(one: Tensor) -> Floats:
-    return np.asarray(one - one.mean(0), dtype=np.float64)
+def centered(item: Tensor) -> Floats:
+    return np.asarray(item - item.mean(0), dtype=np.float64)
 
 
-def hsic(one: Floats, other: Floats) -> float:
+def hsic(floats: Floats, other: Floats) -> float:
     """Return n (n - 3) times the unbiased HSIC of linear kernels (Song et al. 2012, eq. 5), as it is printed there."""
-    k, m = one @ one.T, other @ other.T
+    k, m = floats @ floats.T, other @ other.T
     np.fill_diagonal(k, 0)
     np.fill_diagonal(m, 0)
     n, ones = len(k), np.ones(len(k))
@@ -88,7 +88,7 @@ def biased(left: Tensor, right: Tensor) -> float:
 def aligned(left: Tensor, right: Tensor) -> float:
     """Return 1 - min |X - Y Q|^2 / 2 from scipy's Procrustes disparity 1 - s^2, s the sum of the singular values."""
     width = max(left.shape[1], right.shape[1])
-    x, y = (np.pad(one.numpy(), ((0, 0), (0, width - one.shape[1]))) for one in (left, right))
+    x, y = (np.pad(item.numpy(), ((0, 0), (0, width - item.shape[1]))) for item in (left, right))
     return math.sqrt(1 - scipy_procrustes(x, y)[2])
 
 
@@ -101,10 +101,10 @@ def canonical(left: Floats, right: Floats) -> tuple[Floats, Floats]:
 
 
 def svcca(left: Tensor, right: Tensor, share: float = 0.99) -> float:
-    def leading(one: Tensor) -> Floats:
-        u, s, _ = np.linalg.svd(centered(one), full_matrices=False)
-        kept = int(np.argmax(np.cumsum(s**2) / np.sum(s**2) >= share)) + 1
-        return u[:, :kept] * s[:kept]
+    def leading(item: Tensor) -> Floats:
+        u, s, _ = np.linalg.svd(centered(item), full_matrices=False)
+        path_kept = int(np.argmax(np.cumsum(s**2) / np.sum(s**2) >= share)) + 1
+        return u[:, :path_kept] * s[:path_kept]
 
     return float(canonical(leading(left), leading(right))[0].mean())
 
@@ -121,8 +121,8 @@ def pwcca(left: Tensor, right: Tensor) -> float:
 def neighbors(left: Tensor, right: Tensor, k: int = 5) -> float:
     """Return shared nearest neighbors by cosine, sample by sample."""
 
-    def nearest(one: Tensor, at: int) -> set[int]:
-        x = one.numpy()
+    def nearest(item: Tensor, at: int) -> set[int]:
+        x = item.numpy()
         near = [-np.inf if i == at else row @ x[at] / np.linalg.norm(row) for i, row in enumerate(x)]
         return set(np.argsort(near)[-k:].tolist())
 
@@ -130,8 +130,8 @@ def neighbors(left: Tensor, right: Tensor, k: int = 5) -> float:
 
 
 def matched(left: Tensor, right: Tensor) -> float:
-    found = np.corrcoef(left.numpy().T, right.numpy().T)[: left.shape[1], left.shape[1] :]
-    return float(found[linear_sum_assignment(found, maximize=True)].mean())
+    result = np.corrcoef(left.numpy().T, right.numpy().T)[: left.shape[1], left.shape[1] :]
+    return float(result[linear_sum_assignment(result, maximize=True)].mean())
 
 
 REFERENCES: dict[str, tuple[Metric, str, Callable[[Tensor, Tensor], float]]] = {
@@ -157,7 +157,7 @@ def test_values_are_those_of_the_slow_reference(which: str, p: int, q: int) -> N
     assert value(metric, left, right, name) == pytest.approx(expected, abs=1e-10)
     narrow = left.float(), right.float()
     assert value(metric, *narrow, name) == pytest.approx(
-        reference(*(one.double() for one in narrow)), abs=1e-6
+        reference(*(entry.double() for entry in narrow)), abs=1e-6
     )
 
 
@@ -179,8 +179,8 @@ def test_values_are_those_of_other_packages(n: int, p: int, q: int) -> None:
     both = [left.numpy(), right.numpy()]
     biased = repsim.cka(both, kernel_type="linear", estimator="gretton")[0, 1]
     assert value(CKA(), left, right, "cka/biased") == pytest.approx(biased, abs=1e-12)
-    found = repsim.hsic(both, kernel_type="linear", estimator="song")  # its cka divides by something else
-    fair = found[0, 1] / math.sqrt(found[0, 0] * found[1, 1])
+    result = repsim.hsic(both, kernel_type="linear", estimator="song")  # its cka divides by something else
+    fair = result[0, 1] / math.sqrt(result[0, 0] * result[1, 1])
     assert value(CKA(), left, right) == pytest.approx(fair, abs=1e-12)
     # repsim truncates no directions, and takes the mean of the weights of both sides
     if n > p + q:
@@ -195,11 +195,11 @@ def test_values_are_those_of_other_packages(n: int, p: int, q: int) -> None:
         assert sum(two) / 2 == pytest.approx(theirs, abs=1e-10)
 
 
-@pytest.mark.parametrize("which", [one for one in REFERENCES if one != "neighbors"])
+@pytest.mark.parametrize("which", [entry for entry in REFERENCES if entry != "neighbors"])
 def test_a_large_offset_changes_nothing(which: str) -> None:
     metric, name, reference = REFERENCES[which]
     left, right = (
-        (one * 2**12).round() / 2**12 for one in pair()
+        (side * 2**12).round() / 2**12 for side in pair()
     )  # so that adding 100 loses no digit in float32
     expected = reference(left, right)
     assert value(metric, left + 1000, right - 1000, name) == pytest.approx(expected, abs=1e-10)
@@ -209,16 +209,16 @@ def test_a_large_offset_changes_nothing(which: str) -> None:
 @pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e8, 1e30])
 @pytest.mark.parametrize("name", [*EXACT, "minibatch_cka"])
 def test_the_range_of_float32_changes_nothing(name: str, scale: float) -> None:
-    left, right = (one.float() for one in pair())  # their fourth powers leave the range at 1e10 and 1e-10
-    expected, found = (
-        tables(make_metric(name), {"x": one}, {"y": right}, 20) for one in (left, left * scale)
+    left, right = (side.float() for side in pair())  # their fourth powers leave the range at 1e10 and 1e-10
+    expected, result = (
+        tables(make_metric(name), {"x": item}, {"y": right}, 20) for item in (left, left * scale)
     )
-    for table, one in found.items():
-        assert one.values[0, 0] == pytest.approx(expected[table].values[0, 0], abs=1e-6)
+    for table, match in result.items():
+        assert match.values[0, 0] == pytest.approx(expected[table].values[0, 0], abs=1e-6)
 
 
 def test_without_centering_the_unbiased_estimate_would_be_wrong() -> None:
-    left, right = ((one + 100).float().numpy() for one in pair())
+    left, right = ((side + 100).float().numpy() for side in pair())
     naive = hsic(left, right) / math.sqrt(abs(hsic(left, left) * hsic(right, right)))
     assert not naive == pytest.approx(unbiased(*pair()), abs=0.01), "the reason for the test above"
 
@@ -230,9 +230,9 @@ def test_blocks_of_any_size_give_the_same_products(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(engine, "STACK", stack)
         monkeypatch.setattr(engine, "VALUES", values)
         monkeypatch.setattr(engine, "SUMMED", summed)
-        found = tables(CKA(), {"a": left, "b": right}, {"c": right}, batch=5)
-        for name, one in found.items():
-            np.testing.assert_allclose(one.values, expected[name].values, atol=1e-12)
+        result = tables(CKA(), {"a": left, "b": right}, {"c": right}, batch=5)
+        for name, match in result.items():
+            np.testing.assert_allclose(match.values, expected[name].values, atol=1e-12)
         wide = drawn(12, 90), drawn(12, 40, seed=1)
         assert value(Procrustes(), *wide) == pytest.approx(aligned(*wide), abs=1e-10)
 
@@ -242,20 +242,20 @@ def test_a_table_has_all_layers_by_all_layers(name: str) -> None:
     metric = make_metric(name)
     x, y = pair()
     layers = {"first": x, "second": y, "third": x.square()}
-    found = next(iter(tables(metric, layers, layers).values()))
-    assert found.axes == {"this": tuple(layers), "other": tuple(layers)}
-    assert found.count == 40
-    np.testing.assert_allclose(found.values.diagonal(), 1, atol=1e-12)
-    np.testing.assert_allclose(found.values, found.values.T, atol=0.1 if name == "pwcca" else 1e-12)
-    for i, one in enumerate(layers.values()):
+    result = next(iter(tables(metric, layers, layers).values()))
+    assert result.axes == {"this": tuple(layers), "other": tuple(layers)}
+    assert result.count == 40
+    np.testing.assert_allclose(result.values.diagonal(), 1, atol=1e-12)
+    np.testing.assert_allclose(result.values, result.values.T, atol=0.1 if name == "pwcca" else 1e-12)
+    for i, layer in enumerate(layers.values()):
         for j, other in enumerate(layers.values()):
-            assert found.values[i, j] == pytest.approx(value(metric, one, other), abs=1e-10)
+            assert result.values[i, j] == pytest.approx(value(metric, layer, other), abs=1e-10)
 
 
 @pytest.mark.parametrize("name", [*EXACT, "mutual_neighbors"])
 def test_it_streams(name: str) -> None:
     settings = {"neighbors": 3} if name == "mutual_neighbors" else {}
-    assert_metric(lambda **given: make_metric(name, **given), **settings)
+    assert_metric(lambda **kwargs: make_metric(name, **kwargs), **settings)
 
 
 ROTATED, SCALED, SHIFTED, MAPPED, PERMUTED = "rotated", "scaled", "shifted", "mapped", "permuted"
@@ -283,7 +283,7 @@ def test_what_a_similarity_is_invariant_to_and_what_not(name: str) -> None:
     }
     metric = make_metric(name)
     plain = value(metric, left, right)
-    same = {how for how, one in changed.items() if abs(value(metric, one, right) - plain) < 1e-9}
+    same = {how for how, entry in changed.items() if abs(value(metric, entry, right) - plain) < 1e-9}
     assert same == INVARIANT[name]
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
     assert value(metric, left[order], right[order]) == pytest.approx(plain, abs=1e-10), "order of the samples"
@@ -299,8 +299,10 @@ def test_unrelated_layers() -> None:
 
 
 def test_the_estimator_says_that_samples_are_few() -> None:
-    found = tables(CKA(), {"x": drawn(50, 100)}, {"y": drawn(50, 20)})
-    assert "0.5 samples a value" in found["cka/biased"].estimator and "samples" not in found["cka"].estimator
+    result = tables(CKA(), {"x": drawn(50, 100)}, {"y": drawn(50, 20)})
+    assert (
+        "0.5 samples a value" in result["cka/biased"].estimator and "samples" not in result["cka"].estimator
+    )
     assert (
         "samples a value"
         not in tables(CKA(), {"x": drawn(50, 10)}, {"y": drawn(50, 20)})["cka/biased"].estimator
@@ -318,7 +320,7 @@ def test_minibatches_are_the_mean_of_unbiased_estimates() -> None:
     left, right = pair(n=50)
     batches = torch.arange(48).split(20)  # 20, 20 and 8; two more are left out
     sums = [
-        sum(hsic(*(one[at].numpy() for one in both)) / (len(at) - 3) for at in batches)
+        sum(hsic(*(side[at].numpy() for side in both)) / (len(at) - 3) for at in batches)
         for both in ((left, right), (left, left), (right, right))
     ]
     still = torch.full((50, 3), 0.1)
@@ -326,11 +328,11 @@ def test_minibatches_are_the_mean_of_unbiased_estimates() -> None:
     state = metric.init()
     for at in (*batches, torch.tensor([48, 49])):
         state = metric.update(state, at, {"x": left[at], "still": still[at]}, {"y": right[at]})
-    found = metric.finalize(state, {}, {})
-    cell = found.at(this="x", other="y")
+    result = metric.finalize(state, {}, {})
+    cell = result.at(this="x", other="y")
     assert cell.value == pytest.approx(sums[0] / math.sqrt(sums[1] * sums[2]), abs=1e-10)
-    assert cell.status == "approximate" and found.count == 48 and "1 of 8, 2 of 20" in found.estimator
-    assert found.at(this="still", other="y").status == "undefined"
+    assert cell.status == "approximate" and result.count == 48 and "1 of 8, 2 of 20" in result.estimator
+    assert result.at(this="still", other="y").status == "undefined"
 
 
 def test_the_value_of_minibatches_depends_on_their_size_and_one_batch_is_exact() -> None:
@@ -363,15 +365,15 @@ MAPS = drawn(10, 3, 4, 5)
 def test_maps_and_tokens_become_rows(how: str, values: Tensor, rows: Tensor) -> None:
     right = drawn(len(rows), 4, seed=1)
     if len(rows) == 10:
-        found = value(CKA(flatten=how), values, right)
+        result = value(CKA(flatten=how), values, right)
     else:  # as maps too, so that the rows of both are positions
-        found = value(CKA(flatten=how), values, right.view(10, 4, 5, 4).permute(0, 3, 1, 2))
-    assert found == pytest.approx(value(CKA(), rows, right), abs=1e-12)
+        result = value(CKA(flatten=how), values, right.view(10, 4, 5, 4).permute(0, 3, 1, 2))
+    assert result == pytest.approx(value(CKA(), rows, right), abs=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
 def test_other_types_are_compared_as_float32(dtype: torch.dtype) -> None:
-    left, right = ((10 * one).to(dtype) for one in pair())
+    left, right = ((10 * side).to(dtype) for side in pair())
     assert value(CKA(), left, right) == value(CKA(), left.float(), right.float())
 
 
@@ -393,9 +395,9 @@ UNDEFINED = {
 def test_a_layer_without_similarity_is_undefined_with_its_reason(name: str, reason: str) -> None:
     x, y = pair(p=6, q=6)
     layers = {"x": x, "bad": UNDEFINED[reason]}
-    found = next(iter(tables(make_metric(name), layers, {"y": y}, batch=13).values()))
-    assert found.at(this="x", other="y").value == pytest.approx(value(make_metric(name), x, y, batch=13))
-    cell = found.at(this="bad", other="y")
+    result = next(iter(tables(make_metric(name), layers, {"y": y}, batch=13).values()))
+    assert result.at(this="x", other="y").value == pytest.approx(value(make_metric(name), x, y, batch=13))
+    cell = result.at(this="bad", other="y")
     assert (
         cell.value is None and cell.status == "undefined" and "bad" in cell.reason and reason in cell.reason
     )
@@ -403,19 +405,19 @@ def test_a_layer_without_similarity_is_undefined_with_its_reason(name: str, reas
 
 def test_layers_of_other_row_counts_are_undefined_and_the_rest_is_compared() -> None:
     small, large = drawn(10, 3, 2, 2), drawn(10, 3, 4, 4, seed=1)
-    found = tables(CKA(flatten="positions"), {"s": small, "l": large}, {"s": small, "l": large})["cka"]
-    np.testing.assert_allclose(found.values.diagonal(), 1)
-    assert found.at(this="s", other="l").status == "undefined"
-    assert "40 rows cannot be paired with 160" in found.at(this="s", other="l").reason
+    result = tables(CKA(flatten="positions"), {"s": small, "l": large}, {"s": small, "l": large})["cka"]
+    np.testing.assert_allclose(result.values.diagonal(), 1)
+    assert result.at(this="s", other="l").status == "undefined"
+    assert "40 rows cannot be paired with 160" in result.at(this="s", other="l").reason
 
 
 @pytest.mark.parametrize("name", ["cka", "streamed_cka"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_samples_that_share_nothing_have_no_unbiased_similarity(name: str, dtype: torch.dtype) -> None:
-    one = torch.eye(8, dtype=dtype)  # no off-diagonal entry of the Gram varies
-    found = tables(make_metric(name), {"x": one}, {"x": one})
-    assert found[name].cells[0].status == "undefined" and "not above 0" in found[name].cells[0].reason
-    assert found[f"{name}/biased"].cells[0].value == pytest.approx(1)
+    eye = torch.eye(8, dtype=dtype)  # no off-diagonal entry of the Gram varies
+    result = tables(make_metric(name), {"x": eye}, {"x": eye})
+    assert result[name].cells[0].status == "undefined" and "not above 0" in result[name].cells[0].reason
+    assert result[f"{name}/biased"].cells[0].value == pytest.approx(1)
 
 
 def test_a_negative_unbiased_similarity_is_reported_as_it_is() -> None:
@@ -424,10 +426,10 @@ def test_a_negative_unbiased_similarity_is_reported_as_it_is() -> None:
 
 def test_forced_correlations_are_degenerate() -> None:
     for metric in (SVCCA(share=1.0), PWCCA()):
-        (found,) = tables(metric, {"x": drawn(20, 12)}, {"y": drawn(20, 12, seed=1)}).values()
-        assert found.cells[0].status == "degenerate" and "forced" in found.cells[0].reason
-        (found,) = tables(metric, {"x": drawn(30, 12)}, {"y": drawn(30, 12, seed=1)}).values()
-        assert found.cells[0].status == "ok"
+        (result,) = tables(metric, {"x": drawn(20, 12)}, {"y": drawn(20, 12, seed=1)}).values()
+        assert result.cells[0].status == "degenerate" and "forced" in result.cells[0].reason
+        (result,) = tables(metric, {"x": drawn(30, 12)}, {"y": drawn(30, 12, seed=1)}).values()
+        assert result.cells[0].status == "ok"
 
 
 def test_equal_distances_are_degenerate() -> None:

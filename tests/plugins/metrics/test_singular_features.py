@@ -36,18 +36,18 @@ def orthonormal(rows: int, columns: int, seed: int = 0) -> Tensor:
 def tables(
     network: nn.Module, images: Tensor, labels: Tensor, *, other: nn.Module | None = None, **settings: Any
 ):
-    found = ck.measure(
+    table = ck.measure(
         network, (images, labels), [SingularFeatures(**settings)], layers=["1"], other=other, batch_size=3
     )
-    return {name.split("/")[1]: one for name, one in found.items() if isinstance(one, Table)}
+    return {name.split("/")[1]: match for name, match in table.items() if isinstance(match, Table)}
 
 
 def test_energy_angles_and_cosines_worked_out_by_hand() -> None:
     # The layer looks along the first axis (value 3) and the second (value 1); the third is not seen.
     network = linear(torch.tensor([[3.0, 0, 0, 0], [0, 1, 0, 0]]))
     images = torch.tensor([[1.0, 0, 0, 0], [0, 2, 2, 0], [0, 0, 0, 5]])[:, None, None]
-    found = tables(network, images, torch.tensor([0, 1, 2]), top=1)
-    energy = found["energy"]
+    result = tables(network, images, torch.tensor([0, 1, 2]), top=1)
+    energy = result["energy"]
     assert [energy.at(layer="1", subspace=kind, **{"class": "0"}).value for kind in ("top", "active")] == [
         1.0,
         1.0,
@@ -56,17 +56,17 @@ def test_energy_angles_and_cosines_worked_out_by_hand() -> None:
     assert energy.at(layer="1", subspace="active", **{"class": "1"}).value == pytest.approx(0.5)
     assert energy.at(layer="1", subspace="active", **{"class": "2"}).value == pytest.approx(0.0)
     # The strongest component of the data is the fourth axis (25 of its square): a right angle.
-    assert found["angle_to_data"].at(layer="1", angle="1").value == pytest.approx(np.pi / 2)
+    assert result["angle_to_data"].at(layer="1", angle="1").value == pytest.approx(np.pi / 2)
     # (3, -1, -1, -1) / 4 with itself, and with (-1, -1, -1, 3) / 4.
-    assert found["cosine"].at(layer="1", vector="1", **{"class": "0"}).value == pytest.approx(1.0)
-    assert found["cosine"].at(layer="1", vector="1", **{"class": "2"}).value == pytest.approx(1 / 3)
+    assert result["cosine"].at(layer="1", vector="1", **{"class": "0"}).value == pytest.approx(1.0)
+    assert result["cosine"].at(layer="1", vector="1", **{"class": "2"}).value == pytest.approx(1 / 3)
 
 
 def test_subspace_scores_do_not_change_when_vectors_turn_inside_the_subspace() -> None:
     basis, images = orthonormal(3, 12), torch.rand(9, 1, 3, 4, generator=torch.Generator().manual_seed(1))
     labels = torch.arange(9) % 3
-    one, other = linear(basis), linear(orthonormal(3, 3, seed=2) @ basis)
-    left, right = tables(one, images, labels, top=3), tables(other, images, labels, top=3, other=one)
+    first, other = linear(basis), linear(orthonormal(3, 3, seed=2) @ basis)
+    left, right = tables(first, images, labels, top=3), tables(other, images, labels, top=3, other=first)
     for name in ("energy", "angle_to_data"):
         assert np.allclose(left[name].values, right[name].values, atol=1e-5)
     assert np.allclose(right["angle_to_other"].values, 0.0, atol=1e-3)
@@ -75,18 +75,18 @@ def test_subspace_scores_do_not_change_when_vectors_turn_inside_the_subspace() -
 
 def test_equal_singular_values_leave_a_subspace_undetermined() -> None:
     network = linear(torch.eye(4))
-    found = tables(network, torch.rand(6, 1, 2, 2), torch.arange(6) % 2, top=2)
-    cell = found["energy"].at(layer="1", subspace="top", **{"class": "0"})
+    result = tables(network, torch.rand(6, 1, 2, 2), torch.arange(6) % 2, top=2)
+    cell = result["energy"].at(layer="1", subspace="top", **{"class": "0"})
     assert (cell.status, cell.reason) == ("degenerate", "singular values 2 and 3 are nearly equal")
-    assert found["energy"].at(layer="1", subspace="active", **{"class": "0"}).value == pytest.approx(1.0)
+    assert result["energy"].at(layer="1", subspace="active", **{"class": "0"}).value == pytest.approx(1.0)
 
 
 def test_weights_along_the_datas_own_directions_have_no_angle() -> None:
     images = torch.randn(50, 1, 2, 5, generator=torch.Generator().manual_seed(3)) * torch.arange(1, 6)
     _, _, vectors = torch.linalg.svd(images.flatten(1).double(), full_matrices=False)
     network = linear(torch.diag(torch.tensor([3.0, 2.0]).double()) @ vectors[:2])
-    found = tables(network, images, torch.arange(50) % 2, top=2)
-    assert np.allclose(found["angle_to_data"].values, 0.0, atol=1e-3)
+    result = tables(network, images, torch.arange(50) % 2, top=2)
+    assert np.allclose(result["angle_to_data"].values, 0.0, atol=1e-3)
 
 
 def test_the_tolerance_says_what_is_active() -> None:
@@ -101,24 +101,25 @@ def test_the_tolerance_says_what_is_active() -> None:
 
 def test_classes_without_images_or_with_a_mean_of_zero_are_undefined() -> None:
     images = torch.tensor([[1.0, 0], [-1.0, 0], [1.0, 1.0]])[:, None, None]
-    found = tables(linear(torch.eye(2)), images, torch.tensor([0, 0, 2]), top=1)
+    result = tables(linear(torch.eye(2)), images, torch.tensor([0, 0, 2]), top=1)
     reasons = [
-        found["energy"].at(layer="1", subspace="active", **{"class": name}).reason for name in ("0", "1", "2")
+        result["energy"].at(layer="1", subspace="active", **{"class": name}).reason
+        for name in ("0", "1", "2")
     ]
     assert reasons == ["the class mean is zero", "no examples of this class", ""]
-    assert found["angle_to_data"].cells[0].value is not None
+    assert result["angle_to_data"].cells[0].value is not None
 
 
 def test_angles_are_exact_near_zero_and_near_a_right_angle() -> None:
     for angle in (0.0, 1e-9, 1e-4, 0.7, np.pi / 2 - 1e-4, np.pi / 2):
-        one = torch.tensor([[1.0, 0, 0], [0, 0, 1.0]], dtype=torch.float64)
+        tensor = torch.tensor([[1.0, 0, 0], [0, 0, 1.0]], dtype=torch.float64)
         other = torch.tensor([[np.cos(angle), np.sin(angle), 0]], dtype=torch.float64)
-        assert float(angles(one, other)) == pytest.approx(angle, abs=1e-15, rel=1e-7)
-        assert float(angles(other, one)) == pytest.approx(angle, abs=1e-15, rel=1e-7)
-    found = angles(orthonormal(2, 6), orthonormal(3, 6, seed=1))
+        assert float(angles(tensor, other)) == pytest.approx(angle, abs=1e-15, rel=1e-7)
+        assert float(angles(other, tensor)) == pytest.approx(angle, abs=1e-15, rel=1e-7)
+    result = angles(orthonormal(2, 6), orthonormal(3, 6, seed=1))
     scipy = pytest.importorskip("scipy.linalg")
     expected = scipy.subspace_angles(orthonormal(2, 6).T.numpy(), orthonormal(3, 6, seed=1).T.numpy())
-    assert np.allclose(found.numpy(), expected[::-1])
+    assert np.allclose(result.numpy(), expected[::-1])
 
 
 @pytest.mark.parametrize(
@@ -132,38 +133,40 @@ def test_rows_times_the_matrix_are_what_the_layer_gives(layer: nn.Module) -> Non
     expected = (
         gave.flatten(2).transpose(1, 2).flatten(0, 1) if isinstance(layer, nn.Conv2d) else gave.flatten(0, 2)
     )
-    came = rows @ layer.weight.detach().flatten(1).T  # type: ignore[operator, union-attr]
-    assert torch.allclose(came, expected, atol=1e-5) and places == len(rows) // 3
+    output = rows @ layer.weight.detach().flatten(1).T  # type: ignore[operator, union-attr]
+    assert torch.allclose(output, expected, atol=1e-5) and places == len(rows) // 3
 
 
 def test_a_convolution_is_scored_over_its_patches() -> None:
     network = nn.Sequential(nn.Identity(), nn.Conv2d(1, 2, 3, bias=False))
-    found = tables(
+    result = tables(
         network, torch.rand(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64), top=2, image_range=(0, 1)
     )
-    assert 0 < float(found["energy"].values[0, 0, 1]) < 1
-    assert found["match_ssim"].cells[0].reason.startswith("the layer does not take whole images")
+    assert 0 < float(result["energy"].values[0, 0, 1]) < 1
+    assert result["match_ssim"].cells[0].reason.startswith("the layer does not take whole images")
 
 
 def test_a_vector_that_is_an_image_matches_it_with_either_sign() -> None:
     images = torch.rand(5, 1, 12, 12, generator=torch.Generator().manual_seed(4))
     for sign in (1, -1):
         network = linear(sign * images[3].flatten()[None])
-        found = tables(network, images * 2 - 1, torch.zeros(5, dtype=torch.int64), top=2, image_range=(-1, 1))
-        assert found["match_pearson"].at(layer="1", vector="1").value == pytest.approx(1.0, abs=1e-6)
-        assert found["match_ssim"].at(layer="1", vector="1").value == pytest.approx(0.0, abs=1e-2)
-        assert found["match_ssim"].at(layer="1", vector="2").status == "undefined"
-        assert "LPIPS" not in found["match_ssim"].estimator
+        result = tables(
+            network, images * 2 - 1, torch.zeros(5, dtype=torch.int64), top=2, image_range=(-1, 1)
+        )
+        assert result["match_pearson"].at(layer="1", vector="1").value == pytest.approx(1.0, abs=1e-6)
+        assert result["match_ssim"].at(layer="1", vector="1").value == pytest.approx(0.0, abs=1e-2)
+        assert result["match_ssim"].at(layer="1", vector="2").status == "undefined"
+        assert "LPIPS" not in result["match_ssim"].estimator
 
 
-def slow_ssim(one: np.ndarray, other: np.ndarray) -> float:
+def slow_ssim(item: np.ndarray, other: np.ndarray) -> float:
     place = np.arange(11) - 5
     window = np.exp(-(place[:, None] ** 2 + place[None] ** 2) / (2 * 1.5**2))
     window /= window.sum()
     values = []
-    for row in range(one.shape[0] - 10):
-        for column in range(one.shape[1] - 10):
-            a, b = (x[row : row + 11, column : column + 11] for x in (one, other))
+    for row in range(item.shape[0] - 10):
+        for column in range(item.shape[1] - 10):
+            a, b = (x[row : row + 11, column : column + 11] for x in (item, other))
             ma, mb = (window * a).sum(), (window * b).sum()
             va, vb = (window * (a - ma) ** 2).sum(), (window * (b - mb) ** 2).sum()
             both = (window * (a - ma) * (b - mb)).sum()
@@ -190,17 +193,17 @@ def test_a_picture_is_spread_over_its_range() -> None:
 
 
 def test_results_say_what_they_are_and_conform() -> None:
-    found = tables(linear(torch.eye(4)), torch.rand(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64), top=2)
-    assert found["angle_to_data"].unit == "rad" and found["energy"].direction == "higher"
-    assert "tolerance" not in found["energy"].estimator and "float32" in found["energy"].estimator
-    assert all(one.paper and one.equation for one in found.values())
+    result = tables(linear(torch.eye(4)), torch.rand(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64), top=2)
+    assert result["angle_to_data"].unit == "rad" and result["energy"].direction == "higher"
+    assert "tolerance" not in result["energy"].estimator and "float32" in result["energy"].estimator
+    assert all(match.paper and match.equation for match in result.values())
     assert_metric(SingularFeatures, subject=subject(), batches=batches(), top=2, image_range=(0, 1))
 
 
 def subject() -> Subject:
     network, other = linear(orthonormal(3, 16)), linear(orthonormal(3, 16, seed=1))
-    for place, one in enumerate((network, other)):
-        one[1].weight.data *= torch.tensor([3.0, 2.0, 1.0])[:, None] + place  # type: ignore[operator, union-attr]
+    for place, item in enumerate((network, other)):
+        item[1].weight.data *= torch.tensor([3.0, 2.0, 1.0])[:, None] + place  # type: ignore[operator, union-attr]
     return Subject(
         network=network,
         layers={"1": network[1]},
@@ -277,7 +280,7 @@ def test_lpips_runs_offline_on_the_weights_given(tmp_path: Path) -> None:
     images = torch.rand(3, 1, 12, 12)
     apart = lpips(str(weights), digest)(images[:2], images)
     assert apart.shape == (2, 3) and float(apart[0, 0]) == 0.0 and float(apart[0, 1]) > 0
-    found = tables(
+    result = tables(
         linear(images[0].flatten()[None]),
         images,
         torch.zeros(3, dtype=torch.int64),
@@ -286,7 +289,7 @@ def test_lpips_runs_offline_on_the_weights_given(tmp_path: Path) -> None:
         lpips_trunk=str(weights),
         lpips_sha256=digest,
     )
-    assert digest in found["match_lpips"].estimator and found["match_lpips"].cells[0].value is not None
+    assert digest in result["match_lpips"].estimator and result["match_lpips"].cells[0].value is not None
     torch.save({"features.0.weight": torch.zeros(1, 1, 1, 1)}, weights)
     with pytest.raises(UsageError, match="not a state dict of torchvision's AlexNet"):
         lpips(str(weights), hashlib.sha256(weights.read_bytes()).hexdigest())
@@ -294,12 +297,12 @@ def test_lpips_runs_offline_on_the_weights_given(tmp_path: Path) -> None:
 
 def test_decompose_is_the_svd_in_float64() -> None:
     layer = nn.Conv2d(2, 3, 3)
-    found = decompose(layer)
+    result = decompose(layer)
     _, values, vectors = np.linalg.svd(
         layer.weight.detach().double().numpy().reshape(3, 18), full_matrices=False
     )
-    assert np.allclose(found.values.numpy(), values) and found.vectors.dtype == torch.float64
-    assert np.allclose(np.abs((found.vectors.numpy() * vectors).sum(1)), 1)
+    assert np.allclose(result.values.numpy(), values) and result.vectors.dtype == torch.float64
+    assert np.allclose(np.abs((result.vectors.numpy() * vectors).sum(1)), 1)
 
 
 def test_vectors_become_pictures_with_their_values() -> None:
@@ -314,8 +317,10 @@ def test_vectors_become_pictures_with_their_values() -> None:
 
 def test_a_block_is_refused_by_its_name_in_one_line() -> None:
     network = nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
-    said = "The layer '0': .*; got a Sequential, which holds other layers. Name other layers, such as layers="
-    with pytest.raises(UsageError, match=said) as refused:
+    result = (
+        "The layer '0': .*; got a Sequential, which holds other layers. Name other layers, such as layers="
+    )
+    with pytest.raises(UsageError, match=result) as refused:
         ck.measure(
             network, (torch.rand(2, 1, 2, 2), torch.tensor([0, 1])), [SingularFeatures()], layers=["0"]
         )

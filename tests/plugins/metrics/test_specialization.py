@@ -23,7 +23,7 @@ def look(values: Tensor, cuts: tuple[int, ...] = (), **settings: Any) -> dict[st
     state = metric.init()
     for part in torch.tensor_split(values, cuts):
         state = metric.update(state, {"act": part})
-    return {one.name: one for one in metric.finalize(state, {})}
+    return {entry.name: entry for entry in metric.finalize(state, {})}
 
 
 def test_it_streams() -> None:
@@ -44,9 +44,9 @@ def test_it_streams() -> None:
 def test_fractions_by_hand() -> None:
     # Four inputs, three units: one is never active, one always, one for the first input alone.
     values = torch.tensor([[0.0, 2.0, 3.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 5.0, 0.0]])
-    found = look(values, (1,), bins=4)
+    result = look(values, (1,), bins=4)
     shares = {
-        name: found["specialization"].at(layer="act", quantity=name).value
+        name: result["specialization"].at(layer="act", quantity=name).value
         for name in ("mean", "never", "always")
     }
     assert shares == {
@@ -55,24 +55,24 @@ def test_fractions_by_hand() -> None:
         "always": pytest.approx(1 / 3),
     }
     # units: 0, 1 and 1/4, which opens the second bin; inputs: 2/3 once, 1/3 three times
-    assert found["specialization/units"].values[0].tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
-    assert found["specialization/inputs"].values[0].tolist() == pytest.approx([0, 3 / 4, 1 / 4, 0])
+    assert result["specialization/units"].values[0].tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
+    assert result["specialization/inputs"].values[0].tolist() == pytest.approx([0, 3 / 4, 1 / 4, 0])
 
 
 def test_units_of_a_map_are_channels_at_positions() -> None:
     values = torch.zeros(2, 3, 4, 5)
     values[:, 1, 2, 3] = 1.0
-    found = look(values)["specialization"]
-    assert found.at(layer="act", quantity="always").value == pytest.approx(1 / 60)
+    result = look(values)["specialization"]
+    assert result.at(layer="act", quantity="always").value == pytest.approx(1 / 60)
 
 
 def test_it_agrees_with_a_slow_reference() -> None:
     values = torch.randn(40, 7, 3, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    found, bins = look(values, (13, 30), bins=10, threshold=0.3), [0] * 10
+    result, bins = look(values, (13, 30), bins=10, threshold=0.3), [0] * 10
     for unit in range(63):
-        active = sum(float(values[one].flatten()[unit]) > 0.3 for one in range(40))
+        active = sum(float(values[index].flatten()[unit]) > 0.3 for index in range(40))
         bins[min(active * 10 // 40, 9)] += 1
-    assert found["specialization/units"].values[0].tolist() == pytest.approx([one / 63 for one in bins])
+    assert result["specialization/units"].values[0].tolist() == pytest.approx([entry / 63 for entry in bins])
 
 
 def test_in_a_network_half_of_the_units_are_active_at_first() -> None:
@@ -87,16 +87,16 @@ def test_in_a_network_half_of_the_units_are_active_at_first() -> None:
         normalize=gaussian_normalization([1.0] * 20),
     )
     fit = quick(steps=0).fit([task])
-    found = ck.measure(fit.tasks["a"], data.test, ["specialization"], layers=["blocks.*.act"])
-    table = found.table("specialization")
+    measured = ck.measure(fit.tasks["a"], data.test, ["specialization"], layers=["blocks.*.act"])
+    table = measured.table("specialization")
     # 2,000 inputs: the deviation of a unit's fraction is .011, of the mean of 50 units at most that
     assert table.at(layer="blocks.0.act", quantity="mean").value == pytest.approx(0.5, abs=0.03)
     assert table.count == 2000 and table.axes["layer"] == ("blocks.0.act", "blocks.1.act")
 
 
 def test_without_examples_nothing_is_defined() -> None:
-    for one in Specialization(bins=2).finalize({}, {"act": None}):
-        assert {cell.status for cell in one.cells} == {"undefined"}
+    for entry in Specialization(bins=2).finalize({}, {"act": None}):
+        assert {cell.status for cell in entry.cells} == {"undefined"}
 
 
 @pytest.mark.parametrize(
@@ -118,5 +118,5 @@ def test_images_of_a_task_are_measured_at_every_layer() -> None:
         "a", data_set("a"), "simple_cnn", "blocks.1", size=12, kwargs={"convolutions": 2, "img_size": 12}
     )
     fit = quick(steps=1).fit([task])
-    found = ck.measure(fit.tasks["a"], task.data.test, ["specialization"], layers=["blocks.*.act", "act"])
-    assert found.table("specialization/units").values.sum(1).tolist() == pytest.approx([1.0] * 3)
+    table = ck.measure(fit.tasks["a"], task.data.test, ["specialization"], layers=["blocks.*.act", "act"])
+    assert table.table("specialization/units").values.sum(1).tolist() == pytest.approx([1.0] * 3)

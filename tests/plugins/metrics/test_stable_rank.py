@@ -43,8 +43,8 @@ def test_layers_of_a_network() -> None:
     assert 1 <= table.at(layer="0", quantity="stable rank").value <= 4  # type: ignore[operator]
     dead = table.at(layer="3", quantity="stable rank")
     assert (dead.value, dead.status, dead.reason) == (None, "undefined", "its weights are zero")
-    one = ck.measure(network, None, ["stable_rank"], layers=["0"]).table("stable_rank")
-    assert one.axes["layer"] == ("0",)
+    first = ck.measure(network, None, ["stable_rank"], layers=["0"]).table("stable_rank")
+    assert first.axes["layer"] == ("0",)
     with pytest.raises(UsageError):
         ck.measure(network, None, ["stable_rank"], layers=["1"])
 

@@ -27,15 +27,15 @@ def test_bounds_equal_fifty_digits() -> None:
     mpmath = pytest.importorskip("mpmath")
     source, target = sphere(12, 6, 0), sphere(10, 6, 1)
     answers = np.where(source[:, :2] > 0, 1.0, -1.0), np.where(target[:, :2] > 0, 1.0, -1.0)
-    found = Transfer(source, target).bounds(*answers)
+    result = Transfer(source, target).bounds(*answers)
     with mpmath.workdps(50):
 
         def exact(left: np.ndarray, right: np.ndarray) -> Any:
             made = mpmath.matrix(len(left), len(right))
-            for i, one in enumerate(left):
+            for i, name in enumerate(left):
                 for j, other in enumerate(right):
                     cosine = mpmath.fsum(
-                        mpmath.mpf(a) * mpmath.mpf(b) for a, b in zip(one, other, strict=True)
+                        mpmath.mpf(a) * mpmath.mpf(b) for a, b in zip(name, other, strict=True)
                     )
                     made[i, j] = cosine * (mpmath.pi - mpmath.acos(cosine)) / (2 * mpmath.pi)
                     if left is right and i == j:
@@ -43,24 +43,24 @@ def test_bounds_equal_fifty_digits() -> None:
             return made
 
         own, across, theirs = exact(target, target), exact(source, target), exact(source, source)
-        y_p, y_q = (mpmath.matrix(one.tolist()) for one in answers)
+        y_p, y_q = (mpmath.matrix(answer.tolist()) for answer in answers)
         rest, inverse = y_q - across.T * mpmath.inverse(theirs) * y_p, mpmath.inverse(own)
         bound, scratch = (
-            mpmath.sqrt(sum((one.T * inverse * one)[i, i] for i in range(2))) for one in (rest, y_q)
+            mpmath.sqrt(sum((item.T * inverse * item)[i, i] for i in range(2))) for item in (rest, y_q)
         )
-        assert found.bound == pytest.approx(float(bound), rel=1e-12)
-        assert found.scratch == pytest.approx(float(scratch), rel=1e-12)
-        assert found.residual == pytest.approx(float(mpmath.mnorm(rest, "f")), rel=1e-12)
+        assert result.bound == pytest.approx(float(bound), rel=1e-12)
+        assert result.scratch == pytest.approx(float(scratch), rel=1e-12)
+        assert result.residual == pytest.approx(float(mpmath.mnorm(rest, "f")), rel=1e-12)
 
 
 def test_two_orthogonal_examples_by_hand() -> None:
     # Orthogonal inputs: H = I / 2, so from scratch sqrt(2 |y|^2); the same examples and labels leave nothing to learn.
     inputs, answers = np.eye(2), np.array([[1.0], [-1.0]])
     assert gram(inputs, inputs, same=True).tolist() == [[0.5, 0], [0, 0.5]]
-    found = Transfer(inputs, inputs).bounds(answers, answers)
-    assert (found.bound, found.scratch, found.residual) == pytest.approx((0, 2, 0), abs=1e-12)
-    found = Transfer(inputs, inputs).bounds(-answers, answers)
-    assert (found.bound, found.residual) == pytest.approx((4, 8**0.5))
+    result = Transfer(inputs, inputs).bounds(answers, answers)
+    assert (result.bound, result.scratch, result.residual) == pytest.approx((0, 2, 0), abs=1e-12)
+    result = Transfer(inputs, inputs).bounds(-answers, answers)
+    assert (result.bound, result.residual) == pytest.approx((4, 8**0.5))
 
 
 def parity() -> tuple[tuple[Tensor, Tensor, tuple[str, ...]], tuple[Tensor, Tensor]]:
@@ -79,10 +79,10 @@ def values(table: Table) -> dict[str, float]:
 def test_one_rule_lies_below_scratch_and_below_permuted_labels() -> None:
     source, (images, labels) = parity()
     (table,) = on_arrays([TheoryTransfer(source=source)], {"images": images, "labels": labels})
-    found = values(table)  # type: ignore[arg-type]
-    assert found["bound"] < found["from scratch"] < found["permuted"]
-    assert found["residual"] < found["label norm"] < found["permuted residual"]
-    assert found["label norm"] == pytest.approx(200**0.5)
+    result = values(table)  # type: ignore[arg-type]
+    assert result["bound"] < result["from scratch"] < result["permuted"]
+    assert result["residual"] < result["label norm"] < result["permuted residual"]
+    assert result["label norm"] == pytest.approx(200**0.5)
 
 
 def test_noise_lies_below_scratch_as_permuted_labels_do() -> None:
@@ -91,10 +91,10 @@ def test_noise_lies_below_scratch_as_permuted_labels_do() -> None:
     source, target = (torch.randn(150, 64, generator=draw) for _ in range(2))
     labels, names = torch.arange(150) % 10, tuple("abcdefghij")
     metric = TheoryTransfer(source=(source, labels, names))
-    found = values(metric.finalize(metric.update(None, target, labels, torch.arange(150)), names))
-    assert found["bound"] < 0.95 * found["from scratch"] and found["residual"] < found["label norm"]
-    assert found["bound"] == pytest.approx(found["permuted"], rel=0.02)
-    assert found["residual"] == pytest.approx(found["permuted residual"], rel=0.05)
+    result = values(metric.finalize(metric.update(None, target, labels, torch.arange(150)), names))
+    assert result["bound"] < 0.95 * result["from scratch"] and result["residual"] < result["label norm"]
+    assert result["bound"] == pytest.approx(result["permuted"], rel=0.02)
+    assert result["residual"] == pytest.approx(result["permuted residual"], rel=0.05)
 
 
 def test_classes_belong_together_by_name() -> None:
@@ -152,11 +152,11 @@ def test_a_source_may_be_a_file(tmp_path: Path) -> None:
     source, (images, labels) = parity()
     path = tmp_path / "source.npz"
     np.savez(path, images=source[0].numpy(), labels=source[1].numpy(), classes=np.array(["0", "1"]))
-    read, given = (
-        values(on_arrays([TheoryTransfer(source=one)], {"images": images, "labels": labels})[0])  # type: ignore[arg-type]
-        for one in (str(path), (*source[:2], ("0", "1")))
+    read, inputs = (
+        values(on_arrays([TheoryTransfer(source=item)], {"images": images, "labels": labels})[0])  # type: ignore[arg-type]
+        for item in (str(path), (*source[:2], ("0", "1")))
     )
-    assert read == given
+    assert read == inputs
     with pytest.raises(DataError) as caught:
         TheoryTransfer(source=str(tmp_path / "none.npz"))
     assert caught.value.subject == str(tmp_path / "none.npz")

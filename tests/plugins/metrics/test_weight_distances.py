@@ -21,8 +21,8 @@ from compatkit_plugins.metrics.weight_map import WeightMap, classical_scaling
 def network(classes: int = 2) -> nn.Sequential:
     made = nn.Sequential(nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, classes))
     with torch.no_grad():
-        for one in made.parameters():
-            one.fill_(1.0)
+        for parameter in made.parameters():
+            parameter.fill_(1.0)
     return made.eval()
 
 
@@ -41,7 +41,7 @@ def test_a_sum_of_norms_over_the_root_of_the_examples_by_hand() -> None:
         net[1].weight += 7.0  # type: ignore[operator]
     table = deviation(net, start, 25)
     # 8 weights of the convolution moved by 1, one weight of the layer by 4; neither bias nor normalization counts.
-    values = [table.at(layer=one, quantity="deviation").value for one in ("0", "3", "total")]
+    values = [table.at(layer=name, quantity="deviation").value for name in ("0", "3", "total")]
     assert values == pytest.approx([8**0.5 / 5, 4 / 5, (8**0.5 + 4) / 5])
     assert table.at(layer="total", quantity="norm of W0").value == pytest.approx((8**0.5 + 4) / 5)
 
@@ -51,7 +51,7 @@ def test_random_weights_of_the_same_norms_lie_at_the_root_of_both_squares() -> N
         torch.manual_seed(0)
         net, start = nn.Sequential(nn.Linear(3000, 40)), nn.Sequential(nn.Linear(3000, 40))
     table = deviation(net, start, 1)
-    own, other = (float(one[0].weight.detach().norm()) for one in (net, start))
+    own, other = (float(item[0].weight.detach().norm()) for item in (net, start))
     assert table.at(layer="0", quantity="random weights").value == pytest.approx(
         np.hypot(own, other), rel=0.02
     )
@@ -84,7 +84,7 @@ def test_another_network_is_needed() -> None:
 
 
 def moved(by: float, axis: int) -> dict[str, Tensor]:
-    state = {name: one.clone() for name, one in network().state_dict().items()}
+    state = {name: value.clone() for name, value in network().state_dict().items()}
     state["3.weight"][0, axis] += by
     return state
 
@@ -92,21 +92,21 @@ def moved(by: float, axis: int) -> dict[str, Tensor]:
 def test_distances_and_their_plane() -> None:
     runs = {"right": moved(3, 0), "up": moved(4, 1), "both": moved(3, 0)}
     runs["both"]["3.weight"][0, 1] += 4
-    found = ck.measure(network(), None, [WeightMap(networks=runs)])
-    distances = found.table("weight_map/distance")
+    table = ck.measure(network(), None, [WeightMap(networks=runs)])
+    distances = table.table("weight_map/distance")
     assert distances.at(network="this", **{"from": "both"}).value == pytest.approx(5)
     assert distances.at(network="right", **{"from": "up"}).value == pytest.approx(5)
-    points = found.table("weight_map").values[0]
+    points = table.table("weight_map").values[0]
     apart = np.linalg.norm(points[:, None] - points[None], axis=-1)
     assert np.allclose(apart, distances.values, atol=1e-9)
-    assert found.table("weight_map/kept").cells[0].value == pytest.approx(1)
-    assert np.isfinite(found.table("weight_map").values[1]).all()
+    assert table.table("weight_map/kept").cells[0].value == pytest.approx(1)
+    assert np.isfinite(table.table("weight_map").values[1]).all()
 
 
 def test_classical_scaling_says_what_a_plane_loses() -> None:
     corners = np.eye(4)
-    points, kept = classical_scaling(np.linalg.norm(corners[:, None] - corners[None], axis=-1))
-    assert kept == pytest.approx(2 / 3) and points.shape == (4, 2)
+    points, saved = classical_scaling(np.linalg.norm(corners[:, None] - corners[None], axis=-1))
+    assert saved == pytest.approx(2 / 3) and points.shape == (4, 2)
 
 
 def test_t_sne_separates_two_families_and_needs_four_networks() -> None:
@@ -119,8 +119,8 @@ def test_t_sne_separates_two_families_and_needs_four_networks() -> None:
     table = ck.measure(network(), None, [WeightMap(networks=families, perplexity=3)]).table("weight_map")
     points = dict(zip(table.axes["network"], table.values[1], strict=True))
     for name in families:
-        rest = [one for one in families if one != name]
-        nearest = min(rest, key=lambda one: float(np.linalg.norm(points[name] - points[one])))
+        rest = [family for family in families if family != name]
+        nearest = min(rest, key=lambda item: float(np.linalg.norm(points[name] - points[item])))
         assert nearest[0] == name[0]
     few = ck.measure(network(), None, [WeightMap(networks={"a": moved(1, 0)})]).table("weight_map")
     assert few.at(method="tsne", network="this", axis="1").status == "undefined"
@@ -128,9 +128,9 @@ def test_t_sne_separates_two_families_and_needs_four_networks() -> None:
 
 
 def test_equal_networks_have_one_point() -> None:
-    found = ck.measure(network(), None, [WeightMap(networks={"a": moved(0, 0)})])
-    assert not found.table("weight_map/distance").values.any()
-    assert found.table("weight_map/kept").cells[0].status == "undefined"
+    table = ck.measure(network(), None, [WeightMap(networks={"a": moved(0, 0)})])
+    assert not table.table("weight_map/distance").values.any()
+    assert table.table("weight_map/kept").cells[0].status == "undefined"
 
 
 def test_networks_of_another_architecture_are_refused() -> None:
@@ -159,5 +159,5 @@ def test_weights_that_are_not_finite_have_no_distance() -> None:
 
 def test_they_conform() -> None:
     assert_metric(WeightDeviation, examples=5)
-    one = {"hidden.weight": torch.zeros(6, 192), "fc.weight": torch.zeros(5, 6)}
-    assert_metric(WeightMap, networks={"a": one})
+    first = {"hidden.weight": torch.zeros(6, 192), "fc.weight": torch.zeros(5, 6)}
+    assert_metric(WeightMap, networks={"a": first})

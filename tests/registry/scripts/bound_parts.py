@@ -56,8 +56,8 @@ def release(root: Path, extractor: int, head: int, mode: str | None) -> None:
 
 def _deciding(store: Store, value: int, clash: Clash) -> Callable[[Question], None]:
     def decide(question: Question) -> None:
-        for one in question.partners:
-            other = value_of(store, str(one.reference.digest))
+        for partner in question.partners:
+            other = value_of(store, str(partner.reference.digest))
             pair = (value, other) if question.kind == "extractor" else (other, value)
             if clash(*pair):
                 raise PolicyBroken(f"{pair} do not work", subject=question)

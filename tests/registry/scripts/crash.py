@@ -68,9 +68,9 @@ def interrupted(number: int, way: str, act: Callable[[Path], object], root: Path
         try:
             act(root)
         except EnvironmentFailure as error:
-            said = str(error)
-            told = root.name in said and any(name in said for name in (*ERRORS, "No partial files"))
-            os._exit(REFUSED if told else BROKEN)
+            text = str(error)
+            message = root.name in text and any(name in text for name in (*ERRORS, "No partial files"))
+            os._exit(REFUSED if message else BROKEN)
         except BaseException:
             traceback.print_exc()
             os._exit(BROKEN)
@@ -146,7 +146,7 @@ def run(scenario: Scenario, folder: Path, way: str, every: int) -> int:
 
 def main() -> None:
     """Run the scenarios that are named."""
-    folder, known = Path(sys.argv[1]), {one.name: one for one in SCENARIOS}
+    folder, known = Path(sys.argv[1]), {scenario.name: scenario for scenario in SCENARIOS}
     no_waiting()
     for number, word in enumerate(sys.argv[2:]):
         name, way, every = word.split(":")

@@ -189,9 +189,9 @@ def meet(
 def examine(encounter: Encounter, root: Path, missed: bool, where: str) -> None:
     """See that nothing dangles, and that what was refused can be done again."""
     try:
-        found = whole(Store.open(root))
+        result = whole(Store.open(root))
         if missed:
-            check("new@1.0.0" not in found, "a version that was refused is there")
+            check("new@1.0.0" not in result, "a version that was refused is there")
             encounter.again(root)
         collected(root)
     except (SystemExit, IntegrityError) as error:
@@ -223,7 +223,7 @@ def main() -> None:
         durable.link = lambda source, target: False
     if "pids" in words:
         ages._runs = lambda process: False
-    known = {one.name: one for one in ENCOUNTERS}
+    known = {encounter.name: encounter for encounter in ENCOUNTERS}
     for word in words:
         name, colon, strides = word.partition(":")
         if colon:

@@ -105,10 +105,10 @@ def kill_one(root: Path, seed: int) -> Counter[str]:
     time.sleep(random.Random(seed).uniform(0.01, LIFE))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    with os.fdopen(listen) as said:
-        told = first.decode() + said.read()
-    check("FAILED" not in told, told)
-    return Counter(told.split())
+    with os.fdopen(listen) as result:
+        message = first.decode() + result.read()
+    check("FAILED" not in message, message)
+    return Counter(message.split())
 
 
 def main() -> None:
@@ -125,9 +125,9 @@ def main() -> None:
         done += kill_one(root, seed + number)
         store = Store.open(root)
         index = Index.of(store.root, store.id)
-        there = [name for name in store.names() if store.versions(name)]
+        remote = [name for name in store.names() if store.versions(name)]
         check(
-            [line.name for line in index.listing()] == there,
+            [line.name for line in index.listing()] == remote,
             f"after kill {number}: the index does not say what the files say",
         )
         index.close()

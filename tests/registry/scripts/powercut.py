@@ -41,7 +41,7 @@ def one_thing(store: Store, chance: random.Random) -> list[str]:
     """Do one thing at random; return what must be true from now on."""
     name, done = chance.choice(NAMES), chance.choice(["publish", "publish", "alias", "withdraw", "collect"])
     versions = store.references.versions(name)
-    living = [one for one in versions if store.tombstone(name, one) is None]
+    living = [entry for entry in versions if store.tombstone(name, entry) is None]
     if done == "publish" or not living:
         size = chance.choice([1, 1, 100_000])
         return ["publish", str(store.publish(name, manifest_for(put(store, chance.randrange(10**6), size))))]
@@ -66,9 +66,9 @@ def live(root: Path, seed: int, tell: int) -> None:
         os._exit(1)
 
 
-def held(root: Path, said: list[str]) -> None:
+def held(root: Path, lines: list[str]) -> None:
     """Check that something that was done is still so."""
-    store, (what, *rest) = Store.open(root), said
+    store, (what, *rest) = Store.open(root), lines
     if what == "publish":
         name, _, number = rest[0].partition("@")
         check(
@@ -77,15 +77,15 @@ def held(root: Path, said: list[str]) -> None:
     elif what == "alias":
         name, number, version = rest
         moves = store.alias_log(name, "prod")
-        check(len(moves) >= int(number) and moves[int(number) - 1].after == version, f"move {said} is lost")
+        check(len(moves) >= int(number) and moves[int(number) - 1].after == version, f"move {lines} is lost")
     elif what == "withdraw":
         name, number = rest
-        check(store.tombstone(name, Version.parse(number)) is not None, f"{said} is lost")
+        check(store.tombstone(name, Version.parse(number)) is not None, f"{lines} is lost")
         try:
             store.resolve(f"{name}@{number}")
         except NotFound:
             return
-        check(False, f"{said}: it can be found again")
+        check(False, f"{lines}: it can be found again")
 
 
 def finish(store: Store, where: str) -> None:
@@ -112,8 +112,8 @@ def cut(disk: Path, image: Path, seed: int) -> list[list[str]]:
     os.close(folder)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    with os.fdopen(listen) as said:
-        done = [json.loads(line) for line in said if line.endswith("\n")]
+    with os.fdopen(listen) as result:
+        done = [json.loads(line) for line in result if line.endswith("\n")]
     subprocess.run(["umount", disk], check=True)
     subprocess.run(["mount", "-o", "loop", image, disk], check=True)
     return done
@@ -141,13 +141,13 @@ def main() -> None:
                 promised: list[list[str]] = []
             done = cut(disk, image, seed + number)
             promised += done
-            for one in promised:
-                held(disk / "parts", one)
+            for entry in promised:
+                held(disk / "parts", entry)
             whole(Store.open(disk / "parts"))
             finish(Store.open(disk / "parts"), f"after cut {number}")
             if number % 2:
                 collected(disk / "parts")
-            counted.update(one[0] for one in done)
+            counted.update(result[0] for result in done)
     finally:
         subprocess.run(["umount", disk], check=False)
     print(json.dumps(counted))

@@ -136,12 +136,12 @@ def meet(
         actor.finish()
     durable.step = lambda operation, path: None
     where = f"{encounter.name}, {i} steps and {j}{', the other first' if swapped else ''}"
-    refused = [one for one in pair if one.error is not None]
-    for one in refused:
+    refused = [side for side in pair if side.error is not None]
+    for refusal in refused:
         # without hard links, a writer that stands still in the middle of a file looks like one that was cut off
-        halves = (IntegrityError, FormatError) if cut and "cut off" in str(one.error) else ()
+        halves = (IntegrityError, FormatError) if cut and "cut off" in str(refusal.error) else ()
         why = (PolicyBroken, PolicyUndecided, VersionTooSmall, *halves)
-        check(isinstance(one.error, why), f"{where}: {one.told}")
+        check(isinstance(refusal.error, why), f"{where}: {refusal.told}")
     check(encounter.together or refused != [], f"{where}: both came through")
     examine(root, links, where)
     shutil.rmtree(folder)
@@ -151,23 +151,23 @@ def meet(
 def examine(root: Path, links: list[str], where: str) -> None:
     """See that every released pair works, unless the head came when the extractor was there and nothing asked."""
     store = Store.open(root)
-    found = store.policies.of(E)
-    full = found is not None and found.policy is not None and found.policy.mode.startswith("full")
-    bound = found is not None and "policies/%2a@1" not in links
+    result = store.policies.of(E)
+    full = result is not None and result.policy is not None and result.policy.mode.startswith("full")
+    bound = result is not None and "policies/%2a@1" not in links
     for version in store.versions(E)[1:]:
         left = value_of(store, f"{E}@{version}")
         for name in (H, LATE):
-            for one in store.versions(name) if name in store.references.names() else ():
-                right = value_of(store, f"{name}@{one}")
+            for entry in store.versions(name) if name in store.references.names() else ():
+                right = value_of(store, f"{name}@{entry}")
                 if clash(left, right) and version.major == 1 and bound:
                     first = links.index(f"refs/{E}/@versions/{version}") < links.index(
-                        f"refs/{name}/@versions/{one}"
+                        f"refs/{name}/@versions/{entry}"
                     )
-                    check(first and not full, f"{where}: {E}@{version} was not measured with {name}@{one}")
+                    check(first and not full, f"{where}: {E}@{version} was not measured with {name}@{entry}")
     for name in (E, H):
         numbers = store.references.versions(name)
         check(
-            len({store.references.digest(name, one) for one in numbers}) == len(numbers),
+            len({store.references.digest(name, number) for number in numbers}) == len(numbers),
             f"{where}: twice the same",
         )
     collected(root)
@@ -204,7 +204,7 @@ def main() -> None:
     no_waiting()
     if "links" in words:
         durable.link = lambda source, target: False
-    known = {one.name: one for one in ENCOUNTERS}
+    known = {encounter.name: encounter for encounter in ENCOUNTERS}
     for word in words:
         name, colon, strides = word.partition(":")
         if colon:

@@ -54,7 +54,9 @@ def different(root: Path, number: int, rounds: int) -> Any:
 def numbers(root: Path, number: int, rounds: int) -> Any:
     """Publish several times, whatever the number."""
     store = Store.open(root)
-    return [str(store.publish("a/b", manifest_for(put(store, 100 * number + one)))) for one in range(rounds)]
+    return [
+        str(store.publish("a/b", manifest_for(put(store, 100 * number + index)))) for index in range(rounds)
+    ]
 
 
 def count(root: Path, number: int, rounds: int) -> Any:
@@ -87,9 +89,9 @@ def promised(root: Path, number: int, rounds: int) -> Any:
     """Publish extractors, or heads, that must work with all that the others publish."""
     act = publish_extractor if number % 2 else publish_head
     through: list[str] = []
-    for one in range(rounds):
+    for index in range(rounds):
         try:
-            through.append(str(act(root, 100 * number + one, odd)))
+            through.append(str(act(root, 100 * number + index, odd)))
         except PolicyBroken:
             continue
     return through
@@ -116,30 +118,30 @@ def all_began(root: Path) -> bool:
 
 def publisher(root: Path, number: int, rounds: int) -> Any:
     """Publish new weights again and again; where they were collected before they were published, put them again."""
-    store, told = Store.open(root), 0
-    for one in range(rounds):
-        while one == rounds - 1 and not all_began(root):  # on a slow machine they begin late
+    store, message = Store.open(root), 0
+    for index in range(rounds):
+        while index == rounds - 1 and not all_began(root):  # on a slow machine they begin late
             time.sleep(0.01)
         while True:
             try:
-                store.publish(f"made/{number}", manifest_for(put(store, 1000 * number + one)))
+                store.publish(f"made/{number}", manifest_for(put(store, 1000 * number + index)))
             except IntegrityError as error:
                 if not any(what in str(error) for what in ("does not hold", "is missing")):
                     raise
-                told += 1
+                message += 1
                 continue
             break
-        store.evidence.record(EXTRACTOR, HEAD, CONDITIONS, dumps({"round": one, "by": number}))
+        store.evidence.record(EXTRACTOR, HEAD, CONDITIONS, dumps({"round": index, "by": number}))
     (root.parent / f"finished-{number}").touch()
-    return {"published": rounds, "told": told}
+    return {"published": rounds, "told": message}
 
 
 def importer(root: Path, number: int, rounds: int) -> Any:
     """Import one version after the other."""
     source, store = Store.open(root.with_name(SOURCE)), Store.open(root)
     versions = source.versions("other/part")
-    for one in range(rounds):
-        import_components(source, store, [f"other/part@{versions[one % len(versions)]}"])
+    for index in range(rounds):
+        import_components(source, store, [f"other/part@{versions[index % len(versions)]}"])
     (root.parent / f"finished-{number}").touch()
     return {"imported": len(store.versions("other/part"))}
 
@@ -176,16 +178,16 @@ def reader(root: Path, number: int, rounds: int) -> Any:
 
 def searcher(root: Path, number: int, rounds: int) -> Any:
     """Ask the index, and make it anew."""
-    asked = 0
+    request = 0
     while working(root):
         index = Index.of(root, Store.open(root).id)
-        for found in index.search():
-            asked += bool(found.name)
-        if asked % 3 == 0:
+        for component in index.search():
+            request += bool(component.name)
+        if request % 3 == 0:
             index.rebuild()
         index.close()
         begun(root, number)
-    return {"asked": asked}
+    return {"asked": request}
 
 
 ROLES = (publisher, importer, collector, reader, collector, searcher)
@@ -197,7 +199,7 @@ def together(root: Path, number: int, rounds: int) -> Any:
 
 
 SCENARIOS: dict[str, Callable[[Path, int, int], Any]] = {
-    one.__name__: one for one in (make, same, different, numbers, count, bring, promised, together)
+    item.__name__: item for item in (make, same, different, numbers, count, bring, promised, together)
 }
 
 
@@ -211,9 +213,9 @@ def lack(what: list[str]) -> None:
         import fcntl
 
         fcntl.flock = fcntl.lockf = lambda *arguments: None
-    for one in what:
-        if one.startswith("umask="):
-            os.umask(int(one.removeprefix("umask="), 8))
+    for entry in what:
+        if entry.startswith("umask="):
+            os.umask(int(entry.removeprefix("umask="), 8))
 
 
 def main() -> None:
@@ -229,25 +231,25 @@ def main() -> None:
             os.close(gate_write)
             os.read(gate_read, 1)
             try:
-                said: Any = SCENARIOS[scenario](root, number, rounds)
+                result: Any = SCENARIOS[scenario](root, number, rounds)
             except CompatkitError as error:
-                said = {"error": error.code, "message": str(error)}
+                result = {"error": error.code, "message": str(error)}
             except BaseException:
-                said = {"error": "defect", "message": traceback.format_exc()}
-            if isinstance(said, dict) and "error" in said:
+                result = {"error": "defect", "message": traceback.format_exc()}
+            if isinstance(result, dict) and "error" in result:
                 (root.parent / f"finished-{number}").touch()
                 (root.parent / f"finished-{number}-failed").touch()
             with os.fdopen(write, "w") as file, suppress(BrokenPipeError):
-                json.dump(said, file)
+                json.dump(result, file)
             os._exit(0)
         os.close(write)
         results.append(read)
     os.close(gate_write)  # the gate opens for all
-    said = []
+    result = []
     for read in results:
         with os.fdopen(read) as file:
-            said.append(json.load(file))
-    print(json.dumps(said))
+            result.append(json.load(file))
+    print(json.dumps(result))
     if scenario != "make":
         collected(root)  # nothing dangles, and nothing that is unused stays
 

@@ -21,8 +21,8 @@ CONDITIONS = {"metric": "accuracy"}
 
 def blobs_in(store: Store) -> dict[str, int]:
     """Return the sizes of all blobs that are in their place, by digest."""
-    found = (one for one in scan(store.root, "blobs") if isinstance(one, Blob))
-    return {one.digest: os.stat(store.root / one.path).st_size for one in found}
+    result = (entry for entry in scan(store.root, "blobs") if isinstance(entry, Blob))
+    return {match.digest: os.stat(store.root / match.path).st_size for match in result}
 
 
 def put(store: Store, value: int, size: int = 1) -> Payload:
@@ -59,7 +59,7 @@ def whole(store: Store) -> list[str]:
 
 def read_all(store: Store) -> tuple[list[str], set[str]]:
     """Return what ``whole`` does, and the digests of everything that was read."""
-    found: list[str] = []
+    result: list[str] = []
     ahead: list[str] = []
     spared: set[str] = set()
     for name, version in store.references.each():
@@ -67,7 +67,7 @@ def read_all(store: Store) -> tuple[list[str], set[str]]:
         check(digest is not None, f"{name}@{version} has no digest")
         ahead.append(str(digest))
         if store.tombstone(name, version) is None:
-            found.append(f"{name}@{version}")
+            result.append(f"{name}@{version}")
         else:
             spared.add(store.manifest(str(digest)).payload.file.blob)  # its weights may be gone
     for name in store.names():
@@ -88,7 +88,7 @@ def read_all(store: Store) -> tuple[list[str], set[str]]:
         seen <= set(blobs_in(store)),
         "a blob lies in trash though it is referred to",
     )
-    return found, seen
+    return result, seen
 
 
 def sweep(root: Path) -> Store:
@@ -103,14 +103,14 @@ def collected(root: Path) -> list[str]:
     store = sweep(root)
     after = plan(store, grace=timedelta(0), alone=True)
     check(after.is_empty, f"one collection left something: {after}")
-    found, seen = read_all(store)
+    result, seen = read_all(store)
     check(
         set(blobs_in(store)) == seen,
         "something unused is left, or something is missing",
     )
-    left = [one for folder in ("tmp", "trash") for one in (root / folder).iterdir()]
-    check(not left, f"left in tmp or trash: {[(str(one), one.lstat()) for one in left]}")
-    return found
+    left = [path for folder in ("tmp", "trash") for path in (root / folder).iterdir()]
+    check(not left, f"left in tmp or trash: {[(str(name), name.lstat()) for name in left]}")
+    return result
 
 
 def snapshot(root: Path) -> dict[str, int]:

@@ -110,7 +110,7 @@ def family(root: Path) -> None:
         source.publish("a/head", head)
     source.withdraw("a/head", "1.0.0", "wrong")
     source.set_alias("a/head", "prod", "2.0.0")
-    functions = [function_digest(one) for one in (source.manifest(extractor), heads[1])]
+    functions = [function_digest(item) for item in (source.manifest(extractor), heads[1])]
     source.evidence.record(*functions, CONDITIONS, dumps({"accuracy": 0.5}))
 
 

@@ -38,4 +38,4 @@ if __name__ == "__main__":
     loader = DataLoader(
         Versions(sys.argv[1]), num_workers=2, multiprocessing_context=sys.argv[2], batch_size=None
     )
-    print(json.dumps([int(one) for one in loader]))
+    print(json.dumps([int(entry) for entry in loader]))

@@ -58,8 +58,8 @@ def source(
     return made
 
 
-def batches(steps: range, *given: Any, **settings: Any) -> list[Batch]:
-    with closing(source(*given, **settings)) as made:
+def batches(steps: range, *args: Any, **settings: Any) -> list[Batch]:
+    with closing(source(*args, **settings)) as made:
         return [made.batch(step) for step in steps]
 
 
@@ -149,11 +149,11 @@ class TestGoingOn:
     def test_from_the_middle_of_an_epoch_to_the_same_weights(
         self, tmp_path: Path, folder: Path, killed: Callable[..., None]
     ) -> None:
-        given = [task(photos(folder), augment="imagenet-strong")]
-        whole = self.settings().fit(given)
+        inputs = [task(photos(folder), augment="imagenet-strong")]
+        whole = self.settings().fit(inputs)
         trainer = self.settings(tmp_path / "run")
-        killed(trainer, given, after=2)  # of four steps an epoch
-        resumed = trainer.fit(given)
+        killed(trainer, inputs, after=2)  # of four steps an epoch
+        resumed = trainer.fit(inputs)
         assert same_parts(whole, resumed) and whole.history == resumed.history
 
     @pytest.mark.slow
@@ -187,11 +187,11 @@ quick(steps=40, workers={workers}, checkpoint={str(tmp_path / "run")!r}, checkpo
                 numbers.append(step.number)
 
         numbers: list[int] = []
-        given, named = [task(photos(folder), augment="imagenet")], {"factories": {"slow": Slow}}
+        inputs, names = [task(photos(folder), augment="imagenet")], {"factories": {"slow": Slow}}
         trainer = quick(steps=40, workers=workers, checkpoint=tmp_path / "run", checkpoint_every=1)
-        resumed = trainer.fit(given, ["slow"], **named)
+        resumed = trainer.fit(inputs, ["slow"], **names)
         assert 0 < numbers[0] < 40
-        assert same_parts(resumed, quick(steps=40).fit(given, ["slow"], **named))
+        assert same_parts(resumed, quick(steps=40).fit(inputs, ["slow"], **names))
 
     @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
     def test_ctrl_c_reaches_the_workers_too_and_the_state_is_kept(self, tmp_path: Path, folder: Path) -> None:
@@ -258,19 +258,19 @@ class TestAnotherAugmentation:
     def test_it_goes_on_from_there_on_request_alone(
         self, failed: tuple[ck.Trainer, DataError], folder: Path
     ) -> None:
-        trainer, given = failed[0], [task(photos(folder), augment="flip")]
+        trainer, inputs = failed[0], [task(photos(folder), augment="flip")]
         with pytest.raises(ck.errors.TrainingError, match="new_augment"):
-            trainer.fit(given)
+            trainer.fit(inputs)
         asking = attrs.evolve(trainer, new_augment=True)
         for changed in (task(photos(folder), augment="flip", smoothing=0.1), task(photos(folder), name="b")):
             with pytest.raises(ck.errors.TrainingError) as caught:
                 asking.fit([changed])
             assert "Only the augmentation" not in str(caught.value)
-        fit = asking.fit(given)
+        fit = asking.fit(inputs)
         change = {"task": "a", "after_step": 3, "before": "Fails()", "augment": ["flip"]}
         assert fit.run["augment_changes"] == [change]
         assert [row["step"] for row in fit.history][-1] == 7
-        again = trainer.fit(given)  # the checkpoint is now one of this plan, and still knows
+        again = trainer.fit(inputs)  # the checkpoint is now one of this plan, and still knows
         assert again.run["augment_changes"] == [change] and same_parts(fit, again)
 
     def test_a_run_that_changed_nothing_records_nothing(self, tmp_path: Path, folder: Path) -> None:
@@ -383,10 +383,10 @@ class TestRuns:
     @pytest.mark.parametrize("regularizer", ["rotation_prediction", "contrastive", "jigsaw", "colorization"])
     def test_regularizers_with_views_learn_from_files(self, folder: Path, regularizer: str) -> None:
         data = photos(folder)
-        given = [task(data, "a", augment="imagenet"), task(data_set("b", channels=3), "b", augment="cifar")]
+        inputs = [task(data, "a", augment="imagenet"), task(data_set("b", channels=3), "b", augment="cifar")]
         if regularizer == "colorization":
-            given = given[:1]  # the others are gray
-        fit = quick(steps=2).fit(given, ["identical_init", regularizer])
+            inputs = inputs[:1]  # the others are gray
+        fit = quick(steps=2).fit(inputs, ["identical_init", regularizer])
         losses = fit.history[-1]["losses"]
         assert any(name.startswith(regularizer) for name in losses)
 
@@ -408,10 +408,10 @@ class TestRuns:
         assert fit.run["stopped"]["steps"] <= 6
 
     def test_a_plan_and_a_profile_read_no_more_than_they_need(self, folder: Path) -> None:
-        trainer, given = quick(steps=4, workers=0), [task(photos(folder), augment="imagenet")]
-        explanation = str(trainer.explain(given))
+        trainer, inputs = quick(steps=4, workers=0), [task(photos(folder), augment="imagenet")]
+        explanation = str(trainer.explain(inputs))
         assert "36 images, decoded and augmented (imagenet) by this process" in explanation
-        assert "data" in str(trainer.profile(given, steps=2))
+        assert "data" in str(trainer.profile(inputs, steps=2))
 
     def test_accumulation_takes_pieces(self, folder: Path) -> None:
         assert quick(steps=2, accumulate=2).fit([task(photos(folder), augment="imagenet")]).history
@@ -447,9 +447,9 @@ def test_a_task_of_parts_takes_presets(tmp_path: Path, folder: Path) -> None:
 
 class TestCache:
     def test_where_no_pixel_changes_it_is_the_same_run(self, folder: Path) -> None:
-        given = [task(photos(folder), augment="cifar")]
+        inputs = [task(photos(folder), augment="cifar")]
         fits = {
-            cache: quick(steps=6, workers=workers, cache=cache).fit(given)
+            cache: quick(steps=6, workers=workers, cache=cache).fit(inputs)
             for cache, workers in (("off", 0), ("auto", 0), ("on", 2))
         }
         assert same_parts(fits["off"], fits["auto"]) and same_parts(fits["off"], fits["on"])
@@ -481,12 +481,12 @@ class TestCache:
     def test_resized_crops_come_from_shrunk_images_also_where_they_cannot_be_kept(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        given = [task(photos(folder), augment="imagenet")]
-        off, on = (quick(steps=5, cache=cache).fit(given) for cache in ("off", "on"))
+        inputs = [task(photos(folder), augment="imagenet")]
+        off, on = (quick(steps=5, cache=cache).fit(inputs) for cache in ("off", "on"))
         assert off.plan != on.plan and not same_parts(off, on)
         monkeypatch.setenv("COMPATKIT_CACHE", "/dev/null/nowhere")
         with pytest.warns(UserWarning, match="decoded in every epoch"):
-            again = quick(steps=5, cache="on").fit(given)
+            again = quick(steps=5, cache="on").fit(inputs)
         assert again.plan == on.plan and same_parts(on, again)
 
     def test_a_loader_or_an_array_has_nothing_to_keep(self) -> None:

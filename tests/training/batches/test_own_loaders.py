@@ -93,10 +93,10 @@ class TestNames:
 
     def test_nothing_is_held_out_of_a_loader_that_is_an_object(self) -> None:
         """It may give any image; the error names the task, and what to do."""
-        given = [(torch.zeros(8, 1, 16, 16, dtype=torch.uint8), torch.arange(8) % 3)] * 2
+        inputs = [(torch.zeros(8, 1, 16, 16, dtype=torch.uint8), torch.arange(8) % 3)] * 2
         for settings in ({}, {"evaluate_every": 1, "stop_early": ck.EarlyStopping(patience=1)}):
             with pytest.raises(UsageError) as caught:
-                quick(steps=1, validation=0.25, **settings).fit([task(given)])
+                quick(steps=1, validation=0.25, **settings).fit([task(inputs)])
             assert (caught.value.code, caught.value.subject) == ("usage", "a")
 
     def test_a_recipe_names_it(self, tmp_path: Path, offered: Callable[..., None]) -> None:
@@ -199,8 +199,8 @@ class TestScale:
         scaled, right = self.images(data).float() / 255, normalize(self.images(data), data)
 
         def said(batches: list[torch.Tensor]) -> int:
-            given = [(batch, labels) for batch in batches]
-            source = Streamed(given, data, "a", 0, 16, Precision("cpu", "float32", False))
+            inputs = [(batch, labels) for batch in batches]
+            source = Streamed(inputs, data, "a", 0, 16, Precision("cpu", "float32", False))
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 for step in range(len(batches)):
@@ -214,16 +214,16 @@ class TestScale:
 
 
 def test_what_cannot_go_on_is_said_at_the_start(tmp_path: Path) -> None:
-    given = [(torch.zeros(8, 1, 16, 16, dtype=torch.uint8), torch.arange(8) % 3)] * 2
+    inputs = [(torch.zeros(8, 1, 16, 16, dtype=torch.uint8), torch.arange(8) % 3)] * 2
     with pytest.warns(UserWarning, match=r"task 'a'.*not a torch DataLoader"):
-        quick(steps=1, checkpoint=tmp_path / "run").fit([task(given)])
+        quick(steps=1, checkpoint=tmp_path / "run").fit([task(inputs)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        quick(steps=1).fit([task(given)])
+        quick(steps=1).fit([task(inputs)])
 
 
 def test_a_name_is_known_where_the_task_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(tasks, "require", lambda *given: asked.append(given))
+    request: list[tuple[str, str]] = []
+    monkeypatch.setattr(tasks, "require", lambda *args: request.append(args))
     task("mine")
-    assert asked == [("loaders", "mine")] and issubclass(UnknownName, CompatkitError)
+    assert request == [("loaders", "mine")] and issubclass(UnknownName, CompatkitError)
