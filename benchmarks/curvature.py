@@ -4,9 +4,9 @@ Run ``python benchmarks/curvature.py --data-root DIR [--size 32 --examples 256]`
 ``--steps`` steps. Seconds are processor time of one thread.
 
 Hessian: the 20 eigenvalues of largest magnitude. ``power`` is PyHessian's algorithm: power iteration, orthogonalized
-against earlier vectors, with the same Hessian-vector products, one at a time. It runs until each residual is at most ``--tolerance`` of the largest
-eigenvalue, the tolerance of block Lanczos, or for 300 products. The table also gives the number of products at which
-PyHessian's own rule (the value changes by less than .1 %, at most 100 products) would stop.
+against earlier vectors, with the same Hessian-vector products, one at a time. It runs until each residual is at most
+``--tolerance`` of the largest eigenvalue, the tolerance of block Lanczos, or for 300 products. The table also gives the
+number of products at which PyHessian's own rule (the value changes by less than .1 %, at most 100 products) would stop.
 
 Landscape: ``plain`` copies weights into the network point by point and passes all examples at once; both methods use
 the same directions. Times are per point, from ``--points`` x ``--points`` points; shared passes are counted as for

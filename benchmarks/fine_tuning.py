@@ -1,12 +1,12 @@
-"""Fine-tuning on a small folder of photos: from weights that know other images, from random ones, from shuffled ones.
+"""Compare fine-tuning on a small folder of photos from pretrained, random and shuffled weights.
 
     python benchmarks/fine_tuning.py PHOTOS CIFAR100 [--seeds 3]
 
-``PHOTOS`` is a folder of class folders such as ``examples/photos.py photos`` makes (``photos/phone``), of which
-``--train`` images are taken. A network is first trained on CIFAR-100 (a name or a pack), which stands in for pretrained
-weights: its classes are others. Then each arm trains on the photos with AdamW and layer-wise decay, at equal steps.
-``shuffled`` is the control: the same weights with the values of each tensor in random places, so that they know nothing
-but keep their sizes.
+``PHOTOS`` is a folder of class folders, for example ``photos/phone`` from ``examples/photos.py photos``; ``--train`` of
+its images are used. Pretrained weights come from training on CIFAR-100 (a name or a pack), which has other classes.
+Each arm then trains on the photos with AdamW and layer-wise decay for the same number of steps. ``shuffled`` is the
+control: the pretrained weights with the values of each tensor permuted at random, which removes all knowledge and keeps
+the distribution of values.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ ARMS = ("pretrained", "shuffled", "random")
 
 
 def shuffled(weights: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
-    """Return weights with the values of each tensor in random places; running statistics and counts as they are."""
-    draw = torch.Generator().manual_seed(seed)
+    """Return weights with randomly permuted values in each tensor; running statistics and counts are unchanged."""
+    generator = torch.Generator().manual_seed(seed)
     return {
         name: value
         if "running" in name or "num_batches" in name
-        else value.flatten()[torch.randperm(value.numel(), generator=draw)].view_as(value)
+        else value.flatten()[torch.randperm(value.numel(), generator=generator)].view_as(value)
         for name, value in weights.items()
     }
 
 
 def task(data: ck.data.DataSet, weights: Path | None, augment: str) -> ck.Task:
-    """Return the network that all arms train."""
+    """Return the task of all arms."""
     return ck.Task("photos", data, BACKBONE, SPLIT, size=SIZE, weights=weights, augment=augment)
 
 
 def accuracy(fit: ck.Fit, split: ck.data.Split) -> float:
-    """Return the accuracy of the network of a fit."""
+    """Return the accuracy of a fitted network."""
     return ck.measure(fit.tasks["photos"], split, ["accuracy"], batch_size=256).results["accuracy"].value
 
 
@@ -58,37 +58,41 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=400, help="training photos")
     parser.add_argument("--pretraining-steps", type=int, default=1500)
     parser.add_argument("--steps", type=int, default=200)
-    asked = parser.parse_args()
-    whole = ck.data.load(asked.photos)
-    photos = whole.subset(train=asked.train, seed=0)
-    others = ck.data.load(asked.pretraining)
+    options = parser.parse_args()
+    folder_data = ck.data.load(options.photos)
+    photos = folder_data.subset(train=options.train, seed=0)
+    cifar = ck.data.load(options.pretraining)
     pretraining = ck.Trainer(
-        steps=asked.pretraining_steps, batch_size=64, optimizer="adamw", lr=2e-3, weight_decay=0.05,
+        steps=options.pretraining_steps, batch_size=64, optimizer="adamw", lr=2e-3, weight_decay=0.05,
         schedule="cosine", warmup=100,
     )  # fmt: skip
-    known = pretraining.fit([task(others, None, "cifar")])
-    print(f"CIFAR-100 after {asked.pretraining_steps} steps: {accuracy(known, others.test):.3f}", flush=True)
+    pretrained = pretraining.fit([task(cifar, None, "cifar")])
+    print(
+        f"CIFAR-100 after {options.pretraining_steps} steps: {accuracy(pretrained, cifar.test):.3f}",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, list[float]] = {arm: [] for arm in ARMS}
-        for seed in range(asked.seeds):
+        accuracies: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        for seed in range(options.seeds):
             for arm in ARMS:
                 weights = Path(folder) / f"{arm}-{seed}.safetensors"
-                state = known.weights("photos")
+                state = pretrained.weights("photos")
                 if arm != "random":
                     save_file(state if arm == "pretrained" else shuffled(state, seed), weights)
                 tuning = ck.Trainer(
-                    steps=asked.steps, batch_size=64, optimizer="adamw", lr=2e-3, weight_decay=0.05,
+                    steps=options.steps, batch_size=64, optimizer="adamw", lr=2e-3, weight_decay=0.05,
                     layer_decay=0.75, schedule="cosine", warmup=20, seed=seed,
                 )  # fmt: skip
                 fit = tuning.fit([task(photos, None if arm == "random" else weights, "flip")])
-                found[arm].append(accuracy(fit, photos.test))
-                print(f"seed {seed} {arm:<10} {found[arm][-1]:.3f}", flush=True)
+                accuracies[arm].append(accuracy(fit, photos.test))
+                print(f"seed {seed} {arm:<10} {accuracies[arm][-1]:.3f}", flush=True)
     print(
-        f"\n| {len(photos.train):,} photos, {asked.steps} steps | accuracy, {asked.seeds} seeds | each |\n|---|---|---|"
+        f"\n| {len(photos.train):,} photos, {options.steps} steps | accuracy, {options.seeds} seeds | each |"
+        "\n|---|---|---|"
     )
-    for arm, figures in found.items():
-        spread = f" ± {stdev(figures):.3f}" if len(figures) > 1 else ""
-        print(f"| {arm} | {mean(figures):.3f}{spread} | {', '.join(f'{one:.3f}' for one in figures)} |")
+    for arm, values in accuracies.items():
+        spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+        print(f"| {arm} | {mean(values):.3f}{spread} | {', '.join(f'{value:.3f}' for value in values)} |")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Every figure that needs a GPU, in one run of under eight minutes.
+"""Measure every figure that needs a GPU, in one run of under eight minutes.
 
 Run ``python benchmarks/gpu.py [--out docs/results/gpu.md]`` on a machine with a CUDA device, from a source tree (torch
-2.11 or newer); ``--small --device cpu`` only proves that it works. Each section is independent: one that fails says so
-and the others go on. Contestants take turns in random order; equal programs run twice, so that the tables show how far
-two of them are apart.
+2.11 or newer); ``--small --device cpu`` is only a smoke test. Sections are independent: a failure is reported and the
+other sections continue. Contestants take turns in random order; equal programs run twice, so that the tables show the
+noise.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from compatkit.training.loop import Loop
 from compatkit.training.prepare import FitRequest, prepare
 from compatkit.training.profiling import profile
 
-ADDED, ASIDE = 1.01, 0.02
+ADDED = 1.01
+"""Largest allowed ratio of the trainer's step to a hand-written one."""
 
 
 @attrs.frozen
 class Size:
-    """How much is measured."""
+    """Device, network and amount of measurement."""
 
     device: str
     network: str
@@ -48,12 +49,12 @@ class Size:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the device is one."""
+        """Return whether the device is a GPU."""
         return torch.device(self.device).type == "cuda"
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The ways to execute steps that are measured."""
+        """Return the measured execution modes."""
         return ("eager", "graph", "compile+graph") if self.on_gpu else ("eager",)
 
     def wait(self) -> None:
@@ -64,7 +65,7 @@ class Size:
 
 @contextmanager
 def run(size: Size, mode: Mode, names: tuple[str, ...] = ("left",), uses: Any = ()) -> Iterator[Loop]:
-    """Begin a run of the trainer in bf16."""
+    """Prepare a run of the trainer in bf16; yield its loop."""
     tasks = [ck.Task(name, data(name), size.network, "layer2", augment=AUGMENT) for name in names]
     trainer = ck.Trainer(
         steps=10**6,
@@ -82,7 +83,7 @@ def run(size: Size, mode: Mode, names: tuple[str, ...] = ("left",), uses: Any = 
 
 
 def ours(size: Size, loop: Loop) -> Callable[[], object]:
-    """Return what takes a turn of the trainer's steps."""
+    """Return a function that runs ``size.steps`` steps of the trainer."""
     numbers = count()
 
     def turn() -> None:
@@ -96,18 +97,18 @@ def ours(size: Size, loop: Loop) -> Callable[[], object]:
 
 
 def bare(size: Size, loop: Loop, *, captured: bool) -> Callable[[], object]:
-    """Return what takes a turn of a hand-written loop, on modules and batches of a loop of the trainer."""
+    """Return a function that runs ``size.steps`` steps of a hand-written loop, on modules and batches of ``loop``."""
     (task_loop,) = loop.task_loops.values()
     network = nn.Sequential(task_loop.task.extractor, task_loop.task.head)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-7, fused=True)
-    numbers, kept = count(), []
+    numbers, history = count(), []
     first = task_loop.source.batch(0)
     images, labels = first.images.clone(), first.labels.clone()
 
-    def step(pixels: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def step(pixels: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with loop.setup.precision.autocast():
             logits = network(pixels)
-        loss = F.cross_entropy(logits.float(), wanted)
+        loss = F.cross_entropy(logits.float(), targets)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -119,13 +120,13 @@ def bare(size: Size, loop: Loop, *, captured: bool) -> Callable[[], object]:
         for _ in range(size.steps):
             batch = task_loop.source.batch(next(numbers))
             if replay is None:
-                kept.append((*step(batch.images, batch.labels), batch.labels))
+                history.append((*step(batch.images, batch.labels), batch.labels))
             else:
                 images.copy_(batch.images, non_blocking=True)
                 labels.copy_(batch.labels, non_blocking=True)
-                loss, answers = replay()
-                kept.append((loss.clone(), answers.clone(), batch.labels))
-        kept.clear()
+                loss, predictions = replay()
+                history.append((loss.clone(), predictions.clone(), batch.labels))
+        history.clear()
         size.wait()
 
     return turn
@@ -150,46 +151,49 @@ def _captured(step: Callable[..., Any], *static: torch.Tensor) -> Callable[[], A
 
 
 def overhead(size: Size) -> list[str]:
-    """The trainer's step against a hand-written one, eager and captured; two tasks against the sum of two loops."""
-    found = ["| steps | loop | ms, least | ms, median | over bare |", "|---|---|---:|---:|---:|"]
+    """Compare the trainer's step with a hand-written one, eager and captured; two tasks with the sum of two loops."""
+    lines = ["| steps | loop | ms, least | ms, median | over bare |", "|---|---|---:|---:|---:|"]
     verdicts: list[str] = []
     for mode in ("eager", "graph") if size.on_gpu else ("eager",):
         with ExitStack() as stack:
             loops = [stack.enter_context(run(size, "eager")) for _ in range(2)]
-            mine = stack.enter_context(run(size, mode))
-            both = stack.enter_context(run(size, mode, ("left", "right")))
+            single = stack.enter_context(run(size, mode))
+            joint = stack.enter_context(run(size, mode, ("left", "right")))
             contestants = {
                 "bare": Contestant(bare(size, loops[0], captured=mode == "graph")),
                 "bare, again": Contestant(bare(size, loops[1], captured=mode == "graph")),
-                "ours": Contestant(ours(size, mine)),
-                "ours, two tasks": Contestant(ours(size, both)),
+                "ours": Contestant(ours(size, single)),
+                "ours, two tasks": Contestant(ours(size, joint)),
             }
             times = compete(contestants, size.rounds, size.seed)
-        found += _rows(size, mode, times)
+        lines += _rows(size, mode, times)
         ratio, noise = _ratio(times, "ours"), _ratio(times, "bare, again")
         verdicts.append(
-            f"- {mode}: {ratio:.3f} x bare (gate at most {ADDED}): {_said(ratio <= ADDED)}; two bare loops "
+            f"- {mode}: {ratio:.3f} x bare (gate at most {ADDED}): {_verdict(ratio <= ADDED)}; two bare loops "
             f"{noise:.3f} x; two tasks {_ratio(times, 'ours, two tasks') / 2:.3f} x the sum of two bare ones"
         )
-    return [*found, "", *verdicts]
+    return [*lines, "", *verdicts]
 
 
 def _rows(size: Size, mode: str, times: Times) -> Iterator[str]:
-    for label, taken in times.items():
-        each = [1e3 * one.wall / size.steps for one in taken]
-        yield f"| {mode} | {label} | {min(each):.3f} | {median(each):.3f} | {_ratio(times, label):.3f} |"
+    for label, timings in times.items():
+        step_ms = [1e3 * timing.wall / size.steps for timing in timings]
+        yield f"| {mode} | {label} | {min(step_ms):.3f} | {median(step_ms):.3f} | {_ratio(times, label):.3f} |"
 
 
 def _ratio(times: Times, label: str) -> float:
-    return median(one.wall / other.wall for one, other in zip(times[label], times["bare"], strict=True))
+    return median(
+        timing.wall / bare_timing.wall
+        for timing, bare_timing in zip(times[label], times["bare"], strict=True)
+    )
 
 
-def _said(passed: bool) -> str:
+def _verdict(passed: bool) -> str:
     return "pass" if passed else "FAIL"
 
 
 def shares(size: Size) -> list[str]:
-    """Where the time of steps goes."""
+    """Measure the shares of data and hooks in the time of a step."""
     lines = ["| steps | ms | data | hooks |", "|---|---:|---:|---:|"]
     for mode in size.modes:
         with run(size, mode) as loop:
@@ -201,10 +205,10 @@ def shares(size: Size) -> list[str]:
 
 
 def waiting(size: Size) -> list[str]:
-    """Host synchronizations between rows of the history: torch raises at the first."""
+    """Check for host synchronizations between rows of the history; torch raises at the first."""
     if not size.on_gpu:
         return ["- not measured: needs a CUDA device"]
-    found: list[str] = []
+    lines: list[str] = []
     for mode in size.modes:
         with run(size, mode, ("left", "right"), ["identical_init", "dcc", "rotation_prediction"]) as loop:
             turn = ours(attrs.evolve(size, steps=3), loop)
@@ -215,37 +219,40 @@ def waiting(size: Size) -> list[str]:
                 for number in numbers:
                     for state in loop.setup.tasks.values():
                         loop.step(state, number)
-                found.append(f"- {mode}, DCC and rotation prediction: none in {len(numbers)} steps: pass")
+                lines.append(f"- {mode}, DCC and rotation prediction: none in {len(numbers)} steps: pass")
             except RuntimeError as error:
-                found.append(f"- {mode}: FAIL: {error}")
+                lines.append(f"- {mode}: FAIL: {error}")
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-    return found
+    return lines
 
 
 def views(size: Size) -> list[str]:
-    """One extractor pass for the four rotations against four."""
-    found = ["| steps | passes | ms, least | ms, median | gain |", "|---|---|---:|---:|---:|"]
-    given = trainer_views.Setting(size.device, size.network, size.batch, size.steps)
+    """Compare one extractor pass for the four rotations with four passes."""
+    lines = ["| steps | passes | ms, least | ms, median | gain |", "|---|---|---:|---:|---:|"]
+    setting = trainer_views.Setting(size.device, size.network, size.batch, size.steps)
     for mode in ("eager", "compile+graph") if size.on_gpu else ("eager",):
         with ExitStack() as stack:
             contestants = {
-                name: Contestant(trainer_views.steps(stack, given, kind, mode))
+                name: Contestant(trainer_views.steps(stack, setting, kind, mode))
                 for name, kind in (
                     *(("separate", "separate"), ("separate, again", "separate")),
                     ("fused", "fused"),
                 )
             }
             times = compete(contestants, size.rounds, size.seed)
-        for name, taken in times.items():
-            each = [1e3 * one.wall / size.steps for one in taken]
-            gain = median(o.wall / one.wall for one, o in zip(taken, times["separate"], strict=True))
-            gate = f" (gate {trainer_views.GATES[mode]:g}: {_said(gain >= trainer_views.GATES[mode])})"
-            found.append(
-                f"| {mode} | {name} | {min(each):.3f} | {median(each):.3f} | {gain:.2f}"
+        for name, timings in times.items():
+            step_ms = [1e3 * timing.wall / size.steps for timing in timings]
+            gain = median(
+                separate.wall / timing.wall
+                for timing, separate in zip(timings, times["separate"], strict=True)
+            )
+            gate = f" (gate {trainer_views.GATES[mode]:g}: {_verdict(gain >= trainer_views.GATES[mode])})"
+            lines.append(
+                f"| {mode} | {name} | {min(step_ms):.3f} | {median(step_ms):.3f} | {gain:.2f}"
                 f"{gate if name == 'fused' and size.on_gpu else ''} |"
             )
-    return found
+    return lines
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Size], list[str]]]] = {
@@ -265,34 +272,34 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     size = (
-        Size(given.device, "resnet8_cifar", 16, 2, 2)
-        if given.small
-        else Size(given.device, "resnet56_cifar", 512, 30, 7)
+        Size(options.device, "resnet8_cifar", 16, 2, 2)
+        if options.small
+        else Size(options.device, "resnet56_cifar", 512, 30, 7)
     )
     on_gpu = size.on_gpu
-    found = [
+    lines = [
         "# What needs a GPU",
         "",
-        f"    python benchmarks/gpu.py --device {given.device}{' --small' if given.small else ''}",
+        f"    python benchmarks/gpu.py --device {options.device}{' --small' if options.small else ''}",
         "",
         f"{torch.cuda.get_device_name() if on_gpu else 'no GPU'}; {machine()}",
         "",
         f"{size.network}, batches of {size.batch}, bf16, {size.steps} steps a turn, {size.rounds} rounds.",
     ]
-    for name in given.only:
+    for name in options.only:
         title, measure = SECTIONS[name]
         say(title)
         began = time.perf_counter()
         try:
-            told = measure(size)
+            section = measure(size)
         except Exception:
-            told = ["FAILED:", "", "```", traceback.format_exc().strip(), "```"]
-        found += ["", f"## {title}", "", *told, "", f"({time.perf_counter() - began:.0f} s)"]
-    print("\n".join(found))
-    if given.out is not None:
-        given.out.write_text("\n".join(found) + "\n", encoding="utf-8")
+            section = ["FAILED:", "", "```", traceback.format_exc().strip(), "```"]
+        lines += ["", f"## {title}", "", *section, "", f"({time.perf_counter() - began:.0f} s)"]
+    print("\n".join(lines))
+    if options.out is not None:
+        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

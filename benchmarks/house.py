@@ -1,12 +1,11 @@
-"""How large is the house, and how do its rooms hang together?
+"""Measure the size of the package and the dependencies between its subpackages ("rooms").
 
-Run ``python benchmarks/house.py [--root FOLDER] [--json]`` in a checkout. Every figure is read from the sources,
-without running them, but for the last seven: files of ``compatkit`` that training two tasks with two regularizers, one
-step of each, one publish, one push into a new folder, one load, one recombination,
-and one matrix written as a page run code of
-(traced; left out with ``--still``). A layer is the longest
-chain of rooms that import each other; an import counts wherever it stands, in functions and for annotations too. Lines
-of code are those with neither docstring, comment nor blank.
+Run ``python benchmarks/house.py [--root FOLDER] [--json]`` in a checkout. Figures come from the sources without
+running them, except for the last seven (traced; left out with ``--still``): the number of files of
+``compatkit`` that run during training of two tasks with two regularizers, one step of it, one publish, one push into a
+new folder, one load, one recombination, and one matrix written as a page. Layers are the length of the longest chain of
+rooms that import each other; imports in functions and for annotations count too. Lines of code exclude docstrings,
+comments and blank lines.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from pathlib import Path
 
 
 def modules(package: Path) -> dict[str, str]:
-    """Return the text of every module of a package, by its dotted name without the package's own."""
+    """Return the text of every module of a package by its dotted name, relative to the package."""
     paths = sorted(package.rglob("*.py"))
     return {".".join(path.relative_to(package).with_suffix("").parts): path.read_text() for path in paths}
 
 
 def imports(name: str, tree: ast.AST, known: set[str]) -> Iterator[str]:
-    """Yield the modules of ``compatkit`` that a module imports, wherever the import stands."""
+    """Yield the modules of ``compatkit`` that a module imports, at any level of nesting."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             whole = [alias.name for alias in node.names]
@@ -69,9 +68,9 @@ def components(graph: dict[str, set[str]]) -> list[list[str]]:
             elif other in stack:
                 low[node] = min(low[node], number[other])
         if low[node] == number[node]:
-            at = stack.index(node)
-            groups.append(stack[at:])
-            del stack[at:]
+            index = stack.index(node)
+            groups.append(stack[index:])
+            del stack[index:]
 
     for node in graph:
         if node not in number:
@@ -80,13 +79,13 @@ def components(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def layers(graph: dict[str, set[str]]) -> int:
-    """Return the length of the longest chain of rooms; rooms in a circle stand on one layer."""
+    """Return the length of the longest chain of rooms; rooms in an import cycle share one layer."""
     circle = {room: index for index, group in enumerate(components(graph)) for room in group}
     height: dict[str, int] = {}
 
     def up(room: str) -> int:
         if room not in height:
-            height[room] = 0  # where a circle comes back to itself
+            height[room] = 0  # ends the recursion in a cycle
             below = (other for other in graph[room] if circle.get(other, -1) != circle.get(room, -2))
             height[room] = 1 + max(map(up, below), default=0)
         return height[room]
@@ -95,7 +94,7 @@ def layers(graph: dict[str, set[str]]) -> int:
 
 
 def code_lines(text: str) -> int:
-    """Count the lines that hold code."""
+    """Count the lines of code."""
     tree = ast.parse(text)
     documented: set[int] = set()
     for node in ast.walk(tree):
@@ -123,7 +122,7 @@ def code_lines(text: str) -> int:
 DIALECT = frozenset(
     "one found held kept said told came there lent brought stand asked given whose named".split()
 )
-"""Names that say nothing of what they hold."""
+"""Names that do not describe their values."""
 
 
 def bound_names(tree: ast.AST) -> Iterator[str]:
@@ -151,7 +150,7 @@ def dialect(folder: Path) -> int:
 PRIVATE_NAMES = frozenset(
     "place places most facts made told says said held kept came asked given stands anew".split()
 )
-"""Names that readers had to translate before they knew what they hold."""
+"""Names from earlier naming conventions that do not describe their values."""
 RELATIVE_ARGUMENT = re.compile(r"^\s+\w+: (Of|That|Whose|What|As|Where|By) ", re.MULTILINE)
 """Description of an argument that begins in the middle of a sentence: ``folder: Of the component``."""
 RELATIVE_DOCSTRING = re.compile(r"(Of|That|What|Whose|Those|As) ")
@@ -190,7 +189,7 @@ def rooms_of(texts: dict[str, str]) -> dict[str, int]:
 
 
 def measured(root: Path) -> dict[str, object]:
-    """Return every figure that is read from the sources below ``root``."""
+    """Return every static figure of the sources below ``root``."""
     package = root / "compatkit"
     texts = modules(package)
     trees = {name: ast.parse(text) for name, text in texts.items()}
@@ -244,10 +243,10 @@ def measured(root: Path) -> dict[str, object]:
 
 
 def files_run(job: Callable[[], object], package: Path, one_step: bool = False) -> int:
-    """Count the files of ``package`` that a job runs functions of; what an import runs does not count.
+    """Count the files of ``package`` with functions called by a job; module bodies run by imports do not count.
 
-    With ``one_step`` only what a training run does between the third and the fourth time that its first optimizer
-    moves parameters: one step of every task, and what the loop does around it.
+    With ``one_step`` only calls between the third and the fourth step of the first optimizer count: one training step
+    of every task, and the code of the loop around it.
     """
     from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
@@ -275,7 +274,7 @@ def files_run(job: Callable[[], object], package: Path, one_step: bool = False) 
 
 
 def traced() -> dict[str, int]:
-    """Return how many files of the installed package one call of each kind runs."""
+    """Return the number of files of the installed package that each operation runs."""
     import attrs
     import numpy as np
 
@@ -316,7 +315,7 @@ def traced() -> dict[str, int]:
 
 
 def main() -> None:
-    """Measure, and print a line each."""
+    """Measure, and print a line for each figure."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,9 +1,9 @@
 """Measure the cost of very many image files before the first step: listing, digest, memory of parent and workers.
 
-Run ``python benchmarks/listing.py [--files N] [--classes N] [--folder DIR] [--workers N]``. It makes a tree of
-``--files`` training images in ``--classes`` class folders below ``DIR``, and removes it. Names are those of files of
-their own; their contents are hard links to 500 small JPEGs, so that bytes and inodes are in memory: what a disk adds is
-not measured. Each line is a process of its own, and the same is measured of a tree of three images a class beside it.
+Run ``python benchmarks/listing.py [--files N] [--classes N] [--folder DIR] [--workers N]``. It creates a tree of
+``--files`` training images in ``--classes`` class folders below ``DIR`` and removes it at the end. Files are hard links
+to 500 small JPEGs per split, so that bytes and inodes stay in memory and disk latency is not measured. Each line is
+measured in a separate process, and repeated on a tree of three images a class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 ORIGINALS = 500
-"""Different images; a file system allows some ten thousands of links to each."""
+"""Number of distinct images of a split; a file system allows some ten thousand links to each."""
 KB = 1024
 MEASURES = ("list first", "list again", "digest first", "digest again", "unverified digest", "train")
 
@@ -32,44 +32,50 @@ def write_tree(folder: Path, files: int, classes: int) -> Path:
     """Write ``train`` and ``val`` with images of 32 x 32 pixels, ``val`` with two a class; return the folder."""
     from PIL import Image
 
-    draw, originals = np.random.default_rng(0), folder.with_name(f"{folder.name}-originals")
+    generator, originals = np.random.default_rng(0), folder.with_name(f"{folder.name}-originals")
     originals.mkdir(parents=True)
-    for number in range(ORIGINALS):
-        clouds = Image.fromarray(draw.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize((32, 32), 3)
-        clouds.save(originals / f"{number}.jpg", quality=50)
+    for part in ("train", "val"):  # no file may be in two splits
+        for number in range(ORIGINALS):
+            clouds = Image.fromarray(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize(
+                (32, 32), 3
+            )
+            clouds.save(originals / f"{part}-{number}.jpg", quality=50)
     source = os.open(originals, os.O_DIRECTORY)
     for part, count in (("train", files // classes), ("val", 2)):
         for label in range(classes):
-            place = folder / part / f"n{label:08}"
-            place.mkdir(parents=True)
-            target = os.open(place, os.O_DIRECTORY)
+            class_folder = folder / part / f"n{label:08}"
+            class_folder.mkdir(parents=True)
+            target = os.open(class_folder, os.O_DIRECTORY)
             for number in range(count):
-                name, of = f"n{label:08}_{number}.JPEG", f"{(7 * label + number) % ORIGINALS}.jpg"
-                os.link(of, name, src_dir_fd=source, dst_dir_fd=target)
+                name, original = (
+                    f"n{label:08}_{number}.JPEG",
+                    f"{part}-{(7 * label + number) % ORIGINALS}.jpg",
+                )
+                os.link(original, name, src_dir_fd=source, dst_dir_fd=target)
             os.close(target)
     os.close(source)
     return folder
 
 
 def memory(process: str | int = "self") -> dict[str, float]:
-    """Return memory of a process in MiB: proportional, where sharers divide a page among them, and private."""
+    """Return proportional (shared pages divided among sharers) and private memory of a process in MiB."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
-    held = {one.split(":")[0]: int(one.split()[1]) / KB for one in lines}
-    return {"pss": held["Pss"], "private": held["Private_Clean"] + held["Private_Dirty"]}
+    mebibytes = {line.split(":")[0]: int(line.split()[1]) / KB for line in lines}
+    return {"pss": mebibytes["Pss"], "private": mebibytes["Private_Clean"] + mebibytes["Private_Dirty"]}
 
 
 def children() -> list[int]:
-    """Return the processes that this one has begun."""
-    return [int(one) for one in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    """Return the ids of the child processes."""
+    return [int(number) for number in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 
 
 def peak() -> float:
-    """Return the most memory that this process ever had, in MiB."""
+    """Return the peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KB
 
 
 def measured(what: str, folder: Path, workers: int) -> dict[str, Any]:
-    """Return what one measure gives in this process."""
+    """Return the figures of one measure, taken in this process."""
     import compatkit as ck
 
     if what == "train":
@@ -78,83 +84,84 @@ def measured(what: str, folder: Path, workers: int) -> dict[str, Any]:
     from compatkit.data import folders  # noqa: F401
 
     before = peak()
-    began, used = time.perf_counter(), time.process_time()
+    start, processor_start = time.perf_counter(), time.process_time()
     if what == "unverified digest":
         data = ck.data.load(folder, digest="unverified")
     else:
         data = ck.data.load(folder)
     if "digest" in what:
-        began, used = time.perf_counter(), time.process_time()
+        start, processor_start = time.perf_counter(), time.process_time()
         assert data.train.digest and data.test.digest
     return {
-        "wall": time.perf_counter() - began,
-        "processor": time.process_time() - used,
+        "wall": time.perf_counter() - start,
+        "processor": time.process_time() - processor_start,
         "peak": peak(),
         "before": before,
     }
 
 
 def trained(ck: Any, folder: Path, workers: int) -> dict[str, Any]:
-    """Return the time from ``Trainer.fit`` to the first batch, and the memory of parent and workers then."""
+    """Return the time from ``Trainer.fit`` to the first batch, and the memory of parent and workers at that moment."""
     from compatkit.training.batches.decoded import Decoded
 
-    plain, found = Decoded.batch, dict[str, Any]()
+    original_batch, figures = Decoded.batch, dict[str, Any]()
 
-    def watched(self: Decoded, step: int) -> Any:
-        batch = plain(self, step)
-        if not found:
-            of_workers = [memory(one) for one in children()]
-            found.update(
-                wall=time.perf_counter() - began,
-                processor=time.process_time() - used,
+    def measured_batch(self: Decoded, step: int) -> Any:
+        batch = original_batch(self, step)
+        if not figures:
+            worker_memory = [memory(process) for process in children()]
+            figures.update(
+                wall=time.perf_counter() - start,
+                processor=time.process_time() - processor_start,
                 parent=memory()["pss"],
-                workers=sum(one["pss"] for one in of_workers),
-                most_private=max((one["private"] for one in of_workers), default=0.0),
+                workers=sum(process["pss"] for process in worker_memory),
+                most_private=max((process["private"] for process in worker_memory), default=0.0),
             )
         return batch
 
-    Decoded.batch = watched  # type: ignore[method-assign]
+    Decoded.batch = measured_batch  # type: ignore[method-assign]
     data = ck.data.load(folder)
     task = ck.Task("photos", data, "resnet8_cifar", "layer2", size=32)
     trainer = ck.Trainer(steps=8, batch_size=64, device="cpu", workers=workers, progress=False)
-    before, began, used = peak(), time.perf_counter(), time.process_time()
+    before, start, processor_start = peak(), time.perf_counter(), time.process_time()
     trainer.fit([task])
-    return {**found, "before": before, "peak": peak()}
+    return {**figures, "before": before, "peak": peak()}
 
 
-def asked(what: str, folder: Path, workers: int, cache: Path) -> dict[str, Any]:
-    """Return what a process of its own measures."""
-    words = [sys.executable, __file__, "--measure", what, "--folder", str(folder), "--workers", str(workers)]
+def run_in_subprocess(measure: str, folder: Path, workers: int, cache: Path) -> dict[str, Any]:
+    """Run a measure in a separate process; return its figures."""
+    words = [sys.executable, __file__, "--measure", measure]
+    words += ["--folder", str(folder), "--workers", str(workers)]
     environment = {**os.environ, "COMPATKIT_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
-    """Make the trees, measure, and print the tables."""
-    reads = argparse.ArgumentParser(description=__doc__)
-    reads.add_argument("--files", type=int, default=1_300_000)
-    reads.add_argument("--classes", type=int, default=1000)
-    reads.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
-    reads.add_argument("--workers", type=int, default=2)
-    reads.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
-    given = reads.parse_args()
-    if given.measure:
-        print(json.dumps(measured(given.measure, given.folder, given.workers)))
+    """Create the trees, measure, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=1_300_000)
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measured(options.measure, options.folder, options.workers)))
         return
-    place = Path(tempfile.mkdtemp(dir=given.folder, prefix="listing-"))
+    temporary = Path(tempfile.mkdtemp(dir=options.folder, prefix="listing-"))
     try:
-        counts = {"few": 3 * given.classes, "many": given.files // given.classes * given.classes}
-        trees = {name: write_tree(place / name, count, given.classes) for name, count in counts.items()}
-        time.sleep(3)  # folders that were written just now are not remembered
+        counts = {"few": 3 * options.classes, "many": options.files // options.classes * options.classes}
+        trees = {name: write_tree(temporary / name, count, options.classes) for name, count in counts.items()}
+        time.sleep(3)  # folders written just now are not cached
         rows = {
-            (what, name): asked(what, tree, given.workers, place / f"cache-{name}")
+            (what, name): run_in_subprocess(what, tree, options.workers, temporary / f"cache-{name}")
             for name, tree in trees.items()
             for what in MEASURES
         }
-        show(rows, counts, given.workers)
+        show(rows, counts, options.workers)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def show(rows: dict[tuple[str, str], dict[str, Any]], counts: dict[str, int], workers: int) -> None:
@@ -166,7 +173,7 @@ def show(rows: dict[tuple[str, str], dict[str, Any]], counts: dict[str, int], wo
         many, few = rows[what, "many"], rows[what, "few"]
         cells = (many["wall"], many["processor"], many["peak"], many["before"], few["wall"], few["peak"])
         print(
-            f"| {what} | {cells[0]:.2f} | {cells[1]:.2f} | {' | '.join(f'{one:,.0f}' for one in cells[2:4])}",
+            f"| {what} | {cells[0]:.2f} | {cells[1]:.2f} | {' | '.join(f'{value:,.0f}' for value in cells[2:4])}",
             end="",
         )
         print(f" | {cells[4]:.2f} | {cells[5]:,.0f} |")

@@ -1,8 +1,8 @@
 """Measure the cost of the spectral term per step, without the Gram matrix and with it.
 
 Run ``python benchmarks/orthogonality.py [--repeats 20]``. For weights of common shapes: milliseconds of the term and
-its gradient, medians of interleaved repeats; ``dense`` makes W'W - I as the authors' code does, ``matrix-free`` is what
-the regularizer runs. Both take the same random numbers and give the same term.
+its gradient, medians of interleaved repeats; ``dense`` computes W'W - I like the authors' code, ``matrix-free`` is the
+code of the regularizer. Both use the same random numbers and give the same term.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def dense(weight: Tensor, start: Tensor) -> Tensor:
 
 
 def matrix_free(weight: Tensor, start: Tensor) -> Tensor:
-    """Return the same without the matrix."""
+    """Return the same estimate without the matrix."""
     return spectral_excess(weight[None], start[None]).square()
 
 
 def milliseconds(term: Callable[[Tensor, Tensor], Tensor], weight: Tensor, start: Tensor) -> float:
-    """Return the time of the term and its gradient."""
+    """Return the milliseconds of the term and its gradient."""
     weight.grad = None
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     term(weight, start).backward()
     if weight.is_cuda:
         torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - began)
+    return 1e3 * (time.perf_counter() - start_time)
 
 
 def main() -> None:
@@ -52,22 +52,22 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--device", default="cpu")
-    given = parser.parse_args()
-    print(f"torch {torch.__version__}, {given.device}, {torch.get_num_threads()} threads\n")
+    options = parser.parse_args()
+    print(f"torch {torch.__version__}, {options.device}, {torch.get_num_threads()} threads\n")
     print("| out x in | dense ms | matrix-free ms | ratio | relative difference |\n|---|---|---|---|---|")
     for rows, columns in SHAPES:
         source = torch.Generator().manual_seed(rows)
         weight = (
-            (torch.randn(rows, columns, generator=source) / columns**0.5).to(given.device).requires_grad_()
+            (torch.randn(rows, columns, generator=source) / columns**0.5).to(options.device).requires_grad_()
         )
-        start = torch.randn(columns, generator=source).to(given.device)
-        apart = float((dense(weight, start) / matrix_free(weight, start) - 1).detach().abs())
+        start = torch.randn(columns, generator=source).to(options.device)
+        difference = float((dense(weight, start) / matrix_free(weight, start) - 1).detach().abs())
         times: dict[str, list[float]] = {"dense": [], "matrix_free": []}
-        for _ in range(given.repeats):
+        for _ in range(options.repeats):
             for term in (dense, matrix_free):
                 times[term.__name__].append(milliseconds(term, weight, start))
         slow, fast = (median(times[name]) for name in ("dense", "matrix_free"))
-        print(f"| {rows} x {columns} | {slow:.2f} | {fast:.2f} | {slow / fast:.1f} | {apart:.0e} |")
+        print(f"| {rows} x {columns} | {slow:.2f} | {fast:.2f} | {slow / fast:.1f} | {difference:.0e} |")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How far does one fitted 1x1 projection carry a head onto features that it was never trained for?
+"""Measure the accuracy of a head on features it was not trained for, through one fitted 1x1 projection.
 
 Run ``python benchmarks/projection.py [--data mnist] [--seeds 3]``. Two ResNet-20 are trained independently on the same
 images at 16x16. The extractor of the first is cut after layer1 (16 channels, 16x16), the head of the second after
 layer2 (32 channels, 8x8). ``recombine(..., insert_adapters=True, data=IMAGES)`` resizes the maps and fits the
 projection on unlabeled training images; accuracy is measured on test images. ``no resize`` is the same projection on
-maps of the extractor's own size, which the head takes too. Mean over seeds, with the lowest and highest.
+maps of the extractor's own size, which the head accepts too. Cells are the mean over seeds, with minimum and maximum.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--images", type=int, nargs="+", default=[10, 100, 1000])
-    given = parser.parse_args()
-    data = ck.data.load(given.data, root=given.data_root)
+    options = parser.parse_args()
+    data = ck.data.load(options.data, root=options.data_root)
     test = data.test.subset(2000, seed=0)
-    found: dict[tuple[str, str], list[float]] = {}
-    for seed in range(given.seeds):
+    accuracies: dict[tuple[str, str], list[float]] = {}
+    for seed in range(options.seeds):
         with tempfile.TemporaryDirectory() as folder:
             registry = ck.Registry.init(folder)
             for name, cut in (("early", "layer1"), ("late", "layer2")):
                 task = ck.Task(name, data, "resnet20_cifar", cut, size=16)
-                fit = ck.Trainer(steps=given.steps, seed=2 * seed + (name == "late")).fit([task])
+                fit = ck.Trainer(steps=options.steps, seed=2 * seed + (name == "late")).fit([task])
                 registry.publish(fit, prefix="parts")
-            for row, column, accuracy in measure(registry, data.train, test, given.images):
-                found.setdefault((row, column), []).append(accuracy)
-    rows = list(dict.fromkeys(row for row, _ in found))
+            for row, column, accuracy in measure(registry, data.train, test, options.images):
+                accuracies.setdefault((row, column), []).append(accuracy)
+    rows = list(dict.fromkeys(row for row, _ in accuracies))
     print(
-        f"{given.data}, {given.steps} steps, {given.seeds} seeds, {len(test)} test images, torch {torch.__version__}\n"
+        f"{options.data}, {options.steps} steps, {options.seeds} seeds, {len(test)} test images, "
+        f"torch {torch.__version__}\n"
     )
     print("| images to fit on | " + " | ".join(POLICIES) + " |\n|---|" + "---|" * len(POLICIES))
     for row in rows:
-        cells = [found.get((row, policy), []) for policy in POLICIES]
+        cells = [accuracies.get((row, policy), []) for policy in POLICIES]
         shown = [f"{sum(c) / len(c):.2f} ({min(c):.2f} to {max(c):.2f})" if c else "" for c in cells]
         print(f"| {row} | {' | '.join(shown)} |")
 
@@ -62,7 +63,7 @@ def measure(registry: ck.Registry, train: ck.Split, test: ck.Split, counts: list
         images = train.subset(count, seed=0)
         for policy in POLICIES:
             model = registry.recombine(early, late, insert_adapters=True, data=images, bn_policy=policy)
-            if policy == "reestimate":  # the same images however many the projection was fitted on
+            if policy == "reestimate":  # the same images for every size of the projection's training set
                 reestimate(model, model.normalized_batches(train.subset(1000, seed=1), 256, 0), 0.0)
             yield str(count), policy, accuracy(model, test)
             if policy != "reestimate":  # statistics were estimated on resized maps
@@ -70,12 +71,12 @@ def measure(registry: ck.Registry, train: ck.Split, test: ck.Split, counts: list
                 yield f"{count}, no resize", policy, accuracy(model, test)
     for policy in POLICIES:
         estimated = {"data": train.subset(1000, seed=1)} if policy == "reestimate" else {}
-        own = registry.recombine(early, "parts/early.head", bn_policy=policy, **estimated)
-        yield "bound", policy, accuracy(own, test)
+        bound = registry.recombine(early, "parts/early.head", bn_policy=policy, **estimated)
+        yield "bound", policy, accuracy(bound, test)
 
 
 def accuracy(model: ck.Recombination, test: ck.Split) -> float:
-    """Return the share of test images that get their own class."""
+    """Return the accuracy on test images."""
     return float((model.predict(test) == torch.from_numpy(test.labels)).double().mean())
 
 

@@ -1,15 +1,15 @@
-"""How long does a part of a network take to come back, beside ``timm.create_model`` of the whole network?
+"""Measure the time to rebuild a part of a network, against ``timm.create_model`` of the whole network.
 
-Run ``python benchmarks/rebuilding.py [--networks resnet18:layer3,...] [--runs 30] [--fresh]``. For each network both
-parts are published in a registry that is made for the occasion. Then the contestants take turns in one process:
-``timm.create_model``, which draws random weights; ``build`` of each part from blueprint and weights; and
-``registry.load`` of each part, which also reads, maps and checks them. Processor time is measured, which other programs
-disturb less than the clock; the fastest run of each counts, as a ratio to ``create_model``. ``first`` is the first run
-in this process; the first build is before anything is remembered of how the network is cut.
+Run ``python benchmarks/rebuilding.py [--networks resnet18:layer3,...] [--runs 30] [--fresh]``. Both parts of each
+network are published in a temporary registry. The contestants take turns in one process: ``timm.create_model``, which
+draws random weights; ``build`` of each part from blueprint and weights; and ``registry.load`` of each part, which also
+reads, maps and checks the weights. Processor time is measured, which other programs disturb less than wall time; the
+fastest run of each counts, as a ratio to ``create_model``. ``first`` is the first run in this process, before the cut
+of the network is cached.
 
-With ``--fresh`` processes of their own load the extractor once: with an empty cache folder, so that the file is hashed
-and the probe run; and with all that this leaves there. Imports are made and the whole network is built before, so that
-the load alone is measured.
+With ``--fresh`` the extractor is also loaded in new processes: with an empty cache folder, so that the file is hashed
+and the probe run, and with the cache of that run. Each process first imports everything and builds the whole network,
+so that only the load is measured.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def main() -> None:
     parser.add_argument("--networks", default=NETWORKS, help="MODEL:SPLIT, separated by commas")
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--fresh", action="store_true", help="also measure first loads of fresh processes")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["COMPATKIT_CACHE"] = f"{folder}/cache"
         print("| network | what | first ms | ms | x create_model |\n|---|---|---|---|---|")
-        for network in given.networks.split(","):
-            measure(Path(folder), *network.rsplit(":", 1), given.runs, given.fresh)
+        for network in options.networks.split(","):
+            measure(Path(folder), *network.rsplit(":", 1), options.runs, options.fresh)
 
 
 def measure(folder: Path, model: str, cut: str, runs: int, fresh: bool) -> None:
@@ -67,25 +67,23 @@ def measure(folder: Path, model: str, cut: str, runs: int, fresh: bool) -> None:
             started = time.process_time()
             task()
             seconds[name].append(time.process_time() - started)
-    yardstick = min(seconds["timm.create_model"])
-    for name, taken in seconds.items():
-        first, best = taken[0], min(taken)
-        print(
-            f"| {model} at {cut} | {name} | {first * 1e3:.1f} | {best * 1e3:.2f} | {best / yardstick:.2f} |"
-        )
+    baseline = min(seconds["timm.create_model"])
+    for name, times in seconds.items():
+        first, best = times[0], min(times)
+        print(f"| {model} at {cut} | {name} | {first * 1e3:.1f} | {best * 1e3:.2f} | {best / baseline:.2f} |")
     if fresh:
-        for kept, taken in first_loads(
+        for cached, times in first_loads(
             folder, str(registry.store.root), references["extractor"], model
         ).items():
-            print(f"| {model} at {cut} | fresh process, cached: {kept} | {min(taken) * 1e3:.1f} | | |")
+            print(f"| {model} at {cut} | fresh process, cached: {cached} | {min(times) * 1e3:.1f} | | |")
 
 
 def first_loads(folder: Path, root: str, reference: str, model: str) -> dict[str, list[float]]:
-    """Return seconds of the first load in a fresh process, by what it finds in the cache folder."""
-    found: dict[str, list[float]] = {"nothing": [], "everything": []}
+    """Return seconds of the first load in a fresh process, by the content of the cache folder."""
+    seconds: dict[str, list[float]] = {"nothing": [], "everything": []}
     for _ in range(3):
         cache = Path(tempfile.mkdtemp(dir=folder))
-        for taken in found.values():
+        for times in seconds.values():
             done = subprocess.run(
                 [sys.executable, "-c", FRESH, root, reference, model],
                 env={**os.environ, "COMPATKIT_CACHE": str(cache)},
@@ -93,14 +91,14 @@ def first_loads(folder: Path, root: str, reference: str, model: str) -> dict[str
                 text=True,
                 check=True,
             )
-            taken.append(float(done.stdout))
-    return found
+            times.append(float(done.stdout))
+    return seconds
 
 
 def contestants(
     folder: Path, model: str, cut: str
 ) -> tuple[dict[str, Callable[[], Any]], Any, dict[str, str]]:
-    """Return label and task of each contestant, the yardstick first; the registry; and its references."""
+    """Return the calls of the contestants by label, the baseline first; the registry; and its references."""
     import timm
 
     import compatkit
@@ -108,20 +106,20 @@ def contestants(
     from compatkit.adapters.cutting import cache
     from compatkit.components import splitting
     from compatkit_plugins.networks import NETWORKS
-    from compatkit_plugins.networks import build as own
+    from compatkit_plugins.networks import build as build_own
 
     registry = compatkit.Registry.init(folder)
     parts = splitting.split(model, cut)
     references = splitting.publish_split(registry.store, parts, model.replace("_", "-"))
     cache.forget()
-    created = own if model in NETWORKS else timm.create_model
-    found: dict[str, Callable[[], Any]] = {"timm.create_model": lambda: created(model)}
+    create = build_own if model in NETWORKS else timm.create_model
+    calls: dict[str, Callable[[], Any]] = {"timm.create_model": lambda: create(model)}
     for side, part in parts.items():
         state = {name: value.clone() for name, value in part.module.state_dict().items()}
-        found[f"build {side}"] = lambda b=part.blueprint, s=state: build(b, state=s, share=True)
+        calls[f"build {side}"] = lambda b=part.blueprint, s=state: build(b, state=s, share=True)
     for side, reference in references.items():
-        found[f"registry.load {side}"] = lambda r=reference: registry.load(r)
-    return found, registry, references
+        calls[f"registry.load {side}"] = lambda r=reference: registry.load(r)
+    return calls, registry, references
 
 
 if __name__ == "__main__":
