@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.builders import whole_of
-from compatkit.adapters.cutting.cache import remembered_sides
-from compatkit.adapters.cutting.planning import channels_of
+from compatkit.adapters.cutting.cache import remembered, remembered_sides
+from compatkit.adapters.cutting.cut import channels_of
 from compatkit.adapters.cutting.sideeffects import differing_state
 from compatkit.adapters.fingerprint import observe, same_probe
 from compatkit.adapters.initialization import seeded, without_draws
@@ -22,6 +22,7 @@ from compatkit.adapters.stitching.widths import Joined, entered, own_width, wide
 from compatkit.adapters.weights import load_part, load_whole
 from compatkit.contracts.contract import Blueprint, Contract, Port, Probe, Structural
 from compatkit.errors import CutError, UsageError
+from compatkit.foundation.codec import dumps
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
 
 
@@ -101,7 +102,7 @@ def build_pair(
 def check_builds_again(
     owner: str, parts: Mapping[str, nn.Module], blueprints: Mapping[str, Blueprint], shape: Sequence[int]
 ) -> None:
-    """Check before training that publishing and loading will rebuild the parts.
+    """Check before training that publishing and loading will rebuild the parts; once for each network in a process.
 
     Args:
         owner: Owner of the parts, for messages.
@@ -112,12 +113,17 @@ def check_builds_again(
     Raises:
         CutError: As for ``check_rebuilt``.
     """
-    shapes, dtypes = [tuple(shape)], ["float32"]
-    for side, part in parts.items():
-        run = observe(part, *shapes, dtypes=dtypes, bounded=False)
-        _check_rebuilt(f"{owner}: the {side}", part, blueprints[side], run.probe, dtypes, early=True)
-        shapes = [tuple(output.shape) for output in run.outputs]
-        dtypes = [str(output.dtype).removeprefix("torch.") for output in run.outputs]
+
+    def check() -> None:
+        shapes, dtypes = [tuple(shape)], ["float32"]
+        for side, part in parts.items():
+            run = observe(part, *shapes, dtypes=dtypes, bounded=False)
+            _check_rebuilt(f"{owner}: the {side}", part, blueprints[side], run.probe, dtypes, early=True)
+            shapes = [tuple(output.shape) for output in run.outputs]
+            dtypes = [str(output.dtype).removeprefix("torch.") for output in run.outputs]
+
+    networks = [blueprints[side] for side in parts]
+    remembered(networks[0], ("builds again", dumps([networks, list(shape)])), check)
 
 
 def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract: Contract) -> None:

@@ -8,8 +8,11 @@ import attrs
 import pytest
 import torch
 from adapters.test_families import FAMILIES
+from small import data_set, quick
 from torch import nn
 
+import compatkit as ck
+from compatkit.adapters import blueprints
 from compatkit.adapters.blueprints import build, build_pair
 from compatkit.adapters.builders import create
 from compatkit.adapters.cutting import cache
@@ -117,7 +120,7 @@ def test_another_class_count_image_size_or_split_is_another_cut(traces):
         attrs.evolve(planned.extractor, traced_size=(64, 64)),
     ):
         build(changed, seed=0)
-    assert len(traces) == 3
+    assert len(traces) == 4  # the plan's too
 
 
 def test_the_oldest_cut_is_dropped(traces, monkeypatch):
@@ -125,14 +128,26 @@ def test_the_oldest_cut_is_dropped(traces, monkeypatch):
     planned = plan("resnet20_cifar", "layer2")
     for classes in (3, 4, 5, 4, 3):
         build(attrs.evolve(planned.extractor, kwargs={"num_classes": classes}), seed=0)
-    assert len(traces) == 4
+    assert len(traces) == 5  # the plan's too
+
+
+def test_a_second_fit_of_a_network_neither_traces_nor_rebuilds_it(traces, monkeypatch):
+    rebuilt: list[str] = []
+    monkeypatch.setattr(
+        blueprints, "_check_rebuilt", lambda owner, *arguments, **settings: rebuilt.append(owner)
+    )
+    task = ck.Task("a", data_set("d"), "resnet8_cifar", "layer2", size=16)
+    for _ in range(2):
+        quick(steps=0).fit([task])
+    assert traces == ["layer2"]
+    assert rebuilt == ["Task 'a': the extractor", "Task 'a': the head"]
 
 
 def test_networks_of_plugins_are_cut_each_time(traces, awkward):
     planned = plan("tiny", "first", builder=awkward, size=(16, 16))
     for _ in range(2):
         build(planned.extractor, seed=0)
-    assert traces == ["first", "first"]
+    assert traces == ["first"] * 3  # the plan's too
 
 
 def test_settings_that_traced_code_reads_are_part_of_what_is_remembered(traces):

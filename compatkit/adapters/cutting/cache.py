@@ -1,22 +1,24 @@
-"""Cache of cuts in this process, so that a part is rebuilt without tracing its network again."""
+"""Cache of cuts and checks in this process, so that a network is traced and checked once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from compatkit.adapters.builders import versioned_builders
-from compatkit.adapters.cutting.cut import CANONICAL, Sides, sides_of
-from compatkit.adapters.cutting.planning import image_of
+from compatkit.adapters.cutting.cut import CANONICAL, Sides, image_of, sides_of
 from compatkit.contracts.contract import Blueprint
 from compatkit.foundation.codec import dumps
 
 LARGEST = 256
-"""Limit on the number of cached cuts; the oldest is dropped first."""
+"""Limit on the number of cached results; the oldest is dropped first."""
 
-_known: dict[tuple[Any, ...], Sides] = {}
+Result = TypeVar("Result")
+
+_known: dict[tuple[Any, ...], Any] = {}
 
 
 def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
@@ -24,7 +26,7 @@ def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
 
     Args:
         whole: Network built from the blueprint.
-        blueprint: Blueprint with cut and approach. Networks of plugins, whose code may change, are not cached.
+        blueprint: Blueprint with cut and approach.
 
     Raises:
         CutError: As for ``sides_of``.
@@ -32,14 +34,27 @@ def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
     """
     cut = [blueprint.network, blueprint.kwargs, blueprint.cut, blueprint.approach, blueprint.traced_size]
     key = (dumps(cut), *_settings(whole, blueprint.cut))
-    sides = _known.get(key)
-    if sides is None:
-        sides = sides_of(whole, blueprint.cut, blueprint.approach, image_of(blueprint))
-        if blueprint.network[0] in versioned_builders():
-            while len(_known) >= LARGEST:
-                _known.pop(next(iter(_known)), None)
-            _known[key] = sides
-    return sides
+    return remembered(
+        blueprint, key, lambda: sides_of(whole, blueprint.cut, blueprint.approach, image_of(blueprint))
+    )
+
+
+def remembered(blueprint: Blueprint, key: tuple[Any, ...], compute: Callable[[], Result]) -> Result:
+    """Return what an earlier call computed for this key, else compute it.
+
+    Args:
+        blueprint: Blueprint of the network. Networks of plugins, whose code may change, are not cached.
+        key: Everything that the result depends on.
+        compute: Returns the result; errors are not cached.
+    """
+    if key in _known:
+        return _known[key]
+    result = compute()
+    if blueprint.network[0] in versioned_builders():
+        while len(_known) >= LARGEST:
+            _known.pop(next(iter(_known)), None)
+        _known[key] = result
+    return result
 
 
 def forget() -> None:

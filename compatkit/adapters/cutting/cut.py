@@ -22,6 +22,7 @@ from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.pruned import StoppedSide, canonical_sides
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.cutting.tracing import Traced, ancestors, late_nodes, trace
+from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CutError, UnknownName, near
 
 CANONICAL = "forward_features"
@@ -184,6 +185,16 @@ def _barred(whole: nn.Module, traced: Traced, crossing: Crossing) -> frozenset[f
 def approaches_for(cut: str) -> tuple[str, ...]:
     """Return the approaches that a cut is tried with, in order."""
     return ("canonical",) if cut == CANONICAL else ("fx", "stopped", "declared")
+
+
+def image_of(blueprint: Blueprint) -> tuple[int, int, int]:
+    """Return channels, height and width of the images that a blueprint was cut with."""
+    return channels_of(blueprint), *blueprint.traced_size
+
+
+def channels_of(blueprint: Blueprint) -> int:
+    """Return the image channels; a blueprint names them wherever they are not 3."""
+    return int(blueprint.kwargs.get("in_chans", 3))
 
 
 def sides_of(whole: nn.Module, cut: str, approach: str, image: tuple[int, ...]) -> Sides:

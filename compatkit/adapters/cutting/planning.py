@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.builders import BUILDERS, builder_for, create, json_kwargs
+from compatkit.adapters.cutting.cache import remembered_sides
 from compatkit.adapters.cutting.crossing import OTHER_SIZES
-from compatkit.adapters.cutting.cut import approaches_for, sides_of
+from compatkit.adapters.cutting.cut import approaches_for, channels_of
 from compatkit.adapters.cutting.discovery import CutPoint, watched
 from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.signals import signal
@@ -154,18 +155,8 @@ def parts_of(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Modu
         whole: Built from the blueprint.
         blueprint: Of either part.
     """
-    sides = sides_of(whole, blueprint.cut, blueprint.approach, image_of(blueprint))
+    sides = remembered_sides(whole, blueprint)
     return sides["extractor"](whole), sides["head"](whole)
-
-
-def image_of(blueprint: Blueprint) -> tuple[int, int, int]:
-    """Return channels, height and width of the images that a blueprint was cut with."""
-    return channels_of(blueprint), *blueprint.traced_size
-
-
-def channels_of(blueprint: Blueprint) -> int:
-    """Return the image channels; a blueprint names them wherever they are not 3."""
-    return int(blueprint.kwargs.get("in_chans", 3))
 
 
 def blank(
