@@ -23,7 +23,7 @@ from typing import Literal
 import attrs
 
 from compatkit.components.registry import Registry
-from compatkit.contracts.channels import Blobs, ChannelFigures
+from compatkit.contracts.channels import Blobs, ChannelStatistics
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import (
     Anchor,
@@ -114,11 +114,11 @@ def side(
 
 def figures(parts: Sequence[Manifest], spread: float) -> Blobs:
     """Return the channel statistics of every blob in the manifests; ``spread`` 0 makes all of them equal."""
-    statistics: dict[str, ChannelFigures] = {}
+    statistics: dict[str, ChannelStatistics] = {}
     for number, part in enumerate(parts):
         means = [0.01 * channel + spread * number for channel in range(CHANNELS)]
         for port in part.contract.statistical.features or ():
-            statistics[str((port.per_channel or {})["blob"])] = ChannelFigures(means, [0.8] * CHANNELS)
+            statistics[str((port.per_channel or {})["blob"])] = ChannelStatistics(means, [0.8] * CHANNELS)
     return statistics
 
 

@@ -194,11 +194,11 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
     """
     if tests is None:
         return None
-    from compatkit.contracts.labels import known_classes
+    from compatkit.contracts.labels import match_classes
 
     known = head.contract.data.labels or ()
     try:
-        pairs = known_classes(tests.classes, known, owners=(tests.name, reference))
+        pairs = match_classes(tests.classes, known, owners=(tests.name, reference))
     except DataError as error:
         warn(f"accuracy is not measured: {error}")
         return None

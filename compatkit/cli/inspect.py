@@ -104,10 +104,10 @@ def _texts(description: Description) -> dict[str, str]:
 
 
 def _part(blueprint: Blueprint) -> str:
-    from compatkit.contracts.stitch import described
+    from compatkit.contracts.stitch import describe
 
     if blueprint.side == "adapter":
-        return described(blueprint)
+        return describe(blueprint)
     return f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.cut}"
 
 

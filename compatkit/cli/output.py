@@ -161,7 +161,7 @@ def report_text(report: Report, *, verbose: bool = False) -> str:
         report: Result of the check.
         verbose: Whether to show every finding in full, not a sentence for each that decides.
     """
-    from compatkit.contracts.report import shown_severity
+    from compatkit.contracts.report import display_severity
     from compatkit.reports.wording import SEVERITIES, in_brief, in_full, is_note
 
     answers = f"wiring {report.wiring}, promise {report.promise}, evidence {report.evidence}"
@@ -169,7 +169,7 @@ def report_text(report: Report, *, verbose: bool = False) -> str:
     for side in ("extractor", "head"):
         lines.append(fold(side, getattr(report, side) or "(not named)", indent=2, size=9))
     for finding in report.findings:
-        severity, color = shown_severity(finding.severity), SEVERITIES.get(finding.severity)
+        severity, color = display_severity(finding.severity), SEVERITIES.get(finding.severity)
         if verbose:
             lines += ["", f"  {click.style(severity, fg=color)}  {finding.code} ({finding.level})"]
             texts = {"between": finding.between, **in_full(finding)}

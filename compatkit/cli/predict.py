@@ -17,7 +17,7 @@ from compatkit.cli.statistics import ALONE, images_of_statistics, normalizes, po
 from compatkit.components.registry import Registry
 from compatkit.contracts.batchnorm import DEFAULT, estimates
 from compatkit.contracts.contract import HEADS
-from compatkit.contracts.manifest import TRAINED
+from compatkit.contracts.manifest import TRAINED_WITH
 from compatkit.errors import DataError, UsageError
 from compatkit.registry.names import Reference
 from compatkit.registry.resolving import wrong_kind
@@ -183,7 +183,7 @@ def _own_head(registry: Registry, extractor: Reference) -> Reference:
     heads = {
         head.name: head
         for head in registry.store.index.search(parent=extractor.digest, kind="head")
-        if (TRAINED, extractor.digest) in head.parents
+        if (TRAINED_WITH, extractor.digest) in head.parents
     }
     if len(heads) != 1:
         which = ", ".join(heads) or "none"

@@ -12,8 +12,8 @@ from compatkit.components.loading import PartLoader
 from compatkit.components.matrices.bounds import OwnHead, bounds_of
 from compatkit.contracts import evidence
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
-from compatkit.contracts.channels import Blobs, ChannelFigures, channel_statistics
-from compatkit.contracts.check import report_of
+from compatkit.contracts.channels import Blobs, ChannelStatistics, channel_statistics
+from compatkit.contracts.check import pair_report
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Kind
 from compatkit.contracts.evidence import ADAPTED, Cell
 from compatkit.errors import FormatError
@@ -54,7 +54,7 @@ def check_pair(
         IntegrityError: Channel statistics are damaged.
     """
     pair, sides = _pair(extractor, head), ([extractor], [head])
-    return report_of(
+    return pair_report(
         extractor.manifest,
         head.manifest,
         pair,
@@ -163,9 +163,9 @@ def _channels(store: Store, lefts: Sequence[Component], rights: Sequence[Compone
     return {blob: _read(store, blob, name) for blob, name in (sides[0] | sides[1]).items()}
 
 
-def _read(store: Store, blob: str, name: str) -> ChannelFigures:
+def _read(store: Store, blob: str, name: str) -> ChannelStatistics:
     try:
-        return ChannelFigures(*channel_statistics(store.read_blob(blob)))
+        return ChannelStatistics(*channel_statistics(store.read_blob(blob)))
     except FormatError as error:
         raise FormatError(f"{name}: {error}", subject=name) from error
 

@@ -16,7 +16,7 @@ from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.loading import load
 from compatkit.contracts.contract import Blueprint, Port
 from compatkit.contracts.manifest import Parent
-from compatkit.contracts.ports import by
+from compatkit.contracts.ports import size_text
 from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, NotFound
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
@@ -263,9 +263,9 @@ def _check_positions(
     actual, wanted = tuple(features.shape[axes]), tuple(target.shape[axes])
     if actual != wanted:
         raise IncompatibleError(
-            f"Features of {extractor.reference} ({by(actual)} positions) cannot be paired with those of "
-            f"{own.reference} ({by(wanted)} positions): the token grid is "
-            "unknown. Use images whose tokens form a grid of their proportions."
+            f"Features of {extractor.reference} ({size_text(actual)} positions) cannot be paired with those of "
+            f"{own.reference} ({size_text(wanted)} positions): the token grid is "
+            "unknown. Use images whose tokens form a grid of their aspect ratio."
         )
 
 

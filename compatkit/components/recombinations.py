@@ -24,7 +24,7 @@ from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.check import Report, check
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Blueprint
 from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload
-from compatkit.contracts.stitch import after
+from compatkit.contracts.stitch import ports_after
 from compatkit.errors import CutError, IntegrityError, UsageError
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.component import Component, pinned
@@ -314,7 +314,7 @@ def _adapters(
     adapters: list[Adapter] = []
     taken: set[str] = set()
     for index, blueprint in enumerate(blueprints):
-        gives = after(ports, blueprint)
+        gives = ports_after(ports, blueprint)
         if index in pinned_adapters:
             adapters.append(adapter_of(pinned_adapters[index]))
             if adapters[-1].blueprint != blueprint:

@@ -12,7 +12,7 @@ from compatkit.contracts.contract import Blueprint, Structural
 from compatkit.contracts.manifest import About
 from compatkit.contracts.match import adapters_for
 from compatkit.contracts.report import Report
-from compatkit.contracts.stitch import FITTED, after, described, needed
+from compatkit.contracts.stitch import FITTED, describe, describe_missing, ports_after
 from compatkit.data.split import Split
 from compatkit.errors import IncompatibleError
 from compatkit.evaluation.adapter import Adapter
@@ -56,10 +56,10 @@ def route(
         planned = adapters_for(ports, inputs, left.data, target.data if target is not None else right.data)
         _allow(planned, report, before=target, insert_adapters=insert_adapters, data=data)
         for blueprint in planned:
-            slots.append(AdapterSlot(blueprint, ports, after(ports, blueprint)))
+            slots.append(AdapterSlot(blueprint, ports, ports_after(ports, blueprint)))
             ports = slots[-1].gives
         if target is not None:
-            slots.append(AdapterSlot(target.blueprint, ports, after(ports, target.blueprint), target))
+            slots.append(AdapterSlot(target.blueprint, ports, ports_after(ports, target.blueprint), target))
             ports = slots[-1].gives
     return slots
 
@@ -142,7 +142,7 @@ def publish_adapter(
 ) -> Reference:
     """Publish an adapter; see ``Registry.publish``."""
     shape = Structural(adapter.takes, adapter.gives)
-    title = described(adapter.blueprint)
+    title = describe(adapter.blueprint)
     draft = Draft.of("adapter", adapter.blueprint, adapter.module, shape, adapter.data, title=title)
     manifest = draft.manifest(draft.put(store), dict(adapter.training), adapter.parents, about or About())
     return store.publish(name, manifest, version=version)
@@ -159,8 +159,8 @@ def _allow(
     """Raise for adapters that were not requested, or that cannot be made."""
     if not planned:
         return
-    texts = "; ".join(map(needed, planned))
-    fitted = [needed(blueprint) for blueprint in planned if blueprint.model in FITTED]
+    texts = "; ".join(map(describe_missing, planned))
+    fitted = [describe_missing(blueprint) for blueprint in planned if blueprint.model in FITTED]
     target = f"the adapter {before}" if before is not None else "the head"
     if not insert_adapters:
         more = " and data= (a Split of unlabeled images)" if fitted else ""

@@ -15,7 +15,7 @@ from compatkit.adapters.blueprints import build_pair, structural
 from compatkit.adapters.cutting.planning import plan
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.contracts.contract import Blueprint, Data, Kind, Structural
-from compatkit.contracts.stitch import after, project
+from compatkit.contracts.stitch import ports_after, project
 from compatkit.evaluation.feature_statistics import Moments, feature_moments
 from compatkit.training.task_state import TaskState
 
@@ -76,7 +76,7 @@ def vae_parts(state: TaskState, trained: dict[str, Tensor]) -> tuple[VAEPart, VA
         what: torch.cat([trained[f"{layer}.{what}"] for layer in (MEAN, LOG_VARIANCE)])
         for what in ("weight", "bias")
     }
-    joined = Structural(first.outputs, after(first.outputs, linear))
+    joined = Structural(first.outputs, ports_after(first.outputs, linear))
     third = structural(decoder, lower, feature_ports=second.outputs)
     moments = feature_moments(encoder, first.outputs, images, data)
     return (

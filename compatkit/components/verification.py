@@ -17,7 +17,7 @@ from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
 from compatkit.components.probes import probe_shapes, proof_of
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Scaled
 from compatkit.contracts.manifest import Manifest
-from compatkit.contracts.ports import agree, by, resolved
+from compatkit.contracts.ports import dimension_at, may_be_equal, size_text
 from compatkit.errors import IntegrityError, TooCostly
 from compatkit.registry.blobs import Verify
 from compatkit.registry.store import Store, naming_component
@@ -187,7 +187,7 @@ def _image_differences(manifest: Manifest) -> Iterator[str]:
     ]
     if not all(fits):
         taken = f"{_shown(image)}, in steps of {step}" if step > 1 else _shown(image)
-        yield f"Images are {by(data.size)}, the port {image.name!r} takes {taken}."
+        yield f"Images are {size_text(data.size)}, the port {image.name!r} takes {taken}."
 
 
 def _probe_differences(manifest: Manifest, module: nn.Module) -> Iterator[str]:
@@ -273,7 +273,8 @@ def _network(blueprint: Blueprint) -> Blueprint:
 
 
 def _cut(blueprint: Blueprint) -> str:
-    return f"{blueprint.model} {dict(blueprint.kwargs)} at {blueprint.cut!r}, traced at {by(blueprint.traced_size)}"
+    size = size_text(blueprint.traced_size)
+    return f"{blueprint.model} {dict(blueprint.kwargs)} at {blueprint.cut!r}, traced at {size}"
 
 
 def _structure_differences(manifest: Manifest, module: nn.Module) -> Iterator[str]:
@@ -305,7 +306,7 @@ def _field_differences(
         actual, expected = getattr(stated, field), getattr(other, field)
         if field == "shape":
             actual, expected = _shown(stated), _shown(other)
-        same = agree(actual, expected) if field == "channels" else actual == expected
+        same = may_be_equal(actual, expected) if field == "channels" else actual == expected
         if not same and not (field == "range" and actual == "any"):
             yield f"The {what} {stated.name!r} states {field} {actual}, {shows} {expected}."
 
@@ -326,7 +327,7 @@ def _stated(port: Port, size: tuple[int, int], batch: int) -> tuple[int | None, 
     known = dict(zip(port.spatial_axes, seen, strict=False))
     shape: list[int | None] = []
     for axis, dim in enumerate(port.shape):
-        length = batch if dim == "N" else resolved(dim, size, batch)
+        length = batch if dim == "N" else dimension_at(dim, size, batch)
         shape.append(length if isinstance(length, int) else known.get(axis))
     return tuple(shape)
 

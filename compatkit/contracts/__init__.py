@@ -1,1 +1,1 @@
-"""Contracts: what crosses a cut, which rules two contracts meet, and what evidence says; plain values, no torch."""
+"""Contracts of components, the check that compares two of them, and measured evidence; plain values, no torch."""

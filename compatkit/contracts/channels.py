@@ -1,4 +1,4 @@
-"""Mean and standard deviation per channel: as values, and as the blob that a manifest refers to.
+"""Mean and standard deviation per channel, as arrays and as the blob of a manifest.
 
 The blob holds C means followed by C standard deviations, little-endian float32: 8 bytes per channel.
 """
@@ -16,65 +16,65 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-BYTES = 8
-"""Bytes per channel in the blob."""
+BYTES_PER_CHANNEL = 8
 
 
-def _doubles(values: Any) -> NDArray[np.float64]:
+def _float64(values: Any) -> NDArray[np.float64]:
     import numpy as np  # imported late: most checks do not need it
 
     return np.asarray(values, dtype=np.float64)
 
 
 @attrs.frozen(eq=False)
-class ChannelFigures:
-    """Mean and standard deviation of each channel of one feature port.
+class ChannelStatistics:
+    """Mean and standard deviation of each channel of a feature port.
 
     Attributes:
         means: ``(C,)``, finite.
         stds: ``(C,)``, finite, non-negative.
     """
 
-    means: NDArray[np.float64] = attrs.field(converter=_doubles)
-    stds: NDArray[np.float64] = attrs.field(converter=_doubles)
+    means: NDArray[np.float64] = attrs.field(converter=_float64)
+    stds: NDArray[np.float64] = attrs.field(converter=_float64)
 
 
-Blobs = Mapping[str, ChannelFigures]
+Blobs = Mapping[str, ChannelStatistics]
 """Channel statistics by blob digest; missing blobs are ignored."""
 
 
 def channel_bytes(
     means: Sequence[float] | NDArray[np.float64], stds: Sequence[float] | NDArray[np.float64]
 ) -> bytes:
-    """Return the blob for means ``(C,)`` and standard deviations ``(C,)``.
+    """Return the blob for means and standard deviations.
 
     Args:
-        means: Of each channel.
-        stds: Of each channel, in the same order.
+        means: Mean of each channel, ``(C,)``.
+        stds: Standard deviation of each channel, ``(C,)``.
     """
     import numpy as np
 
-    return np.concatenate([np.asarray(figures, dtype="<f4") for figures in (means, stds)]).tobytes()
+    return np.concatenate([np.asarray(values, dtype="<f4") for values in (means, stds)]).tobytes()
 
 
 def channel_statistics(data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return means and standard deviations from a blob, float32 ``(C,)`` each.
+    """Read means and standard deviations from a blob.
+
+    Args:
+        data: Content of the blob.
 
     Returns:
-        Means and standard deviations.
+        Means and standard deviations, float32 ``(C,)`` each.
 
     Raises:
         FormatError: The size is not a positive multiple of 8 bytes, a value is not finite, or a deviation is negative.
     """
     import numpy as np
 
-    if not data or len(data) % BYTES:
+    if not data or len(data) % BYTES_PER_CHANNEL:
         raise FormatError(
-            f"Channel statistics: expected {BYTES} bytes for each of at least one channel, got {len(data)} bytes."
+            f"Channel statistics: expected {BYTES_PER_CHANNEL} bytes per channel, got {len(data)} bytes."
         )
     means, stds = np.frombuffer(data, dtype="<f4").astype(np.float32).reshape(2, -1)
     if not np.isfinite(means).all() or not np.isfinite(stds).all() or (stds < 0).any():
-        raise FormatError(
-            "Channel statistics: expected finite means and finite, non-negative deviations; the blob has others."
-        )
+        raise FormatError("Channel statistics: expected finite means and finite, non-negative deviations.")
     return means, stds

@@ -1,7 +1,7 @@
-"""Compare contracts: whether a head fits an extractor, from their manifests alone.
+"""Check whether a head fits an extractor, from their manifests alone, without reading weights.
 
-A pure function that reads no weights. It answers three questions separately, because equal shapes are not
-compatibility: can the parts be wired, what were both trained against, and what was measured.
+The report answers three questions separately, because equal shapes are not compatibility: can the parts be wired, what
+were both trained against, and what was measured.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from compatkit.contracts.report import Finding, Outline, Outlines, Report, codes
 from compatkit.errors import UsageError
 from compatkit.foundation.arguments import checks_arguments
 
-__all__ = ["Finding", "Report", "check", "compare"]
+__all__ = ["Finding", "Report", "check", "check_pairs"]
 
 Classes = Data | Labels
-"""Classes that pairs are meant for: those of a contract's data, or labels alone. Nothing else of data is compared."""
+"""Target classes of a pair: labels, or the data of a contract, of which only the labels are compared."""
 
 
 @checks_arguments
@@ -44,28 +44,28 @@ def check(
     Args:
         extractor: Manifest of the component that produces features.
         head: Manifest of the component that consumes them.
-        data: Classes that the pair is meant for, of a contract's data or alone; None skips the comparison of classes.
+        data: Target classes of the pair; None skips the comparison of classes.
         evidence: Measured cells of this pair, oldest first; the newest under ``bn_policy`` that is not stale counts.
         channels: Channel statistics by blob digest; if missing, statistics over the whole port are compared.
-        own: Whether the extractor that the head was cut from or trained with computes the same function as this one.
+        own: Whether this extractor computes the same function as the one that the head was cut from or trained with.
             A registry knows; two manifests alone show it only for exactly that version.
-        bn_policy: Batch-norm policy that the pair is meant to run under, as in ``Registry.matrix``. Figures under
-            another are told but do not count.
+        bn_policy: Batch-norm policy of the pair, as in ``Registry.matrix``. Measurements under another policy are
+            listed but do not count.
 
     Returns:
-        The report: wiring, promise, evidence and the findings.
+        Wiring, promise, evidence and the findings.
 
     Raises:
         UsageError: The first is not an extractor, the second not a head, or the policy is unknown.
         DataError: Two classes of the data, or of the head, have the same name, or one matches two of the other side.
     """
     policy = check_policy(bn_policy)
-    return report_of(
+    return pair_report(
         extractor, head, data=data, evidence=evidence, channels=channels or {}, own=own, bn_policy=policy
     )
 
 
-def report_of(
+def pair_report(
     extractor: Manifest,
     head: Manifest,
     names: tuple[str, str] | None = None,
@@ -77,18 +77,18 @@ def report_of(
     bn_policy: str,
     digest: str | None = None,
 ) -> Report:
-    """Do what ``check`` does, with the references of the parts if known.
+    """Return the report of ``check``, with the references of the parts if known.
 
     Args:
-        extractor: Its manifest.
-        head: Its manifest.
-        names: References of both, for the texts.
-        data: As for ``check``.
-        bn_policy: As for ``check``.
-        evidence: Measured results of the pair.
-        channels: Channel statistics by digest.
-        own: As for ``check``.
-        digest: Manifest digest of the extractor; None makes it where it is needed.
+        extractor: Manifest of the extractor.
+        head: Manifest of the head.
+        names: References of extractor and head, for the texts.
+        data: Target classes, see ``check``.
+        evidence: Measured cells of the pair, oldest first.
+        channels: Channel statistics by blob digest.
+        own: Whether the extractor is the head's own, see ``check``.
+        bn_policy: Batch-norm policy of the pair.
+        digest: Manifest digest of the extractor; computed if None and needed.
     """
     first, second = names or ("it", "it")
     check_kind(extractor, "first", first)
@@ -99,26 +99,30 @@ def report_of(
         SizedPorts(right.structural.inputs, right.data.size),
     )
     structural = [difference.finding(provided, required) for difference in wiring(provided, required)]
-    training = rules.training(left.protocol, rules.protocol_of(head))
-    if made_with := dict.fromkeys(trained_with(head)):
+    training = rules.training_findings(left.protocol, rules.protocol_of(head))
+    if own_extractors := dict.fromkeys(trained_with(head)):
         exact = manifest_digest(extractor) if digest is None else digest
-        training += [rules.own(known, exact=known == exact) for known in made_with if own or known == exact]
-    statistics = rules.statistics(
-        rules.features_of(left.statistical.features, channels),
-        rules.features_of(right.statistical.features, channels, right.structural.inputs),
+        training += [
+            rules.own_extractor_finding(known, exact=known == exact)
+            for known in own_extractors
+            if own or known == exact
+        ]
+    statistics = rules.statistics_findings(
+        rules.port_features(left.statistical.features, channels),
+        rules.port_features(right.statistical.features, channels, right.structural.inputs),
     )
     severities = {finding.severity for finding in structural}
     answers = Report(
         "refused" if "refuses" in severities else "needs-adapter" if "adaptable" in severities else "direct",
         rules.promise_of([finding.code for finding in training]),
-        rules.newest(evidence, bn_policy),
+        rules.newest_grade(evidence, bn_policy),
     )
     classes = data.labels if isinstance(data, Data) else data
     head_name = f"the head {second}" if names else "the head"
     labels = () if classes is None else label_findings(classes, right.data.labels or (), head=head_name)
     findings = (
         *structural,
-        *rules.images(left.data, right.data),
+        *rules.image_findings(left.data, right.data),
         *labels,
         *training,
         *statistics,
@@ -127,7 +131,7 @@ def report_of(
     return Report(answers.wiring, answers.promise, answers.evidence, findings, *(names or ()))
 
 
-def compare(
+def check_pairs(
     extractors: Mapping[str, Manifest],
     heads: Mapping[str, Manifest],
     *,
@@ -137,18 +141,18 @@ def compare(
     own: Collection[tuple[str, str]],
     bn_policy: str,
 ) -> Outlines:
-    """Check every extractor with every head; arguments as for ``check_all``, keyed by reference.
+    """Check every extractor with every head.
 
-    Of each pair the answers and the codes of its findings are kept. Its report is made again on request.
+    Only answers and finding codes of each pair are stored; full reports are computed again on request.
 
     Args:
         extractors: Manifests by reference.
         heads: Manifests by reference.
-        data: As for ``check``.
-        bn_policy: As for ``check``.
-        evidence: Measured results by pair of references.
-        channels: Channel statistics by digest.
-        own: Pairs for which ``own`` holds, see ``check``.
+        data: Target classes, see ``check``.
+        evidence: Measured cells by pair of references, oldest first.
+        channels: Channel statistics by blob digest.
+        own: Pairs of references for which ``own`` of ``check`` is True.
+        bn_policy: Batch-norm policy of the pairs.
     """
     for name, manifest in extractors.items():
         check_kind(manifest, "first", name)
@@ -157,7 +161,7 @@ def compare(
 
     def report(extractor: str, head: str, digest: str | None = None) -> Report:
         names = extractor, head
-        return report_of(
+        return pair_report(
             extractors[extractor],
             heads[head],
             names,
@@ -174,28 +178,28 @@ def compare(
     for name, manifest in extractors.items():
         digest, row = manifest_digest(manifest), list[Outline]()
         for head in heads:
-            whole = report(name, head, digest)
-            outline = Outline(Report(whole.wiring, whole.promise, whole.evidence), codes_of(whole.findings))
+            full = report(name, head, digest)
+            outline = Outline(Report(full.wiring, full.promise, full.evidence), codes_of(full.findings))
             row.append(known.setdefault(outline, outline))
         table.append(tuple(row))
     return Outlines(tuple(extractors), tuple(heads), tuple(table), report)
 
 
-def check_kind(manifest: Manifest, place: Literal["first", "second"], name: str) -> None:
-    """Raise if a component cannot be on this side of a cut.
+def check_kind(manifest: Manifest, position: Literal["first", "second"], name: str) -> None:
+    """Raise if a component cannot be at this position of a pair.
 
     Args:
         manifest: Manifest of the component.
-        place: ``"first"`` produces features, ``"second"`` consumes them.
-        name: Its reference, for the message.
+        position: ``"first"`` produces features, ``"second"`` consumes them.
+        name: Reference of the component, for the message.
 
     Raises:
         UsageError: The first is not an extractor, or the second not a head.
     """
-    kinds = EXTRACTORS if place == "first" else HEADS
+    kinds = EXTRACTORS if position == "first" else HEADS
     if manifest.kind not in kinds:
         raise UsageError(
-            f"Expected a {place} component of kind {' or '.join(kinds)}, but {name} is of kind {manifest.kind}. Pass "
-            "the extractor first, then the head.",
+            f"Expected a {position} component of kind {' or '.join(kinds)}, but {name} is of kind {manifest.kind}. "
+            "Pass the extractor first, then the head.",
             subject=manifest,
         )

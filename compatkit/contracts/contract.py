@@ -1,7 +1,7 @@
 """Contracts: ports, data, protocol and statistics of a component, as plain values without tensors.
 
-All of it is derived: adapters get the structural level by running the module, the trainer gets data and protocol from
-the run. ``check.check`` compares two contracts.
+Contracts are derived, not written by hand: ports by running the module, data and protocol from the training run.
+``check.check`` compares two contracts.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from msgspec import Meta
 from compatkit.contracts.own_networks import actual_builder
 from compatkit.errors import FormatError
 
-LARGEST = 2**40
-"""Largest dimension: no tensor is longer, and no reader's integers overflow."""
-LARGEST_SIDE = 2**12
-"""Largest side of an image in pixels; larger ones do not fit in memory as a set."""
-LARGEST_WIDTH = 2**16
-"""Most channels of a 1x1 convolution that a blueprint requests: it is allocated before any comparison."""
-MOST_AXES, MOST_PORTS, MOST_NAMES, MOST_LABELS = 32, 256, 1024, 200_000
-MOST_NUMBERS = 1024
-"""Most numbers in a probe's sketch."""
+MAX_DIMENSION = 2**40
+"""No tensor is longer, and integers of other JSON readers do not overflow."""
+MAX_SIDE = 2**12
+"""Maximal side of an image in pixels; sets of larger images do not fit in memory."""
+MAX_WIDTH = 2**16
+"""Maximal channels of a 1x1 convolution in a blueprint: it is allocated before any comparison."""
+MAX_AXES, MAX_PORTS, MAX_NAMES, MAX_LABELS = 32, 256, 1024, 200_000
+MAX_SKETCH = 1024
+"""Maximal length of a probe's sketch."""
 
-Count = Annotated[int, Meta(ge=0, le=LARGEST)]
-Length = Annotated[int, Meta(ge=1, le=LARGEST)]
-Offset = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
-Side = Annotated[int, Meta(ge=1, le=LARGEST_SIDE)]
-Width = Annotated[int, Meta(ge=1, le=LARGEST_WIDTH)]
-Tensors = Annotated[int, Meta(ge=1, le=MOST_PORTS)]
+Count = Annotated[int, Meta(ge=0, le=MAX_DIMENSION)]
+Length = Annotated[int, Meta(ge=1, le=MAX_DIMENSION)]
+Offset = Annotated[int, Meta(ge=-MAX_DIMENSION, le=MAX_DIMENSION)]
+Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]
+Width = Annotated[int, Meta(ge=1, le=MAX_WIDTH)]
+Tensors = Annotated[int, Meta(ge=1, le=MAX_PORTS)]
 Positive = Annotated[float, Meta(gt=0)]
 Symbol = Annotated[str, Meta(pattern=r"^(N|[HWL][0-9]{0,3})\Z")]
 Dtype = Annotated[str, Meta(pattern=r"^(u?int(8|16|32|64)|float(16|32|64)|bfloat16|complex(64|128)|bool)\Z")]
 ImageSize = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,5}x[1-9][0-9]{0,5}\Z")]
-"""Values that are checked when a contract is read."""
+"""Types with ranges and patterns that are checked when a contract is read."""
 
 Layout = Literal["NCHW", "NHWC", "NLC", "NC", "other"]
 """``"other"``: no leading batch axis, channels before tokens, or 1 or 5 axes."""
@@ -49,12 +49,12 @@ HEADS = ("head", "auxiliary_head")
 """Kinds that consume features; a shared auxiliary head that classifies may replace a network's own head."""
 
 
-def like(pattern: str, expected: str) -> Any:
+def matches(pattern: str, expected: str) -> Any:
     """Return an attrs validator for text that matches a pattern.
 
     Args:
-        pattern: Of the whole text.
-        expected: Describes it, for messages.
+        pattern: Regular expression for the whole text.
+        expected: Description of the pattern, for messages.
     """
     whole = re.compile(pattern)
 
@@ -65,14 +65,14 @@ def like(pattern: str, expected: str) -> Any:
     return check
 
 
-tensors_digest = like("tensors:sha256:[0-9a-f]{64}", "'tensors:sha256:' and 64 hex digits")
+tensors_digest = matches("tensors:sha256:[0-9a-f]{64}", "'tensors:sha256:' and 64 hex digits")
 
 
 @attrs.frozen
 class Scaled:
     """A dimension that depends on another one: ``(of + add) // floordiv * times + plus``, in elements.
 
-    ``times`` counts what one image is folded into: ``Scaled("N", times=196)`` is 196 per image.
+    Example: ``Scaled("N", times=196)`` is the first axis after 196 patches per image were folded into the batch.
     """
 
     of: Annotated[str, Meta(pattern=r"^[NHW]\Z")]
@@ -82,7 +82,7 @@ class Scaled:
     times: Length = 1
 
     def at(self, size: int) -> int:
-        """Return the dimension for ``size`` of the one it depends on."""
+        """Return the dimension if ``of`` has this size."""
         return (size + self.add) // self.floordiv * self.times + self.plus
 
 
@@ -106,7 +106,7 @@ class Port:
     """
 
     name: str
-    shape: Annotated[tuple[Dimension, ...], Meta(min_length=1, max_length=MOST_AXES)]
+    shape: Annotated[tuple[Dimension, ...], Meta(min_length=1, max_length=MAX_AXES)]
     dtype: Dtype = "float32"
     layout: Layout = "NCHW"
     range: Literal["nonnegative", "signed", "any"] = "any"
@@ -142,10 +142,10 @@ def _follows_image(size: Dimension) -> bool:
 
 @attrs.frozen
 class Structural:
-    """Ports in order."""
+    """Input and output ports, in order."""
 
-    inputs: Annotated[tuple[Port, ...], Meta(min_length=1, max_length=MOST_PORTS)]
-    outputs: Annotated[tuple[Port, ...], Meta(min_length=1, max_length=MOST_PORTS)]
+    inputs: Annotated[tuple[Port, ...], Meta(min_length=1, max_length=MAX_PORTS)]
+    outputs: Annotated[tuple[Port, ...], Meta(min_length=1, max_length=MAX_PORTS)]
 
 
 @attrs.frozen
@@ -153,7 +153,7 @@ class Label:
     """A class name with its synonyms (``automobile`` is ``car``)."""
 
     name: str
-    same_as: Annotated[tuple[str, ...], Meta(max_length=MOST_NAMES - 1)] = ()
+    same_as: Annotated[tuple[str, ...], Meta(max_length=MAX_NAMES - 1)] = ()
 
     @property
     def names(self) -> frozenset[str]:
@@ -161,7 +161,7 @@ class Label:
         return frozenset((self.name, *self.same_as))
 
 
-Labels = Annotated[tuple[Label, ...], Meta(max_length=MOST_LABELS)]
+Labels = Annotated[tuple[Label, ...], Meta(max_length=MAX_LABELS)]
 
 
 @attrs.frozen
@@ -171,8 +171,8 @@ class Data:
     Attributes:
         size: Height and width in pixels.
         channels: ``"L"`` (gray) or ``"RGB"``.
-        mean: Per channel, on the scale 0 to 1.
-        std: Per channel, on the scale 0 to 1.
+        mean: Mean of each channel, on the scale 0 to 1.
+        std: Standard deviation of each channel, on the scale 0 to 1.
         interpolation: How images are resized: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``.
         labels: Classes in the order of the outputs; None for a component without classes.
         crop_pct: Share of the resized image that is kept: images are resized to ``size / crop_pct``, then
@@ -192,7 +192,7 @@ class Data:
 
 @attrs.frozen
 class Anchor:
-    """Something that parts were trained against, by digest; parts with equal digests share the anchor.
+    """Tensors that a part was trained against, by digest; parts with equal digests share the anchor.
 
     Attributes:
         kind: ``"initial_weights"`` (the network without its class layer) or ``"auxiliary_head"``.
@@ -229,15 +229,19 @@ class Probe:
     """Fingerprint of the function: a fixed input, the projected output, a relative tolerance.
 
     Attributes:
+        input: Name of the fixed input.
         shapes: Shape of the fixed input at each input port.
+        sketch: Projections of the output onto fixed signals.
+        relative_tolerance: Maximal relative distance between two sketches of the same function.
+        digest: Digest of the output bytes, ``"value:sha256:..."``; for information, as it differs between machines.
     """
 
     input: str
-    shapes: tuple[Annotated[tuple[Length, ...], Meta(min_length=1, max_length=MOST_AXES)], ...]
-    sketch: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MOST_NUMBERS)]
+    shapes: tuple[Annotated[tuple[Length, ...], Meta(min_length=1, max_length=MAX_AXES)], ...]
+    sketch: Annotated[tuple[float, ...], Meta(min_length=1, max_length=MAX_SKETCH)]
     relative_tolerance: Annotated[float, Meta(gt=0, le=0.1)]
     digest: str = attrs.field(
-        validator=like("value:[a-z0-9]+:[0-9a-f]{1,128}", "'value:sha256:' and hex digits")
+        validator=matches("value:[a-z0-9]+:[0-9a-f]{1,128}", "'value:sha256:' and hex digits")
     )
 
 
@@ -246,11 +250,11 @@ class FeatureStatistics:
     """Statistics of the features at one port, on training images in eval mode.
 
     Attributes:
-        mean: Over all images, channels and positions.
-        std: Over the same.
+        mean: Mean over all images, channels and positions.
+        std: Standard deviation over all images, channels and positions.
         samples: Number of images.
         per_channel: Edge ``{"blob": "sha256:...", "bytes": n}`` to the means, then the standard deviations of all
-            channels, little-endian float32; None if not kept.
+            channels, little-endian float32; None if not stored.
     """
 
     mean: float
@@ -261,9 +265,12 @@ class FeatureStatistics:
 
 @attrs.frozen
 class Statistical:
-    """Feature statistics of each feature port in order (None until measured), and the probe.
+    """Feature statistics and probe.
 
-    An extractor states them for its output, a head for its training input.
+    Attributes:
+        features: Statistics of each feature port in order: of the outputs of an extractor, of the training inputs of
+            a head. None until measured.
+        probe: Fingerprint of the function; None until measured.
     """
 
     features: tuple[FeatureStatistics, ...] | None = None
@@ -287,10 +294,10 @@ class Blueprint:
         traced_size: Height and width of the traced image.
         cut_outputs: Number of tensors that cross the cut.
         width: Channels that cross the cut if not the network's own: the extractor ends with a 1x1 convolution to this
-            width, and a head of another width begins with one from this width. None for the network's own features. A
-            manifest contains it only if set.
+            width, and a head of another width begins with a 1x1 convolution from this width. None for the network's
+            own features. A manifest contains it only if set.
         entries: For a head: paths of linear layers (with bias) that take the features, with their input channels,
-            where these differ from the network's own. A manifest contains them only if there are any.
+            if these differ from the network's own. A manifest contains them only if there are any.
     """
 
     builder: str
@@ -307,7 +314,7 @@ class Blueprint:
 
     @property
     def network(self) -> tuple[str, str]:
-        """Builder and model name, whatever an older manifest calls the builder."""
+        """Actual builder and model name; older manifests record another builder for compatkit's own networks."""
         return actual_builder(self.builder, self.model), self.model
 
     @property
@@ -317,13 +324,13 @@ class Blueprint:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a builder makes it as one side of a network."""
+        """Whether a builder builds it as one side of a cut network."""
         return self.side in ("extractor", "head")
 
 
 @attrs.frozen
 class Contract:
-    """The four stored levels; the fifth, evidence, is stored separately because it grows.
+    """The four levels of a manifest; the fifth, evidence, is stored separately because it grows.
 
     Attributes:
         adapters: For a recombination: the stitching layers between its parts, in order.

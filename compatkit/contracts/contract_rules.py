@@ -1,4 +1,4 @@
-"""Rules of a contract that hold between its values; those of single values stand at their fields."""
+"""Check the values of a contract against each other; single values are checked by the types of their fields."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from compatkit.contracts.channels import BYTES
+from compatkit.contracts.channels import BYTES_PER_CHANNEL
 from compatkit.contracts.contract import (
-    LARGEST_SIDE,
+    MAX_SIDE,
     Anchor,
     Blueprint,
     Contract,
@@ -20,45 +20,44 @@ from compatkit.contracts.contract import (
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import is_digest, structure, unstructure
 
-LARGEST_PROBE = 2**28
-"""Most values in a probe's input: 1 GiB."""
-LONGEST = 1024
-"""Most characters in a name."""
+MAX_PROBE_VALUES = 2**28
+"""Maximal number of values in a probe's input: 1 GiB as float32."""
+MAX_NAME_LENGTH = 1024
 _JOINERS = "\u200c\u200d"
-"""Invisible, but significant in the spelling of some scripts."""
+"""Zero-width joiners: invisible, but significant in some scripts."""
 
 
 def check_contract(contract: Contract, blueprint: Blueprint, what: str) -> None:
-    """Check the values of a contract, as it was read, against each other.
+    """Check the values of a contract that was read, against each other.
 
     Args:
-        contract: The contract.
+        contract: Contract of a component.
         blueprint: Blueprint of the same component.
         what: Path of the manifest, for messages.
 
     Raises:
         FormatError: A value is out of range; the message gives the path, the expected and the actual value.
     """
-    inside = f"{what}.contract"
+    path = f"{what}.contract"
     _blueprint(blueprint, f"{what}.blueprint")
     for side in ("inputs", "outputs"):
         images = side == "inputs" and blueprint.takes_images
-        _ports(getattr(contract.structural, side), f"{inside}.structural.{side}", images)
-    _data(contract.data, f"{inside}.data")
-    _anchors(contract.protocol.anchors, f"{inside}.protocol.anchors")
+        _ports(getattr(contract.structural, side), f"{path}.structural.{side}", images)
+    _data(contract.data, f"{path}.data")
+    _anchors(contract.protocol.anchors, f"{path}.protocol.anchors")
     ports = contract.structural.outputs if blueprint.side == "extractor" else contract.structural.inputs
-    _features(contract, ports, f"{inside}.statistical.features")
+    _features(contract, ports, f"{path}.statistical.features")
     if contract.statistical.probe is not None:
-        _probe(contract.statistical.probe, len(contract.structural.inputs), f"{inside}.statistical.probe")
+        _probe(contract.statistical.probe, len(contract.structural.inputs), f"{path}.statistical.probe")
 
 
-def check_made(contract: Contract, blueprint: Blueprint, what: str) -> None:
-    """Check a contract that was made here as if it were read; see ``check_contract``.
+def check_new_contract(contract: Contract, blueprint: Blueprint, what: str) -> None:
+    """Check a newly built contract like one that was read: types, ranges and ``check_contract``.
 
     Args:
-        contract: The contract.
+        contract: Contract of a component.
         blueprint: Blueprint of the same component.
-        what: What they belong to, for messages.
+        what: Name of the component, for messages.
 
     Raises:
         FormatError: A value is out of range.
@@ -81,7 +80,7 @@ def check_labels(labels: Sequence[Label], what: str) -> None:
     for index, label in enumerate(labels):
         for name in (label.name, *label.same_as):
             _name(name, f"{what}[{index}]")
-        key = folded(label.name)
+        key = casefolded(label.name)
         if key in seen:
             raise FormatError(
                 f"{what}[{index}]: the class {label.name!r:.100} duplicates number {seen[key]} "
@@ -90,61 +89,67 @@ def check_labels(labels: Sequence[Label], what: str) -> None:
         seen[key] = index
 
 
-def folded(name: str) -> str:
+def casefolded(name: str) -> str:
     """Return a name normalized for case and Unicode composition."""
     if name.isascii():
         return name.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def _expect(fits: bool, path: str, expected: str, value: object) -> None:
-    if not fits:
+def _expect(valid: bool, path: str, expected: str, value: object) -> None:
+    if not valid:
         raise FormatError(f"{path}: expected {expected}, got {value!r:.100}.")
 
 
 def _name(name: str, path: str) -> None:
-    expected = name_expected(name)
+    expected = violated_name_rule(name)
     _expect(expected is None, path, str(expected), name)
 
 
-def name_expected(name: str) -> str | None:
-    """Return what a class name should be where this one is not; None of one that a contract can hold."""
-    if not name.strip() or len(name) > LONGEST:
-        return f"a name of 1 to {LONGEST} characters"
+def violated_name_rule(name: str) -> str | None:
+    """Return the rule that a class name violates, as text for messages; None for a valid name.
+
+    Args:
+        name: Name of a class.
+    """
+    if not name.strip() or len(name) > MAX_NAME_LENGTH:
+        return f"a name of 1 to {MAX_NAME_LENGTH} characters"
     if name.isascii() and name.isprintable():
         return None
-    kinds = {unicodedata.category(letter) for letter in name if letter not in _JOINERS}
-    if "Cs" in kinds:
+    categories = {unicodedata.category(character) for character in name if character not in _JOINERS}
+    if "Cs" in categories:
         return "a name in UTF-8 (these bytes are none, or the locale, such as C, reads names as ASCII)"
-    return "a name without control characters" if kinds & {"Cc", "Cf", "Zl", "Zp"} else None
+    return "a name without control characters" if categories & {"Cc", "Cf", "Zl", "Zp"} else None
 
 
 def _blueprint(blueprint: Blueprint, path: str) -> None:
-    crosses, width, entries = blueprint.cut_outputs, blueprint.width, blueprint.entries
-    rule = "nothing but in one side of a cut that one tensor crosses"
-    _expect(width is None or (blueprint.is_cut and crosses == 1), f"{path}.width", rule, width)
+    tensors, width, entries = blueprint.cut_outputs, blueprint.width, blueprint.entries
+    rule = "no width except for an extractor or head at a cut of one tensor"
+    _expect(width is None or (blueprint.is_cut and tensors == 1), f"{path}.width", rule, width)
     _expect(len(dict(entries)) == len(entries), f"{path}.entries", "every layer once", entries)
     for index, (name, _) in enumerate(entries):
-        where = f"{path}.entries[{index}]"
-        _expect(blueprint.side == "head" and crosses == 1, where, "nothing but in a head of one input", name)
-        _name(name, where)
+        entry = f"{path}.entries[{index}]"
+        _expect(
+            blueprint.side == "head" and tensors == 1, entry, "no entries except in a head of one input", name
+        )
+        _name(name, entry)
 
 
 def _ports(ports: Sequence[Port], path: str, images: bool) -> None:
-    names = [folded(port.name) for port in ports]
-    twice = next((port.name for port in ports if names.count(folded(port.name)) > 1), None)
-    _expect(twice is None, path, "ports with different names", twice)
+    names = [casefolded(port.name) for port in ports]
+    duplicate = next((port.name for port in ports if names.count(casefolded(port.name)) > 1), None)
+    _expect(duplicate is None, path, "ports with different names", duplicate)
     for index, port in enumerate(ports):
-        here = f"{path}[{index}]"
-        _name(port.name, f"{here}.name")
+        port_path = f"{path}[{index}]"
+        _name(port.name, f"{port_path}.name")
         axes = {"NCHW": 4, "NHWC": 4, "NLC": 3, "NC": 2}.get(port.layout, len(port.shape))
         layout = f"{axes} axes for the layout {port.layout}"
-        _expect(len(port.shape) == axes, f"{here}.shape", layout, len(port.shape))
+        _expect(len(port.shape) == axes, f"{port_path}.shape", layout, len(port.shape))
         for key, sizes in port.measured.items():
             lengths = len(port.spatial_axes)
-            _expect(len(sizes) == lengths, f"{here}.measured.{key}", f"{lengths} sizes from 0", sizes)
-        fits = images or port.multiple_of == 1
-        _expect(fits, f"{here}.multiple_of", "1, as no images are taken here", port.multiple_of)
+            _expect(len(sizes) == lengths, f"{port_path}.measured.{key}", f"{lengths} sizes from 0", sizes)
+        valid = images or port.multiple_of == 1
+        _expect(valid, f"{port_path}.multiple_of", "1 for a port that takes no images", port.multiple_of)
 
 
 def _data(data: Data, path: str) -> None:
@@ -153,7 +158,7 @@ def _data(data: Data, path: str) -> None:
         values = getattr(data, field)
         _expect(len(values) == channels, f"{path}.{field}", f"{channels} for {data.channels} images", values)
     side = max(data.size) / data.crop_pct
-    _expect(side < LARGEST_SIDE + 1, f"{path}.crop_pct", f"images resized to {LARGEST_SIDE} pixels", side)
+    _expect(side < MAX_SIDE + 1, f"{path}.crop_pct", f"images resized to {MAX_SIDE} pixels", side)
     _name(data.interpolation, f"{path}.interpolation")
     if data.labels is not None:
         check_labels(data.labels, f"{path}.labels")
@@ -162,14 +167,14 @@ def _data(data: Data, path: str) -> None:
 def _anchors(anchors: Sequence[Anchor], path: str) -> None:
     seen: set[tuple[str, str, str | None]] = set()
     for index, anchor in enumerate(anchors):
-        here = f"{path}[{index}]"
-        known = (anchor.kind, anchor.digest, anchor.task)
-        _expect(known not in seen, here, "each anchor once", anchor.digest)
-        seen.add(known)
+        anchor_path = f"{path}[{index}]"
+        key = (anchor.kind, anchor.digest, anchor.task)
+        _expect(key not in seen, anchor_path, "each anchor once", anchor.digest)
+        seen.add(key)
         if anchor.task is not None:
-            _name(anchor.task, f"{here}.task")
+            _name(anchor.task, f"{anchor_path}.task")
         if anchor.classes is not None:
-            check_labels(anchor.classes, f"{here}.classes")
+            check_labels(anchor.classes, f"{anchor_path}.classes")
 
 
 def _features(contract: Contract, ports: Sequence[Port], path: str) -> None:
@@ -177,27 +182,32 @@ def _features(contract: Contract, ports: Sequence[Port], path: str) -> None:
     if features is None:
         return
     _expect(
-        len(features) == len(ports), path, f"figures for each of {len(ports)} feature ports", len(features)
+        len(features) == len(ports), path, f"statistics of each of {len(ports)} feature ports", len(features)
     )
     for index, (statistics, port) in enumerate(zip(features, ports, strict=True)):
-        here = f"{path}[{index}]"
-        fits = statistics.mean >= 0 or port.range != "nonnegative"
-        _expect(fits, f"{here}.mean", "a number from 0, as the port is nonnegative", statistics.mean)
+        port_path = f"{path}[{index}]"
+        valid = statistics.mean >= 0 or port.range != "nonnegative"
+        _expect(valid, f"{port_path}.mean", "a number from 0, as the port is nonnegative", statistics.mean)
         if statistics.per_channel is not None:
-            _edge(statistics.per_channel, port, f"{here}.per_channel")
+            _edge(statistics.per_channel, port, f"{port_path}.per_channel")
 
 
 def _edge(edge: Mapping[str, object], port: Port, path: str) -> None:
     _expect(set(edge) == {"blob", "bytes"}, path, "exactly 'blob' and 'bytes'", dict(edge))
     blob, size = edge["blob"], edge["bytes"]
     _expect(is_digest(blob), f"{path}.blob", "'sha256:' and 64 lower-case hex digits", blob)
-    wanted = BYTES * port.channels if isinstance(port.channels, int) else None
-    _expect(type(size) is int and size == wanted, f"{path}.bytes", f"{BYTES} a channel: {wanted}", size)
+    wanted = BYTES_PER_CHANNEL * port.channels if isinstance(port.channels, int) else None
+    _expect(
+        type(size) is int and size == wanted,
+        f"{path}.bytes",
+        f"{BYTES_PER_CHANNEL} a channel: {wanted}",
+        size,
+    )
 
 
 def _probe(probe: Probe, inputs: int, path: str) -> None:
     shapes = len(probe.shapes)
     _expect(shapes == inputs, f"{path}.shapes", f"a shape for each of {inputs} inputs", shapes)
     for index, shape in enumerate(probe.shapes):
-        fits = prod(shape) <= LARGEST_PROBE
-        _expect(fits, f"{path}.shapes[{index}]", f"{LARGEST_PROBE} values at most", shape)
+        valid = prod(shape) <= MAX_PROBE_VALUES
+        _expect(valid, f"{path}.shapes[{index}]", f"at most {MAX_PROBE_VALUES} values", shape)

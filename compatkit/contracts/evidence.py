@@ -11,14 +11,14 @@ from compatkit.errors import UsageError
 
 METRIC = "recombination_accuracy"
 METRIC_VERSION = "1"
-"""Increase whenever the same parts, images and settings would give another figure."""
+"""Increase whenever the same parts, images and settings would give another accuracy."""
 ADAPTED = "adapters"
-"""Setting that names the adapters between the parts; such a figure is no evidence of the bare pair."""
+"""Setting with the adapters between the parts; such a measurement is no evidence of the pair without adapters."""
 STATE = "state"
-"""Setting of a cell without a figure: ``missing`` or ``left-out``; barred if absent."""
+"""Setting of a cell without measurement: ``missing`` or ``left-out``; barred if absent."""
 
 WEAK_RECOVERED = 0.5
-"""Above chance, a pair that recovers less than this share of the way from chance to the bound is ``weak``."""
+"""Minimal share of the way from chance to the bound for ``compatible``; ``weak`` below, if above chance."""
 Grade = Literal["none", "stale", "undecided", "chance", "weak", "compatible", "perfect"]
 State = Literal["measured", "stale", "missing", "barred", "left-out"]
 
@@ -31,7 +31,8 @@ class Part:
         reference: Pinned reference, ``name@version``.
         digest: Manifest digest, ``sha256:...``.
         function: Function digest, ``value:sha256:...``.
-        summary: Short form of the contract, text by label, for display.
+        kind: Kind of component, such as ``extractor``.
+        summary: Summary of the contract for display, text by label.
     """
 
     reference: str
@@ -43,7 +44,15 @@ class Part:
 
 @attrs.frozen
 class Figure:
-    """An accuracy with its count and 95 % Wilson interval; shares in [0, 1]."""
+    """An accuracy with its counts and 95 % Wilson interval.
+
+    Attributes:
+        accuracy: Share of correct examples, in [0, 1].
+        correct: Number of correct examples.
+        count: Number of examples.
+        low: Lower end of the interval, in [0, 1].
+        high: Upper end of the interval, in [0, 1].
+    """
 
     accuracy: float
     correct: int
@@ -54,16 +63,16 @@ class Figure:
 
 @attrs.frozen
 class Rung:
-    """Result of one rung of the ladder of bridges for a pair.
+    """Result of one bridging method (a rung of the ladder) for a pair.
 
     Attributes:
         name: Name of the rung.
-        seconds: Duration.
-        images: Number of unlabeled images used.
-        agreement: Share of held-out images on which it predicts the same as the head's own network.
+        seconds: Duration of the fit in seconds.
+        images: Number of unlabeled images of the fit.
+        agreement: Share of held-out images with the same prediction as the head's own network.
         accuracy: Accuracy on test images, if there were any.
-        chosen: Whether the figures of the cell are those of this rung.
-        labels: Number of labeled images it was trained with.
+        chosen: Whether the accuracies of the cell were measured with this rung.
+        labels: Number of labeled images of the fit.
     """
 
     name: str
@@ -80,23 +89,25 @@ class Cell:
     """An extractor with another network's head, measured on the extractor's test images.
 
     Attributes:
+        extractor: Reference of the extractor.
+        head: Reference of the head.
         wiring: ``refused``, ``needs-adapter`` or ``direct``; only direct pairs are measured.
         promise: ``none``, ``shared-init``, ``shared-head`` or ``one-network``.
         grade: Evidence in one word.
-        restricted: Examples of the common classes, argmax over the common outputs (as in the paper); None if nothing
-            could be measured.
-        unrestricted: The same examples, argmax over all outputs of the head.
+        restricted: Accuracy on examples of the common classes, argmax over the common outputs (as in the paper);
+            None if nothing could be measured.
+        unrestricted: Accuracy on the same examples, argmax over all outputs of the head.
         chance: Share of the most frequent common class among those examples.
-        bound: The extractor with its own head, same images, same policy (n_aa); None unless that head knows all
-            common classes.
+        bound: Accuracy of the extractor with its own head, same images, same policy (n_aa); None unless that head
+            knows all common classes.
         recovered: (accuracy - chance) / (bound - chance); None unless there is a bound above chance.
         difference: Paired 95 % interval of accuracy minus bound.
         common: Common classes, named as in the data set.
         settings: Conditions of the measurement: metric, data, policy, batch size, seed, precision, the bound's head,
             device, ...; ``compatkit.evaluation.conditions`` defines which of them the figures depend on.
-        findings: Lines of the check's report, for display.
-        reason: Why there is no figure, or why it is stale; else empty.
-        ladder: Result of each rung, if there is a bridge between the two.
+        findings: Findings of the check as text, for display.
+        reason: Reason for a missing or stale measurement; else empty.
+        ladder: Result of each rung, if the parts are bridged.
     """
 
     extractor: str
@@ -118,11 +129,11 @@ class Cell:
 
     @property
     def state(self) -> State:
-        """What is known of the pair under the requested conditions.
+        """State of the measurement under the requested conditions.
 
-        ``measured``: the figures hold for exactly these. ``stale``: same pair and question, but metric, images or
-        bound have changed since. ``missing``: not measured yet. ``barred``: cannot be measured, because the parts
-        cannot be wired or share no class with the images. ``left-out``: not requested.
+        ``measured``: measured under exactly these conditions. ``stale``: measured, but metric, images or bound have
+        changed since. ``missing``: not measured yet. ``barred``: cannot be measured, because the parts cannot be wired
+        or share no class with the images. ``left-out``: not requested.
         """
         if self.restricted is not None:
             return "stale" if self.grade == "stale" else "measured"
@@ -130,25 +141,32 @@ class Cell:
         return "missing" if state == "missing" else "left-out" if state == "left-out" else "barred"
 
     def left_out(self, reason: str) -> Cell:
-        """Return a placeholder for a cell that was not requested, with nothing but the reason."""
+        """Return a placeholder for a cell that was not requested.
+
+        Args:
+            reason: Reason for leaving it out.
+        """
         fields = (self.extractor, self.head, self.wiring, self.promise, "none")
         return Cell(*fields, settings={STATE: "left-out"}, reason=reason)
 
     def __repr__(self) -> str:
-        facts = [self.grade if self.state == "measured" else self.state]
+        texts = [self.grade if self.state == "measured" else self.state]
         if self.restricted is not None:
-            facts.append(f"accuracy {self.restricted.accuracy:.3f} of {self.restricted.count:,} images")
+            texts.append(f"accuracy {self.restricted.accuracy:.3f} of {self.restricted.count:,} images")
         if self.bound is not None:
-            facts.append(f"bound {self.bound.accuracy:.3f}")
+            texts.append(f"bound {self.bound.accuracy:.3f}")
         if self.recovered is not None:
-            facts.append(f"recovered {self.recovered:.2f}")
-        return f"Cell({self.extractor!r}, {self.head!r}: {', '.join([*facts, *filter(None, [self.reason])])})"
+            texts.append(f"recovered {self.recovered:.2f}")
+        return f"Cell({self.extractor!r}, {self.head!r}: {', '.join([*texts, *filter(None, [self.reason])])})"
 
     def holds_under(self, bn_policy: str) -> bool:
-        """Whether the figures answer for a batch-norm policy.
+        """Return whether the measurement is valid for a batch-norm policy.
 
-        They do if they were measured under it, if neither part has batch normalization, or if the cell, made by hand,
-        does not say how it was measured.
+        It is if it was made under this policy, if neither part has batch normalization, or if the settings of the cell
+        name no policy.
+
+        Args:
+            bn_policy: Batch-norm policy, such as ``"batch"``.
         """
         return (
             not self.settings.get("normalised", True) or self.settings.get("policy", bn_policy) == bn_policy
@@ -156,7 +174,7 @@ class Cell:
 
     @property
     def own(self) -> bool:
-        """True on the diagonal: the head was trained with this extractor."""
+        """Whether the head was trained with this extractor."""
         return bool(self.settings.get("own", False))
 
 
@@ -164,9 +182,9 @@ def weak_or_compatible(accuracy: float, chance: float, limit: float) -> Grade:
     """Return ``weak`` below half of the way from chance to the bound (to 1 without a bound), else ``compatible``.
 
     Args:
-        accuracy: Of the recombination, above chance.
+        accuracy: Accuracy of the recombination, above chance.
         chance: Share of the most frequent class.
-        limit: The bound, or 1.
+        limit: Accuracy of the bound, or 1.
     """
     return "weak" if accuracy < chance + WEAK_RECOVERED * (limit - chance) else "compatible"
 
@@ -176,7 +194,7 @@ Z95 = 1.959963984540054
 CHANCE_P = 0.01
 """An accuracy is above chance if the exact one-sided binomial test gives a smaller p."""
 CHANCE_RECOVERED = 0.1
-"""A pair that recovers less than this share of the way from chance to the bound is ``chance``."""
+"""Minimal share of the way from chance to the bound; below it, a pair is ``chance``."""
 PERFECT_LOSS = 0.01
 """A pair is ``perfect`` if its 95 % interval excludes a loss of this much accuracy against the bound."""
 
@@ -208,8 +226,8 @@ def figure(correct: int, n: int) -> Figure:
     """Return an accuracy with its interval.
 
     Args:
-        correct: Examples classified correctly.
-        n: All examples.
+        correct: Number of correct examples.
+        n: Number of examples.
 
     Raises:
         UsageError: There are no examples, or ``correct`` is not within 0 to ``n``.
@@ -253,9 +271,9 @@ def paired_interval_of_counts(gained: int, lost: int, n: int) -> tuple[float, fl
     the interval does not collapse to a point if both agree on all of few examples.
 
     Args:
-        gained: Examples that only the pair gets right.
-        lost: Examples that only the reference network gets right.
-        n: All examples.
+        gained: Number of examples that only the pair classifies correctly.
+        lost: Number of examples that only the reference network classifies correctly.
+        n: Number of examples.
 
     Source: Bonett and Price (2012), "Adjusted Wald confidence interval for a difference of binomial
         proportions based on paired data", the interval of the title.
@@ -274,7 +292,7 @@ def recovered(accuracy: float, chance: float, bound: float | None) -> float | No
     """Return (accuracy - chance) / (bound - chance); None unless there is a bound above chance.
 
     Args:
-        accuracy: Of the recombination.
+        accuracy: Accuracy of the recombination.
         chance: Share of the most frequent class.
         bound: Accuracy of the extractor's own network, or None.
     """
@@ -325,8 +343,8 @@ def without_bound(cell: Cell) -> Cell:
     """Return a measured cell without its upper bound, graded again from its counts."""
     if cell.restricted is None or cell.bound is None:
         return cell
-    grade_alone = cell.grade if cell.grade == "stale" else grade(cell.restricted, cell.chance or 0.0)
-    return attrs.evolve(cell, grade=grade_alone, bound=None, recovered=None, difference=None)
+    unbound_grade = cell.grade if cell.grade == "stale" else grade(cell.restricted, cell.chance or 0.0)
+    return attrs.evolve(cell, grade=unbound_grade, bound=None, recovered=None, difference=None)
 
 
 def _tail(k: int, n: int, chance: float) -> float:

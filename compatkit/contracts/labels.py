@@ -1,8 +1,8 @@
 """Class names: comparison, synonyms, and the findings of a check about them.
 
-Case, spaces, underscores and Unicode composition are ignored. Look-alike letters of other scripts are different names;
-``skeleton`` finds them so that a check can warn. The synonym table holds only true synonyms: a pickup truck is a truck,
-but not every truck is a pickup truck.
+Case, spaces, underscores and Unicode composition are ignored. Names with look-alike letters of other scripts are
+different; a check warns of them with ``skeleton``. The synonym table contains only true synonyms: a pickup truck is a
+truck, but not every truck is a pickup truck.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _OTHERS = (
     ("\u0131\u0251\u0261\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u2018\u2019", "iag-------''"),
     ("\u02bc", "'"),
 )
-_LOOK_LATIN = {
+_CONFUSABLES = {
     ord(letter): latin
     for alphabet in (_CYRILLIC, _GREEK, _OTHERS)
-    for strange_letters, known in alphabet
-    for letter, latin in zip(strange_letters, known, strict=True)
+    for letters, latin_letters in alphabet
+    for letter, latin in zip(letters, latin_letters, strict=True)
 }
-"""A small part of Unicode's table of confusables (UTS 39): letters that look Latin in nearly every font, and dashes.
+"""Part of Unicode's table of confusables (UTS 39): letters that look Latin in nearly every font, and dashes.
 
 Width and style variants need no entry: compatibility decomposition (NFKD) removes them.
 """
-NAMED = 4
-"""Most characters named in a message; further ones are counted."""
+MAX_DESCRIBED = 4
+"""Maximal number of characters named in a message; further ones are counted."""
 
 
-@lru_cache(maxsize=2**16)  # the parts of one task name the same classes
+@lru_cache(maxsize=2**16)  # the parts of a task have the same classes
 def spelling(name: str) -> str:
     """Return ``name`` normalized for case, spaces, underscores and Unicode composition."""
     if name.isascii():
@@ -58,19 +58,20 @@ def skeleton(name: str) -> str:
     """Return the normalized visual form of ``name``: Latin for look-alikes, without invisible characters."""
     if name.isascii():
         return spelling(name)
-    # Map before decomposing, too: some look-alikes decompose into letters that are not.
-    decomposed = unicodedata.normalize("NFKD", name.translate(_LOOK_LATIN)).translate(_LOOK_LATIN)
+    # Map before decomposing, too: some look-alikes decompose into other letters.
+    decomposed = unicodedata.normalize("NFKD", name.translate(_CONFUSABLES)).translate(_CONFUSABLES)
     return spelling("".join(character for character in decomposed if not _invisible(character)))
 
 
-def strange(name: str) -> str:
+def non_ascii(name: str) -> str:
     """Return the non-ASCII characters of ``name`` by code point and Unicode name; ``""`` if there are none."""
     characters = list(dict.fromkeys(character for character in name if not character.isascii()))
-    described = [
+    described = ", ".join(
         f"U+{ord(character):04X} {unicodedata.name(character, 'without a name')}"
-        for character in characters[:NAMED]
-    ]
-    return ", ".join(described) + (f" and {len(characters) - NAMED} more" if len(characters) > NAMED else "")
+        for character in characters[:MAX_DESCRIBED]
+    )
+    more = len(characters) - MAX_DESCRIBED
+    return f"{described} and {more} more" if more > 0 else described
 
 
 def _invisible(character: str) -> bool:
@@ -108,7 +109,7 @@ SYNONYMS: tuple[tuple[str, ...], ...] = (
 )
 
 _GROUPS = {spelling(name): group for group in SYNONYMS for name in group}
-_MEANS = {spelling(name): spelling(group[0]) for group in SYNONYMS for name in group}
+_REPRESENTATIVES = {spelling(name): spelling(group[0]) for group in SYNONYMS for name in group}
 """Representative of the synonym group of each name in the table."""
 
 
@@ -124,15 +125,15 @@ def label(name: str) -> Label:
     return Label(name, same_as(name))
 
 
-def known_classes(
+def match_classes(
     names: Sequence[str], known: Sequence[Label], *, owners: tuple[str, str]
 ) -> list[tuple[int, int]]:
-    """Match the classes of images with outputs, as ``common``.
+    """Match the classes of images with the outputs of a head; see ``common``.
 
     Args:
         names: Classes of the images.
         known: Labels of the outputs.
-        owners: Owners of both (images, outputs), for messages.
+        owners: Names of images and head, for messages.
 
     Returns:
         Pairs of indices (class, output); empty if none match.
@@ -152,26 +153,26 @@ def common(
     underscores and Unicode composition are ignored.
 
     Args:
-        a: Class names, or labels.
-        b: The same for the other side.
-        owners: Owners of both, for messages.
+        a: Class names or labels of the first side.
+        b: Class names or labels of the second side.
+        owners: Names of both sides, for messages.
 
     Raises:
         DataError: Two classes of one side have the same name, or a class matches two of the other side.
     """
     left, right = (_meanings(classes, owner) for classes, owner in zip((a, b), owners, strict=True))
-    places = _places(right)
-    pairs = [(place, partner) for place, names in enumerate(left) for partner in _partners(names, places)]
+    indices = _indices(right)
+    pairs = [(index, match) for index, names in enumerate(left) for match in _matches(names, indices)]
     for side, classes, others in ((0, a, b), (1, b, a)):
-        taken: dict[int, int] = {}
+        matched: dict[int, int] = {}
         for pair in pairs:
-            if pair[side] in taken:
-                twice = [_shown(others[taken[pair[side]]]), _shown(others[pair[1 - side]])]
+            if pair[side] in matched:
+                both = [_quoted(others[matched[pair[side]]]), _quoted(others[pair[1 - side]])]
                 raise DataError(
-                    f"Class {_shown(classes[pair[side]])} means the same as both {' and '.join(twice)} (of "
+                    f"Class {_quoted(classes[pair[side]])} means the same as both {' and '.join(both)} (of "
                     f"{owners[1 - side]}); it must match only one. Merge the two, or rename one of them."
                 )
-            taken[pair[side]] = pair[1 - side]
+            matched[pair[side]] = pair[1 - side]
     return pairs
 
 
@@ -182,17 +183,17 @@ def look_alikes(a: Classes, b: Classes, pairs: Sequence[tuple[int, int]]) -> lis
     Only classes without a match on the other side are compared.
 
     Args:
-        a: Class names, or labels.
-        b: The same for the other side.
+        a: Class names or labels of the first side.
+        b: Class names or labels of the second side.
         pairs: Result of ``common``.
     """
-    mine, theirs = ({pair[side] for pair in pairs} for side in (0, 1))
-    places = _places(map(_forms, b))
+    matched_a, matched_b = ({pair[side] for pair in pairs} for side in (0, 1))
+    indices = _indices(map(_skeletons, b))
     return [
-        (place, partner)
-        for place, name in enumerate(a)
-        for partner in _partners(_forms(name), places)
-        if place not in mine or partner not in theirs
+        (index, match)
+        for index, name in enumerate(a)
+        for match in _matches(_skeletons(name), indices)
+        if index not in matched_a or match not in matched_b
     ]
 
 
@@ -200,52 +201,52 @@ def _meanings(classes: Classes, owner: str) -> list[tuple[str, ...]]:
     """Return the normalized names of each class, one per synonym group."""
     seen: dict[str, int] = {}
     meanings: list[tuple[str, ...]] = []
-    for place, known in enumerate(classes):
-        name, others = (known, ()) if isinstance(known, str) else (known.name, known.same_as)
+    for index, entry in enumerate(classes):
+        name, others = (entry, ()) if isinstance(entry, str) else (entry.name, entry.same_as)
         own = spelling(name)
-        first = seen.setdefault(own, place)
-        if first != place:
+        first = seen.setdefault(own, index)
+        if first != index:
             raise DataError(
-                f"Two of {owner} have the same name: number {first + 1}, {_shown(classes[first])}, and number "
-                f"{place + 1}, {name!r} (case, spaces and underscores are ignored). Rename one of them."
+                f"Two of {owner} have the same name: number {first + 1}, {_quoted(classes[first])}, and number "
+                f"{index + 1}, {name!r} (case, spaces and underscores are ignored). Rename one of them."
             )
-        spelled = (own, *map(spelling, others))
-        meanings.append(tuple(dict.fromkeys(_MEANS.get(known_name, known_name) for known_name in spelled)))
+        spellings = (own, *map(spelling, others))
+        meanings.append(tuple(dict.fromkeys(_REPRESENTATIVES.get(key, key) for key in spellings)))
     return meanings
 
 
-def _places(classes: Iterable[tuple[str, ...]]) -> dict[str, list[int]]:
-    """Return the indices of each name."""
-    places: dict[str, list[int]] = {}
-    for place, names in enumerate(classes):
+def _indices(classes: Iterable[tuple[str, ...]]) -> dict[str, list[int]]:
+    """Return the indices of the classes with each name."""
+    indices: dict[str, list[int]] = {}
+    for index, names in enumerate(classes):
         for name in names:
-            places.setdefault(name, []).append(place)
-    return places
+            indices.setdefault(name, []).append(index)
+    return indices
 
 
-def _partners(names: tuple[str, ...], places: Mapping[str, list[int]]) -> Sequence[int]:
-    return sorted({place for name in names for place in places.get(name, ())})
+def _matches(names: tuple[str, ...], indices: Mapping[str, list[int]]) -> Sequence[int]:
+    return sorted({index for name in names for index in indices.get(name, ())})
 
 
-def _forms(name: str | Label) -> tuple[str, ...]:
+def _skeletons(name: str | Label) -> tuple[str, ...]:
     names = (name,) if isinstance(name, str) else (name.name, *name.same_as)
-    return tuple({_MEANS.get(form, form): None for form in map(skeleton, names)})
+    return tuple({_REPRESENTATIVES.get(form, form): None for form in map(skeleton, names)})
 
 
-def _shown(name: str | Label) -> str:
+def _quoted(name: str | Label) -> str:
     return repr(name if isinstance(name, str) else name.name)
 
 
-SHOWN = 12
-"""Most classes named in a message; further ones are counted."""
-ALIKE = 3
-KEPT, KEPT_CLASSES = 512, 500_000
+MAX_NAMED = 12
+"""Maximal number of classes named in a message; further ones are counted."""
+MAX_LOOK_ALIKES = 3
+MAX_COMPARISONS, MAX_CACHED_CLASSES = 512, 500_000
 """Cache limits: comparisons, and classes in all of them. Pairs with the same head and data share one comparison."""
 
 Labels = tuple[Label, ...]
 Pairs = tuple[tuple[int, int], ...]
 
-_known: dict[tuple[int, int, str], tuple[Labels, Labels, tuple[Finding, ...], Pairs]] = {}
+_cache: dict[tuple[int, int, str], tuple[Labels, Labels, tuple[Finding, ...], Pairs]] = {}
 
 
 def label_findings(classes: Labels, outputs: Labels, *, head: str = "the head") -> tuple[Finding, ...]:
@@ -259,7 +260,7 @@ def label_findings(classes: Labels, outputs: Labels, *, head: str = "the head") 
     Raises:
         DataError: Two classes of one side have the same name, or one matches two of the other side.
     """
-    return _compared_once(classes, outputs, head)[2]
+    return _cached_comparison(classes, outputs, head)[2]
 
 
 def shared_classes(classes: Labels, outputs: Labels, *, head: str = "the head") -> Pairs:
@@ -268,81 +269,85 @@ def shared_classes(classes: Labels, outputs: Labels, *, head: str = "the head") 
     Args:
         classes: Classes of the images.
         outputs: Classes of the head.
-        head: Its name, for messages.
+        head: Name of the head, for messages.
 
     Raises:
-        DataError: As for ``label_findings``.
+        DataError: Two classes of one side have the same name, or one matches two of the other side.
     """
-    return _compared_once(classes, outputs, head)[3]
+    return _cached_comparison(classes, outputs, head)[3]
 
 
-def _compared_once(
+def _cached_comparison(
     classes: Labels, outputs: Labels, head: str
 ) -> tuple[Labels, Labels, tuple[Finding, ...], Pairs]:
-    # Keyed by identity: hashing a thousand labels takes longer than the rest of a check. The objects are kept with the
-    # result so that their identities cannot be reused.
+    # Keyed by identity: hashing a thousand labels takes longer than the rest of a check. The objects are stored with
+    # the result so that their identities cannot be reused.
     key = id(classes), id(outputs), head
-    result = _known.get(key)
+    result = _cache.get(key)
     if result is None:
-        remembered = sum(len(entry[0]) + len(entry[1]) for entry in list(_known.values()))
-        if len(_known) >= KEPT or remembered > KEPT_CLASSES:
-            _known.clear()
-        pairs = tuple(
-            common(classes, outputs, owners=("the classes of the data asked for", f"the classes of {head}"))
-        )
-        result = _known[key] = classes, outputs, _compared(classes, outputs, pairs), pairs
+        cached_classes = sum(len(entry[0]) + len(entry[1]) for entry in list(_cache.values()))
+        if len(_cache) >= MAX_COMPARISONS or cached_classes > MAX_CACHED_CLASSES:
+            _cache.clear()
+        owners = "the classes of the requested data", f"the classes of {head}"
+        pairs = tuple(common(classes, outputs, owners=owners))
+        result = _cache[key] = classes, outputs, _findings(classes, outputs, pairs), pairs
     return result
 
 
-def names(labels: Sequence[Label]) -> str:
-    """Return the first names, with the total if there are more."""
+def class_list(labels: Sequence[Label]) -> str:
+    """Return the first class names as text, with the total if there are more."""
     if not labels:
         return "no named classes"
     return first_names([label.name for label in labels])
 
 
 def first_names(classes: Sequence[str]) -> str:
-    """Return the first of some names, with the total if there are more."""
-    return ", ".join(classes[:SHOWN]) + (f", ... ({len(classes)} classes)" if len(classes) > SHOWN else "")
+    """Return the first names as text, with the total if there are more."""
+    more = f", ... ({len(classes)} classes)" if len(classes) > MAX_NAMED else ""
+    return ", ".join(classes[:MAX_NAMED]) + more
 
 
-def _compared(classes: Labels, outputs: Labels, pairs: Pairs) -> tuple[Finding, ...]:
+def _findings(classes: Labels, outputs: Labels, pairs: Pairs) -> tuple[Finding, ...]:
     if len(pairs) == len(classes) == len(outputs):
         return ()
-    subject = "classes of the data asked for, classes of the head"
-    alike = _alike(classes, outputs, look_alikes(classes, outputs, pairs))
+    subject = "classes of the requested data, classes of the head"
+    alike = _look_alike_findings(classes, outputs, look_alikes(classes, outputs, pairs))
     if not pairs:
         remedy = "accuracy is not defined; choose data with a class of the head, or rename equal classes"
         disjoint = Finding(
-            "labels-disjoint", "data", "warns", names(classes), names(outputs), subject, remedy
+            "labels-disjoint", "data", "warns", class_list(classes), class_list(outputs), subject, remedy
         )
         return disjoint, *alike
-    counted = names([classes[index] for index, _ in pairs])
+    counted = class_list([classes[index] for index, _ in pairs])
     remedy = f"only the {len(pairs)} classes in common are counted: {counted}"
-    partial = Finding("labels-partial", "data", "informs", names(classes), names(outputs), subject, remedy)
+    partial = Finding(
+        "labels-partial", "data", "informs", class_list(classes), class_list(outputs), subject, remedy
+    )
     return partial, *alike
 
 
-def _alike(classes: Labels, outputs: Labels, pairs: Sequence[tuple[int, int]]) -> tuple[Finding, ...]:
+def _look_alike_findings(
+    classes: Labels, outputs: Labels, pairs: Sequence[tuple[int, int]]
+) -> tuple[Finding, ...]:
     if not pairs:
         return ()
-    more = f" and {len(pairs) - ALIKE} more" if len(pairs) > ALIKE else ""
-    wanted = ", ".join(_written(classes[place]) for place, _ in pairs[:ALIKE])
-    actual = ", ".join(_written(outputs[place]) for _, place in pairs[:ALIKE])
+    more = f" and {len(pairs) - MAX_LOOK_ALIKES} more" if len(pairs) > MAX_LOOK_ALIKES else ""
+    expected = ", ".join(_with_code_points(classes[index]) for index, _ in pairs[:MAX_LOOK_ALIKES])
+    actual = ", ".join(_with_code_points(outputs[index]) for _, index in pairs[:MAX_LOOK_ALIKES])
     return (
         Finding(
             "labels-look-alike",
             "data",
             "warns",
-            wanted + more,
+            expected + more,
             actual + more,
-            "classes of the data asked for, classes of the head: they look the same and are other characters",
-            "rename one side if they mean the same class; nothing is taken as equal by its looks",
+            "classes of the requested data, classes of the head: they look the same but are different characters",
+            "rename one side if they mean the same class; look-alike names are never matched",
         ),
     )
 
 
-def _written(label: Label) -> str:
+def _with_code_points(label: Label) -> str:
     """Return a name, followed by its non-ASCII characters."""
-    odd = strange("".join((label.name, *label.same_as)))
-    return f"{label.name!r}" + (f" ({odd})" if odd else "")
+    characters = non_ascii("".join((label.name, *label.same_as)))
+    return f"{label.name!r}" + (f" ({characters})" if characters else "")

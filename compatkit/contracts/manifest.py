@@ -1,4 +1,4 @@
-"""Manifests: everything about a component except its weights, as canonical JSON identified by its digest."""
+"""Manifests: all data of a component except its weights, as canonical JSON identified by its digest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.contract import Blueprint, Contract, Data, Kind, like, tensors_digest
+from compatkit.contracts.contract import Blueprint, Contract, Data, Kind, matches, tensors_digest
 from compatkit.contracts.contract_rules import check_contract
 from compatkit.errors import FormatError
 from compatkit.foundation.arguments import checks_arguments
@@ -16,15 +16,14 @@ from compatkit.foundation.codec import JsonPath, decode, digest, dumps, is_diges
 from compatkit.foundation.display import network_and_cut
 
 SCHEMA: Literal[1] = 1
-TRAINED = "trained_with"
+TRAINED_WITH = "trained_with"
 """Relation of a head to the extractor it was trained with."""
 
 MALFORMED = re.compile(rb'"sha256:(?![0-9a-f]{64}")')
-"""Finds text that begins like a digest, and is none."""
+"""Matches text that begins like a digest but is malformed."""
 
-
-_sha256 = like("sha256:[0-9a-f]{64}", "'sha256:' and 64 lower-case hex digits")
-_relation = like("[a-z][a-z0-9_]{0,63}", "a word of 1 to 64 of a-z, 0-9 and '_', such as 'trained_with'")
+_sha256 = matches("sha256:[0-9a-f]{64}", "'sha256:' and 64 lower-case hex digits")
+_relation = matches("[a-z][a-z0-9_]{0,63}", "a word of 1 to 64 of a-z, 0-9 and '_', such as 'trained_with'")
 
 
 def _count(instance: object, field: attrs.Attribute[int], value: object) -> None:
@@ -35,10 +34,14 @@ def _count(instance: object, field: attrs.Attribute[int], value: object) -> None
 @checks_arguments
 @attrs.frozen
 class About:
-    """Descriptive fields; the only part that may change in a PATCH.
+    """Descriptive fields; the only part of a manifest that may change in a PATCH.
 
     Attributes:
+        title: Short name for people.
+        description: Free text.
         tags: Texts by name, such as ``{"domain": "digits"}``.
+        license: Name of the license.
+        source: Where the component comes from, such as an address.
     """
 
     title: str = ""
@@ -48,13 +51,22 @@ class About:
     source: str = ""
 
     def updated(self, changes: Mapping[str, Any]) -> About:
-        """Return a copy with the fields of ``changes`` replaced; tags are merged."""
+        """Return a copy with some fields replaced; tags are merged.
+
+        Args:
+            changes: New values by field name.
+        """
         return attrs.evolve(self, **{**changes, "tags": {**self.tags, **changes.get("tags", {})}})
 
 
 @attrs.frozen
 class Edge:
-    """Bytes stored with a component: digest ``sha256:...`` and size."""
+    """Reference from a component to a stored blob.
+
+    Attributes:
+        blob: Digest, ``sha256:...``.
+        bytes: Size in bytes.
+    """
 
     blob: str = attrs.field(validator=_sha256)
     bytes: int = attrs.field(validator=_count)
@@ -65,8 +77,8 @@ class Payload:
     """The weights of a component.
 
     Attributes:
-        file: The safetensors file.
-        tensors: Tensor digest ``tensors:sha256:...``, independent of their order in the file.
+        file: Reference to the safetensors file.
+        tensors: Tensor digest ``tensors:sha256:...``, independent of the order of tensors in the file.
         count: Number of tensors, including buffers.
         parameters: Number of trainable values, without buffers; for a recombination the sum over its parts.
     """
@@ -92,13 +104,20 @@ class Parent:
 
 @attrs.frozen(kw_only=True)
 class Manifest:
-    """A component: what it is, how to rebuild it, where its weights are, and its contract.
+    """Description of a component: kind, blueprint, reference to the weights, and contract.
 
-    Names, versions, aliases, policies and evidence are stored elsewhere and refer to it.
+    Names, versions, aliases, policies and evidence are stored separately and refer to it.
 
     Attributes:
+        kind: Kind of component.
+        blueprint: Instructions to rebuild the module.
+        payload: Weights, by digest.
+        contract: Ports, data, protocol and statistics.
+        about: Descriptive fields.
         training: Record of the run as JSON values; blobs stored with it are ``{"blob": ..., "bytes": n}``.
+        parents: Components that this one was derived from.
         extensions: JSON values of other programs by distribution; the only place for unknown keys.
+        schema: Version of the format.
     """
 
     kind: Kind
@@ -113,9 +132,9 @@ class Manifest:
 
     def __repr__(self) -> str:
         network = network_and_cut(self.blueprint.model, self.blueprint.cut)
-        what = f"{self.kind.replace('_', ' ')}, {network}"
-        titled = f"{self.about.title!r}, " if self.about.title else ""
-        return f"Manifest({titled}{what}, {self.payload.parameters:,} parameters)"
+        kind = self.kind.replace("_", " ")
+        title = f"{self.about.title!r}, " if self.about.title else ""
+        return f"Manifest({title}{kind}, {network}, {self.payload.parameters:,} parameters)"
 
 
 def to_bytes(manifest: Manifest) -> bytes:
@@ -134,7 +153,7 @@ def from_bytes(data: bytes, *, what: str = "manifest") -> Manifest:
 
     Args:
         data: JSON, not necessarily canonical.
-        what: Which manifest, for messages.
+        what: Name of the manifest, for messages.
 
     Raises:
         FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, malformed digests, or
@@ -149,10 +168,10 @@ def from_bytes(data: bytes, *, what: str = "manifest") -> Manifest:
 
 
 def edges(value: Any) -> Iterator[str]:
-    """Yield every digest that must be stored with ``value``: ``{"blob": ...}`` and ``"component": ...``.
+    """Yield the digests of all blobs and components that ``value`` refers to: ``{"blob": ...}``, ``"component": ...``.
 
-    Independent of schemas, so it finds the edges of manifests, evidence and extensions alike. Text that does not begin
-    with ``sha256:`` is not an edge.
+    Works without schemas, and thus for manifests, evidence and extensions alike. Text that does not begin with
+    ``sha256:`` is not an edge.
 
     Args:
         value: JSON values, or a manifest.
@@ -164,7 +183,7 @@ def edges(value: Any) -> Iterator[str]:
 
 
 def sized_edges(value: Any) -> Iterator[tuple[str, int | None]]:
-    """Yield like ``edges``, with the size in bytes where the edge states it, else None."""
+    """Yield the digests of ``edges`` with their size in bytes; None if the edge states no size."""
     return _walk(unstructure(value), "value")
 
 
@@ -174,10 +193,10 @@ def manifest_digest(manifest: Manifest) -> str:
 
 
 def function_digest(manifest: Manifest) -> str:
-    """Return the digest of everything that determines the component's function; evidence is keyed by it.
+    """Return the digest of all fields that determine the component's function; evidence is keyed by it.
 
-    It covers blueprint, tensor digest, preprocessing (the data level without labels) and output labels. A PATCH keeps
-    it; a changed keyword argument does not.
+    It covers blueprint, tensor digest, preprocessing (the data level without labels) and output labels. A PATCH does
+    not change it; another keyword argument does.
 
     Returns:
         ``"value:sha256:<64 hex digits>"``.
@@ -186,7 +205,7 @@ def function_digest(manifest: Manifest) -> str:
 
 
 def function_of(blueprint: Blueprint, tensors: str, images: Data) -> str:
-    """Return the function digest of a part, published or not.
+    """Return the function digest of a published or unpublished component.
 
     Args:
         blueprint: Blueprint of the module.
@@ -197,21 +216,21 @@ def function_of(blueprint: Blueprint, tensors: str, images: Data) -> str:
         ``"value:sha256:<64 hex digits>"``.
     """
     data = unstructure(images)
-    decides = {
+    values = {
         "blueprint": blueprint,
         "tensors": tensors,
         "preprocessing": {key: value for key, value in data.items() if key != "labels"},
         "labels": data["labels"],
     }
-    return f"value:{digest(dumps(decides))}"
+    return f"value:{digest(dumps(values))}"
 
 
 def trained_with(manifest: Manifest) -> Iterator[str]:
-    """Yield the manifest digests of the extractors a head was trained with."""
-    return (parent.component for parent in manifest.parents if parent.relation == TRAINED)
+    """Yield the manifest digests of the extractors that a head was trained with."""
+    return (parent.component for parent in manifest.parents if parent.relation == TRAINED_WITH)
 
 
-def _walk(value: Any, place: JsonPath) -> Iterator[tuple[str, int | None]]:
+def _walk(value: Any, path: JsonPath) -> Iterator[tuple[str, int | None]]:
     """Yield the edges in JSON values."""
     if isinstance(value, dict):
         for key in ("blob", "component"):
@@ -220,11 +239,11 @@ def _walk(value: Any, place: JsonPath) -> Iterator[tuple[str, int | None]]:
                 continue
             if not is_digest(edge):
                 raise FormatError(
-                    f"{path_text((place, key))}: expected 'sha256:' and 64 lower-case hex digits, got {edge!r:.100}."
+                    f"{path_text((path, key))}: expected 'sha256:' and 64 lower-case hex digits, got {edge!r:.100}."
                 )
             size = value.get("bytes") if key == "blob" else None
             yield edge, size if type(size) is int else None
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for step, item in inside:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in items:
         if isinstance(item, (dict, list)):
-            yield from _walk(item, (place, step))
+            yield from _walk(item, (path, step))

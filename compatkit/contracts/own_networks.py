@@ -1,7 +1,7 @@
 """Names of compatkit's own networks that manifests, plans and recipes record as timm's.
 
-These networks were once registered with timm. Manifests keep what they say; who builds their networks is decided here.
-Plans keep naming timm, so that runs made before are found again.
+These networks were once registered with timm. Stored manifests are not changed; ``actual_builder`` returns the builder
+of their networks. Plans still name timm, so that their digests, and thus earlier runs, still match.
 """
 
 from __future__ import annotations

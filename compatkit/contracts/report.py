@@ -1,4 +1,4 @@
-"""Reports of a check: findings, and three answers that are deliberately not combined into one score."""
+"""Reports of a check: findings, and three separate answers (wiring, promise, evidence) instead of one score."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Codes = tuple[tuple[str, Severity], ...]
 REQUIREMENTS: tuple[Requirement, ...] = get_args(Requirement)
 WORDS: tuple[Word, ...] = get_args(Word)
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-SHOWN = {"informs": "info"}
-"""Severities that people read by another word than the stored one."""
+DISPLAY_WORDS = {"informs": "info"}
+"""Severities with another word for display than the stored one."""
 EQUAL_SHAPES = "Equal shapes are not compatibility."
 
 _PROMISED: dict[Requirement, tuple[Promise, ...]] = {
@@ -47,7 +47,7 @@ MEASURED: dict[Requirement, tuple[Grade, ...]] = {
     "compatible": ("compatible", "perfect"),
     "perfect": ("perfect",),
 }
-"""Levels that only a measurement reaches, with the grades that do."""
+"""Requirements on measurements, with the grades that satisfy them."""
 
 
 @attrs.frozen
@@ -59,10 +59,10 @@ class Finding:
         level: Level of the contract.
         severity: ``refuses``: no adapter resolves it; ``adaptable``: an adapter does; ``warns``, ``informs``: the
             parts can be wired nevertheless; ``promises``: a reason to expect that they work together.
-        expected: What one side requires.
-        actual: What the other side provides.
-        between: Which side requires and which provides.
-        remedy: Adapter or command that resolves it; empty if there is nothing to do.
+        expected: Value that one side requires.
+        actual: Value that the other side provides.
+        between: Names of the two sides: the one that requires, then the one that provides.
+        remedy: Adapter or command that resolves it; empty if none is needed.
     """
 
     code: str
@@ -76,22 +76,23 @@ class Finding:
     def __str__(self) -> str:
         remedy = f" Remedy: {self.remedy}." if self.remedy else ""
         return (
-            f"{self.code} ({self.level}, {shown_severity(self.severity)}): expected {self.expected}; "
+            f"{self.code} ({self.level}, {display_severity(self.severity)}): expected {self.expected}; "
             f"actual {self.actual} [{self.between}].{remedy}"
         )
 
 
 @attrs.frozen(repr=False)
 class Report(Shown):
-    """What is known about an extractor and a head without reading weights.
+    """Result of checking an extractor with a head, without reading weights.
 
     Attributes:
         wiring: Whether the parts can be connected: ``refused``, ``needs-adapter`` or ``direct``.
-        promise: What the contracts give reason to expect: ``none``, ``shared-init``, ``shared-head`` (trained against
-            the same head) or ``one-network`` (the head was cut from or trained with this extractor).
+        promise: Strongest reason in the contracts to expect that the parts work together: ``none``, ``shared-init``,
+            ``shared-head`` (trained against the same head) or ``one-network`` (the head was cut from or trained with
+            this extractor).
         evidence: Grade of measurements: ``none``, ``stale``, ``undecided``, ``chance``, ``weak``, ``compatible`` or
             ``perfect``.
-        findings: In the order of the levels.
+        findings: Agreements and differences, in the order of the levels.
         extractor: Reference of the extractor, if known.
         head: Reference of the head, if known.
     """
@@ -118,7 +119,7 @@ class Report(Shown):
 
     @property
     def unproven(self) -> bool:
-        """True if only shapes support the pair: wired directly, no promise, no measurement."""
+        """Whether only shapes support the pair: wired directly, no promise, no measurement."""
         return self.word == "unproven"
 
     def satisfies(self, level: str) -> bool:
@@ -131,15 +132,19 @@ class Report(Shown):
         Raises:
             UsageError: The level is unknown.
         """
-        wanted = requirement(level)
+        required = requirement(level)
         if self.wiring != "direct" or self.evidence == "chance":
             return False
-        if wanted in _PROMISED:
-            return self.promise in _PROMISED[wanted]
-        return wanted == "direct" or self.evidence in MEASURED[wanted]
+        if required in _PROMISED:
+            return self.promise in _PROMISED[required]
+        return required == "direct" or self.evidence in MEASURED[required]
 
     def with_findings(self, added: Iterable[Finding]) -> Report:
-        """Return a copy with further findings at the end."""
+        """Return a copy with further findings at the end.
+
+        Args:
+            added: Findings to append.
+        """
         return attrs.evolve(self, findings=(*self.findings, *added))
 
     def to_json(self) -> dict[str, Any]:
@@ -161,7 +166,7 @@ class Report(Shown):
             f"  head       {self.head or '(not named)'}",
         ]
         for finding in self.findings:
-            lines.append(f"  {shown_severity(finding.severity):<9}  {finding.level:<11}  {finding.code}")
+            lines.append(f"  {display_severity(finding.severity):<9}  {finding.level:<11}  {finding.code}")
             lines.append(f"             expected {finding.expected}; actual {finding.actual}")
             lines.append(f"             {finding.between}")
             if finding.remedy:
@@ -171,9 +176,9 @@ class Report(Shown):
         return "\n".join(lines)
 
 
-def shown_severity(severity: str) -> str:
-    """Return a severity as people read it; JSON keeps the stored word."""
-    return SHOWN.get(severity, severity)
+def display_severity(severity: str) -> str:
+    """Return the word for display of a severity; JSON contains the stored word."""
+    return DISPLAY_WORDS.get(severity, severity)
 
 
 def codes_of(findings: Iterable[Finding]) -> Codes:
@@ -182,7 +187,10 @@ def codes_of(findings: Iterable[Finding]) -> Codes:
 
 
 def requirement(level: str) -> Requirement:
-    """Return ``level`` if ``Report.satisfies`` accepts it.
+    """Check that ``Report.satisfies`` accepts a level, and return it.
+
+    Args:
+        level: Such as ``"shared-head"``.
 
     Raises:
         UsageError: The level is unknown.
@@ -213,10 +221,12 @@ class Group:
     """A finding that several pairs share.
 
     Attributes:
+        code: Code of the finding.
+        severity: Severity of the finding.
         pairs: Number of pairs; their expected and actual values may differ.
-        extractor: Reference of the first such pair's extractor.
-        head: Reference of its head.
-        example: The finding for that pair.
+        extractor: Extractor of the first of these pairs, by reference.
+        head: Head of the first of these pairs, by reference.
+        example: Finding of the first of these pairs.
     """
 
     code: str
@@ -229,12 +239,12 @@ class Group:
 
 @attrs.frozen(repr=False, eq=False)
 class Outlines(Shown):
-    """What is known about every extractor with every head without reading weights.
+    """Result of checking every extractor with every head, without reading weights.
 
     Attributes:
         extractors: References of the rows.
         heads: References of the columns.
-        outlines: One per pair, row by row.
+        outlines: Outline of each pair, row by row.
     """
 
     extractors: tuple[str, ...]
@@ -246,8 +256,8 @@ class Outlines(Shown):
         """Return the full report of one pair.
 
         Args:
-            extractor: Its reference.
-            head: Its reference.
+            extractor: Reference of the extractor.
+            head: Reference of the head.
 
         Raises:
             UnknownName: One of the references was not part of the check.
@@ -268,38 +278,43 @@ class Outlines(Shown):
         return {word: counts[word] for word in WORDS if word in counts}
 
     def summary(self) -> str:
-        """Return the number of pairs per word as one line; measured own pairs, which give the bound, count apart."""
+        """Return the number of pairs per word as one line; measured own pairs (bounds) are counted separately."""
         own = Counter(outline.answers.word for *_, outline in self.pairs() if _gives_bound(outline.answers))
-        parts = [_many(own.total(), "own pair")] if own else []
+        parts = [_counted(own.total(), "own pair")] if own else []
         parts += [
             f"{count - own[word]:,} {word}" for word, count in self.counts().items() if count > own[word]
         ]
-        pairs = _many(len(self.extractors) * len(self.heads), "pair")
+        pairs = _counted(len(self.extractors) * len(self.heads), "pair")
         return f"{pairs}: {', '.join(parts)}" if parts else pairs
 
     def groups(self) -> list[Group]:
         """Return the distinct findings by code and severity: the most severe first, then the most frequent."""
-        count: Counter[tuple[str, Severity]] = Counter()
+        counts: Counter[tuple[str, Severity]] = Counter()
         first: dict[tuple[str, Severity], tuple[str, str]] = {}
         for extractor, head, outline in self.pairs():
-            count.update(outline.codes)
+            counts.update(outline.codes)
             for code in outline.codes:
                 if code not in first:
                     first[code] = extractor, head
-        ranked = sorted(count, key=lambda code: (SEVERITIES.index(code[1]), -count[code]))
-        return [Group(*code, count[code], *first[code], self._example(code, *first[code])) for code in ranked]
+        ranked = sorted(counts, key=lambda code: (SEVERITIES.index(code[1]), -counts[code]))
+        return [
+            Group(*code, counts[code], *first[code], self._example(code, *first[code])) for code in ranked
+        ]
 
     def unsatisfied(self, level: str) -> list[tuple[str, str]]:
         """Return the pairs that do not reach ``level``; see ``Report.satisfies``.
 
+        Args:
+            level: Such as ``"shared-head"``.
+
         Raises:
             UsageError: The level is unknown.
         """
-        wanted = requirement(level)
+        required = requirement(level)
         return [
             (extractor, head)
             for extractor, head, outline in self.pairs()
-            if not outline.answers.satisfies(wanted)
+            if not outline.answers.satisfies(required)
         ]
 
     def _example(self, code: tuple[str, Severity], extractor: str, head: str) -> Finding:
@@ -308,16 +323,16 @@ class Outlines(Shown):
 
 
 def _gives_bound(answers: Report) -> bool:
-    """Return whether a head was measured with the extractor that it was trained with."""
+    """Return whether a pair was measured and the head was trained with this extractor."""
     return answers.promise == "one-network" and answers.word in ("perfect", "compatible", "weak")
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _check_known(reference: str, known: tuple[str, ...], what: str) -> None:
+def _check_known(reference: str, known: tuple[str, ...], kind: str) -> None:
     if reference not in known:
         close = near(reference, known, 3, 0.4)
         hint = f"near names: {', '.join(close)}" if close else f"there are {len(known)}"
-        raise UnknownName(f"no {what} {reference!r} was checked; {hint}", subject=reference)
+        raise UnknownName(f"no {kind} {reference!r} was checked; {hint}", subject=reference)

@@ -1,6 +1,6 @@
 """Rules of a check other than wiring and classes: images, training, statistics and measurements.
 
-A rule compares what the contracts of an extractor and of a head say, and returns findings.
+Each rule compares a level of two contracts and returns findings.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from compatkit.contracts.channels import Blobs, ChannelFigures
+from compatkit.contracts.channels import Blobs, ChannelStatistics
 from compatkit.contracts.contract import Anchor, Data, FeatureStatistics, Port, Protocol
 from compatkit.contracts.evidence import Cell, Grade
-from compatkit.contracts.labels import Labels, names, shared_classes
+from compatkit.contracts.labels import Labels, class_list, shared_classes
 from compatkit.contracts.report import EQUAL_SHAPES, Finding, Promise, Report
 from compatkit.errors import DataError
 
@@ -19,61 +19,61 @@ if TYPE_CHECKING:
     from compatkit.contracts.manifest import Manifest
 
 RELEASED = "released"
-"""Task name of an anchor that is a released target head rather than an auxiliary head."""
-IMAGES = ("size", "channels", "mean", "std")
-"""Fields of the images that are compared."""
+"""Task name of an anchor for a released target head rather than an auxiliary head."""
+COMPARED_FIELDS = ("size", "channels", "mean", "std")
+"""Compared fields of ``Data``."""
 FAR_MEAN = 0.5
 """Limit for the distance of feature means, in standard deviations of the head's training features."""
 FAR_SCALE = 2.0
 """Limit for the ratio of feature standard deviations."""
-QUIET = 0.01
-"""Floor for a channel's standard deviation as a share of its port's, so that dead channels do not count as far."""
+MIN_STD_SHARE = 0.01
+"""Minimal standard deviation of a channel as a share of its port's, so that dead channels do not count as far."""
 REMEDY = (
     "re-estimate the statistics (bn_policy), or bridge the parts with an adapter fitted on unlabeled images"
 )
 BOTH = "head and extractor"
 
 
-def images(extractor: Data, head: Data) -> list[Finding]:
+def image_findings(extractor: Data, head: Data) -> list[Finding]:
     """Compare the extractor's images with the head's training images.
 
     Args:
         extractor: Preprocessing of the extractor's images.
         head: Preprocessing of the images that the head was trained on.
     """
-    pairs = [(name, getattr(head, name), getattr(extractor, name)) for name in IMAGES]
-    other = [
-        (f"{name} {_value(theirs)}", f"{name} {_value(mine)}")
-        for name, theirs, mine in pairs
-        if theirs != mine
+    values = [(name, getattr(head, name), getattr(extractor, name)) for name in COMPARED_FIELDS]
+    differences = [
+        (f"{name} {_value_text(required)}", f"{name} {_value_text(provided)}")
+        for name, required, provided in values
+        if required != provided
     ]
-    if not other:
+    if not differences:
         return []
-    expected, actual = ("; ".join(texts) for texts in zip(*other, strict=True))
+    expected, actual = ("; ".join(texts) for texts in zip(*differences, strict=True))
     subject = "images that the head was trained on, images of the extractor"
     remedy = "none needed: the extractor's own preprocessing is used"
     return [Finding("input-differs", "data", "informs", expected, actual, subject, remedy)]
 
 
 def protocol_of(head: Manifest) -> Protocol:
-    """Return the protocol of a head, with the head itself added as an anchor for partners trained against it."""
-    known = head.contract.protocol
+    """Return the protocol of a head, with the head itself added as an anchor of extractors trained against it."""
+    protocol = head.contract.protocol
     if head.kind != "head":
-        return known
+        return protocol
     own = Anchor("auxiliary_head", head.payload.tensors, RELEASED, head.contract.data.labels)
-    return Protocol(known.norm, (*known.anchors, own))
+    return Protocol(protocol.norm, (*protocol.anchors, own))
 
 
-def training(extractor: Protocol, head: Protocol) -> list[Finding]:
-    """Report whether batch normalization needs other statistics, and every shared anchor.
+def training_findings(extractor: Protocol, head: Protocol) -> list[Finding]:
+    """Return findings on batch normalization, and on every shared anchor.
 
     Args:
-        extractor: What the extractor was trained against.
-        head: What the head was trained against; see ``protocol_of``.
+        extractor: Protocol of the extractor.
+        head: Protocol of the head; see ``protocol_of``.
     """
     findings = []
     if sides := [name for name, part in (("extractor", extractor), ("head", head)) if part.norm == "batch"]:
-        normalized = Finding(
+        finding = Finding(
             "normalization-needed",
             "protocol",
             "informs",
@@ -83,48 +83,48 @@ def training(extractor: Protocol, head: Protocol) -> list[Finding]:
             "bn_policy batch (batches of the extractor's images), or reestimate (unlabeled images of the "
             "extractor's own data)",
         )
-        findings.append(normalized)
-    own = {(anchor.kind, anchor.digest): anchor for anchor in extractor.anchors}
+        findings.append(finding)
+    anchors = {(anchor.kind, anchor.digest): anchor for anchor in extractor.anchors}
     for anchor in head.anchors:
-        if (mine := own.get((anchor.kind, anchor.digest))) is not None:
-            findings.append(_shared(mine, anchor))
+        if (shared := anchors.get((anchor.kind, anchor.digest))) is not None:
+            findings.append(_shared_anchor(shared, anchor))
     return findings
 
 
-def _shared(mine: Anchor, theirs: Anchor) -> Finding:
-    digest = _short(theirs.digest)
-    if theirs.kind == "initial_weights":
+def _shared_anchor(extractor: Anchor, head: Anchor) -> Finding:
+    digest = _short(head.digest)
+    if head.kind == "initial_weights":
         return Finding(
             "initial-weights-shared",
             "protocol",
             "informs",
             f"initial weights {digest}",
-            f"the same{_rows(mine.classes or (), theirs.classes or ())}",
+            f"the same{_shared_rows(extractor.classes or (), head.classes or ())}",
             BOTH,
-            "alone never a promise: training moves the networks apart again; class layers that started equal help "
-            "where the same class stands at the same row; measure the pair",
+            "no promise by itself: training moves the networks apart again; equal initial class layers help if the "
+            "same class has the same row; measure the pair",
         )
-    classes = f" ({names(theirs.classes)})" if theirs.classes else ""
-    expected = f"trained against the auxiliary head {theirs.task or 'without a name'} {digest}"
+    classes = f" ({class_list(head.classes)})" if head.classes else ""
+    expected = f"trained against the auxiliary head {head.task or 'without a name'} {digest}"
     return Finding("head-shared", "protocol", "promises", expected, f"the same{classes}", BOTH)
 
 
-def _rows(left: Labels, right: Labels) -> str:
-    """Describe how many common classes have the same row in two class layers with equal start; empty without any."""
+def _shared_rows(left: Labels, right: Labels) -> str:
+    """Return the number of common classes with the same row in two class layers, as text; empty without any."""
     try:
         pairs = shared_classes(left, right)
     except DataError:  # duplicate class names are reported by `check(data=...)`
         return ""
-    same = sum(mine == theirs for mine, theirs in pairs)
-    return f"; class layers too: {same} of {len(pairs)} common classes stand at one row" if pairs else ""
+    same = sum(row == head_row for row, head_row in pairs)
+    return f"; class layers too: {same} of {len(pairs)} common classes have the same row" if pairs else ""
 
 
-def own(extractor: str, *, exact: bool) -> Finding:
+def own_extractor_finding(extractor: str, *, exact: bool) -> Finding:
     """Return the finding that a head was cut from or trained with an extractor.
 
     Args:
-        extractor: Manifest digest that the head names; it covers weights and cut.
-        exact: Whether it is exactly this extractor, or another release that computes the same function.
+        extractor: Manifest digest of the head's own extractor; it covers weights and cut.
+        exact: Whether the extractor has this digest; if False, it computes the same function.
     """
     expected = f"the extractor that the head was cut or trained with ({_short(extractor)})"
     actual = "this extractor" if exact else "another release of it, which computes the same"
@@ -132,7 +132,7 @@ def own(extractor: str, *, exact: bool) -> Finding:
 
 
 def promise_of(codes: Sequence[str]) -> Promise:
-    """Return the strongest promise among the codes of training hits."""
+    """Return the strongest promise among the codes of training findings."""
     if "one-network" in codes:
         return "one-network"
     if "head-shared" in codes:
@@ -141,41 +141,41 @@ def promise_of(codes: Sequence[str]) -> Promise:
 
 
 class Features(NamedTuple):
-    """Inputs of the rule ``statistics`` for one feature port.
+    """Feature statistics of one port, as compared by ``statistics_findings``.
 
     Attributes:
-        mean: Over all images, channels and positions.
-        std: Over the same.
+        mean: Mean over all images, channels and positions.
+        std: Standard deviation over all images, channels and positions.
         channels: Per-channel statistics, if they were read.
         port: Name of the port, if a head has several.
     """
 
     mean: float
     std: float
-    channels: ChannelFigures | None
+    channels: ChannelStatistics | None
     port: str | None
 
 
-def features_of(
+def port_features(
     features: Sequence[FeatureStatistics] | None, blobs: Blobs, inputs: Sequence[Port] | None = None
 ) -> tuple[Features, ...]:
-    """Return the inputs of the rule ``statistics``, in the order of the feature ports.
+    """Return the statistics of each feature port, in order.
 
     Args:
         features: Feature statistics of the contract.
         blobs: Channel statistics by blob digest, as far as they were read.
         inputs: Input ports of a head; None for an extractor.
     """
-    stated = features or ()
-    names = [port.name for port in inputs] if inputs and len(inputs) > 1 else [None] * len(stated)
+    features = features or ()
+    names = [port.name for port in inputs] if inputs and len(inputs) > 1 else [None] * len(features)
     rows = []
-    for known, name in zip(stated, names, strict=False):
-        channels = blobs.get(known.per_channel["blob"]) if known.per_channel else None
-        rows.append(Features(known.mean, known.std, channels, name))
+    for statistics, name in zip(features, names, strict=False):
+        channels = blobs.get(statistics.per_channel["blob"]) if statistics.per_channel else None
+        rows.append(Features(statistics.mean, statistics.std, channels, name))
     return tuple(rows)
 
 
-def statistics(left: Sequence[Features], right: Sequence[Features]) -> list[Finding]:
+def statistics_findings(left: Sequence[Features], right: Sequence[Features]) -> list[Finding]:
     """Return findings for features that are far from the head's training features.
 
     Per-channel statistics are compared if both sides have them for the same number of channels, else those of the port.
@@ -186,15 +186,23 @@ def statistics(left: Sequence[Features], right: Sequence[Features]) -> list[Find
     """
     findings = []
     for provided, trained in zip(left, right, strict=False):
-        mean, std, mine, _ = provided
-        wanted, scale, theirs, port = trained
-        if mine is not None and theirs is not None and len(mine.means) == len(theirs.means):
-            texts = _worst(mine, theirs, QUIET * scale)
-        # Without a division, so that features of scale 0 are far from all others but not from each other.
-        elif abs(mean - wanted) > FAR_MEAN * scale or std > FAR_SCALE * scale or scale > FAR_SCALE * std:
+        mean, std, channels, _ = provided
+        head_mean, head_std, head_channels, port = trained
+        if (
+            channels is not None
+            and head_channels is not None
+            and len(channels.means) == len(head_channels.means)
+        ):
+            texts = _worst_channel(channels, head_channels, MIN_STD_SHARE * head_std)
+        # Without a division, so that constant features are far from all others but not from each other.
+        elif (
+            abs(mean - head_mean) > FAR_MEAN * head_std
+            or std > FAR_SCALE * head_std
+            or head_std > FAR_SCALE * std
+        ):
             texts = (
-                f"{_figures(wanted, scale)} over all channels",
-                f"{_figures(mean, std)} over all channels",
+                f"{_moments_text(head_mean, head_std)} over all channels",
+                f"{_moments_text(mean, std)} over all channels",
             )
         else:
             continue
@@ -205,59 +213,60 @@ def statistics(left: Sequence[Features], right: Sequence[Features]) -> list[Find
     return findings
 
 
-def _worst(provided: ChannelFigures, trained: ChannelFigures, quiet: float) -> tuple[str, str] | None:
-    """Describe the channel that is farthest, expected and actual; None if none is far.
+def _worst_channel(
+    provided: ChannelStatistics, trained: ChannelStatistics, min_std: float
+) -> tuple[str, str] | None:
+    """Return expected and actual statistics of the farthest channel as texts; None if no channel is far.
 
-    Scales below ``quiet`` are raised to it.
+    Standard deviations below ``min_std`` are raised to it.
     """
     import numpy as np
 
-    scale, wanted = np.maximum(provided.stds, quiet), np.maximum(trained.stds, quiet)
+    std, head_std = np.maximum(provided.stds, min_std), np.maximum(trained.stds, min_std)
     shift = abs(provided.means - trained.means)
-    far = (shift > FAR_MEAN * wanted) | (scale > FAR_SCALE * wanted) | (wanted > FAR_SCALE * scale)
+    far = (shift > FAR_MEAN * head_std) | (std > FAR_SCALE * head_std) | (head_std > FAR_SCALE * std)
     if not far.any():
         return None
-    tiny = 1e-300  # avoids division by 0; a scale of 0 is at maximal distance
-    scale, wanted = np.maximum(scale, tiny), np.maximum(wanted, tiny)
+    tiny = 1e-300  # avoids division by 0; a standard deviation of 0 is at maximal distance
+    std, head_std = np.maximum(std, tiny), np.maximum(head_std, tiny)
     with np.errstate(over="ignore"):
         distance = np.maximum.reduce(
-            [shift / (FAR_MEAN * wanted), scale / wanted / FAR_SCALE, wanted / scale / FAR_SCALE]
+            [shift / (FAR_MEAN * head_std), std / head_std / FAR_SCALE, head_std / std / FAR_SCALE]
         )
     worst = int(np.where(far, distance, -1).argmax())
-    expected, actual = (_figures(side.means[worst], side.stds[worst]) for side in (trained, provided))
+    expected, actual = (_moments_text(side.means[worst], side.stds[worst]) for side in (trained, provided))
     count = int(far.sum())
     return (
         f"{expected} in channel {worst}",
-        f"{actual}: the worst of {count} channels that are far, of {len(far)}",
+        f"{actual}: the worst of {count} far channels, of {len(far)}",
     )
 
 
-def _figures(mean: float, std: float) -> str:
+def _moments_text(mean: float, std: float) -> str:
     return f"mean {mean:.4g} and standard deviation {std:.4g}"
 
 
-def newest(cells: Sequence[Cell], bn_policy: str) -> Grade:
-    """Return the grade of the newest measurement under a batch-norm policy: of those not stale, if there are any.
+def newest_grade(cells: Sequence[Cell], bn_policy: str) -> Grade:
+    """Return the grade of the newest measurement under a batch-norm policy; stale only if all are.
 
     Args:
-        cells: Measurements of a pair, oldest first.
-        bn_policy: Batch-norm policy that was asked about.
+        cells: Measured cells of a pair, oldest first.
+        bn_policy: Batch-norm policy of the pair.
     """
     grades: list[Grade] = [
         cell.grade for cell in cells if cell.restricted is not None and cell.holds_under(bn_policy)
     ]
     fresh: list[Grade] = [grade for grade in grades if grade != "stale"]
-    counted = fresh or grades
-    return counted[-1] if counted else "none"
+    return (fresh or grades or ["none"])[-1]
 
 
 def empirical_findings(answers: Report, cells: Sequence[Cell], bn_policy: str) -> Iterator[Finding]:
-    """Yield findings on the measurements of a pair, or that it is unproven if only its shapes fit.
+    """Yield a finding for each measurement of a pair, and one for a pair that is unproven.
 
     Args:
-        answers: Wiring, promise and evidence; its findings are ignored.
+        answers: Report with wiring, promise and evidence; its findings are ignored.
         cells: Measured cells of this pair, oldest first.
-        bn_policy: Batch-norm policy that was asked about; figures under another are told but do not count.
+        bn_policy: Batch-norm policy of the pair; measurements under another are listed but do not count.
     """
     for cell in cells:
         if cell.restricted is not None:
@@ -266,9 +275,9 @@ def empirical_findings(answers: Report, cells: Sequence[Cell], bn_policy: str) -
         actual = "only shared initial weights" if answers.promise == "shared-init" else "neither"
         others = {policy_of(cell) for cell in cells if not cell.holds_under(bn_policy)}
         if answers.evidence == "stale":
-            actual = "only figures from before the metric changed"
+            actual = "only measurements from before the metric changed"
         elif others:
-            actual = f"only figures under bn_policy {', '.join(sorted(others))}, asked about {bn_policy}"
+            actual = f"only measurements under bn_policy {', '.join(sorted(others))}, not under {bn_policy}"
         yield Finding(
             "unproven",
             "empirical",
@@ -286,7 +295,7 @@ def policy_of(cell: Cell) -> str:
 
 
 def _measured(cell: Cell, bn_policy: str) -> Finding:
-    actual = "no figure"
+    actual = "not measured"
     if (figure := cell.restricted) is not None:
         actual = f"{figure.accuracy:.3f} [{figure.low:.3f}, {figure.high:.3f}] on {figure.count} images"
     if cell.recovered is not None:
@@ -295,7 +304,7 @@ def _measured(cell: Cell, bn_policy: str) -> Finding:
     chance = f"chance {cell.chance:.3f}" if cell.chance is not None else "chance not known"
     policy, counts, remedy = policy_of(cell), cell.holds_under(bn_policy), ""
     if not counts:
-        remedy = f"does not count for bn_policy {bn_policy}; ask about {policy} (bn_policy=, --bn-policy)"
+        remedy = f"does not count for bn_policy {bn_policy}; check with bn_policy {policy} (bn_policy=, --bn-policy)"
     elif cell.grade == "stale":
         remedy = "measure again: the metric has changed since"
     return Finding(
@@ -313,7 +322,7 @@ def _short(digest: str) -> str:
     return digest[: digest.rfind(":") + 13]
 
 
-def _value(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(f"{item:.4g}" if isinstance(item, float) else str(item) for item in value)
     return str(value)

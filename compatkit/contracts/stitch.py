@@ -1,7 +1,7 @@
-"""Adapters between an extractor and a head as plain values, and the ports behind them.
+"""Blueprints of adapters between an extractor and a head, and the ports after them.
 
-There are no tensors here: an adapter is a blueprint, so a check can name exactly the adapter that a recombination would
-insert. ``match.py`` chooses adapters, ``adapters/stitching`` builds the modules.
+An adapter is a blueprint without tensors, so a check can name exactly the adapter that a recombination would insert.
+``match.py`` chooses adapters, ``adapters/stitching`` builds the modules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from compatkit.contracts.contract import Blueprint, Dimension, Layout, Port
-from compatkit.contracts.ports import Sides, by, channel_axis, spatial_at
+from compatkit.contracts.ports import Sides, channel_axis, size_text, spatial_at
 from compatkit.errors import UsageError
 
 FITTED = frozenset({"project"})
@@ -25,8 +25,8 @@ def cast(to: str, size: Sides) -> Blueprint:
     """Return the adapter that converts features to the dtype ``to``.
 
     Args:
-        to: ``"float32"``, ``"bfloat16"``, ...
-        size: Height and width in pixels of the images it is made for, as for all adapters.
+        to: Dtype after it: ``"float32"``, ``"bfloat16"``, ...
+        size: Height and width of the images in pixels.
     """
     return _blueprint("cast", {"to": to}, size)
 
@@ -37,9 +37,9 @@ def drop_tokens(keep: int, drop: int, size: Sides) -> Blueprint:
     The class token precedes the register tokens, so it is removed last.
 
     Args:
-        keep: Tokens in front that stay.
-        drop: Tokens behind them that go.
-        size: Height and width of the images.
+        keep: Number of leading tokens to keep.
+        drop: Number of tokens to remove after them.
+        size: Height and width of the images in pixels.
     """
     return _blueprint("drop-tokens", {"keep": keep, "drop": drop}, size)
 
@@ -48,9 +48,9 @@ def pool(port: Port, to: Layout, size: Sides) -> Blueprint:
     """Return the adapter that averages over the positions of ``port``, without its prefix tokens.
 
     Args:
-        port: A map or tokens.
-        to: ``"NC"`` for a vector; another layout for a map of one position.
-        size: Height and width of the images.
+        port: Port with a map or tokens.
+        to: Layout after it: ``"NC"`` for a vector; another layout for a map with one position.
+        size: Height and width of the images in pixels.
     """
     return _blueprint("pool", {"layout": port.layout, "to": to, **_prefix(port)}, size)
 
@@ -59,10 +59,10 @@ def resize(port: Port, to: Sides, sides: Sides | None, size: Sides) -> Blueprint
     """Return the adapter that resizes a map, or tokens that form one; prefix tokens are kept.
 
     Args:
-        port: A map or tokens.
-        to: Target height and width in positions.
-        sides: Present height and width of tokens; None for a square.
-        size: Height and width of the images.
+        port: Port with a map or tokens.
+        to: Height and width after it, in positions.
+        sides: Height and width of tokens before it, in positions; None for a square.
+        size: Height and width of the images in pixels.
     """
     tokens = {} if port.layout != "NLC" or _square(sides) else {"sides": list(sides or ())}
     return _blueprint("resize", {"layout": port.layout, "size": list(to), **tokens, **_prefix(port)}, size)
@@ -72,10 +72,10 @@ def permute(port: Port, to: Layout, sides: Sides | None, size: Sides) -> Bluepri
     """Return the adapter that converts ``port`` to another layout.
 
     Args:
-        port: A map or tokens without prefix tokens.
-        to: ``"NCHW"``, ``"NHWC"`` or ``"NLC"``.
+        port: Port with a map, or tokens without prefix tokens.
+        to: Layout after it: ``"NCHW"``, ``"NHWC"`` or ``"NLC"``.
         sides: Height and width in positions for tokens that become a map; None for a square.
-        size: Height and width of the images.
+        size: Height and width of the images in pixels.
     """
     tokens = {} if port.layout != "NLC" or _square(sides) else {"sides": list(sides or ())}
     return _blueprint("permute", {"layout": port.layout, "to": to, **tokens}, size)
@@ -86,9 +86,9 @@ def project(port: Port, channels: int, nonnegative: bool, size: Sides) -> Bluepr
 
     Args:
         port: Port of any layout with known channels.
-        channels: Output channels.
+        channels: Number of output channels.
         nonnegative: Whether to apply ReLU, for a head trained on features after ReLU.
-        size: Height and width of the images.
+        size: Height and width of the images in pixels.
     """
     settings = {"layout": port.layout, "channels": [port.channels, channels], "nonnegative": nonnegative}
     return _blueprint("project", settings, size)
@@ -99,7 +99,7 @@ def with_kernel(projection: Blueprint, kernel: int) -> Blueprint:
 
     Args:
         projection: Result of ``project``.
-        kernel: Odd, above 1.
+        kernel: Odd kernel size, above 1.
     """
     return attrs.evolve(projection, kwargs={**projection.kwargs, "kernel": kernel})
 
@@ -108,24 +108,24 @@ def on_port(adapter: Blueprint, index: int, count: int) -> Blueprint:
     """Return the adapter for tensor ``index`` of a tuple of ``count``; the others pass unchanged.
 
     Args:
-        adapter: For one tensor.
-        index: From 0.
-        count: Length of the tuple.
+        adapter: Adapter for one tensor.
+        index: Index of the tensor, from 0.
+        count: Number of tensors.
     """
     return attrs.evolve(adapter, kwargs={**adapter.kwargs, "port": index}, cut_outputs=count)
 
 
-def described(adapter: Blueprint) -> str:
-    """Describe an adapter in a text that begins with its name."""
+def describe(adapter: Blueprint) -> str:
+    """Return a description of an adapter, which begins with its name."""
     try:
         return _described(adapter)
     except (KeyError, TypeError, ValueError):
         return f"{adapter.model}, with invalid arguments"
 
 
-def needed(adapter: Blueprint) -> str:
-    """Describe a missing adapter, and what it must be fitted on if it has weights."""
-    return described(adapter) + (", fitted on unlabeled images" if adapter.model in FITTED else "")
+def describe_missing(adapter: Blueprint) -> str:
+    """Return a description of a missing adapter, with the images for the fit if it has weights."""
+    return describe(adapter) + (", fitted on unlabeled images" if adapter.model in FITTED else "")
 
 
 def _described(adapter: Blueprint) -> str:
@@ -136,48 +136,48 @@ def _described(adapter: Blueprint) -> str:
         verb = f"keep the first {settings['keep']}, leave out the next" if settings["keep"] else "leave out"
         return f"drop-tokens: {verb} {settings['drop']}"
     if adapter.model == "pool":
-        left_out = (
+        tokens = (
             f", without the {settings['prefix_tokens']} prefix tokens" if "prefix_tokens" in settings else ""
         )
-        return f"pool: average over the positions{left_out}"
+        return f"pool: average over the positions{tokens}"
     if adapter.model == "resize":
-        return f"resize to {by(settings['size'])}"
+        return f"resize to {size_text(settings['size'])}"
     if adapter.model == "permute":
         return f"permute {settings['layout']} to {settings['to']}"
     if adapter.model == "project":
         kernel = settings.get("kernel", 1)
-        how = "linear layer" if settings["layout"] in ("NC", "NLC") else f"{kernel}x{kernel} convolution"
-        before, behind = settings["channels"]
-        return f"project: {how} from {before} to {behind} channels"
+        layer = "linear layer" if settings["layout"] in ("NC", "NLC") else f"{kernel}x{kernel} convolution"
+        before, after = settings["channels"]
+        return f"project: {layer} from {before} to {after} channels"
     return adapter.model
 
 
-def after(ports: Sequence[Port], adapter: Blueprint) -> tuple[Port, ...]:
+def ports_after(ports: Sequence[Port], adapter: Blueprint) -> tuple[Port, ...]:
     """Return the ports after an adapter.
 
     Args:
-        ports: Before it, in order.
-        adapter: Its blueprint.
+        ports: Ports before the adapter, in order.
+        adapter: Blueprint of the adapter.
 
     Raises:
-        UsageError: There is no such port, or the adapter is unknown.
+        UsageError: There is no port for the adapter, or the adapter is unknown.
     """
     index = int(adapter.kwargs.get("port", 0))
     if index >= len(ports):
         raise UsageError(
             f"The adapter {adapter.model} is for tensor {index + 1} of a tuple, but there are {len(ports)}. Use an "
-            "adapter made for these ports.",
+            "adapter for these ports.",
             subject=adapter,
         )
-    return tuple(behind(port, adapter) if at == index else port for at, port in enumerate(ports))
+    return tuple(port_after(port, adapter) if number == index else port for number, port in enumerate(ports))
 
 
-def behind(port: Port, adapter: Blueprint) -> Port:
-    """Return the port after an adapter for this port.
+def port_after(port: Port, adapter: Blueprint) -> Port:
+    """Return the port after an adapter.
 
     Args:
-        port: Before it.
-        adapter: Its blueprint.
+        port: Port before the adapter.
+        adapter: Blueprint of the adapter.
 
     Raises:
         UsageError: The adapter is unknown.
@@ -212,8 +212,7 @@ def _dropped(port: Port, count: int) -> Port:
         shape=(port.shape[0], length - count if isinstance(length, int) else "L", *port.shape[2:]),
         prefix_tokens=port.prefix_tokens - count,
         measured={
-            image: tuple(length_at_image - count for length_at_image in seen)
-            for image, seen in port.measured.items()
+            image: tuple(length - count for length in lengths) for image, lengths in port.measured.items()
         },
     )
 
@@ -222,10 +221,10 @@ def _permuted(port: Port, to: Layout, sides: Sequence[int] | None, size: Sides) 
     if port.layout != "NLC" and to != "NLC":
         return _reshaped(port, to, port.spatial, measured=port.measured)
     if to == "NLC":
-        known = [length_known for length_known in port.spatial if isinstance(length_known, int)]
-        count: Dimension = prod(known) if len(known) == 2 else "L"
-        known_at = dict(port.measured) | {by(size): spatial_at(port, size) or ()}
-        measured = {image: (prod(seen),) for image, seen in known_at.items() if seen}
+        fixed = [length for length in port.spatial if isinstance(length, int)]
+        count: Dimension = prod(fixed) if len(fixed) == 2 else "L"
+        maps = dict(port.measured) | {size_text(size): spatial_at(port, size) or ()}
+        measured = {image: (prod(lengths),) for image, lengths in maps.items() if lengths}
         return _reshaped(port, to, (count,), measured=measured)
     if sides is not None:
         return _reshaped(port, to, tuple(sides))
@@ -233,7 +232,7 @@ def _permuted(port: Port, to: Layout, sides: Sequence[int] | None, size: Sides) 
     square: tuple[Dimension, ...] = ("H", "W")
     if isinstance(length, int) and length > 0:
         square = (isqrt(length),) * 2
-    measured = {image: (isqrt(seen[0]),) * 2 for image, seen in port.measured.items() if seen[0] > 0}
+    measured = {image: (isqrt(tokens[0]),) * 2 for image, tokens in port.measured.items() if tokens[0] > 0}
     return _reshaped(port, to, square, measured=measured)
 
 

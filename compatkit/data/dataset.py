@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from numpy.typing import NDArray
 
-from compatkit.contracts.contract_rules import name_expected
+from compatkit.contracts.contract_rules import violated_name_rule
 from compatkit.data.split import Channels, Split
 from compatkit.errors import DataError
 from compatkit.foundation.arguments import checks_arguments
@@ -49,7 +49,7 @@ class DataSet:
 
     def __attrs_post_init__(self) -> None:
         """Check the name, and that the splits agree."""
-        expected = name_expected(self.name)
+        expected = violated_name_rule(self.name)
         if expected is not None:
             raise DataError(
                 f"The name of a data set must be {expected}, got {self.name!r:.100}. Rename its folder or file.",

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.contract_rules import folded
+from compatkit.contracts.contract_rules import casefolded
 from compatkit.data.classnames import CLASSES_FILE, MAX_BYTES, text_lines
 from compatkit.data.dataset import DataSet
 from compatkit.data.duplicates import check_no_duplicates
@@ -191,7 +191,7 @@ def _check_spelling(root: Path, folders: list[str]) -> None:
     """Refuse class folders that are the same folder on a file system that ignores case or normalization."""
     spelled: dict[str, str] = {}
     for folder in folders:
-        other = spelled.setdefault(folded(decode_name(folder)), folder)
+        other = spelled.setdefault(casefolded(decode_name(folder)), folder)
         if other != folder:
             same = decode_name(other) == decode_name(folder)
             raise DataError(

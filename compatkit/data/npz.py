@@ -25,7 +25,7 @@ from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import decode_name
 from compatkit.data.missinglabels import check_class_names
 from compatkit.data.transforms import Images
-from compatkit.data.validation import LARGEST_SIDE, DataWarning, warn_caller
+from compatkit.data.validation import MAX_SIDE, DataWarning, warn_caller
 from compatkit.errors import DataError, EnvironmentFailure, suggest
 from compatkit.foundation.threads import each
 
@@ -211,8 +211,8 @@ def _decode_one(data: bytes, shape: tuple[int, ...] | None, name: str) -> Images
     try:
         with Image.open(io.BytesIO(data), formats=["WEBP"]) as image:
             width, height = image.size
-            if max(image.size) > LARGEST_SIDE:
-                raise DataError(f"{name} has {width} x {height} pixels; a side has at most {LARGEST_SIDE}.")
+            if max(image.size) > MAX_SIDE:
+                raise DataError(f"{name} has {width} x {height} pixels; a side has at most {MAX_SIDE}.")
             if shape is not None and (height, width) != shape[:2]:
                 raise DataError(
                     f"{name} has {width} x {height} pixels (width x height), the first one {shape[1]} x {shape[0]}; "

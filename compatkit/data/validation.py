@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.contract import LARGEST_SIDE
-from compatkit.contracts.contract_rules import name_expected
+from compatkit.contracts.contract import MAX_SIDE
+from compatkit.contracts.contract_rules import violated_name_rule
 from compatkit.contracts.labels import spelling
 from compatkit.errors import DataError
 
@@ -114,7 +114,7 @@ def check_names(classes: Iterable[Any], split: str) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str) or not name.strip():
             raise DataError(f"{split}: class names must be non-empty strings, got {name!r}.")
-        expected = name_expected(name)
+        expected = violated_name_rule(name)
         if expected is not None:
             raise DataError(
                 f"{split}: the class name {str(name)!r:.100} must be {expected}. Rename the class.",
@@ -145,8 +145,6 @@ def check_size(size: Any, split: str) -> tuple[int, int]:
     """
     sides = tuple(size) if isinstance(size, tuple | list) else (size,)
     integers = all(isinstance(side, int | np.integer) and not isinstance(side, bool) for side in sides)
-    if len(sides) != 2 or not integers or not all(1 <= side <= LARGEST_SIDE for side in sides):
-        raise DataError(
-            f"{split}: a size is (height, width) in pixels, 1 to {LARGEST_SIDE} each, got {size!r}."
-        )
+    if len(sides) != 2 or not integers or not all(1 <= side <= MAX_SIDE for side in sides):
+        raise DataError(f"{split}: a size is (height, width) in pixels, 1 to {MAX_SIDE} each, got {size!r}.")
     return int(sides[0]), int(sides[1])

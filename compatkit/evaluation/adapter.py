@@ -10,7 +10,7 @@ from torch import nn
 
 from compatkit.contracts.contract import Blueprint, Data, Port
 from compatkit.contracts.manifest import Parent, function_of
-from compatkit.contracts.stitch import described
+from compatkit.contracts.stitch import describe
 from compatkit.registry.weights.tensorfile import serialize, tensor_digest
 
 ADAPTS = "adapts"
@@ -58,7 +58,7 @@ class Adapter:
         return next((parent.component for parent in self.parents if parent.relation == relation), None)
 
     def __str__(self) -> str:
-        text = described(self.blueprint)
+        text = describe(self.blueprint)
         if "method" in self.training:  # an adapter that was fitted by itself
             data = self.training["data"]
             text += f" by {self.training['method']}, fitted on {data['images']} images of {data['name']}"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from compatkit.contracts.contract import Data
-from compatkit.contracts.ports import by
+from compatkit.contracts.ports import size_text
 from compatkit.data.lazy import ImageResize, LazyImages, apply_steps, pixels_of
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.errors import DataError, TooCostly
@@ -90,8 +90,8 @@ def fitting(split: Split, data: Data) -> Split:
         needed = len(split) * math.prod(data.size) * len(data.mean)
         if needed > max(LARGEST_SET, split.images.nbytes):
             raise TooCostly(
-                f"{len(split):,} images take {needed:,} bytes at the contract's size {by(data.size)}; the limit in "
-                f"memory is {LARGEST_SET:,}. Use fewer, or images in files, which are read one by one.",
+                f"{len(split):,} images take {needed:,} bytes at the contract's size {size_text(data.size)}; the limit "
+                f"in memory is {LARGEST_SET:,}. Use fewer, or images in files, which are read one by one.",
                 subject=split.name,
             )
     return split.converted(data.channels).resized(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.contracts.manifest import TRAINED, Manifest, function_digest, trained_with
+from compatkit.contracts.manifest import TRAINED_WITH, Manifest, function_digest, trained_with
 from compatkit.errors import IntegrityError
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.policies import Policy
@@ -250,7 +250,7 @@ class PartnerFinder:
         here = (
             Reference(head.name, Version.parse(head.version), digest=head.digest)
             for head in self.index().search(kind="head", parent=extractor)
-            if (TRAINED, extractor) in head.parents
+            if (TRAINED_WITH, extractor) in head.parents
         )
         gone = {name: self.references.withdrawn(name) for name in self._coming}
         coming = (head for head in self._trained.get(extractor, ()) if head.version not in gone[head.name])

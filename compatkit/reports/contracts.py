@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from compatkit.contracts.batchnorm import is_policy, prior_of
+from compatkit.contracts.batchnorm import is_policy, prior_images
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Scaled
 from compatkit.contracts.manifest import Manifest, function_digest
-from compatkit.contracts.stitch import described
+from compatkit.contracts.stitch import describe
 
 if TYPE_CHECKING:
     from compatkit.registry.names import Reference
@@ -72,9 +72,7 @@ def summary(manifest: Manifest) -> dict[str, str]:
         f"std {_numbers(data.std)}",
         "bn_policy": _bn_policy(manifest),
     }
-    rows.update(
-        {f"adapter {place}": described(adapter) for place, adapter in enumerate(contract.adapters, 1)}
-    )
+    rows.update({f"adapter {place}": describe(adapter) for place, adapter in enumerate(contract.adapters, 1)})
     for seen in contract.statistical.features or ():
         text = f"mean {seen.mean:.4g}, std {seen.std:.4g} on {seen.samples:,} training images"
         rows["features"] = "; ".join(filter(None, (rows.get("features"), text)))
@@ -131,7 +129,7 @@ def facts(store: Store, reference: Reference, manifest: Manifest) -> dict[str, s
 
 def _network(blueprint: Blueprint) -> str:
     if blueprint.side == "adapter":
-        return described(blueprint)
+        return describe(blueprint)
     if blueprint.side == "recombination":
         return f"{blueprint.model}, put together at {blueprint.cut}"
     return f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.cut}"
@@ -143,7 +141,7 @@ def _bn_policy(manifest: Manifest) -> str:
     if manifest.blueprint.side != "recombination":
         return "batch statistics"
     policy = str(manifest.blueprint.kwargs.get("normalisation"))
-    prior = prior_of(policy) if is_policy(policy) else None
+    prior = prior_images(policy) if is_policy(policy) else None
     if prior:
         return f"{policy}: {POLICIES['reestimate']}, mixed with the stored ones as if these were of {prior:,} images"
     return f"{policy}: {POLICIES[policy]}" if policy in POLICIES else policy

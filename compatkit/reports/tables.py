@@ -20,7 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from compatkit.contracts.report import EQUAL_SHAPES, Word, shown_severity
+from compatkit.contracts.report import EQUAL_SHAPES, Word, display_severity
 from compatkit.reports import wording
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def _brief_findings(groups: list[Group], width: int) -> Iterator[Text]:
     if decisive:
         yield Text()
     for group in decisive:
-        severity = shown_severity(group.severity)
+        severity = display_severity(group.severity)
         text = f"{wording.many(group.pairs)}, such as {wording.visible(wording.in_brief(group.example))}"
         line = Text(_folded(f"  {severity:<9}  ", text, width))
         line.stylize(wording.SEVERITIES[group.severity] or "default", 0, len(severity) + 2)
@@ -294,7 +294,7 @@ def _findings(groups: list[Group], width: int) -> Iterator[Text]:
     for group in groups:
         yield Text()
         yield Text.assemble(
-            (shown_severity(group.severity), wording.SEVERITIES[group.severity] or "default"),
+            (display_severity(group.severity), wording.SEVERITIES[group.severity] or "default"),
             f"  {group.code} ({group.example.level}): {wording.many(group.pairs)}",
         )
         example = {"example" if group.pairs > 1 else "pair": f"{group.extractor} with {group.head}"}

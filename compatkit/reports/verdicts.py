@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
-from compatkit.contracts.check import compare
-from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines, shown_severity
+from compatkit.contracts.check import check_pairs
+from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines, display_severity
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.reports.document import json_text
 from compatkit.reports.markdown import escape, row
@@ -81,7 +81,7 @@ class Verdicts(Outlines, Tabular):
         for group in self.groups():
             finding = group.example
             pairs = f"{group.pairs:,}", f"{group.extractor} with {group.head}"
-            severity = shown_severity(finding.severity)
+            severity = display_severity(finding.severity)
             texts = finding.level, severity, *pairs, finding.expected, finding.actual, finding.remedy
             lines.append(row(f"`{finding.code}`", *map(escape, texts)))
         return written("\n".join(lines) + "\n", path)
@@ -152,7 +152,7 @@ def check_all(
         DataError: Two classes of the data, or of a head, have the same name, or one matches two of the other side.
     """
     lefts, rights = _named(extractors, "extractor"), _named(heads, "head")
-    outlines = compare(
+    outlines = check_pairs(
         lefts,
         rights,
         data=data,

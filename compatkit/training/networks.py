@@ -21,7 +21,7 @@ from compatkit.adapters.cutting.sideeffects import copied
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.stitching.widths import Joined
 from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol, Statistical
-from compatkit.contracts.contract_rules import check_made
+from compatkit.contracts.contract_rules import check_new_contract
 from compatkit.contracts.labels import label
 from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import fitting
@@ -204,7 +204,7 @@ def _check_publishable(
     head = structural(parts["head"], blueprints["head"], feature_ports=extractor.outputs)
     for side, ports, labels in (("extractor", extractor, None), ("head", head, data.labels)):
         contract = Contract(ports, attrs.evolve(data, labels=labels), Protocol("none"), Statistical())
-        check_made(contract, blueprints[side], f"Task {task.name!r}, {side}")
+        check_new_contract(contract, blueprints[side], f"Task {task.name!r}, {side}")
         pieces(parts[side].state_dict())
 
 

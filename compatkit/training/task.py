@@ -14,9 +14,9 @@ from torch import Tensor
 
 from compatkit.adapters.augmentation import MOVING, PRESETS, check_arguments
 from compatkit.adapters.builders import builder_for, check_model
-from compatkit.contracts.contract import HEADS, LARGEST_WIDTH
+from compatkit.contracts.contract import HEADS, MAX_WIDTH
 from compatkit.data.dataset import DataSet
-from compatkit.data.validation import LARGEST_SIDE
+from compatkit.data.validation import MAX_SIDE
 from compatkit.errors import UsageError, suggest, type_of
 from compatkit.evaluation.component import Component
 from compatkit.foundation.arguments import checks_arguments
@@ -127,10 +127,10 @@ def _size(value: Any) -> tuple[int, int] | None:
         return None
     sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
     if len(sides) != 2 or not all(
-        isinstance(side, Integral) and side is not True and 0 < int(side) <= LARGEST_SIDE for side in sides
+        isinstance(side, Integral) and side is not True and 0 < int(side) <= MAX_SIDE for side in sides
     ):
         raise UsageError(
-            f"Task.size expects (height, width), at most {LARGEST_SIDE} pixels each, or one number; got "
+            f"Task.size expects (height, width), at most {MAX_SIDE} pixels each, or one number; got "
             f"{value!r:.100}.",
             subject=value,
         )
@@ -305,7 +305,7 @@ class Task:
     extractor: Component | None = attrs.field(default=None, kw_only=True, repr=str)
     head: Component | None = attrs.field(default=None, kw_only=True, repr=str)
     width: int | None = attrs.field(
-        default=None, validator=Number(least=1, most=LARGEST_WIDTH, whole=True, optional=True), kw_only=True
+        default=None, validator=Number(least=1, most=MAX_WIDTH, whole=True, optional=True), kw_only=True
     )
     rest: Rest | Mapping[str, Any] | None = attrs.field(default=None, converter=Rest.of, kw_only=True)
     own_head: bool = attrs.field(default=True, validator=FLAG, kw_only=True)

@@ -13,7 +13,7 @@ from compatkit.adapters.blueprints import build, structural
 from compatkit.adapters.cutting.planning import CutPlan, plan
 from compatkit.adapters.stitching.widths import widen_entry
 from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol
-from compatkit.contracts.contract_rules import check_made
+from compatkit.contracts.contract_rules import check_new_contract
 from compatkit.errors import CutError, FormatError
 from compatkit.foundation.codec import structure, unstructure
 
@@ -63,7 +63,7 @@ def test_what_is_no_linear_layer_is_refused(path: str, came: str) -> None:
 @pytest.mark.parametrize(
     ("side", "entries", "says"),
     [
-        ("extractor", (("conv1", 9),), "nothing but in a head of one input, got 'conv1'"),
+        ("extractor", (("conv1", 9),), "no entries except in a head of one input, got 'conv1'"),
         ("head", (("conv2", 0),), "int >= 1, got 0"),
         ("head", ((" ", 9),), "a name of 1 to"),
         ("head", (("conv2", 9), ("conv2", 8)), "every layer once"),
@@ -74,4 +74,4 @@ def test_entries_that_no_head_has_are_refused(planned: CutPlan, side: str, entri
     part = build(getattr(planned, side), seed=0)
     contract = Contract(structural(part, getattr(planned, side)), DATA, Protocol("none"))
     with pytest.raises(FormatError, match=rf"entries(\[0\])*(\[1\])?: expected .*{says}"):
-        check_made(contract, wrong, "x")
+        check_new_contract(contract, wrong, "x")

@@ -156,7 +156,7 @@ def test_figures_under_another_normalization_leave_a_pair_unproven(store: Store)
     measure(store, "x/left", "x/right", cell("perfect", policy="running"))
     report = ck.Registry.open(store.root).check("x/left", "x/right")
     (result,) = [finding for finding in report.findings if finding.code == "unproven"]
-    assert report.word == "unproven" and "only figures under bn_policy running" in result.actual
+    assert report.word == "unproven" and "only measurements under bn_policy running" in result.actual
 
 
 @pytest.mark.parametrize("known", [("0", "1", "2"), ("0",), ("7",)])
@@ -328,7 +328,7 @@ def test_channel_statistics_are_read_from_the_registry(store: Store) -> None:
     registry = ck.Registry.open(store.root)
     far = registry.check("x/left", "x/right").findings
     (result,) = [item for item in far if item.code == "statistics-far"]
-    assert "the worst of 2 channels that are far, of 4" in result.actual
+    assert "the worst of 2 far channels, of 4" in result.actual
     assert "statistics-far" not in {finding.code for finding in registry.check("x/left", "x/alike").findings}
 
 

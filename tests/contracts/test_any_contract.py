@@ -12,7 +12,7 @@ from sample_contracts import cells, data, manifests
 
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Data
-from compatkit.contracts.contract_rules import check_made
+from compatkit.contracts.contract_rules import check_new_contract
 from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest
 from compatkit.contracts.report import REQUIREMENTS, SEVERITIES, WORDS
@@ -29,7 +29,7 @@ some = settings(max_examples=60, deadline=None)
 @given(extractors, heads)
 def test_the_strategies_make_what_the_registry_accepts(left: Manifest, right: Manifest) -> None:
     for item in (left, right):
-        check_made(item.contract, item.blueprint, "manifest")
+        check_new_contract(item.contract, item.blueprint, "manifest")
 
 
 @some

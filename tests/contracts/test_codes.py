@@ -248,7 +248,7 @@ CASES = [
         "initial-weights-shared",
         "protocol",
         "informs",
-        "never a promise",
+        "no promise by itself",
         anchored(initial("one"), initial("one")),
         anchored(initial("one"), initial("two")),
     ),

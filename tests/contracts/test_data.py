@@ -100,7 +100,7 @@ def test_two_classes_of_one_name_in_one_contract_are_refused_by_name(first: str,
     two = f"number 1, {first!r}, and number 3, {second!r}"
     with pytest.raises(DataError, match=f"classes of the head have the same name: {two}"):
         check(extractor(), head(classes=labels(first, "dog", second)), data=asked("cat"))
-    with pytest.raises(DataError, match=f"classes of the data asked for have the same name: {two}"):
+    with pytest.raises(DataError, match=f"classes of the requested data have the same name: {two}"):
         check(extractor(), head(classes=DIGITS), data=asked(first, "dog", second))
 
 
@@ -128,19 +128,19 @@ def test_the_first_of_many_classes_are_named_and_all_are_counted() -> None:
 
 
 def test_comparisons_are_remembered_up_to_a_number_and_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compared, "_known", {})
-    monkeypatch.setattr(compared, "KEPT", 3)
+    monkeypatch.setattr(compared, "_cache", {})
+    monkeypatch.setattr(compared, "MAX_COMPARISONS", 3)
     saved = [labels(str(number)) for number in range(9)]
     for item in saved:
         assert [label_finding.code for label_finding in label_findings(DIGITS, item)] in (
             ["labels-partial"],
             ["labels-disjoint"],
         )
-        assert len(compared._known) <= 3
-    monkeypatch.setattr(compared, "KEPT_CLASSES", 4)
+        assert len(compared._cache) <= 3
+    monkeypatch.setattr(compared, "MAX_CACHED_CLASSES", 4)
     for item in saved:
         label_findings(DIGITS, item)
-        assert len(compared._known) <= 2
+        assert len(compared._cache) <= 2
 
 
 def test_data_without_classes_is_said_to_have_none() -> None:

@@ -51,7 +51,7 @@ def test_all_figures_of_a_measurement_are_told() -> None:
     [
         ((), (), "neither"),
         ((initial("one"),), (), "only shared initial weights"),
-        ((), ("stale",), "only figures from before the metric changed"),
+        ((), ("stale",), "only measurements from before the metric changed"),
     ],
 )
 def test_equal_shapes_are_not_compatibility(anchors: Any, grades: Any, came: str) -> None:

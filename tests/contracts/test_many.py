@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sample_components import GRAY, extractor, figures, head, initial, labels, maps, shared, vector
 from sample_contracts import cells, data, manifests
 
-from compatkit.contracts.channels import ChannelFigures
+from compatkit.contracts.channels import ChannelStatistics
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Statistical
 from compatkit.contracts.evidence import Cell, Figure
@@ -143,9 +143,9 @@ def test_classes_alone_say_what_those_of_data_say() -> None:
 
 
 BLOBS = {
-    "sha256:near": ChannelFigures([0.0, 1.0], [1.0, 1.0]),
-    "sha256:far": ChannelFigures([0.0, 9.0], [1.0, 1.0]),
-    "sha256:more": ChannelFigures([0.0, 1.0, 2.0], [1.0, 1.0, 1.0]),
+    "sha256:near": ChannelStatistics([0.0, 1.0], [1.0, 1.0]),
+    "sha256:far": ChannelStatistics([0.0, 9.0], [1.0, 1.0]),
+    "sha256:more": ChannelStatistics([0.0, 1.0, 2.0], [1.0, 1.0, 1.0]),
 }
 
 

@@ -37,7 +37,7 @@ def test_shared_initial_weights_are_no_promise_and_a_shared_head_is() -> None:
     same = check(left, head(anchors=(initial("one"),)))
     assert same.promise == "shared-init"
     assert only(same, "initial-weights-shared").severity == "informs"
-    assert "never a promise" in only(same, "initial-weights-shared").remedy
+    assert "no promise by itself" in only(same, "initial-weights-shared").remedy
     both = check(left, head(anchors=(shared("dcc"), initial("one"))))
     assert both.promise == "shared-head"
     assert only(both, "head-shared").severity == "promises"
@@ -59,7 +59,7 @@ def test_equal_class_layers_tell_how_many_rows_coincide(left: str, right: str, s
     """They help where the same class stands at the same row."""
     first, other = (attrs.evolve(initial("one"), classes=labels(*names.split())) for names in (left, right))
     result = only(check(extractor(anchors=(first,)), head(anchors=(other,))), "initial-weights-shared")
-    assert result.actual == f"the same; class layers too: {said} common classes stand at one row"
+    assert result.actual == f"the same; class layers too: {said} common classes have the same row"
 
 
 def test_class_layers_that_started_apart_or_have_a_class_twice_are_not_counted() -> None:
@@ -73,7 +73,7 @@ def test_class_layers_that_started_apart_or_have_a_class_twice_are_not_counted()
 @pytest.mark.parametrize(
     ("class_layer", "came"),
     [
-        ("identical", "the same; class layers too: 1 of 3 common classes stand at one row"),
+        ("identical", "the same; class layers too: 1 of 3 common classes have the same row"),
         ("own", "the same"),
     ],
 )

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_components import FEATURES, GRAY, codes, extractor, figures, head, manifest, only, sha256
 
-from compatkit.contracts.channels import ChannelFigures
+from compatkit.contracts.channels import ChannelStatistics
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Contract, FeatureStatistics, Protocol, Statistical, Structural
 from compatkit.contracts.manifest import Manifest
@@ -20,9 +20,9 @@ from compatkit.contracts.report import Report
 from compatkit.contracts.rules import (
     FAR_MEAN,
     FAR_SCALE,
-    QUIET,
-    features_of,
-    statistics,
+    MIN_STD_SHARE,
+    port_features,
+    statistics_findings,
 )
 
 LEFT, RIGHT = sha256("left"), sha256("right")
@@ -35,7 +35,7 @@ def kept(digest: str, mean: float = 0.4, std: float = 0.8) -> tuple[FeatureStati
 
 def compared(inputs: tuple[Any, Any], trained: tuple[Any, Any], std: float = 0.8) -> Report:
     """Return what is said of channels with these means and standard deviations."""
-    blobs = {LEFT: ChannelFigures(*inputs), RIGHT: ChannelFigures(*trained)}
+    blobs = {LEFT: ChannelStatistics(*inputs), RIGHT: ChannelStatistics(*trained)}
     return check(extractor(features=kept(LEFT)), head(features=kept(RIGHT, std=std)), channels=blobs)
 
 
@@ -57,7 +57,7 @@ def test_the_finding_says_how_many_channels_are_far_and_which_is_worst() -> None
     )
     result = only(report, "statistics-far")
     assert result.expected == "mean 0 and standard deviation 1 in channel 2"
-    assert result.actual == "mean 5 and standard deviation 1: the worst of 3 channels that are far, of 4"
+    assert result.actual == "mean 5 and standard deviation 1: the worst of 3 far channels, of 4"
 
 
 def test_channels_count_where_both_sides_have_them_and_the_port_where_not() -> None:
@@ -67,7 +67,7 @@ def test_channels_count_where_both_sides_have_them_and_the_port_where_not() -> N
     assert "statistics-far" not in codes(compared(first, first))
     unread = check(extractor(features=kept(LEFT)), head(features=kept(RIGHT)))
     assert "statistics-far" not in codes(unread)
-    of_one_side = {LEFT: ChannelFigures(*first)}
+    of_one_side = {LEFT: ChannelStatistics(*first)}
     assert "statistics-far" not in codes(
         check(extractor(features=kept(LEFT)), head(features=kept(RIGHT)), channels=of_one_side)
     )
@@ -107,7 +107,7 @@ values = st.floats(0, 4, width=16)
 def test_channels_are_judged_as_a_slow_reference_does(rows: list[tuple[float, ...]], std: float) -> None:
     """Distances by hand; the rule alone says the same as the check."""
     means, stds, trained_means, trained_stds = (np.array(column) for column in zip(*rows, strict=True))
-    quiet, far = QUIET * std, 0
+    quiet, far = MIN_STD_SHARE * std, 0
     for mean, scale, trained_mean, trained_scale in rows:
         scale, wanted = max(scale, quiet), max(trained_scale, quiet)
         off = abs(mean - trained_mean) > FAR_MEAN * wanted
@@ -115,15 +115,15 @@ def test_channels_are_judged_as_a_slow_reference_does(rows: list[tuple[float, ..
             (math.inf if not min(scale, wanted) else max(scale, wanted) / min(scale, wanted)) > FAR_SCALE
             and scale != wanted
         )
-    blobs = {LEFT: ChannelFigures(means, stds), RIGHT: ChannelFigures(trained_means, trained_stds)}
+    blobs = {LEFT: ChannelStatistics(means, stds), RIGHT: ChannelStatistics(trained_means, trained_stds)}
     left, right = extractor(features=kept(LEFT)), head(features=kept(RIGHT, std=std))
     result = [
         finding for finding in check(left, right, channels=blobs).findings if finding.code == "statistics-far"
     ]
     assert len(result) == bool(far)
-    assert not far or f"the worst of {far} channels" in result[0].actual
-    sides = (features_of(item.contract.statistical.features, blobs) for item in (left, right))
-    assert [statistic.code for statistic in statistics(*sides)] == ["statistics-far"] * bool(far)
+    assert not far or f"the worst of {far} far channels" in result[0].actual
+    sides = (port_features(item.contract.statistical.features, blobs) for item in (left, right))
+    assert [statistic.code for statistic in statistics_findings(*sides)] == ["statistics-far"] * bool(far)
 
 
 @pytest.mark.parametrize("features", [None, ()])

@@ -17,7 +17,7 @@ from compatkit.contracts.contract import Data, Port, Scaled
 from compatkit.contracts.match import adapters_for, wiring
 from compatkit.contracts.ports import SizedPorts, grid_at, spatial_at, tensor_shape
 from compatkit.contracts.report import Finding
-from compatkit.contracts.stitch import after, described, needed, on_port, project
+from compatkit.contracts.stitch import describe, describe_missing, on_port, ports_after, project
 from compatkit.errors import IncompatibleError, UsageError
 
 WIDE = attrs.evolve(GRAY, size=(8, 16))
@@ -43,7 +43,7 @@ def vector(width: int, **changes: Any) -> Port:
 
 
 def plan(output: Port, taken: Port, data: Data = GRAY, head_data: Data = GRAY) -> list[str]:
-    return [described(entry) for entry in adapters_for([output], [taken], data, head_data)]
+    return [describe(entry) for entry in adapters_for([output], [taken], data, head_data)]
 
 
 ORDERS = [
@@ -89,7 +89,7 @@ def test_the_order_of_adapters(output: Port, taken: Port, order: list[str]) -> N
 def test_remedies_are_the_adapters_that_would_be_put_in() -> None:
     for output, taken, _ in ORDERS:
         message = findings([output], [taken], GRAY, GRAY)
-        expected = [needed(entry) for entry in adapters_for([output], [taken], GRAY, GRAY)]
+        expected = [describe_missing(entry) for entry in adapters_for([output], [taken], GRAY, GRAY)]
         assert [line.remedy for line in message if line.severity == "adaptable"] == expected
 
 
@@ -99,7 +99,7 @@ REFUSED = [
     (maps(8, 1, 1, pooled=True), maps(8, "h", "w"), "before its pooling"),
     (tokens(8, 16), tokens(8, 17, prefix=1), "class tokens"),
     (maps(8, 4, 4), tokens(8, 17, prefix=1), "class tokens"),
-    (tokens(8, 15), maps(8, "h", "w"), "form a grid of their proportions, 8x8"),
+    (tokens(8, 15), maps(8, "h", "w"), "form a grid of their aspect ratio, 8x8"),
     (tokens(8, 15), tokens(8, 16), "form a grid"),
     (maps(8, 4, 4), tokens(8, 15), "form a grid"),
     (maps(8, 4, 4, dtype="int64"), maps(8, 4, 4), "floating-point"),
@@ -157,7 +157,7 @@ def test_tokens_form_a_grid_of_the_images_proportions() -> None:
 
 def test_tokens_of_an_unknown_count_become_a_map_for_square_images_only() -> None:
     assert plan(tokens(8, "L"), maps(8, "h", "w")) == ["permute NLC to NCHW"]
-    with pytest.raises(IncompatibleError, match="proportions, 8x16"):
+    with pytest.raises(IncompatibleError, match="aspect ratio, 8x16"):
         adapters_for([tokens(8, "L")], [maps(8, "h", "w")], WIDE, GRAY)
 
 
@@ -194,7 +194,7 @@ def test_a_projection_is_clamped_where_the_head_was_trained_after_relu() -> None
     for kind, clamped in (("nonnegative", True), ("signed", False), ("any", False)):
         (adapter,) = adapters_for([maps(8, 4, 4)], [maps(6, 4, 4, range=kind)], GRAY, GRAY)
         assert adapter.kwargs["nonnegative"] is clamped
-        assert after([maps(8, 4, 4)], adapter)[0].range == ("nonnegative" if clamped else "signed")
+        assert ports_after([maps(8, 4, 4)], adapter)[0].range == ("nonnegative" if clamped else "signed")
 
 
 def test_several_tensors_are_adapted_one_by_one() -> None:
@@ -209,7 +209,7 @@ def test_several_tensors_are_adapted_one_by_one() -> None:
     features: Any = tuple(torch.zeros(tensor_shape(output, GRAY.size, 3)) for output in outputs)
     ports: Any = outputs
     for match in result:
-        features, ports = build_adapter(match)(features), after(ports, match)
+        features, ports = build_adapter(match)(features), ports_after(ports, match)
     assert [tuple(feature.shape) for feature in features] == [(3, 16, 8), (3, 4, 2, 2)]
     assert tuple(port.name for port in ports) == names
     assert not list(findings(ports, inputs, GRAY, GRAY))
@@ -219,16 +219,16 @@ def test_an_adapter_of_another_hand_is_described_whatever_it_holds() -> None:
     """A manifest may name arguments that no adapter takes; showing it is no reason to fail."""
     adapter = project(vector(4), 3, False, (8, 8))
     for kwargs in ({}, {"layout": "NC", "channels": 3}, {"layout": "NC", "channels": [1, 2, 3]}):
-        assert described(attrs.evolve(adapter, kwargs=kwargs)) == "project, with invalid arguments"
-    assert described(attrs.evolve(adapter, model="fold")) == "fold"
+        assert describe(attrs.evolve(adapter, kwargs=kwargs)) == "project, with invalid arguments"
+    assert describe(attrs.evolve(adapter, model="fold")) == "fold"
 
 
 def test_an_adapter_for_a_tensor_that_is_not_there_is_refused() -> None:
     adapter = on_port(project(vector(4), 3, False, (8, 8)), 1, 2)
     with pytest.raises(UsageError, match="is for tensor 2 of a tuple, but there are 1"):
-        after([FEATURES], adapter)
+        ports_after([FEATURES], adapter)
     with pytest.raises(UsageError, match="Unknown adapter 'fold'"):
-        after([FEATURES], attrs.evolve(adapter, model="fold", kwargs={}))
+        ports_after([FEATURES], attrs.evolve(adapter, model="fold", kwargs={}))
 
 
 def test_a_shape_at_a_size_that_was_never_seen_is_not_guessed() -> None:
@@ -282,7 +282,7 @@ def test_what_is_adaptable_is_adapted_on_real_tensors_and_then_direct(data: st.D
     assert bool(adapters) == ("adaptable" in severities)
     port, features = output, torch.randn(tensor_shape(output, size, 2)).to(getattr(torch, output.dtype))
     for adapter in adapters:
-        (port,), features = after([port], adapter), build_adapter(adapter, weights(adapter))(features)
+        (port,), features = ports_after([port], adapter), build_adapter(adapter, weights(adapter))(features)
         assert tuple(features.shape) == tensor_shape(port, size, 2)
         assert str(features.dtype) == f"torch.{port.dtype}"
     assert port.dtype == taken.dtype and port.layout == taken.layout

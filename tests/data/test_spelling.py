@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.contracts.labels import common, look_alikes, skeleton, spelling, strange
+from compatkit.contracts.labels import common, look_alikes, non_ascii, skeleton, spelling
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_look_alikes_are_other_spellings_of_one_skeleton(one: str, other: str) -
     assert skeleton(one) == skeleton(other)
     assert common([one], [other]) == []
     assert look_alikes([one], [other], []) == look_alikes([other], [one], []) == [(0, 0)]
-    assert strange(other)
+    assert non_ascii(other)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_a_look_alike_of_a_synonym_is_found() -> None:
 
 
 def test_strange_characters_are_named_once_and_many_are_counted() -> None:
-    assert strange("cat") == ""
-    assert strange("\u0430b\u0430") == "U+0430 CYRILLIC SMALL LETTER A"
-    assert strange("\ue000") == "U+E000 without a name"
-    assert strange("\u0430\u0431\u0432\u0433\u0434\u0435").endswith("GHE and 2 more")
+    assert non_ascii("cat") == ""
+    assert non_ascii("\u0430b\u0430") == "U+0430 CYRILLIC SMALL LETTER A"
+    assert non_ascii("\ue000") == "U+E000 without a name"
+    assert non_ascii("\u0430\u0431\u0432\u0433\u0434\u0435").endswith("GHE and 2 more")
 
 
 @settings(deadline=None)
@@ -78,4 +78,4 @@ def test_any_text_has_a_spelling_and_a_skeleton(name: str) -> None:
     assert spelling(spelling(name)) == spelling(name)
     assert spelling(unicodedata.normalize("NFD", name)) == spelling(unicodedata.normalize("NFC", name))
     assert skeleton(name) == skeleton(unicodedata.normalize("NFC", name)) or not name.isprintable()
-    strange(name)
+    non_ascii(name)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, fx, nn
 
-from compatkit.contracts.batchnorm import LARGEST, check_policy, is_policy, prior_of, stored_share
+from compatkit.contracts.batchnorm import MAX_PRIOR, check_policy, is_policy, prior_images, stored_share
 from compatkit.errors import CutError, DataError, UsageError
 from compatkit.evaluation.batchnorm import (
     batch_statistics,
@@ -222,7 +222,7 @@ def test_mixing_goes_from_estimated_to_stored_statistics(net: Net, x: Tensor) ->
     none, most, estimated = (copy.deepcopy(net) for _ in range(3))
     reestimate(estimated, [x])
     reestimate(none, [x], stored_share("mix:0", len(x)))
-    reestimate(most, [x], stored_share(f"mix:{LARGEST}", len(x)))
+    reestimate(most, [x], stored_share(f"mix:{MAX_PRIOR}", len(x)))
     for name in ("running_mean", "running_var"):
         assert not torch.allclose(getattr(estimated.norm, name), getattr(net.norm, name))
         assert torch.equal(getattr(none.norm, name), getattr(estimated.norm, name))
@@ -237,7 +237,7 @@ def test_mixing_needs_more_than_one_value_a_channel() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", ["mix", "mix:", "mix:-1", "mix:1.5", "mix:016", "mix:1e3", f"mix:{LARGEST + 1}"]
+    "policy", ["mix", "mix:", "mix:-1", "mix:1.5", "mix:016", "mix:1e3", f"mix:{MAX_PRIOR + 1}"]
 )
 def test_a_prior_that_is_no_count_of_images_is_refused(policy: str) -> None:
     with pytest.raises(UsageError, match=r"mix: takes the number of images .* for example mix:16"):
@@ -248,7 +248,9 @@ def test_a_prior_that_is_no_count_of_images_is_refused(policy: str) -> None:
 def test_a_prior_of_no_images_is_an_estimate() -> None:
     assert check_policy("mix:0") == "reestimate" and not is_policy("mix:0")
     assert (
-        check_policy("mix:16") == "mix:16" and prior_of("mix:16") == 16 and stored_share("mix:16", 48) == 0.25
+        check_policy("mix:16") == "mix:16"
+        and prior_images("mix:16") == 16
+        and stored_share("mix:16", 48) == 0.25
     )
 
 

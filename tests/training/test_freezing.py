@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 import compatkit as ck
 from compatkit.adapters.blueprints import build_pair
-from compatkit.contracts.contract_rules import check_made
+from compatkit.contracts.contract_rules import check_new_contract
 from compatkit.errors import FormatError, UsageError
 from compatkit.reports.contracts import summary
 from compatkit.training.prepare import FitRequest, prepare
@@ -150,4 +150,4 @@ def test_a_contract_with_less_than_no_stage_is_none(tmp_path: Path) -> None:
         manifest.contract, protocol=attrs.evolve(manifest.contract.protocol, frozen_stages=-1)
     )
     with pytest.raises(FormatError, match=r"protocol\.frozen_stages: expected int >= 0, got -1"):
-        check_made(wrong, manifest.blueprint, "manifest")
+        check_new_contract(wrong, manifest.blueprint, "manifest")

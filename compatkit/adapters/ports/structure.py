@@ -14,7 +14,7 @@ from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.signals import port_signal
 from compatkit.adapters.ports.sizerules import PortRuns, Runs, Shape, Size, outputs_of
 from compatkit.contracts.contract import Blueprint, Dimension, Layout, Port, Scaled, Structural
-from compatkit.contracts.ports import by, grid, tensor_shape
+from compatkit.contracts.ports import grid, size_text, tensor_shape
 from compatkit.errors import CutError
 
 OTHER_SIZES = ((1, 2), (3, 1), (7, 4))
@@ -166,7 +166,9 @@ def _feature_port(
     port = Port(name, tuple(dims), seen.dtype, layout, _range(seen))
     axes = port.spatial_axes
     shapes = seen.shapes if runs.free else {runs.base: shape}
-    measured = {by(size): tuple(sizes[axis] for axis in axes) for size, sizes in shapes.items() if axes}
+    measured = {
+        size_text(size): tuple(sizes[axis] for axis in axes) for size, sizes in shapes.items() if axes
+    }
     tokens = prefix_tokens(module, shape[1], runs.base, before) if layout == "NLC" else 0
     averaged = getattr(torch, seen.dtype).is_floating_point  # whole numbers are indices, no averages
     pooled = averaged and layout != "other" and all(sizes == shape for sizes in seen.shapes.values())
@@ -280,7 +282,7 @@ def _sizes_taken(module: nn.Module, ports: Sequence[Port], size: Size, width: in
         key for port in spatial for key in port.measured if all(key in other.measured for other in spatial)
     }
     # The smallest, which are the quickest; in an order that storing does not change.
-    tried = sorted(keys - {by(size)}, key=lambda key: (prod(map(int, key.split("x"))), key))[
+    tried = sorted(keys - {size_text(size)}, key=lambda key: (prod(map(int, key.split("x"))), key))[
         : len(OTHER_SIZES)
     ]
     at = [[_measured_shape(port, key, tensor_shape(port, size, 2)) for port in ports] for key in tried]
@@ -310,7 +312,7 @@ def _entry(port: Port, size: Size, taken: Sequence[str], symbols: _Symbols) -> P
     """Return a head's input port: wildcards where it takes other sizes, else the sizes it was traced with."""
     start = tensor_shape(port, size, 1)
     keys = [key for key in taken if key]
-    seen = {by(size): start, **{key: _measured_shape(port, key, start) for key in keys}}
+    seen = {size_text(size): start, **{key: _measured_shape(port, key, start) for key in keys}}
     dims, letters = list(port.shape), "HW" if port.layout in ("NCHW", "NHWC") else "LLLLLL"
     for letter, axis in zip(letters, port.spatial_axes, strict=False):
         sizes = [shape[axis] for shape in seen.values()]

@@ -14,7 +14,7 @@ from compatkit.components.bridges.inputs import BridgeInputs, Passes
 from compatkit.components.bridges.judging import NOT_FINITE
 from compatkit.components.bridges.rungs import RungFit
 from compatkit.components.projecting import fitted_adapter
-from compatkit.contracts.stitch import needed, with_kernel
+from compatkit.contracts.stitch import describe_missing, with_kernel
 from compatkit.errors import IncompatibleError
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.batchnorm import evaluation_mode, norm_layers, reestimate
@@ -61,7 +61,7 @@ class Candidate:
                 f"The features have {produced} channels, and the head takes {taken}; this rung fits no map."
             )
         if fit.direct and inputs.needed:
-            adapters = "; ".join(map(needed, inputs.needed))
+            adapters = "; ".join(map(describe_missing, inputs.needed))
             raise IncompatibleError(
                 f"The features need an adapter before the head, and this rung inserts none: {adapters}."
             )

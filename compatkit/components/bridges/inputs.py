@@ -17,7 +17,7 @@ from compatkit.components.bridges.splits import On, pairing_images, split_held_o
 from compatkit.components.projecting import AdapterSlot, adapter_at, feature_pairs, images_for, moments_of
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.match import adapters_for
-from compatkit.contracts.stitch import after
+from compatkit.contracts.stitch import ports_after
 from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, UsageError, type_of
 from compatkit.evaluation.adapter import Adapter
@@ -311,6 +311,6 @@ def _slots(extractor: Component, head: Component) -> list[AdapterSlot]:
         )
     slots: list[AdapterSlot] = []
     for blueprint in planned:
-        slots.append(AdapterSlot(blueprint, ports, after(ports, blueprint)))
+        slots.append(AdapterSlot(blueprint, ports, ports_after(ports, blueprint)))
         ports = slots[-1].gives
     return slots

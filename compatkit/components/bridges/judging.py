@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from compatkit.contracts.evidence import Figure, figure, paired_interval_of_counts
-from compatkit.contracts.labels import known_classes
+from compatkit.contracts.labels import match_classes
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -237,4 +237,4 @@ def shared(images: Split, head: Component) -> list[tuple[int, int]]:
         images: Labeled images.
         head: Component that names the outputs.
     """
-    return known_classes(images.classes, head.labels, owners=(images.name, head.reference))
+    return match_classes(images.classes, head.labels, owners=(images.name, head.reference))

@@ -8,7 +8,7 @@ import attrs
 
 from compatkit.components.loading import PartLoader
 from compatkit.contracts.evidence import Cell, without_bound
-from compatkit.contracts.manifest import TRAINED
+from compatkit.contracts.manifest import TRAINED_WITH
 from compatkit.errors import IntegrityError, NotFound
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import BOUND
@@ -53,7 +53,7 @@ def _registered_head(parts: PartLoader, extractor: Component) -> Component | Non
         hit
         for digest in sorted({extractor.digest, *same})
         for hit in parts.store.index.search(parent=digest, kind="head")
-        if (TRAINED, digest) in hit.parents
+        if (TRAINED_WITH, digest) in hit.parents
     ]
     for hit in sorted(hits, key=lambda hit: (hit.name != own_name, hit.name, Version.parse(hit.version))):
         try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 import attrs
 
 from compatkit.contracts.contract import Kind
-from compatkit.contracts.contract_rules import folded
+from compatkit.contracts.contract_rules import casefolded
 from compatkit.errors import UsageError
 from compatkit.foundation.display import network_and_cut, visible
 from compatkit.foundation.limits import Number, OneOf
@@ -225,12 +225,12 @@ def glob(column: str, pattern: str | None) -> Sql:
 
 def spelled(name: str) -> str:
     """Return a class name without differences in case, spaces, underscores and Unicode composition."""
-    return " ".join(folded(name).replace("_", " ").split())
+    return " ".join(casefolded(name).replace("_", " ").split())
 
 
 def searched(text: str) -> str:
     """Normalize text for a search for words."""
-    return " ".join(folded(text).split())
+    return " ".join(casefolded(text).split())
 
 
 def _fits(query: Query) -> Sql:

@@ -13,7 +13,14 @@ from typing import Literal
 import attrs
 
 from compatkit.contracts.contract import Contract, Dimension, Port
-from compatkit.contracts.ports import agree, by, channel_axis, resolved, shown, spatial_at
+from compatkit.contracts.ports import (
+    channel_axis,
+    dimension_at,
+    dimension_text,
+    may_be_equal,
+    size_text,
+    spatial_at,
+)
 
 Location = tuple[str | int, ...]
 """Keys and indices from the top of a manifest's JSON, such as ``("contract", "data", "size", 0)``."""
@@ -99,9 +106,9 @@ class _PortChange:
             yield [("shape",)], f"{len(self.before.shape)} axes"
             return
         for axis, (was, now) in enumerate(zip(self.before.shape, self.after.shape, strict=True)):
-            left, right = resolved(was, self.old.data.size), resolved(now, self.new.data.size)
-            if left != right and not (isinstance(right, str) and agree(left, right)):
-                what = f"the size {shown(left)} of axis {axis}"
+            left, right = dimension_at(was, self.old.data.size), dimension_at(now, self.new.data.size)
+            if left != right and not (isinstance(right, str) and may_be_equal(left, right)):
+                what = f"the size {dimension_text(left)} of axis {axis}"
                 yield [("shape", axis), ("contract", "data", "size")], what
 
     def _named_axes(self) -> Iterator[tuple[list[Location], str]]:
@@ -118,7 +125,7 @@ class _PortChange:
         if now is not None and now != was:
             locations: list[Location] = [("shape", axis) for axis in before.spatial_axes]
             locations += [("measured",), ("contract", "data", "size")]
-            yield locations, f"{by(was) if was is not None else 'any number of'} positions"
+            yield locations, f"{size_text(was) if was is not None else 'any number of'} positions"
 
     def _positions(self, port: Port, contract: Contract) -> tuple[int, ...] | None:
         """Return the sizes that partners must match: of an output if known, of an input if fixed; else None."""
