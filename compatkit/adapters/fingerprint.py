@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from compatkit.adapters.bounds import bounded_run
 from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.signals import NAME, port_signal, signal
-from compatkit.adapters.ports.sizerules import outputs_of
+from compatkit.adapters.ports.sizerules import call_part
 from compatkit.contracts.contract import Probe
 from compatkit.errors import CutError
 
@@ -76,7 +76,7 @@ def observe(
         module.eval()
         torch.default_generator.manual_seed(seed)
         before = torch.get_rng_state()
-        outputs = outputs_of(module, inputs)
+        outputs = call_part(module, inputs)
         draws = not torch.equal(before, torch.get_rng_state())
         if compare is not None:
             compare(sum(output.numel() for output in outputs))

@@ -241,8 +241,8 @@ def _output_differences(
         yield f"{owner} is one vector an image, but stated as not pooled."
     if side == "extractor" and size == manifest.blueprint.traced_size:
         earlier = takewhile(lambda item: item is not port, manifest.contract.structural.outputs)
-        before = first_tokens(list(earlier), size)
-        tokens = prefix_tokens(module, out.shape[1], size, before) if port.layout == "NLC" else 0
+        first = first_tokens(list(earlier), size)
+        tokens = prefix_tokens(module, out.shape[1], size, first) if port.layout == "NLC" else 0
         if port.prefix_tokens != tokens:
             yield f"{owner} is stated with {port.prefix_tokens} prefix tokens, the network puts {tokens} there."
 

@@ -86,7 +86,7 @@ def test_the_ports_take_the_names_that_the_part_gives():
     result = ports_of(lambda x: (x, x.relu()), names=("features", "stages.1"))
     assert [port.name for port in result] == ["features", "stages.1"]
     for names in (("features",), ("a", "a")):
-        with pytest.raises(CutError, match="2 tensors cross; their names must be as many, all distinct"):
+        with pytest.raises(CutError, match="2 tensors cross, so 2 distinct names are needed"):
             ports_of(lambda x: (x, x.relu()), names=names)
 
 
@@ -233,13 +233,13 @@ def test_a_network_that_takes_one_size_only_says_that():
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: {"a": x}, "gave a dict"),
-        (lambda x: (x, 3), "gave a tuple"),
-        (lambda x: (), "gave a tuple"),
+        (lambda x: {"a": x}, "returned a dict"),
+        (lambda x: (x, 3), "returned a tuple"),
+        (lambda x: (), "returned a tuple"),
         (lambda x: x.sum(), "at least one axis"),
-        (lambda x: torch.ones(3, 4), "Features follow the batch"),
+        (lambda x: torch.ones(3, 4), "No output has a batch axis"),
         (lambda x: (x,) * len(x), "2 images gave 2 tensors, 3 gave 3"),
-        (lambda x: x.squeeze(), "must follow the count of images"),
+        (lambda x: x.squeeze(), "must depend on the batch size in one way"),
         (lambda x: x if len(x) > 1 else x[0, 0, 0, 5000], "does not take a batch of one image"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compatkit.adapters.blueprints import build_pair, structural, with_classes
 from compatkit.adapters.cutting.planning import plan
-from compatkit.adapters.ports.sizerules import LARGEST_STRIDE, SizeRule
+from compatkit.adapters.ports.sizerules import MAX_STRIDE, SizeRule
 from compatkit.contracts.contract import Port, Scaled, Structural
 from compatkit.errors import CutError, UsageError
 
@@ -170,7 +170,7 @@ def test_measuring_leaves_mode_buffers_and_random_state_alone():
 def test_a_head_without_one_vector_an_image_is_refused():
     planned = plan("resnet20_cifar", "layer2", kwargs={})
     port = Port("features", ("N", 32, "H", "W"), measured={"32x32": (16, 16)})
-    with pytest.raises(CutError, match="A head gives one vector an image"):
+    with pytest.raises(CutError, match="A head must return one vector for each image"):
         structural(torch.nn.Conv2d(32, 10, 1), planned.head, feature_ports=[port])
     with pytest.raises(UsageError, match="unknown for images of 32x32"):
         structural(
@@ -193,12 +193,12 @@ def test_a_rule_is_found_for_every_chain_of_convolutions(layers, base):
             size = (size + 2 * padding - kernel) // stride + 1
         return size
 
-    assume(prod(stride for _, stride, _ in layers) <= LARGEST_STRIDE)
-    rule, sizes = SizeRule("H"), range(base, base + 2 * LARGEST_STRIDE + 1)
+    assume(prod(stride for _, stride, _ in layers) <= MAX_STRIDE)
+    rule, sizes = SizeRule("H"), range(base, base + 2 * MAX_STRIDE + 1)
     rule.add(base, chain(base))
     while (size := rule.next_size(sizes)) is not None:
         rule.add(size, chain(size))
     if len({chain(size) for size in sizes}) > 1:
         assert rule.rule is not None
         assert all(rule.rule.at(size) == chain(size) for size in sizes)
-        assert len(rule.seen) <= 14
+        assert len(rule.measured) <= 14
