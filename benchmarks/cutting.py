@@ -31,7 +31,7 @@ from zoo import SMALLEST
 
 from compatkit.adapters.blueprints import build
 from compatkit.adapters.builders import create
-from compatkit.adapters.cutting.discovery import CutPoint, watched
+from compatkit.adapters.cutting.discovery import CutPoint, find_cut_points
 from compatkit.adapters.cutting.planning import working_cut
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import seeded
@@ -91,7 +91,7 @@ def examine_family(family: str, model: str) -> Iterator[dict[str, Any]]:
     """Yield a row for every cut of one model."""
     whole, kwargs, size = build_whole(model)
     reference = Reference(whole, size)
-    for point in choose(whole, size, watched(whole, (3, *size))):
+    for point in choose(whole, size, find_cut_points(whole, (3, *size))):
         started = time.perf_counter()
         row = {"family": family, "model": model, "size": list(size), "cut": point.name, "approach": "none"}
         row |= {column: "-" for column in COLUMNS} | {"tensors": len(point.crossing), "note": ""}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.builders import whole_of
-from compatkit.adapters.cutting.cache import remembered, remembered_sides
+from compatkit.adapters.cutting.cache import cached, cached_sides
 from compatkit.adapters.cutting.cut import channels_of
 from compatkit.adapters.cutting.sideeffects import differing_state
 from compatkit.adapters.fingerprint import observe, same_probe
@@ -123,7 +123,7 @@ def check_builds_again(
             dtypes = [str(output.dtype).removeprefix("torch.") for output in run.outputs]
 
     networks = [blueprints[side] for side in parts]
-    remembered(networks[0], ("builds again", dumps([networks, list(shape)])), check)
+    cached(networks[0], ("builds again", dumps([networks, list(shape)])), check)
 
 
 def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract: Contract) -> None:
@@ -183,7 +183,7 @@ def _check_rebuilt(
 
 def _parts(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:
     """Cut a full network as its blueprint states, including width and entry layers."""
-    sides = remembered_sides(whole, blueprint)
+    sides = cached_sides(whole, blueprint)
     parts = sides["extractor"](whole), sides["head"](whole)
     extractor, head = widened(*parts, blueprint, channels_of(blueprint))
     return extractor, entered(head, blueprint)
@@ -193,7 +193,7 @@ def _part(whole: nn.Module, blueprint: Blueprint) -> nn.Module:
     """Cut one part out of a full network as its blueprint states."""
     if blueprint.width is not None:  # the network's own width is known only from both parts
         return _parts(whole, blueprint)[blueprint.side == "head"]
-    part = remembered_sides(whole, blueprint)["head" if blueprint.side == "head" else "extractor"](whole)
+    part = cached_sides(whole, blueprint)["head" if blueprint.side == "head" else "extractor"](whole)
     return entered(part, blueprint) if blueprint.side == "head" else part
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.bounds import bounded_run
-from compatkit.adapters.cutting.proof import unchanged
+from compatkit.adapters.cutting.proof import restored_state
 from compatkit.adapters.cutting.signals import NAME, port_signal, signal
 from compatkit.adapters.ports.sizerules import call_part
 from compatkit.contracts.contract import Probe
@@ -69,7 +69,7 @@ def observe(
     kinds = tuple(dtypes) or ("float32",) * len(shapes)
     taken = sum(math.prod(shape) for shape in shapes)
     bound = bounded_run(module, type(module).__name__, taken) if bounded else nullcontext()
-    with bound as compare, unchanged(module), torch.no_grad():
+    with bound as compare, restored_state(module), torch.no_grad():
         inputs = [
             port_signal(shape, i, kind) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))
         ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from compatkit.adapters.builders import BUILDERS, builder_for
-from compatkit.adapters.cutting.planning import blank
+from compatkit.adapters.cutting.planning import build_uninitialized
 from compatkit.adapters.modelconfig import class_layer, config_of
 from compatkit.components.checkpoints.matching import completed, converted, mismatch_error
 from compatkit.components.checkpoints.reading import Checkpoint, of_tensors, read_checkpoint, renamed
@@ -109,7 +109,7 @@ def adopt(
     builder = builder_for(network, builder)
     if BUILDERS[builder].like_timm:
         arguments |= {name: metadata[name] for name in COUNTS if name in stored}
-    blank(
+    build_uninitialized(
         builder, network, arguments, metadata.get("size")
     )  # reject a wrong name before reading a large file
     if snapshot is None:
@@ -170,7 +170,7 @@ def _shown(value: Any) -> str:
 
 def _assumed(builder: str, model: str, kwargs: Mapping[str, Any]) -> str:
     """Return the source of preprocessing settings that neither the caller nor a file gives."""
-    network, _, _ = blank(builder, model, kwargs, None)
+    network, _, _ = build_uninitialized(builder, model, kwargs, None)
     if config_of(network).get("mean"):
         return f"assumed, from {builder}'s own configuration of {model}"
     return "assumed, as no source gives it"
@@ -189,14 +189,14 @@ def _fitted(
     Raises:
         CheckpointMismatch: The weights belong to another network.
     """
-    network, arguments, _ = blank(builder, model, kwargs, size)
+    network, arguments, _ = build_uninitialized(builder, model, kwargs, size)
     content = stripped(checkpoint.tensors, network.state_dict())
     notes = list(content.notes)
     inferred = dict(_inferred_arguments(network, content.tensors, arguments))
     if inferred:
         notes += [f"{name} {value} read from {layer}" for name, (value, layer) in inferred.items()]
         arguments = {**arguments, **{name: value for name, (value, _) in inferred.items()}}
-        network, arguments, _ = blank(builder, model, arguments, size)
+        network, arguments, _ = build_uninitialized(builder, model, arguments, size)
     state = content.tensors
     renamed = BUILDERS[builder].renamed
     if renamed is not None:

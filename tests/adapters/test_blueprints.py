@@ -191,7 +191,7 @@ def test_unknown_builders_and_approaches_are_refused():
     with pytest.raises(UnknownName, match="No builder is called 'keras'; known are compatkit, timm"):
         plan("resnet20_cifar", "layer2", kwargs={}, builder="keras")
     planned = plan("resnet20_cifar", "layer2", kwargs={})
-    with pytest.raises(UnknownName, match="No way to cut is called 'replay'"):
+    with pytest.raises(UnknownName, match="Unknown approach 'replay'"):
         build(attrs.evolve(planned.head, approach="replay"))
 
 

@@ -16,10 +16,10 @@ from compatkit.adapters import blueprints
 from compatkit.adapters.blueprints import build, build_pair
 from compatkit.adapters.builders import create
 from compatkit.adapters.cutting import cache
-from compatkit.adapters.cutting.cache import remembered_sides
+from compatkit.adapters.cutting.cache import cached_sides
 from compatkit.adapters.cutting.cut import sides_of
 from compatkit.adapters.cutting.planning import plan, working_cut
-from compatkit.adapters.cutting.proof import unchanged
+from compatkit.adapters.cutting.proof import restored_state
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import seeded
 from compatkit.contracts.contract import Blueprint
@@ -32,7 +32,7 @@ def forgotten(no_outside_influence: None) -> None:
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Split points of the cuts that were made, not remembered."""
+    """Split points of the cuts that were made, not cached."""
     made: list[str] = []
 
     def counting(whole: nn.Module, cut: str, approach: str, image: tuple[int, ...]) -> Any:
@@ -46,7 +46,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def outputs(whole: nn.Module, parts: tuple[nn.Module, nn.Module], images: torch.Tensor) -> list[Any]:
     """Return what crosses and what comes out, in eval and in train mode, with all state afterwards."""
     result: list[Any] = []
-    with unchanged(whole), torch.no_grad():
+    with restored_state(whole), torch.no_grad():
         for training in (False, True):
             for part in parts:
                 part.train(training)
@@ -91,8 +91,8 @@ def test_a_remembered_cut_gives_bitwise_the_parts_that_were_traced(
     image = (3, side, side)
     fresh = sides_of(second, cut, blueprint.approach, image)
     expected = outputs(second, (fresh["extractor"](second), fresh["head"](second)), signal((2, *image)))
-    remembered_sides(first, blueprint)
-    sides = remembered_sides(second, blueprint)
+    cached_sides(first, blueprint)
+    sides = cached_sides(second, blueprint)
     parts = sides["extractor"](second), sides["head"](second)
     output = outputs(second, parts, signal((2, *image)))
     assert len(output) == len(expected)
@@ -124,7 +124,7 @@ def test_another_class_count_image_size_or_split_is_another_cut(traces):
 
 
 def test_the_oldest_cut_is_dropped(traces, monkeypatch):
-    monkeypatch.setattr(cache, "LARGEST", 2)
+    monkeypatch.setattr(cache, "MAX_CACHED", 2)
     planned = plan("resnet20_cifar", "layer2")
     for classes in (3, 4, 5, 4, 3):
         build(attrs.evolve(planned.extractor, kwargs={"num_classes": classes}), seed=0)
@@ -155,9 +155,9 @@ def test_settings_that_traced_code_reads_are_part_of_what_is_remembered(traces):
     build(planned.extractor, seed=0)
     traces.clear()
     whole = create("timm", "vit_tiny_patch16_224", planned.extractor.kwargs)
-    remembered_sides(whole, planned.extractor)
+    cached_sides(whole, planned.extractor)
     assert traces == []
     attention: Any = whole.get_submodule("blocks.1.attn")
     attention.fused_attn = not attention.fused_attn
-    remembered_sides(whole, planned.extractor)
+    cached_sides(whole, planned.extractor)
     assert traces == ["blocks.1.attn.qkv"]

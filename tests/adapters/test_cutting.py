@@ -219,7 +219,7 @@ def test_an_in_place_layer_after_the_cut_gets_a_copy(awkward):
 
 def test_an_in_place_layer_hidden_in_a_block_is_refused(awkward):
     planned = plan("inplace", "first", kwargs={"hidden": True}, builder=awkward)
-    with pytest.raises(CutError, match="changes the features that it is given in place"):
+    with pytest.raises(CutError, match="changes its input in place"):
         prove(*build_pair(planned.extractor, planned.head, seed=0), (8, 8), 3)
 
 
@@ -227,7 +227,7 @@ def test_an_unknown_split_point_suggests_near_ones():
     with pytest.raises(UnknownName, match=r"no module 'layer3\.7'.*did you mean layer3\.2"):
         plan("resnet20_cifar", "layer3.7", kwargs={})
     with pytest.raises(
-        UnknownName, match=r"to cut after; modules at the top are .*`compatkit cuts MODEL` lists"
+        UnknownName, match=r"to cut after; top-level modules are .*`compatkit cuts MODEL` lists"
     ):
         plan("resnet20_cifar", "zzzzzz", kwargs={})
 

@@ -142,7 +142,7 @@ def test_numbers_that_only_some_sizes_move_never_give_a_wrong_answer(awkward, mo
         ("temperature", "depends on the network's own parameters"),
         ("switched", "depends on the network's own parameters"),
         ("layerdrop", "draws random numbers"),
-        ("detached", "runs without gradients"),
+        ("detached", "disables gradients"),
     ],
 )
 def test_what_a_trace_would_freeze_is_refused(awkward, model, message):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from compatkit.adapters.blueprints import build_pair
-from compatkit.adapters.cutting.discovery import CutPoint, watched
+from compatkit.adapters.cutting.discovery import CutPoint, find_cut_points
 from compatkit.adapters.cutting.planning import cuts, plan
 from compatkit.adapters.cutting.proof import prove
 
@@ -55,7 +55,7 @@ def test_points_are_those_where_nothing_but_the_modules_own_output_crosses():
     assert names.index("layer1") < names.index("layer2.0") < names.index("layer2")
     inner = result["layer2.0.conv1"]
     assert (inner.own, [name for name, _ in inner.crossing]) == (False, ["layer2.0.conv1", "layer1"])
-    assert result["fc"].refused == "nothing that it gives is used behind it"
+    assert result["fc"].refused == "no later code uses its output"
 
 
 def test_modules_that_end_at_one_place_name_the_outermost():
@@ -67,7 +67,7 @@ def test_modules_that_end_at_one_place_name_the_outermost():
 
 def test_flops_count_multiplications_and_additions_of_one_image():
     network = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.Flatten(), nn.Linear(4 * 8 * 8, 10))
-    first, second, last = watched(network, (3, 8, 8))
+    first, second, last = find_cut_points(network, (3, 8, 8))
     convolution, linear = 2 * 3 * 9 * 4 * 64, 2 * 256 * 10
     assert (first.flops, second.flops, last.flops) == (
         (convolution, linear),
@@ -109,6 +109,6 @@ def test_watching_leaves_modes_buffers_and_methods_alone():
     whole = build_pair(planned.extractor, planned.head, seed=0)[0]
     before, attributes = {n: v.clone() for n, v in whole.state_dict().items()}, set(vars(whole))
     whole.train()
-    watched(whole, (3, 32, 32))
+    find_cut_points(whole, (3, 32, 32))
     assert whole.training and set(vars(whole)) == attributes
     assert all(torch.equal(value, before[name]) for name, value in whole.state_dict().items())

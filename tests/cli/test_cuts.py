@@ -21,7 +21,7 @@ def test_all_shows_what_else_crosses_and_what_cannot_be_cut(run: Any) -> None:
     result = run("cuts", "resnet20_cifar", "--all")
     (inner,) = [line for line in result.out.splitlines() if line.startswith("layer2.0.conv1 ")]
     assert "32x16x16, 16x32x32 (also of layer1)" in inner and inner.endswith("declared")
-    assert "fc: nothing that it gives is used behind it" in result.out
+    assert "fc: no later code uses its output" in result.out
 
 
 def test_programs_get_every_module(run: Any) -> None:

@@ -13,16 +13,16 @@ from compatkit.adapters.cutting.cut import CANONICAL, Sides, image_of, sides_of
 from compatkit.contracts.contract import Blueprint
 from compatkit.foundation.codec import dumps
 
-LARGEST = 256
-"""Limit on the number of cached results; the oldest is dropped first."""
+MAX_CACHED = 256
+"""Cached results at most; the oldest is dropped first."""
 
 Result = TypeVar("Result")
 
-_known: dict[tuple[Any, ...], Any] = {}
+_cache: dict[tuple[Any, ...], Any] = {}
 
 
-def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
-    """Return the sides of a blueprint's network, from an earlier cut if there is one.
+def cached_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
+    """Return the builders of both parts of a blueprint's network, from the cache if possible.
 
     Args:
         whole: Network built from the blueprint.
@@ -34,38 +34,43 @@ def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
     """
     cut = [blueprint.network, blueprint.kwargs, blueprint.cut, blueprint.approach, blueprint.traced_size]
     key = (dumps(cut), *_settings(whole, blueprint.cut))
-    return remembered(
+    return cached(
         blueprint, key, lambda: sides_of(whole, blueprint.cut, blueprint.approach, image_of(blueprint))
     )
 
 
-def remembered(blueprint: Blueprint, key: tuple[Any, ...], compute: Callable[[], Result]) -> Result:
-    """Return what an earlier call computed for this key, else compute it.
+def cached(blueprint: Blueprint, key: tuple[Any, ...], compute: Callable[[], Result]) -> Result:
+    """Return the cached result for a key, or compute it.
+
+    Results for networks of plugins are not cached, as their code may change.
 
     Args:
-        blueprint: Blueprint of the network. Networks of plugins, whose code may change, are not cached.
-        key: Everything that the result depends on.
-        compute: Returns the result; errors are not cached.
+        blueprint: Blueprint of the network.
+        key: All values that the result depends on.
+        compute: Function that returns the result; errors are not cached.
+
+    Returns:
+        Result of ``compute``.
     """
-    if key in _known:
-        return _known[key]
+    if key in _cache:
+        return _cache[key]
     result = compute()
     if blueprint.network[0] in versioned_builders():
-        while len(_known) >= LARGEST:
-            _known.pop(next(iter(_known)), None)
-        _known[key] = result
+        while len(_cache) >= MAX_CACHED:
+            _cache.pop(next(iter(_cache)), None)
+        _cache[key] = result
     return result
 
 
 def forget() -> None:
     """Clear the cache."""
-    _known.clear()
+    _cache.clear()
 
 
 def _settings(whole: nn.Module, cut: str) -> list[Any]:
-    """Return classes and settings of the modules that are traced; timm's global switches change some of them."""
-    holders = [] if cut == CANONICAL else cut.split(".")[:-1]
-    paths = {"", *accumulate(holders, "{}.{}".format)}
+    """Return classes and settings of the traced modules; timm's global switches change some of them."""
+    parents = [] if cut == CANONICAL else cut.split(".")[:-1]
+    paths = {"", *accumulate(parents, "{}.{}".format)}
     return [
         (
             type(module),

@@ -26,10 +26,11 @@ from compatkit.adapters.cutting.tracing import (
 )
 from compatkit.errors import CutError
 
-MOST = 8
-"""Largest number of tensors that may cross."""
+MAX_TENSORS = 8
+"""Tensors that cross, at most."""
+
 OTHER_SIZES = ((1, 3), (13, 7), (32, 64), (96, 160))
-"""Pixels added to height and width to find values that depend on the image size; refused sizes are skipped."""
+"""Pixels added to height and width to find values that depend on the image size; sizes that fail are skipped."""
 
 Path = tuple[Any, ...]
 
@@ -45,7 +46,7 @@ class Leaf:
 
 @attrs.frozen
 class AxisSize:
-    """A number that is the size of a crossing tensor along one of its axes."""
+    """Length of an axis of a crossing tensor."""
 
     leaf: int
     axis: int
@@ -57,15 +58,15 @@ class Crossing:
 
     Attributes:
         leaves: Tensors that cross, in order; those of the cut module come first.
-        fixed: Other values that the late part uses, by node and path: a constant or an ``AxisSize``.
-        again: Early nodes that the head computes again.
-        frozen: Whether a number used by the head is valid for the traced image size only.
+        scalars: Other values that the late part uses, by node and path: a constant or an ``AxisSize``.
+        recomputed: Early nodes that the head computes again.
+        fixed_size: Whether a number used by the head is valid for the traced image size only.
     """
 
     leaves: tuple[Leaf, ...]
-    fixed: Mapping[tuple[fx.Node, Path], Any]
-    again: frozenset[fx.Node]
-    frozen: bool
+    scalars: Mapping[tuple[fx.Node, Path], Any]
+    recomputed: frozenset[fx.Node]
+    fixed_size: bool
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,82 +78,83 @@ def plain_crossing(whole: nn.Module, traced: Traced) -> Crossing:
     """Return the crossing of the cut module's output alone.
 
     Args:
-        whole: The traced network, for messages.
-        traced: Its trace.
+        whole: Traced network, for messages.
+        traced: Trace of the network.
 
     Raises:
-        CutError: Something else crosses too; the message says what.
+        CutError: Other values cross; the message lists them.
     """
-    others = [node for node in frontier(traced) if node is not traced.at]
+    others = [node for node in frontier(traced) if node is not traced.cut_call]
     if others:
         raise CutError(
-            f"More than the output of {str(traced.at.target)!r} crosses the cut of {type(whole).__name__}: "
+            f"More than the output of {str(traced.cut_call.target)!r} crosses the cut of {type(whole).__name__}: "
             f"{'; '.join(map(_describe, others))}. A cut passes one tensor; split at the module around it, at a block "
             "boundary or at 'forward_features'.",
-            subject=str(traced.at.target),
+            subject=str(traced.cut_call.target),
         )
-    return Crossing((Leaf(traced.at, (), "features"),), {}, frozenset(), False)
+    return Crossing((Leaf(traced.cut_call, (), "features"),), {}, frozenset(), False)
 
 
-def declared_crossing(whole: nn.Module, traced: Traced, barred: frozenset[fx.Node]) -> Crossing:
-    """Return the crossing of every tensor that the late part needs, and where its numbers come from.
+def declared_crossing(whole: nn.Module, traced: Traced, extractor_only: frozenset[fx.Node]) -> Crossing:
+    """Return the crossing of every tensor that the late part needs, with the sources of its numbers.
 
     Args:
-        whole: The network, in the mode of the trace.
-        traced: With values, for two images.
-        barred: Early nodes whose parameters the extractor uses too, so that the head may not compute them again.
+        whole: Network, in the mode of the trace.
+        traced: Trace with values, for two images.
+        extractor_only: Early nodes whose parameters the extractor uses too, so that the head cannot compute them
+            again.
 
     Raises:
-        CutError: More than ``MOST`` tensors cross, or something that is neither a tensor nor a number.
+        CutError: More than ``MAX_TENSORS`` tensors cross, or a value that is neither a tensor nor a number.
     """
-    crossing, again = _expand(traced, barred)
+    crossing, recomputed = _expand(traced, extractor_only)
     leaves = [leaf for node in crossing for leaf in _leaves(node, traced)]
-    scalars = [leaf.name for leaf in leaves if at_path(traced.values[leaf.node], leaf.path).ndim == 0]
-    if scalars:
+    without_axes = [leaf.name for leaf in leaves if at_path(traced.values[leaf.node], leaf.path).ndim == 0]
+    if without_axes:
         raise CutError(
-            f"A tensor without axes crosses {str(traced.at.target)!r} of {type(whole).__name__}: {', '.join(scalars)}. "
-            "Features have 1 axis at least; split at another module.",
-            subject=str(traced.at.target),
+            f"A tensor without axes crosses {str(traced.cut_call.target)!r} of {type(whole).__name__}: "
+            f"{', '.join(without_axes)}. Features have at least 1 axis; split at another module.",
+            subject=str(traced.cut_call.target),
         )
-    if not leaves or len(leaves) > MOST:
+    if not leaves or len(leaves) > MAX_TENSORS:
         raise CutError(
-            f"{len(leaves)} tensors cross the cut {str(traced.at.target)!r} of {type(whole).__name__}: "
-            f"{'; '.join(map(_describe, crossing[:MOST]))}{', ...' if len(crossing) > MOST else ''}. At most {MOST} "
-            "can be declared; split at a block boundary or at 'forward_features'.",
-            subject=str(traced.at.target),
+            f"{len(leaves)} tensors cross the cut {str(traced.cut_call.target)!r} of {type(whole).__name__}: "
+            f"{'; '.join(map(_describe, crossing[:MAX_TENSORS]))}{', ...' if len(crossing) > MAX_TENSORS else ''}. "
+            f"At most {MAX_TENSORS} may cross; split at a block boundary or at 'forward_features'.",
+            subject=str(traced.cut_call.target),
         )
-    runs = [traced.values, *_other_runs(whole, traced, [*crossing])]
-    fixed: dict[tuple[fx.Node, Path], Any] = {}
-    frozen = False
+    runs = [traced.values, *_other_runs(whole, traced)]
+    scalars: dict[tuple[fx.Node, Path], Any] = {}
+    fixed_size = False
     for node in crossing:
         for path, value in _flat(traced.values[node]):
             if not isinstance(value, Tensor):
-                fixed[node, path], follows = _bound(node, path, leaves, runs)
-                frozen |= follows
-    return Crossing(_named(leaves), fixed, again, frozen)
+                scalars[node, path], fixed = _scalar(node, path, leaves, runs)
+                fixed_size |= fixed
+    return Crossing(_number_names(leaves), scalars, recomputed, fixed_size)
 
 
-def _expand(traced: Traced, barred: frozenset[fx.Node]) -> tuple[list[fx.Node], frozenset[fx.Node]]:
-    """Return what crosses, and the early nodes that the head computes again from sizes and own buffers."""
+def _expand(traced: Traced, extractor_only: frozenset[fx.Node]) -> tuple[list[fx.Node], frozenset[fx.Node]]:
+    """Return the nodes that cross, and the early nodes that the head computes again from sizes and own buffers."""
     from_image = reached(traced.graph, traced.image) | {traced.image}
-    again: set[fx.Node] = set()
-    expanded: dict[fx.Node, None] = {traced.at: None}
+    recomputed: set[fx.Node] = set()
+    expanded: dict[fx.Node, None] = {traced.cut_call: None}
     waiting = frontier(traced)
     while waiting:
         node = waiting.pop(0)
-        sized = node in from_image and node not in traced.reads and node not in barred
-        if sized and any(isinstance(leaf, Tensor) for leaf in tree_leaves(traced.values[node])):
-            again.add(node)
+        from_size = node in from_image and node not in traced.from_values and node not in extractor_only
+        if from_size and any(isinstance(leaf, Tensor) for leaf in tree_leaves(traced.values[node])):
+            recomputed.add(node)
             waiting += [n for n in node.all_input_nodes if n in from_image]
         else:
             expanded[node] = None
-    late = [*late_nodes(traced), *again]
-    crossing_barred = [n for n in barred if set(late) & set(n.users) and n not in expanded]
-    return [*expanded, *crossing_barred], frozenset(again)
+    late = [*late_nodes(traced), *recomputed]
+    used_late = [n for n in extractor_only if set(late) & set(n.users) and n not in expanded]
+    return [*expanded, *used_late], frozenset(recomputed)
 
 
-def _other_runs(whole: nn.Module, traced: Traced, wanted: list[fx.Node]) -> Iterator[dict[fx.Node, Any]]:
-    """Yield the early values for three images, then for images of other sizes, as far as the network takes them."""
+def _other_runs(whole: nn.Module, traced: Traced) -> Iterator[dict[fx.Node, Any]]:
+    """Yield the early values for three images, then for images of other sizes that the network takes."""
     batch, channels, height, width = traced.values[traced.image].shape
     yield _run(whole, traced, signal((batch + 1, channels, height, width)))
     for tall, wide in OTHER_SIZES:
@@ -170,28 +172,28 @@ def _run(whole: nn.Module, traced: Traced, images: Tensor) -> dict[fx.Node, Any]
     return values
 
 
-def _bound(
+def _scalar(
     node: fx.Node, path: Path, leaves: Sequence[Leaf], runs: Sequence[Mapping[fx.Node, Any]]
 ) -> tuple[Any, bool]:
-    """Return an axis size or a constant for a value that is not a tensor, and whether it holds for one size only.
+    """Return an axis size or a constant for a value that is not a tensor, and whether it is valid for one size only.
 
     Raises:
         CutError: The value depends on the batch size and equals no axis size of a crossing tensor.
     """
-    seen = [at_path(run[node], path) for run in runs]
-    if all(type(value) is type(seen[0]) and value == seen[0] for value in seen):
-        return seen[0], False
-    if all(type(value) is int for value in seen):
+    values = [at_path(run[node], path) for run in runs]
+    if all(type(value) is type(values[0]) and value == values[0] for value in values):
+        return values[0], False
+    if all(type(value) is int for value in values):
         for index, leaf in enumerate(leaves):
             shapes = [at_path(run[leaf.node], leaf.path).shape for run in runs]
             for axis in range(len(shapes[0])):
-                if [shape[axis] for shape in shapes] == seen:
+                if [shape[axis] for shape in shapes] == values:
                     return AxisSize(index, axis), False
-        if seen[0] == seen[1]:
-            return seen[0], True
+        if values[0] == values[1]:
+            return values[0], True
     raise CutError(
-        f"{_describe(node)} crosses the cut: for other images it is {seen}, which follows from the shape of "
-        "nothing that crosses. Split at a block boundary or at 'forward_features'."
+        f"{_describe(node)} crosses the cut: for other images it is {values}, which is no axis of a tensor that "
+        "crosses. Split at a block boundary or at 'forward_features'."
     )
 
 
@@ -214,7 +216,7 @@ def _key(step: Any) -> Any:
         return step.idx
     if isinstance(step, MappingKey):
         return step.key
-    raise CutError(f"Something crosses the cut that is no tensor, number, list or mapping: {step}.")
+    raise CutError(f"A value that is no tensor, number, list or mapping crosses the cut: {step}.")
 
 
 def at_path(value: Any, path: Path) -> Any:
@@ -231,7 +233,7 @@ def at_path(value: Any, path: Path) -> Any:
 
 def _source(node: fx.Node, traced: Traced) -> str:
     """Return a port's name: ``features`` for the output of the cut module, else the source module or operation."""
-    if node is traced.at:
+    if node is traced.cut_call:
         return "features"
     while (
         node.op != "call_module"
@@ -240,23 +242,20 @@ def _source(node: fx.Node, traced: Traced) -> str:
         and name_of(node) == "getitem"
     ):
         node = node.args[0]
-    if node is traced.at:
+    if node is traced.cut_call:
         return "features"
     return "image" if node is traced.image else str(node.target) if node.op == "call_module" else node.name
 
 
-def _named(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+def _number_names(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
     """Return the leaves with a number appended to every name that occurs more than once."""
     names = [leaf.name for leaf in leaves]
-    counts: dict[str, int] = {}
-    named_leaves = []
-    for leaf in leaves:
-        number = counts.get(leaf.name, 0)
-        counts[leaf.name] = number + 1
-        named_leaves.append(
-            attrs.evolve(leaf, name=f"{leaf.name}.{number}") if names.count(leaf.name) > 1 else leaf
-        )
-    return tuple(named_leaves)
+    return tuple(
+        attrs.evolve(leaf, name=f"{leaf.name}.{names[:index].count(leaf.name)}")
+        if names.count(leaf.name) > 1
+        else leaf
+        for index, leaf in enumerate(leaves)
+    )
 
 
 def _describe(node: fx.Node) -> str:

@@ -1,10 +1,10 @@
-"""Cut a network in two behind a module; how it is done is named by the blueprint's ``approach``.
+"""Cut a network in two after a module, with the approach named in the blueprint.
 
-``"canonical"`` is timm's own cut, ``forward_features`` | ``forward_head``, without tracing. ``"fx"`` cuts after a
-module that passes on one tensor and nothing else: only the modules above it are traced, all others stay whole.
-``"declared"`` does the same where several tensors cross, or numbers that follow from sizes; it runs the network
-while tracing, to learn what they are. ``"stopped"`` serves where the code before the cut branches on the image's
-size: the extractor is the network itself, stopped at the cut module.
+- ``"canonical"``: timm's own cut, ``forward_features`` | ``forward_head``, without tracing.
+- ``"fx"``: one tensor crosses and nothing else. Only the modules above the cut module are traced.
+- ``"declared"``: several tensors cross, or numbers derived from sizes. The network runs while it is traced.
+- ``"stopped"``: the code before the cut branches on the image size. The extractor is the network itself, stopped at the
+  cut module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import fx, nn
 from compatkit.adapters.cutting.crossing import Crossing, declared_crossing, plain_crossing
 from compatkit.adapters.cutting.ownership import Part, owners, state_of
 from compatkit.adapters.cutting.parts import Graphs, TracedSide, graphs_of, used_by
-from compatkit.adapters.cutting.proof import unchanged
+from compatkit.adapters.cutting.proof import restored_state
 from compatkit.adapters.cutting.pruned import StoppedSide, canonical_sides
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.cutting.tracing import Traced, ancestors, late_nodes, trace
@@ -28,24 +28,27 @@ from compatkit.errors import CutError, UnknownName, near
 CANONICAL = "forward_features"
 
 Sides = Mapping[Part, Callable[[nn.Module], nn.Module]]
-"""How each part is made of a network: by the names of modules and tensors, so that it holds for any other network that
-is built in the same way."""
+"""Function by part: network to part. It refers to modules and tensors by name, so it works for any network that is
+built in the same way."""
 
 
 def traced_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
-    """Cut behind the module ``split`` with a trace of the modules above it; nothing is run.
+    """Cut after a module with a trace of the modules above it, without running the network.
 
     Args:
-        whole: The network; its tensors and modes are left as they are.
-        cut: Dotted path of the module behind which to cut.
-        image: Not used; every way of cutting takes it.
+        whole: Network; its tensors and modes are restored.
+        cut: Dotted path of the cut module.
+        image: Unused; part of the signature of every approach.
+
+    Returns:
+        Functions from a network to its extractor and its head.
 
     Raises:
         CutError: The module is called several times or never, another value crosses, a parameter is used on
             both sides, or the modules above it cannot be traced.
     """
     del image
-    with _cleared(whole) as restore:
+    with _restored_attributes(whole) as restore:
         traces = []
         for training in (True, False):
             traces.append(trace(whole, cut, training))
@@ -54,49 +57,58 @@ def traced_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
 
 
 def declared_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
-    """Cut where a tuple of tensors crosses, or numbers that follow from sizes.
+    """Cut after a module with a trace that runs the network, where several tensors or numbers cross.
 
     Args:
-        whole: The network; its tensors and modes are left as they are.
-        cut: Dotted path of the module behind which to cut.
+        whole: Network; its tensors and modes are restored.
+        cut: Dotted path of the cut module.
         image: Channels, height and width of the images to trace with.
 
+    Returns:
+        Functions from a network to its extractor and its head.
+
     Raises:
-        CutError: As for ``traced_sides``; or more crosses than can be declared.
+        CutError: As for ``traced_sides``; or too many tensors cross.
     """
-    with _cleared(whole) as restore:
-        traces, crossings = _declared(whole, cut, image, restore)
+    with _restored_attributes(whole) as restore:
+        traces, crossings = _trace_declared(whole, cut, image, restore)
         return _sides(whole, cut, traces, crossings)
 
 
 def stopped_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
-    """Cut where code before the cut branches on sizes and code behind it does not.
+    """Cut after a module where code before the cut branches on the image size and code after it does not.
 
-    Whether the parts serve other sizes must be tried; see ``planning``.
+    ``planning`` verifies the parts at other image sizes.
 
     Args:
-        whole: The network; its tensors and modes are left as they are.
-        cut: Dotted path of the module behind which to cut.
+        whole: Network; its tensors and modes are restored.
+        cut: Dotted path of the cut module.
         image: Channels, height and width of the images to trace with.
 
+    Returns:
+        Functions from a network to its extractor and its head.
+
     Raises:
-        CutError: As for ``declared_sides``; or nothing branches, or more than the module's own output crosses.
+        CutError: As for ``declared_sides``; or no code before the cut branches, code after it does, or more than the
+            module's own output crosses.
     """
-    with _cleared(whole) as restore:
-        traces, crossings = _declared(whole, cut, image, restore)
-        own = all(
-            leaf.node is trace.at
+    with _restored_attributes(whole) as restore:
+        traces, crossings = _trace_declared(whole, cut, image, restore)
+        own_output = all(
+            leaf.node is trace.cut_call
             for trace, crossing in zip(traces, crossings, strict=True)
             for leaf in crossing.leaves
         )
-        lasting = not any(crossing.frozen for crossing in crossings) and not any(
-            trace.frozen_late for trace in traces
+        fixed_head = any(crossing.fixed_size for crossing in crossings) or any(
+            trace.fixed_size_late for trace in traces
         )
-        if not (own and lasting and any(trace.frozen for trace in traces)):
+        if not own_output or fixed_head or not any(trace.fixed_size for trace in traces):
             raise CutError(
-                f"{cut!r} of {type(whole).__name__} needs no extractor that runs all code up to it."
+                f"The cut after {cut!r} of {type(whole).__name__} cannot be made by stopping the network there: the "
+                "code before it must branch on the image size, the code after it must not, and the module's own output "
+                "alone must cross."
             )
-        free = [attrs.evolve(trace, frozen=False) for trace in traces]
+        free = [attrs.evolve(trace, fixed_size=False) for trace in traces]
         head = _sides(whole, cut, free, crossings)["head"]
         in_head = {id(tensor) for tensor in state_of(head(whole)).values()}
         sides: dict[str, Part] = {
@@ -105,43 +117,46 @@ def stopped_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
         return {"extractor": StoppedSide(cut, sides, crossings[1].names), "head": head}
 
 
-def _declared(
+def _trace_declared(
     whole: nn.Module, cut: str, image: tuple[int, ...], restore: Callable[[], None]
 ) -> tuple[list[Traced], list[Crossing]]:
-    """Return the traces in train and eval mode, and what crosses in each."""
+    """Return the traces in train and eval mode with their crossings."""
     traces = []
-    with unchanged(whole):
+    with restored_state(whole):
         for training in (True, False):
             traces.append(trace(whole, cut, training, signal((2, *image))))
             restore()
         crossings = [declared_crossing(whole, trace, frozenset()) for trace in traces]
-        barred = [_barred(whole, *pair) for pair in zip(traces, crossings, strict=True)]
-        if any(barred):
-            crossings = [declared_crossing(whole, *pair) for pair in zip(traces, barred, strict=True)]
+        shared = [_shared_calls(whole, *pair) for pair in zip(traces, crossings, strict=True)]
+        if any(shared):
+            crossings = [declared_crossing(whole, *pair) for pair in zip(traces, shared, strict=True)]
     if crossings[0].names != crossings[1].names:
         raise CutError(
-            f"Other values cross {cut!r} of {type(whole).__name__} in train mode, {crossings[0].names}, than in eval "
-            f"mode, {crossings[1].names}. Split at a block boundary or at 'forward_features'.",
+            f"Different values cross {cut!r} of {type(whole).__name__} in train mode, {crossings[0].names}, and in "
+            f"eval mode, {crossings[1].names}. Split at a block boundary or at 'forward_features'.",
             subject=cut,
         )
     return traces, crossings
 
 
 @contextmanager
-def _cleared(whole: nn.Module) -> Iterator[Callable[[], None]]:
-    """Restore every module's attributes on exit: traced code may have stored proxies in them.
+def _restored_attributes(whole: nn.Module) -> Iterator[Callable[[], None]]:
+    """Restore every module's attributes on exit, as traced code may store proxies in them.
 
-    Yields a function that does so between two traces; it keeps the constants that the tracer puts on the root.
+    Yields:
+        Function that restores them between two traces; it keeps the constants that the tracer puts on the root.
     """
     before = [(module, dict(vars(module))) for module in whole.modules()]
 
     def restore(constants: bool = True) -> None:
-        for module, known in before:
-            now = vars(module)
-            for name in [name for name in now if name not in known]:
+        for module, attributes in before:
+            current = vars(module)
+            for name in [name for name in current if name not in attributes]:
                 if not (constants and name.startswith("_tensor_constant")):
-                    del now[name]
-            now.update((name, value) for name, value in known.items() if now.get(name) is not value)
+                    del current[name]
+            current.update(
+                (name, value) for name, value in attributes.items() if current.get(name) is not value
+            )
 
     try:
         yield restore
@@ -155,7 +170,7 @@ APPROACHES: dict[str, Callable[[nn.Module, str, tuple[int, ...]], Sides]] = {
     "declared": declared_sides,
     "canonical": canonical_sides,
 }
-"""By name: (whole network, cut, image shape (channels, height, width)) to how its parts are made."""
+"""Function by approach: (network, cut, image shape (channels, height, width)) to ``Sides``."""
 
 
 def _sides(whole: nn.Module, cut: str, traces: list[Traced], crossings: list[Crossing]) -> Sides:
@@ -164,16 +179,16 @@ def _sides(whole: nn.Module, cut: str, traces: list[Traced], crossings: list[Cro
         graphs_of(whole, trace, crossing) for trace, crossing in zip(traces, crossings, strict=True)
     )
     graphs: dict[Part, Graphs] = {"extractor": (train[0], evaluate[0]), "head": (train[1], evaluate[1])}
-    owned = owners(whole, {side: used_by(whole, pair) for side, pair in graphs.items()}, cut)
+    sides = owners(whole, {side: used_by(whole, pair) for side, pair in graphs.items()}, cut)
     return {
-        side: TracedSide.of(whole, pair, side, owned, crossings[1].names) for side, pair in graphs.items()
+        side: TracedSide.of(whole, pair, side, sides, crossings[1].names) for side, pair in graphs.items()
     }
 
 
-def _barred(whole: nn.Module, traced: Traced, crossing: Crossing) -> frozenset[fx.Node]:
+def _shared_calls(whole: nn.Module, traced: Traced, crossing: Crossing) -> frozenset[fx.Node]:
     """Return early module calls that the head would repeat with parameters that the extractor uses too."""
-    late = set(late_nodes(traced)) | crossing.again
-    crossed = frozenset(leaf.node for leaf in crossing.leaves) | {node for node, _ in crossing.fixed}
+    late = set(late_nodes(traced)) | crossing.recomputed
+    crossed = frozenset(leaf.node for leaf in crossing.leaves) | {node for node, _ in crossing.scalars}
     repeated = (ancestors(late, crossed) | late) - crossed
     early = [n for n in traced.graph.nodes if n not in late and n.op == "call_module"]
     tensors = {n: {id(t) for t in state_of(whole.get_submodule(str(n.target))).values()} for n in early}
@@ -188,26 +203,25 @@ def approaches_for(cut: str) -> tuple[str, ...]:
 
 
 def image_of(blueprint: Blueprint) -> tuple[int, int, int]:
-    """Return channels, height and width of the images that a blueprint was cut with."""
+    """Return channels, height and width of the images of a blueprint's cut."""
     return channels_of(blueprint), *blueprint.traced_size
 
 
 def channels_of(blueprint: Blueprint) -> int:
-    """Return the image channels; a blueprint names them wherever they are not 3."""
+    """Return the number of image channels; default: 3."""
     return int(blueprint.kwargs.get("in_chans", 3))
 
 
 def sides_of(whole: nn.Module, cut: str, approach: str, image: tuple[int, ...]) -> Sides:
-    """Return how extractor and head are made of a network.
+    """Return the functions that make extractor and head from a network.
 
-    The parts hold the whole network's own modules, parameters and keys: later training of a part trains it too. Every
-    parameter and buffer belongs to exactly one part; what no part uses goes to the side it is registered on. Cutting
-    changes nothing in ``whole``.
+    The parts hold the network's own modules, parameters and keys: training a part trains the network too. Every
+    parameter and buffer belongs to exactly one part; unused ones go to the side where they are registered.
 
     Args:
-        whole: The network.
-        cut: A module path, or ``"forward_features"``.
-        approach: A key of ``APPROACHES``.
+        whole: Network; it is not changed.
+        cut: Module path, or ``"forward_features"``.
+        approach: Key of ``APPROACHES``.
         image: (channels, height, width) of an image that the network takes.
 
     Raises:
@@ -216,8 +230,8 @@ def sides_of(whole: nn.Module, cut: str, approach: str, image: tuple[int, ...]) 
     """
     if approach not in APPROACHES:
         raise UnknownName(
-            f"No way to cut is called {approach!r}; known are {', '.join(APPROACHES)}. The component was made "
-            "by another version of compatkit or needs a plugin.",
+            f"Unknown approach {approach!r}; known are {', '.join(APPROACHES)}. The component was made by another "
+            "version of compatkit.",
             subject=approach,
         )
     if approach == "canonical":
@@ -227,20 +241,15 @@ def sides_of(whole: nn.Module, cut: str, approach: str, image: tuple[int, ...]) 
                 subject=cut,
             )
     elif cut not in dict(whole.named_modules()) or not cut:
-        raise UnknownName(unknown_split(whole, cut), subject=cut)
+        raise UnknownName(_unknown_cut(whole, cut), subject=cut)
     return APPROACHES[approach](whole, cut, image)
 
 
-def unknown_split(whole: nn.Module, cut: str) -> str:
-    """Return the message for a cut that is no module of the network.
-
-    Args:
-        whole: The network.
-        cut: What was asked for.
-    """
+def _unknown_cut(whole: nn.Module, cut: str) -> str:
+    """Return the message for a cut that is no module of the network."""
     paths = [CANONICAL, *(name for name, _ in whole.named_modules() if name)]
     close = near(cut, paths, 3, 0.5)
     short = [path for path in paths if path.count(".") == 0]
-    known = f"modules at the top are {', '.join(short)}. `compatkit cuts MODEL` lists all places to cut."
+    known = f"top-level modules are {', '.join(short)}. `compatkit cuts MODEL` lists all cuts."
     hint = f"did you mean {' or '.join(close)}?" if close else known
     return f"{type(whole).__name__} has no module {cut!r} to cut after; {hint}"

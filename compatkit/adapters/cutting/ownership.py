@@ -28,11 +28,11 @@ def state_of(whole: nn.Module) -> dict[str, Tensor]:
 def owners(whole: nn.Module, used: Mapping[Part, Iterable[int]], boundary: str | None) -> dict[str, Part]:
     """Return the side of every parameter and buffer.
 
-    A tensor that neither side uses follows its module, else its position: after the cut module (or in the class
-    layer) it goes to the head.
+    A tensor that neither side uses goes to the side of its module's other tensors, else by position: after the cut
+    module (or in the class layer) to the head.
 
     Args:
-        whole: The network that is cut.
+        whole: Network.
         used: ``id`` of the used tensors by side.
         boundary: Path of the cut module; None if the head begins with the class layer.
 
@@ -54,12 +54,14 @@ def owners(whole: nn.Module, used: Mapping[Part, Iterable[int]], boundary: str |
     for name, tensor in state.items():
         if id(tensor) in left or id(tensor) in right:
             sides[name] = "head" if id(tensor) in right else "extractor"
-    near: dict[str, Part] = {name.rpartition(".")[0]: side for name, side in sides.items() if "." in name}
+    module_sides: dict[str, Part] = {
+        name.rpartition(".")[0]: side for name, side in sides.items() if "." in name
+    }
     late = _after(whole, boundary)
     for name in set(state) - set(sides):
         module = name.rpartition(".")[0]
-        place: Part = "head" if module in late else "extractor"
-        sides[name] = near.get(module, place)
+        default: Part = "head" if module in late else "extractor"
+        sides[name] = module_sides.get(module, default)
     return sides
 
 

@@ -1,4 +1,4 @@
-"""Try a cut before anything is built on it: which way works, what crosses, and where a network can be cut at all."""
+"""Try cuts of a network: approach, tensors that cross, and where a network can be cut."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.builders import BUILDERS, builder_for, create, json_kwargs
-from compatkit.adapters.cutting.cache import remembered_sides
+from compatkit.adapters.cutting.cache import cached_sides
 from compatkit.adapters.cutting.crossing import OTHER_SIZES
 from compatkit.adapters.cutting.cut import approaches_for, channels_of
-from compatkit.adapters.cutting.discovery import CutPoint, watched
-from compatkit.adapters.cutting.proof import unchanged
+from compatkit.adapters.cutting.discovery import CutPoint, find_cut_points
+from compatkit.adapters.cutting.proof import restored_state
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.adapters.modelconfig import InputSpec, class_layer, config_of, input_of
@@ -26,11 +26,14 @@ from compatkit.foundation.display import aligned
 
 @attrs.frozen
 class CutPlan:
-    """A cut that was tried and works.
+    """A working cut.
 
     Attributes:
+        extractor: Blueprint of the extractor.
+        head: Blueprint of the head.
         class_layer: Prefixes of the class layer's tensors in the head's state dict, such as ``"fc."``.
-        parameters: Counts of extractor and head.
+        input: Images that the network takes.
+        parameters: Number of parameters of extractor and head.
     """
 
     extractor: Blueprint
@@ -51,17 +54,17 @@ def plan(
     """Try a cut and return the blueprints of both parts.
 
     Args:
-        model: Name that the builder knows.
+        model: Model name of the builder.
         cut: Module path such as ``"layer2"`` or ``"blocks.4"``, or ``"forward_features"``.
         kwargs: JSON values for the builder.
-        size: Height and width of the images; default: the model's own. A model of fixed size is built for
+        size: Height and width of the images in pixels; default: the model's own. A model of fixed size is built for
             this size (``img_size``).
-        builder: Key of the table of builders; None for the one that has a model of this name.
+        builder: Name of the builder; None for the one that has a model of this name.
 
     Raises:
-        UnknownName: No such builder, model or cut; the message suggests near ones.
+        UnknownName: No such builder, model or cut; the message suggests similar names.
         UsageError: The arguments do not fit the model.
-        CutError: The network cannot be cut there; the message says what crosses.
+        CutError: The network cannot be cut there; the message gives the reason.
     """
     whole, spec, attempt = _attempt(builder, model, kwargs, size)
     blueprint, extractor, head = working_cut(whole, attrs.evolve(attempt, cut=cut))
@@ -79,24 +82,20 @@ def _attempt(
 ) -> tuple[nn.Module, InputSpec, Blueprint]:
     """Return a network, the images that it takes, and the blueprint of its extractor without a cut."""
     builder = builder_for(model, builder)
-    whole, arguments, spec = blank(builder, model, kwargs or {}, size)
+    whole, arguments, spec = build_uninitialized(builder, model, kwargs or {}, size)
     library = BUILDERS[builder].library()
     return whole, spec, Blueprint(builder, library, model, arguments, "", "extractor", "", spec.size)
 
 
 class Cuts(tuple[CutPoint, ...]):
-    """Where a network can be cut and where not, in the order of the forward pass; displayed as a table.
-
-    The table leaves out where other tensors cross too, where the network cannot be cut, and inner modules that end
-    where an outer one does.
-    """
+    """Possible cuts of a network in the order of the forward pass; displayed as a table of the usable ones."""
 
     __slots__ = ()
     HEADER = ("cut", "module", "gives", "parameters", "behind", "FLOPs", "behind", "way")
 
     @property
     def usable(self) -> tuple[CutPoint, ...]:
-        """Those where what crosses is the output of one module."""
+        """Cuts where one module's output crosses alone, without inner modules that end where an outer one does."""
         return tuple(point for point in self if point.own and not point.refused and not point.same_as)
 
     def __repr__(self) -> str:
@@ -114,31 +113,34 @@ def cuts(
     builder: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Cuts:
-    """Return where a network can be cut and where not, in the order of the forward pass.
+    """Return the possible cuts of a network in the order of the forward pass.
 
-    Every place where nothing but a module's own output crosses is tried; the others only say what crosses.
+    Cuts where a module's own output crosses alone are tried; the others are listed with the tensors that cross.
 
     Args:
-        model: Name that the builder knows.
+        model: Model name of the builder.
         kwargs: JSON values for the builder.
-        size: Height and width of the images; default: the model's own.
-        builder: As for ``plan``.
-        progress: Called with done, total and what is tried.
+        size: Height and width of the images in pixels; default: the model's own.
+        builder: Name of the builder; None for the one that has a model of this name.
+        progress: Callback with the number of the cut, their total and the cut's name.
+
+    Returns:
+        Cut points, with the reason where the network cannot be cut.
 
     Raises:
         UnknownName: No such builder or model.
     """
     whole, spec, attempt = _attempt(builder, model, kwargs, size)
-    points = watched(whole, (spec.channels, *spec.size))
-    tried = []
+    points = find_cut_points(whole, (spec.channels, *spec.size))
+    results = []
     for number, point in enumerate(points, 1):
         if progress is not None:
             progress(number, len(points), point.name)
-        tried.append(_tried(whole, attrs.evolve(attempt, cut=point.name), point) if point.own else point)
-    return Cuts(tried)
+        results.append(_try(whole, attrs.evolve(attempt, cut=point.name), point) if point.own else point)
+    return Cuts(results)
 
 
-def _tried(whole: nn.Module, attempt: Blueprint, point: CutPoint) -> CutPoint:
+def _try(whole: nn.Module, attempt: Blueprint, point: CutPoint) -> CutPoint:
     """Return the point with the approach that cuts it, or the reason why none does."""
     if point.refused:
         return point
@@ -149,26 +151,26 @@ def _tried(whole: nn.Module, attempt: Blueprint, point: CutPoint) -> CutPoint:
 
 
 def parts_of(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:
-    """Cut a whole network as its blueprint says; return extractor and head.
+    """Cut a network at the cut of its blueprint; return extractor and head.
 
     Args:
-        whole: Built from the blueprint.
-        blueprint: Of either part.
+        whole: Network built from the blueprint.
+        blueprint: Blueprint of either part.
     """
-    sides = remembered_sides(whole, blueprint)
+    sides = cached_sides(whole, blueprint)
     return sides["extractor"](whole), sides["head"](whole)
 
 
-def blank(
+def build_uninitialized(
     builder: str, model: str, kwargs: Mapping[str, Any], size: tuple[int, int] | None
 ) -> tuple[nn.Module, dict[str, Any], InputSpec]:
     """Return a network without initial weights, its keyword arguments, and the images that it takes.
 
     Args:
-        builder: Key of the table of builders.
-        model: Name that the builder knows.
+        builder: Name of the builder.
+        model: Model name of the builder.
         kwargs: JSON values for the builder.
-        size: Height and width of the images; None takes the network's own.
+        size: Height and width of the images in pixels; None for the network's own.
 
     Raises:
         UnknownName: No such builder or model.
@@ -187,39 +189,39 @@ def blank(
 
 
 def working_cut(whole: nn.Module, attempt: Blueprint) -> tuple[Blueprint, nn.Module, nn.Module]:
-    """Try the ways to cut in turn; return the blueprint with the first that works, and both parts.
+    """Try the approaches in turn; return the blueprint with the first that works, and both parts.
 
     Args:
-        whole: The network of the blueprint.
-        attempt: Where to cut; its approach is ignored.
+        whole: Network of the blueprint.
+        attempt: Blueprint with the cut; its approach is ignored.
 
     Raises:
-        CutError: None works; the last says why.
+        CutError: No approach works; the message is that of the last.
     """
     *first, last = (attrs.evolve(attempt, approach=approach) for approach in approaches_for(attempt.cut))
     for blueprint in first:
         try:
             return _run(whole, blueprint)
-        except _NotTaken:
+        except _UnsuitableImages:
             raise
         except CutError:
             continue
     return _run(whole, last)
 
 
-class _NotTaken(CutError):
-    """The network does not take such images, however it is cut."""
+class _UnsuitableImages(CutError):
+    """The network does not take such images, with any approach."""
 
 
 def _run(whole: nn.Module, blueprint: Blueprint) -> tuple[Blueprint, nn.Module, nn.Module]:
-    """Cut and run once; return the blueprint with the count of tensors that cross.
+    """Cut and run once; return the blueprint with the number of tensors that cross, and both parts.
 
     Raises:
-        CutError: The network does not take such images, or cannot be cut so.
+        CutError: The network does not take such images, or the approach fails.
     """
     extractor, head = parts_of(whole, blueprint)
     height, width = blueprint.traced_size
-    with unchanged(whole, extractor, head), torch.no_grad():
+    with restored_state(whole, extractor, head), torch.no_grad():
         extractor.eval()
         head.eval()
         try:
@@ -232,23 +234,23 @@ def _run(whole: nn.Module, blueprint: Blueprint) -> tuple[Blueprint, nn.Module, 
                     _check_other_sizes(whole, extractor, head, blueprint)
                 return attrs.evolve(blueprint, cut_outputs=len(crossing)), extractor, head
         except (RuntimeError, AssertionError, ValueError, TypeError, LookupError, AttributeError) as error:
-            raise _NotTaken(
+            raise _UnsuitableImages(
                 f"{blueprint.model} does not take {channels_of(blueprint)} x {height} x {width} images: {error}. Leave "
                 "size out for its own, or look for an img_size argument.",
                 subject=blueprint.cut,
             ) from error
     raise CutError(
-        f"{blueprint.cut!r} of {blueprint.model} gives {type_of(features)}; a cut passes tensors. Split "
+        f"{blueprint.cut!r} of {blueprint.model} returns {type_of(features)}; only tensors can cross a cut. Split "
         "at another module.",
         subject=blueprint.cut,
     )
 
 
 def _check_other_sizes(whole: nn.Module, extractor: nn.Module, head: nn.Module, blueprint: Blueprint) -> None:
-    """Refuse parts that are not the whole network at other image sizes, where it takes some.
+    """Compare the parts with the whole network at other image sizes.
 
     Raises:
-        CutError: They are not, or it takes none, so that nothing speaks for running all code up to the cut.
+        CutError: Outputs differ, or the network takes no other size, so that nothing could be compared.
     """
     height, width = blueprint.traced_size
     compared = 0
@@ -259,7 +261,7 @@ def _check_other_sizes(whole: nn.Module, extractor: nn.Module, head: nn.Module, 
             expected = whole(images)
         except Exception:  # foreign code refuses sizes in its own way
             continue
-        # Weights may be whatever was in memory, so that values need not be numbers.
+        # Uninitialized weights may give NaN.
         if not torch.equal(torch.nan_to_num(head(extractor(images))), torch.nan_to_num(expected)):
             raise CutError(
                 f"The parts differ from {blueprint.model} at {height + tall}x{width + wide} pixels."

@@ -1,4 +1,4 @@
-"""Proof that two parts reproduce the network they were cut from, bit for bit, in eval and in train mode."""
+"""Verify that two parts reproduce the network they were cut from, bit for bit, in eval and in train mode."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError, IntegrityError, type_of
 
 RUNS = ((False, 2), (False, 3), (True, 2))
-"""Train mode or not, and images in the batch."""
+"""Train mode and batch size of each run."""
 
 
 def prove(
     whole: nn.Module, extractor: nn.Module, head: nn.Module, size: tuple[int, int], channels: int
 ) -> None:
-    """Compare ``head(extractor(x))`` with ``whole(x)``: bitwise, in eval and in train mode.
+    """Compare ``head(extractor(x))`` with ``whole(x)`` bitwise, in eval and in train mode.
 
-    In train mode dropout draws from the same seed and the buffers must end equal too. Modes, buffers and the
-    global random state are as before.
+    In train mode dropout draws from the same seed, and the buffers must be equal afterwards too. Modes, buffers and the
+    global random state are restored.
 
     Args:
-        whole: The network, with the same weights as the parts (it may hold the very same tensors).
-        extractor: The part before the cut.
-        head: The part after the cut.
+        whole: Network with the weights of the parts; it may hold the same tensors.
+        extractor: Part before the cut.
+        head: Part after the cut.
         size: Height and width of the images in pixels.
-        channels: Channels of the images.
+        channels: Image channels.
 
     Raises:
-        CutError: Outputs or buffers differ, something else than tensors cross, or than one comes out, or the head
+        CutError: Outputs or buffers differ, a value other than tensors crosses, the output is not one tensor, the head
             changes its input in place, or the network writes into its parameters.
         IntegrityError: Outputs of the whole network are not finite with these weights.
     """
     modules = (whole, extractor, head)
     device = next((tensor.device for tensor in whole.state_dict().values()), torch.device("cpu"))
-    with unchanged(*modules), torch.no_grad():
+    with restored_state(*modules), torch.no_grad():
         for training, batch in RUNS:
             images = signal((batch, channels, *size)).to(device)
             _compare(whole, extractor, head, images, training)
 
 
 @contextmanager
-def unchanged(*modules: nn.Module) -> Iterator[None]:
+def restored_state(*modules: nn.Module) -> Iterator[None]:
     """Restore modes, buffers and the global CPU random state on exit."""
     registered = RegisteredTensors.of(*modules)
     buffers = {buffer: buffer.clone() for module in modules for buffer in module.buffers()}
-    with torch.random.fork_rng(devices=[]), modes_kept(*modules):
+    with torch.random.fork_rng(devices=[]), restored_modes(*modules):
         try:
             yield
         finally:
@@ -59,7 +59,7 @@ def unchanged(*modules: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def modes_kept(*modules: nn.Module) -> Iterator[None]:
+def restored_modes(*modules: nn.Module) -> Iterator[None]:
     """Restore the mode of every submodule on exit."""
     modes = {child: child.training for module in modules for child in module.modules()}
     try:
@@ -83,67 +83,69 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
         features = extractor(x)
         tensors = (features,) if isinstance(features, Tensor) else features
         if not isinstance(tensors, tuple) or not all(isinstance(tensor, Tensor) for tensor in tensors):
-            raise CutError(f"{_shown(features)} crosses the cut; a cut passes a tensor or a tuple of them.")
+            raise CutError(
+                f"{_describe(features)} crosses the cut; only a tensor or a tuple of tensors can cross."
+            )
         versions = [tensor._version for tensor in tensors]
         logits = head(features)
         if [tensor._version for tensor in tensors] != versions:
             raise CutError(
-                "The head changes the features that it is given in place, so they could not be given to several "
-                "heads. Split one module later."
+                "The head changes its input in place, so several heads could not share the features. Split one module "
+                "later."
             )
         return logits
 
-    # Parts and whole share modules; each sets its modes in its own way, right before it runs.
+    # Parts and whole share modules, so each sets the modes right before it runs.
     whole.train(training)
     registered, before = RegisteredTensors.of(whole, extractor, head), attributes(whole)
     versions = {name: parameter._version for name, parameter in whole.named_parameters()}
     expected = _run(whole, images)
     registered.check(whole)
     _check_finite(whole, expected, mode)
-    moved = {name: value.clone() for name, value in whole.state_dict().items()}
+    state = {name: value.clone() for name, value in whole.state_dict().items()}
     _restore(buffers)
     for part in (extractor, head):
         part.train(training)
     actual = _run(parts, images)
     if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
-        raise CutError(f"The network gives {_shown(expected)} in {mode} mode; one tensor was expected.")
+        raise CutError(f"The network returns {_describe(expected)} in {mode} mode; one tensor was expected.")
     if expected.shape != actual.shape or not torch.equal(expected, actual):
         _restore(buffers)
         _check_repeats(whole, images, mode, expected, changed_attributes(whole, before), versions)
         gap = float((expected - actual).abs().max()) if expected.shape == actual.shape else float("nan")
         raise CutError(
             f"In {mode} mode the parts do not reproduce the whole network at batch size {len(images)}: outputs differ "
-            f"by up to {gap:.3g}, where equal bits were expected. Split at another module or at 'forward_features'."
+            f"by up to {gap:.3g}, but must be equal bit for bit. Split at another module or at 'forward_features'."
         )
-    joined = {**extractor.state_dict(), **head.state_dict()}
-    wrong = sorted(set(joined) ^ set(moved)) or [
-        n for n, value in moved.items() if not equal(value, joined[n])
+    part_state = {**extractor.state_dict(), **head.state_dict()}
+    different = sorted(set(part_state) ^ set(state)) or [
+        name for name, value in state.items() if not equal(value, part_state[name])
     ]
-    if wrong:
+    if different:
         raise CutError(
-            f"In {mode} mode the parts do not hold or move the same state as the whole network: "
-            f"{', '.join(wrong[:3])}. Split at another module or at 'forward_features'."
+            f"In {mode} mode the parts do not hold or update the same state as the whole network: "
+            f"{', '.join(different[:3])}. Split at another module or at 'forward_features'."
         )
     _restore(buffers)
 
 
 def _check_finite(whole: nn.Module, outputs: Any, mode: str) -> None:
-    """Raise for outputs that are not finite, which no comparison could tell apart.
+    """Raise for outputs that are not finite, which cannot be compared.
 
     Raises:
-        IntegrityError: Names the tensor with the largest values, which is most likely the cause.
+        IntegrityError: Outputs are not finite; ``subject`` is the tensor with the largest values, the likely cause.
     """
     if not isinstance(outputs, Tensor) or bool(torch.isfinite(outputs).all()):
         return
-    numbers = {
+    maxima = {
         name: float(value.detach().abs().nan_to_num(posinf=0.0).max())
         for name, value in whole.state_dict().items()
         if value.is_floating_point() and value.numel()
     }
-    name = max(numbers, key=lambda key: numbers[key], default=None)
-    largest = f" Its largest values, up to {numbers[name]:.3g}, are in {name!r}." if name else ""
+    name = max(maxima, key=lambda key: maxima[key], default=None)
+    largest = f" Its largest values, up to {maxima[name]:.3g}, are in {name!r}." if name else ""
     raise IntegrityError(
-        f"In {mode} mode {type(whole).__name__} gives outputs that are not finite with these weights.{largest} Take "
+        f"In {mode} mode the outputs of {type(whole).__name__} are not finite with these weights.{largest} Take "
         "weights that give finite outputs; after training, train again with a lower learning rate.",
         subject=name,
     )
@@ -157,18 +159,18 @@ def _check_repeats(
     names: list[str],
     versions: Mapping[str, int],
 ) -> None:
-    """Raise if the network itself gives other outputs than before for the same images, buffers and random numbers.
+    """Raise if the network's outputs differ between passes with equal images, buffers and random numbers.
 
     Args:
-        whole: The network.
-        images: What it was run on.
-        mode: In which.
-        expected: What it gave.
-        names: Of attributes that a forward pass set.
-        versions: How often each parameter had been written to before the first pass.
+        whole: Network.
+        images: Images of the first pass.
+        mode: ``"train"`` or ``"eval"``.
+        expected: Outputs of the first pass.
+        names: Names of attributes that a forward pass changed.
+        versions: Version counter of each parameter before the first pass.
 
     Raises:
-        CutError: Names the parameters or attributes that a forward pass set; ``subject`` is the first.
+        CutError: A pass writes into parameters or changes attributes; ``subject`` is the first.
     """
     whole.train(mode == "train")
     parameters = dict(whole.named_parameters())
@@ -191,8 +193,8 @@ def _check_repeats(
         return
     cause = f"It sets {', '.join(map(repr, names[:3]))} while it runs" if names else "It keeps state"
     raise CutError(
-        f"In {mode} mode {type(whole).__name__} gives other outputs for the same images, buffers and random numbers. "
-        f"{cause} outside its state dict, which no part would keep. Register a buffer for it in __init__ and change "
+        f"In {mode} mode outputs of {type(whole).__name__} differ for the same images, buffers and random numbers. "
+        f"{cause} outside its state dict, which parts do not store. Register a buffer for it in __init__ and change "
         "that in place, and draw random numbers with torch alone.",
         subject=names[0] if names else None,
     )
@@ -203,9 +205,9 @@ def _run(function: Callable[[Tensor], Any], images: Tensor) -> Any:
     return function(images.clone())
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor {tuple(value.shape)}"
     if isinstance(value, tuple | list):
-        return f"{type_of(value)} of {len(value)} ({', '.join(map(_shown, value))})"
+        return f"{type_of(value)} of {len(value)} ({', '.join(map(_describe, value))})"
     return f"{type_of(value)}"

@@ -48,20 +48,22 @@ class RegisteredTensors:
         """Return the names of tensors that were assigned, added, removed or resized since."""
         names: list[str] = []
         for path, module, kind, tensors, shapes in self.modules:
-            now = vars(module)[kind]
-            for name in dict.fromkeys((*tensors, *now)):
-                same = name in now and name in tensors and now[name] is tensors[name]
-                if not same or (now[name] is not None and tuple(now[name].shape) != shapes[name]):
+            current = vars(module)[kind]
+            for name in dict.fromkeys((*tensors, *current)):
+                same = name in current and name in tensors and current[name] is tensors[name]
+                if not same or (current[name] is not None and tuple(current[name].shape) != shapes[name]):
                     names.append(f"{path}.{name}" if path else name)
         return list(dict.fromkeys(names))
 
     def restore(self) -> None:
-        """Put the tensors back under their names."""
+        """Register the tensors under their names again."""
         for _, module, kind, tensors, _ in self.modules:
-            now = vars(module)[kind]
-            if now.keys() != tensors.keys() or any(now[name] is not tensors[name] for name in tensors):
-                now.clear()
-                now.update(tensors)
+            current = vars(module)[kind]
+            if current.keys() != tensors.keys() or any(
+                current[name] is not tensors[name] for name in tensors
+            ):
+                current.clear()
+                current.update(tensors)
 
     def check(self, network: nn.Module) -> None:
         """Restore the tensors and raise if a forward pass changed any.
@@ -75,22 +77,22 @@ class RegisteredTensors:
         if names := self.changed():
             self.restore()
             raise CutError(
-                f"The forward pass of {type(network).__name__} assigns, adds or resizes {_some(names)}, which parts, "
-                "checkpoints and averages hold by name and shape. Register it in __init__ with its final shape, and "
-                f"write into it in place: self.{names[0].rpartition('.')[2]}.copy_(...), or .add_(1) of a counter.",
+                f"The forward pass of {type(network).__name__} assigns, adds or resizes {_shortened(names)}, which "
+                "parts, checkpoints and averages hold by name and shape. Register it in __init__ with its final shape, "
+                f"and write into it in place: self.{names[0].rpartition('.')[2]}.copy_(...), or .add_(1) of a counter.",
                 subject=names[0],
             )
 
 
 def check_buildable(network: nn.Module, model: str) -> None:
-    """Refuse a network that cannot be cut anywhere.
+    """Check that a network has no lazy layers and no hooks of its own.
 
     Args:
         network: Network of a builder.
         model: Name of the network.
 
     Raises:
-        CutError: The network has lazy layers, or hooks of its own; ``subject`` is the module's path.
+        CutError: The network has lazy layers or hooks; ``subject`` is the module's path.
     """
     for path, module in network.named_modules():
         own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
@@ -104,8 +106,8 @@ def check_buildable(network: nn.Module, model: str) -> None:
     hooks = [name.strip("_").replace("_", " ") for name in _HOOKS if getattr(network, name, None)]
     if hooks:
         raise CutError(
-            f"{model} has {hooks[0]} on the whole network, which neither of its parts would run. Do in forward what "
-            "they do, or register them on a layer.",
+            f"{model} has {hooks[0]} on the whole network, which no part would run. Move their code to forward, or "
+            "register them on a layer.",
             subject=model,
         )
 
@@ -137,7 +139,7 @@ def differing_state(network: nn.Module, other: nn.Module) -> Iterator[str]:
     """
     others = dict(other.named_modules())
     for path, module in network.named_modules():
-        left, right = _outside(module), _outside(others[path]) if path in others else {}
+        left, right = _unsaved_state(module), _unsaved_state(others[path]) if path in others else {}
         for name in dict.fromkeys((*left, *right)):
             if not _equal(left.get(name), right.get(name)):
                 yield f"{path}.{name}" if path else name
@@ -152,8 +154,8 @@ def changed_attributes(network: nn.Module, before: dict[str, dict[str, object]])
     """
     return [
         f"{path}.{name}" if path else name
-        for path, now in attributes(network).items()
-        for name, value in now.items()
+        for path, current in attributes(network).items()
+        for name, value in current.items()
         if not _equal(value, before.get(path, {}).get(name))
     ]
 
@@ -163,7 +165,7 @@ def attributes(network: nn.Module) -> dict[str, dict[str, object]]:
     return {path: _plain(module) for path, module in network.named_modules()}
 
 
-def _outside(module: nn.Module) -> dict[str, object]:
+def _unsaved_state(module: nn.Module) -> dict[str, object]:
     names = module._non_persistent_buffers_set
     return {**{name: buffer for name, buffer in module._buffers.items() if name in names}, **_plain(module)}
 
@@ -195,7 +197,7 @@ def _shapes(tensors: dict[str, Tensor | None]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _some(names: list[str]) -> str:
+def _shortened(names: list[str]) -> str:
     return ", ".join(map(repr, names[:SHOWN])) + (
         f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     )

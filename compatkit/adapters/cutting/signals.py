@@ -1,4 +1,4 @@
-"""Fixed signals from an integer hash: the same numbers on every machine, whatever random generators become.
+"""Fixed signals from an integer hash: the same numbers on every machine, independent of random generators.
 
 ``signal(shape, stream)`` maps element i of stream s to splitmix64's finalizer of ``i + s * 2**40``::
 

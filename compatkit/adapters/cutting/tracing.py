@@ -1,9 +1,8 @@
-"""Trace the modules above a cut with torch.fx; every other module stays whole.
+"""Trace the modules above a cut with torch.fx; all other modules are leaves.
 
-Tracing freezes whatever the traced code asks of ``self.training``, so it is done in train and in eval mode, and
-a part runs the graph of its own mode. With ``images`` every operation is also computed as it is traced, so that
-code may unpack, count or branch on what depends on the image's size alone. The functions at the end say what comes
-before the cut in a trace, what comes after it, and what depends on what.
+A trace fixes branches on ``self.training``, so a network is traced in train and in eval mode, and a part runs the graph
+of its own mode. With ``images`` every operation is computed while it is traced, so that code may unpack, count or
+branch on values that depend on the image size alone.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 
-from compatkit.adapters.cutting.proof import modes_kept
+from compatkit.adapters.cutting.proof import restored_modes
 from compatkit.adapters.cutting.sideeffects import RegisteredTensors
 from compatkit.errors import CutError
 
@@ -40,7 +39,7 @@ SIZES = frozenset(
 )
 """Attributes and methods of a tensor that do not depend on its values."""
 
-NO_GRADIENTS = "it runs without gradients in between, which a trace does not keep"
+NO_GRADIENTS = "it disables gradients for a part of its code, which a trace does not reproduce"
 
 
 @attrs.frozen(eq=False)
@@ -48,45 +47,46 @@ class Traced:
     """A traced forward pass.
 
     Attributes:
-        at: The call of the cut module.
-        image: The placeholder.
-        values: What every node gave for the images of the trace; empty for a trace without images.
-        reads: Nodes whose value depends on the image's values, not only on its size.
-        frozen: Whether a number that follows the image's size was fixed while tracing.
-        frozen_late: Whether that happened behind the cut module.
+        graph: Graph of the whole pass.
+        cut_call: Call of the cut module.
+        image: Placeholder.
+        values: Value of every node for the images of the trace; empty for a trace without images.
+        from_values: Nodes that depend on the image's values, not only on its size.
+        fixed_size: Whether tracing fixed a number that depends on the image size.
+        fixed_size_late: Whether that happened after the cut module.
     """
 
     graph: fx.Graph
-    at: fx.Node
+    cut_call: fx.Node
     image: fx.Node
     values: dict[fx.Node, Any]
-    reads: set[fx.Node]
-    frozen: bool
-    frozen_late: bool
+    from_values: set[fx.Node]
+    fixed_size: bool
+    fixed_size_late: bool
 
 
 def trace(whole: nn.Module, cut: str, training: bool, images: Tensor | None = None) -> Traced:
-    """Trace ``whole`` in one mode down to the module ``split``.
+    """Trace a network in one mode down to the cut module.
 
     Args:
-        whole: Its modes are as before afterwards; with ``images`` its buffers may move.
+        whole: Network; its modes are restored, but with ``images`` its buffers may change.
         cut: Path of the cut module.
-        training: The mode.
-        images: Computed along where given, in the mode that is traced.
+        training: Whether to trace in train mode.
+        images: Images (N, channels, height, width) to compute every operation with; None to compute nothing.
 
     Raises:
         CutError: The code cannot be traced or assigns buffers, or the module is not called exactly once.
     """
-    tracer = _Tracer(cut) if images is None else _Computing(cut, images)
-    drawn, registered = _generators(), RegisteredTensors.of(whole)
+    tracer = _Tracer(cut) if images is None else _EvaluatingTracer(cut, images)
+    generators, registered = _generators(), RegisteredTensors.of(whole)
     try:
-        # Code that asks whether gradients are wanted is traced as in training.
-        with modes_kept(whole), torch.enable_grad():
+        # Code that branches on enabled gradients is traced as in training.
+        with restored_modes(whole), torch.enable_grad():
             for module in whole.modules():
                 module.training = training
             graph = tracer.trace(whole)
-        if _generators() != drawn:
-            raise TraceError("it draws random numbers that no operation on the image shows")
+        if _generators() != generators:
+            raise TraceError("it draws random numbers outside operations on the image")
     except Exception as error:  # tracing runs foreign code, which may raise anything
         registered.check(whole)
         raise CutError(
@@ -99,18 +99,26 @@ def trace(whole: nn.Module, cut: str, training: bool, images: Tensor | None = No
     calls = [n for n in graph.nodes if n.op == "call_module" and whole.get_submodule(str(n.target)) is target]
     if len(calls) != 1:
         raise CutError(
-            f"{cut!r} is called {len(calls)} times in a forward pass of {type(whole).__name__}; a cut is "
+            f"{cut!r} is called {len(calls)} times in a forward pass of {type(whole).__name__}; a cut module must be "
             "called exactly once. Split at the module around it or at 'forward_features'.",
             subject=cut,
         )
     image = next(n for n in graph.nodes if n.op == "placeholder")
-    if isinstance(tracer, _Computing):
-        return Traced(graph, calls[0], image, tracer.values, tracer.reads, tracer.frozen, tracer.frozen_late)
+    if isinstance(tracer, _EvaluatingTracer):
+        return Traced(
+            graph,
+            calls[0],
+            image,
+            tracer.values,
+            tracer.from_values,
+            tracer.fixed_size,
+            tracer.fixed_size_late,
+        )
     return Traced(graph, calls[0], image, {}, set(), False, False)
 
 
 class _Tracer(fx.Tracer):
-    """Traces the modules above the cut module and calls all others."""
+    """Tracer of the modules above the cut module; all others are leaves."""
 
     def __init__(self, cut: str) -> None:
         super().__init__()
@@ -122,7 +130,7 @@ class _Tracer(fx.Tracer):
         return module_qualified_name not in self.ancestors
 
     def create_proxy(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Proxy:
-        # What computes along can tell harmless operations apart.
+        # A tracer with values allows operations that need no gradient.
         if not torch.is_grad_enabled() and kind in ("call_module", "get_attr") and type(self) is _Tracer:
             raise TraceError(NO_GRADIENTS)
         return super().create_proxy(kind, target, *args, **kwargs)
@@ -130,70 +138,76 @@ class _Tracer(fx.Tracer):
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Callable[..., Any], list[Any]]:
-        # One image; every other argument keeps its default, which a placeholder would hide from `is None`.
+        # Arguments other than the image keep their defaults: a placeholder would make `is None` false.
         return root_fn, [self.root, self.create_proxy("placeholder", "x", (), {})]
 
 
-class _Computing(_Tracer):
-    """Computes every node when it is made, so that code may ask for what depends on sizes only."""
+class _EvaluatingTracer(_Tracer):
+    """Tracer that computes every node, so that code may use numbers that depend on sizes only."""
 
     def __init__(self, cut: str, images: Tensor) -> None:
         super().__init__(cut)
         self.images = images
         self.values: dict[fx.Node, Any] = {}
-        self.looks: set[fx.Node] = set()
-        """Nodes whose value depends on the image, sizes included."""
-        self.reads: set[fx.Node] = set()
-        """Nodes whose value depends on the image's values, not only on its size."""
-        self.owns: set[fx.Node] = set()
-        """Nodes whose value depends on the network's own parameters and buffers."""
-        self.frozen = False
-        self.frozen_late = False
-        self.passed = False
-        self.running = False
+        self.from_image: set[fx.Node] = set()
+        """Nodes that depend on the image, sizes included."""
+        self.from_values: set[fx.Node] = set()
+        """Nodes that depend on the image's values, not only on its size."""
+        self.from_state: set[fx.Node] = set()
+        """Nodes that depend on the network's parameters and buffers."""
+        self.fixed_size = False
+        self.fixed_size_late = False
+        self.after_cut = False
+        self.computing = False
 
     def create_proxy(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Proxy:
         proxy = super().create_proxy(kind, target, *args, **kwargs)
         node = proxy.node
         inputs = node.all_input_nodes
-        if kind == "placeholder" or any(n in self.looks for n in inputs):
-            self.looks.add(node)
-        if kind == "placeholder" or (any(n in self.reads for n in inputs) and not _asks_size(node)):
-            self.reads.add(node)
-        own = kind in ("get_attr", "call_module") or any(n in self.owns or n.op == "get_attr" for n in inputs)
-        if own and not _asks_size(node):
-            self.owns.add(node)
-        if not torch.is_grad_enabled() and (node in self.reads or node in self.owns):
+        if kind == "placeholder" or any(n in self.from_image for n in inputs):
+            self.from_image.add(node)
+        if kind == "placeholder" or (any(n in self.from_values for n in inputs) and not _is_size(node)):
+            self.from_values.add(node)
+        stateful = kind in ("get_attr", "call_module") or any(
+            n in self.from_state or n.op == "get_attr" for n in inputs
+        )
+        if stateful and not _is_size(node):
+            self.from_state.add(node)
+        if not torch.is_grad_enabled() and (node in self.from_values or node in self.from_state):
             raise TraceError(NO_GRADIENTS)
         if kind == "call_module":
-            self.passed |= self.root.get_submodule(str(target)) is self.root.get_submodule(self.cut)
+            self.after_cut |= self.root.get_submodule(str(target)) is self.root.get_submodule(self.cut)
         if kind != "output":
             self.values[node] = self.images if kind == "placeholder" else self._value(node)
         return proxy
 
     def _value(self, node: fx.Node) -> Any:
-        """Compute a node; generators are as before afterwards, so that code which draws by itself is seen."""
-        state, plain, arrays = torch.get_rng_state(), random.getstate(), np.random.get_state()
-        self.running = True
+        """Compute a node; generators are restored, so that draws outside nodes are detected."""
+        torch_state, python_state, numpy_state = (
+            torch.get_rng_state(),
+            random.getstate(),
+            np.random.get_state(),
+        )
+        self.computing = True
         try:
             with torch.no_grad():
                 return compute(self.root, node, self.values)
         finally:
-            self.running = False
-            torch.set_rng_state(state)
-            random.setstate(plain)
-            np.random.set_state(arrays)
+            self.computing = False
+            torch.set_rng_state(torch_state)
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Known(node, self)
+        return _ValueProxy(node, self)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        return forward(*args, **kwargs) if self.running else super().call_module(m, forward, args, kwargs)
+        return forward(*args, **kwargs) if self.computing else super().call_module(m, forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        return attr_val if self.running else super().getattr(attr, attr_val, parameter_proxy_cache)
+        return attr_val if self.computing else super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def to_bool(self, obj: Any) -> bool:
         return bool(self.number(obj.node))
@@ -202,22 +216,22 @@ class _Computing(_Tracer):
         return iter([obj[index] for index in range(len(self.values[obj.node]))])
 
     def number(self, node: fx.Node) -> Any:
-        """Return the value of a node that code wants as a plain number.
+        """Return the value of a node as a plain number.
 
         Raises:
-            TraceError: It depends on the image's values, or on weights, which may change.
+            TraceError: The value depends on the image's values, or on weights, which may change.
         """
-        if node in self.reads:
+        if node in self.from_values:
             raise TraceError("a branch or a number depends on the image's values")
-        if node in self.owns:
+        if node in self.from_state:
             raise TraceError("a branch or a number depends on the network's own parameters or buffers")
-        self.frozen |= node in self.looks
-        self.frozen_late |= self.passed and node in self.looks
+        self.fixed_size |= node in self.from_image
+        self.fixed_size_late |= self.after_cut and node in self.from_image
         return self.values[node]
 
 
-class _Known(fx.Proxy):
-    """A proxy that gives its length, and its number where that follows from sizes."""
+class _ValueProxy(fx.Proxy):
+    """Proxy with a length, and with a number if that depends on sizes only."""
 
     def __len__(self) -> int:
         return len(self.tracer.values[self.node])  # type: ignore[attr-defined]
@@ -233,16 +247,16 @@ class _Known(fx.Proxy):
 
 
 def compute(whole: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    """Return what a node gives where its inputs have these values.
+    """Return the value of a node for these values of its inputs.
 
     Args:
-        whole: The traced network.
-        node: Of its graph, no placeholder.
+        whole: Traced network.
+        node: Node of its graph, no placeholder.
         values: Value of each node computed so far.
     """
 
     def value_of(argument: fx.Node) -> Any:
-        # The tracer makes nodes for constant tensors by itself.
+        # The tracer creates nodes for constant tensors itself.
         return values[argument] if argument in values else attribute(whole, str(argument.target))
 
     args, kwargs = _plain(map_arg((node.args, node.kwargs), value_of))
@@ -256,7 +270,7 @@ def compute(whole: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return arguments as code would give them: torch.fx's own lists refuse to be changed."""
+    """Return arguments with plain lists and dicts; those of torch.fx are immutable."""
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return type(value)(map(_plain, value)) if type(value) is not torch.Size else value
     if isinstance(value, list):
@@ -265,17 +279,17 @@ def _plain(value: Any) -> Any:
 
 
 def attribute(module: nn.Module, path: str) -> Any:
-    """Return what stands at a dotted path below a module.
+    """Return the attribute at a dotted path.
 
     Args:
-        module: Where the path begins.
+        module: Root of the path.
         path: Names joined by dots.
     """
     return operator.attrgetter(path)(module)
 
 
 def name_of(node: fx.Node) -> str:
-    """Return the plain name of what a node calls."""
+    """Return the name of the function, method or module that a node calls."""
     return str(getattr(node.target, "__name__", node.target))
 
 
@@ -289,15 +303,15 @@ def _generators() -> tuple[bytes, Any, bytes]:
     )
 
 
-def _asks_size(node: fx.Node) -> bool:
-    """Return whether a node reads only the size, type or place of a tensor."""
+def _is_size(node: fx.Node) -> bool:
+    """Return whether a node reads only the size, dtype or device of a tensor."""
     if node.op == "call_function" and node.target is getattr:
         return node.args[1] in SIZES
     return node.op == "call_method" and node.target in SIZES
 
 
 def frontier(traced: Traced) -> list[fx.Node]:
-    """Return the early nodes that hang on the image and are used late, in the order of the trace."""
+    """Return the early nodes that depend on the image and are used late, in the order of the trace."""
     late, from_image = set(late_nodes(traced)), reached(traced.graph, traced.image) | {traced.image}
     return [node for node in early_nodes(traced) if node in from_image and late & set(node.users)]
 
@@ -305,26 +319,26 @@ def frontier(traced: Traced) -> list[fx.Node]:
 def early_nodes(traced: Traced) -> list[fx.Node]:
     """Return the nodes up to the call of the cut module, in the order of the trace."""
     nodes = list(traced.graph.nodes)
-    return nodes[: nodes.index(traced.at) + 1]
+    return nodes[: nodes.index(traced.cut_call) + 1]
 
 
 def late_nodes(traced: Traced) -> list[fx.Node]:
-    """Return the nodes after the cut that the result, a module call or a change in place needs."""
+    """Return the nodes after the cut that the result, a module call or an in-place change needs."""
     nodes = list(traced.graph.nodes)
-    after = nodes[nodes.index(traced.at) + 1 :]
-    acting = [n for n in after if n.op in ("output", "call_module") or acts(n)]
-    wanted = ancestors(acting) | set(acting)
+    after = nodes[nodes.index(traced.cut_call) + 1 :]
+    effective = [n for n in after if n.op in ("output", "call_module") or changes_in_place(n)]
+    wanted = ancestors(effective) | set(effective)
     return [node for node in after if node in wanted and node.op != "output"] + [
         n for n in after if n.op == "output"
     ]
 
 
 def reached(graph: fx.Graph, start: fx.Node) -> set[fx.Node]:
-    """Return all nodes that depend on ``start``, without it.
+    """Return all nodes that depend on ``start``, without ``start``.
 
     Args:
-        graph: Nodes in the order of execution.
-        start: Of this graph.
+        graph: Graph with nodes in the order of execution.
+        start: Node of this graph.
     """
     nodes: set[fx.Node] = set()
     for node in graph.nodes:
@@ -334,11 +348,11 @@ def reached(graph: fx.Graph, start: fx.Node) -> set[fx.Node]:
 
 
 def ancestors(nodes: Iterable[fx.Node], stop: frozenset[fx.Node] = frozenset()) -> set[fx.Node]:
-    """Return all nodes that these depend on, looking no further than ``stop``.
+    """Return all nodes that these depend on, not beyond ``stop``.
 
     Args:
-        nodes: Where to begin; they are not in the result unless others depend on them.
-        stop: Nodes that are returned, but whose inputs are not followed.
+        nodes: Start nodes; in the result only if other start nodes depend on them.
+        stop: Nodes whose inputs are not visited.
     """
     visited: set[fx.Node] = set()
     waiting = [n for node in nodes for n in node.all_input_nodes]
@@ -350,6 +364,6 @@ def ancestors(nodes: Iterable[fx.Node], stop: frozenset[fx.Node] = frozenset()) 
     return visited
 
 
-def acts(node: fx.Node) -> bool:
+def changes_in_place(node: fx.Node) -> bool:
     """Return whether a node visibly changes a tensor in place."""
     return node.op in ("call_function", "call_method") and name_of(node).rstrip("_") + "_" == name_of(node)

@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import nn
 
-from compatkit.adapters.cutting.proof import unchanged
+from compatkit.adapters.cutting.proof import restored_state
 from compatkit.adapters.cutting.signals import port_signal
 from compatkit.adapters.ports.sizerules import PortRuns, Runs, Shape, Size, call_part
 from compatkit.contracts.contract import Blueprint, Dimension, Layout, Port, Scaled, Structural
@@ -38,7 +38,7 @@ def extractor_structure(
     Raises:
         CutError: The output is not tensors, none has a batch axis, or the names do not fit.
     """
-    with unchanged(module), torch.no_grad():
+    with restored_state(module), torch.no_grad():
         module.eval()
         runs = Runs(module, channels, blueprint.traced_size)
         runs.explore()
@@ -72,7 +72,7 @@ def head_structure(module: nn.Module, blueprint: Blueprint, feature_ports: Seque
         CutError: The head does not return one vector for each image.
     """
     ports = tuple(feature_ports)
-    with unchanged(module), torch.no_grad():
+    with restored_state(module), torch.no_grad():
         module.eval()
         width, dtype = _vector(module, ports, blueprint.traced_size)
         accepted = _accepted_sizes(module, ports, blueprint.traced_size, width)

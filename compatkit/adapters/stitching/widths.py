@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.cutting.proof import unchanged
+from compatkit.adapters.cutting.proof import restored_state
 from compatkit.adapters.cutting.signals import signal
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CutError
@@ -109,7 +109,7 @@ def own_width(extractor: nn.Module, blueprint: Blueprint, channels: int) -> int:
     Raises:
         CutError: The features are not a map ``(N, C, H, W)``.
     """
-    with unchanged(extractor), torch.no_grad():
+    with restored_state(extractor), torch.no_grad():
         features = extractor.eval()(signal((1, channels, *blueprint.traced_size)))
     if not isinstance(features, Tensor) or features.ndim != 4:
         actual = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
