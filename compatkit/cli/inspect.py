@@ -15,7 +15,6 @@ from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.own_networks import OWN
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import unstructure
-from compatkit.plugins import find
 from compatkit.registry.weights.header import Header, read_header
 from compatkit.reports.contracts import port, short
 
@@ -116,6 +115,8 @@ def network_call(whole: Blueprint) -> str:
     arguments = "".join(f", {key}={value!r}" for key, value in whole.kwargs.items())
     builder, _ = whole.network
     if builder == OWN:
+        from compatkit.plugins import find
+
         factory = find("builders", OWN).factory
         return f"{factory.__module__}.{factory.__qualname__}({whole.model!r}{arguments})"
     if builder == "timm":

@@ -2,23 +2,28 @@
 
 The report answers three questions separately, because equal shapes are not compatibility: can the parts be wired, what
 were both trained against, and what was measured.
+
+For many pairs, each rule runs once for each pair of distinct inputs: all contracts differ (by their probes at least),
+but few differ in the inputs of one rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import attrs
 
 from compatkit.contracts import rules
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.channels import Blobs
-from compatkit.contracts.contract import EXTRACTORS, HEADS, Data
+from compatkit.contracts.contract import EXTRACTORS, HEADS, Data, Protocol
 from compatkit.contracts.evidence import Cell
 from compatkit.contracts.labels import Labels, label_findings
 from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
-from compatkit.contracts.match import wiring
+from compatkit.contracts.match import wiring_findings
 from compatkit.contracts.ports import SizedPorts
-from compatkit.contracts.report import Finding, Outline, Outlines, Report, codes_of
+from compatkit.contracts.report import Codes, Finding, Outline, Outlines, Report, codes_of
 from compatkit.errors import UsageError
 from compatkit.foundation.arguments import checks_arguments
 
@@ -26,6 +31,36 @@ __all__ = ["Finding", "Report", "check", "check_pairs"]
 
 Classes = Data | Labels
 """Target classes of a pair: labels, or the data of a contract, of which only the labels are compared."""
+
+RULES: tuple[Callable[[Any, Any], Sequence[Finding]], ...] = (
+    wiring_findings,
+    rules.image_findings,
+    rules.training_findings,
+    rules.statistics_findings,
+)
+"""Rules that compare one field of the ``RuleInputs`` of an extractor and a head each."""
+
+
+class RuleInputs(NamedTuple):
+    """Fields of a component that ``RULES`` compare, in their order.
+
+    Attributes:
+        ports: Ports at the cut.
+        images: Preprocessing of the images, without classes.
+        protocol: Batch normalization and the anchors that the component was trained against.
+        features: Statistics of the features at the cut.
+    """
+
+    ports: SizedPorts
+    images: Data
+    protocol: Protocol
+    features: tuple[rules.Features, ...]
+
+    def key(self, position: int) -> object:
+        """Return a hashable value that is equal only for equal fields."""
+        if position < 3:
+            return repr(self[position])
+        return tuple((port.mean, port.std, id(port.channels), port.port) for port in self.features)
 
 
 @checks_arguments
@@ -75,7 +110,6 @@ def pair_report(
     channels: Blobs,
     own: bool,
     bn_policy: str,
-    digest: str | None = None,
 ) -> Report:
     """Return the report of ``check``, with the references of the parts if known.
 
@@ -88,41 +122,29 @@ def pair_report(
         channels: Channel statistics by blob digest.
         own: Whether the extractor is the head's own, see ``check``.
         bn_policy: Batch-norm policy of the pair.
-        digest: Manifest digest of the extractor; computed if None and needed.
     """
     first, second = names or ("it", "it")
     check_kind(extractor, "first", first)
     check_kind(head, "second", second)
-    left, right = extractor.contract, head.contract
-    provided, required = (
-        SizedPorts(left.structural.outputs, left.data.size),
-        SizedPorts(right.structural.inputs, right.data.size),
+    left, right = _extractor_inputs(extractor, channels), _head_inputs(head, channels)
+    structural, images, training, statistics = (
+        rule(provided, required) for rule, provided, required in zip(RULES, left, right, strict=True)
     )
-    structural = [difference.finding(provided, required) for difference in wiring(provided, required)]
-    training = rules.training_findings(left.protocol, rules.protocol_of(head))
     if own_extractors := dict.fromkeys(trained_with(head)):
-        exact = manifest_digest(extractor) if digest is None else digest
-        training += [
-            rules.own_extractor_finding(known, exact=known == exact)
-            for known in own_extractors
-            if own or known == exact
+        exact = manifest_digest(extractor)
+        training = [
+            *training,
+            *(
+                rules.own_extractor_finding(known, exact=known == exact)
+                for known in own_extractors
+                if own or known == exact
+            ),
         ]
-    statistics = rules.statistics_findings(
-        rules.port_features(left.statistical.features, channels),
-        rules.port_features(right.statistical.features, channels, right.structural.inputs),
-    )
-    severities = {finding.severity for finding in structural}
-    answers = Report(
-        "refused" if "refuses" in severities else "needs-adapter" if "adaptable" in severities else "direct",
-        rules.promise_of([finding.code for finding in training]),
-        rules.newest_grade(evidence, bn_policy),
-    )
-    classes = data.labels if isinstance(data, Data) else data
-    head_name = f"the head {second}" if names else "the head"
-    labels = () if classes is None else label_findings(classes, right.data.labels or (), head=head_name)
+    answers = _answers(codes_of(structural), codes_of(training), evidence, bn_policy)
+    labels = _label_findings(data, head, f"the head {second}" if names else "the head")
     findings = (
         *structural,
-        *rules.image_findings(left.data, right.data),
+        *images,
         *labels,
         *training,
         *statistics,
@@ -159,7 +181,7 @@ def check_pairs(
     for name, manifest in heads.items():
         check_kind(manifest, "second", name)
 
-    def report(extractor: str, head: str, digest: str | None = None) -> Report:
+    def report(extractor: str, head: str) -> Report:
         names = extractor, head
         return pair_report(
             extractors[extractor],
@@ -170,18 +192,44 @@ def check_pairs(
             channels=channels,
             own=names in own,
             bn_policy=bn_policy,
-            digest=digest,
         )
 
-    known: dict[Outline, Outline] = {}
+    lefts = [_extractor_inputs(manifest, channels) for manifest in extractors.values()]
+    rights = [_head_inputs(manifest, channels) for manifest in heads.values()]
+    common = _anchors(lefts) & _anchors(rights)
+    lefts, rights = ([_with_anchors(inputs, common) for inputs in side] for side in (lefts, rights))
+    levels = [_rule_codes(position, lefts, rights) for position in range(len(RULES))]
+    labels = [
+        codes_of(_label_findings(data, manifest, f"the head {name}")) for name, manifest in heads.items()
+    ]
+    own_extractors = [frozenset(trained_with(manifest)) for manifest in heads.values()]
+    known: dict[tuple[Codes, ...], Outline] = {}
     table: list[tuple[Outline, ...]] = []
-    for name, manifest in extractors.items():
-        digest, row = manifest_digest(manifest), list[Outline]()
-        for head in heads:
-            full = report(name, head, digest)
-            outline = Outline(Report(full.wiring, full.promise, full.evidence), codes_of(full.findings))
-            row.append(known.setdefault(outline, outline))
-        table.append(tuple(row))
+    for row, (extractor, manifest) in enumerate(extractors.items()):
+        digest = manifest_digest(manifest) if any(own_extractors) else ""
+        outlines: list[Outline] = []
+        structural_row, images_row, training_row, statistics_row = (level[row] for level in levels)
+        for column, head in enumerate(heads):
+            training = training_row[column]
+            if (digests := own_extractors[column]) and (digest in digests or (extractor, head) in own):
+                training = (*training, *codes_of([rules.own_extractor_finding(digest, exact=True)]))
+            codes = (
+                structural_row[column],
+                images_row[column],
+                labels[column],
+                training,
+                statistics_row[column],
+            )
+            cells = evidence.get((extractor, head), ())
+            outline = None if cells else known.get(codes)
+            if outline is None:
+                answers = _answers(codes[0], training, cells, bn_policy)
+                empirical = codes_of(rules.empirical_findings(answers, cells, bn_policy))
+                outline = Outline(answers, tuple(code for level in (*codes, empirical) for code in level))
+                if not cells:
+                    known[codes] = outline
+            outlines.append(outline)
+        table.append(tuple(outlines))
     return Outlines(tuple(extractors), tuple(heads), tuple(table), report)
 
 
@@ -203,3 +251,65 @@ def check_kind(manifest: Manifest, position: Literal["first", "second"], name: s
             "Pass the extractor first, then the head.",
             subject=manifest,
         )
+
+
+def _extractor_inputs(extractor: Manifest, channels: Blobs) -> RuleInputs:
+    contract = extractor.contract
+    return RuleInputs(
+        SizedPorts(contract.structural.outputs, contract.data.size),
+        attrs.evolve(contract.data, labels=None),
+        contract.protocol,
+        rules.port_features(contract.statistical.features, channels),
+    )
+
+
+def _head_inputs(head: Manifest, channels: Blobs) -> RuleInputs:
+    contract, ports = head.contract, head.contract.structural.inputs
+    return RuleInputs(
+        SizedPorts(ports, contract.data.size),
+        attrs.evolve(contract.data, labels=None),
+        rules.protocol_of(head),
+        rules.port_features(contract.statistical.features, channels, ports),
+    )
+
+
+def _anchors(side: Sequence[RuleInputs]) -> set[tuple[str, str]]:
+    return {(anchor.kind, anchor.digest) for inputs in side for anchor in inputs.protocol.anchors}
+
+
+def _with_anchors(inputs: RuleInputs, common: set[tuple[str, str]]) -> RuleInputs:
+    """Return the inputs with only the anchors that both sides have: no other gives a finding, and most differ."""
+    anchors = tuple(anchor for anchor in inputs.protocol.anchors if (anchor.kind, anchor.digest) in common)
+    return inputs._replace(protocol=attrs.evolve(inputs.protocol, anchors=anchors))
+
+
+def _rule_codes(
+    position: int, lefts: Sequence[RuleInputs], rights: Sequence[RuleInputs]
+) -> list[list[Codes]]:
+    """Return the codes of one rule for every extractor and head, with one run for each pair of distinct inputs."""
+    rule, rows = RULES[position], dict[object, list[Codes]]()
+    distinct = {inputs.key(position): inputs[position] for inputs in rights}
+    columns = [inputs.key(position) for inputs in rights]
+    table: list[list[Codes]] = []
+    for inputs in lefts:
+        key = inputs.key(position)
+        if key not in rows:
+            codes = {right: codes_of(rule(inputs[position], value)) for right, value in distinct.items()}
+            rows[key] = [codes[column] for column in columns]
+        table.append(rows[key])
+    return table
+
+
+def _label_findings(data: Classes | None, head: Manifest, name: str) -> tuple[Finding, ...]:
+    classes = data.labels if isinstance(data, Data) else data
+    return () if classes is None else label_findings(classes, head.contract.data.labels or (), head=name)
+
+
+def _answers(structural: Codes, training: Codes, cells: Sequence[Cell], bn_policy: str) -> Report:
+    """Return the report without findings."""
+    severities = {severity for _, severity in structural}
+    return Report(
+        "refused" if "refuses" in severities else "needs-adapter" if "adaptable" in severities else "direct",
+        rules.promise_of([code for code, _ in training]),
+        rules.newest_grade(cells, bn_policy),
+    )

@@ -111,6 +111,11 @@ def wiring(provided: SizedPorts, required: SizedPorts, fitted: bool = False) -> 
     ]
 
 
+def wiring_findings(provided: SizedPorts, required: SizedPorts) -> list[Finding]:
+    """Return the finding of each difference of ``wiring``."""
+    return [difference.finding(provided, required) for difference in wiring(provided, required)]
+
+
 def adapters_for(
     outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data, *, fitted: bool = False
 ) -> tuple[Blueprint, ...]:

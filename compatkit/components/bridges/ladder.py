@@ -13,7 +13,6 @@ from compatkit.contracts.evidence import Figure, Rung
 from compatkit.errors import IncompatibleError, UsageError, type_of
 from compatkit.foundation.arguments import texts_of
 from compatkit.foundation.display import Shown
-from compatkit.plugins.discovery import require
 from compatkit.reports.tabular import Tabular
 
 if TYPE_CHECKING:
@@ -57,6 +56,8 @@ def chosen_rungs(names: Sequence[str] | None, labeled: bool) -> list[str]:
     Raises:
         UsageError: A name is not a rung, or a rung needs labels and there are none.
     """
+    from compatkit.plugins.discovery import require
+
     if names is None:
         return [rung for rung in RUNGS if rung not in ON_REQUEST and (labeled or rung not in LABELED)]
     if not names:
