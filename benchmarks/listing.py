@@ -2,8 +2,8 @@
 
 Run ``python benchmarks/listing.py [--files N] [--classes N] [--folder DIR] [--workers N]``. It creates a tree of
 ``--files`` training images in ``--classes`` class folders below ``DIR`` and removes it at the end. Files are hard links
-to 500 small JPEGs per split, so that bytes and inodes stay in memory and disk latency is not measured. Each line is
-measured in a separate process, and repeated on a tree of three images a class.
+to one small JPEG for each class and split, so that bytes and inodes stay in memory and disk latency is not measured.
+Each line is measured in a separate process, and repeated on a tree of three images a class.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from typing import Any
 
 import numpy as np
 
-ORIGINALS = 500
-"""Number of distinct images of a split; a file system allows some ten thousand links to each."""
 KB = 1024
 MEASURES = ("list first", "list again", "digest first", "digest again", "unverified digest", "train")
 
@@ -34,23 +32,18 @@ def write_tree(folder: Path, files: int, classes: int) -> Path:
 
     generator, originals = np.random.default_rng(0), folder.with_name(f"{folder.name}-originals")
     originals.mkdir(parents=True)
-    for part in ("train", "val"):  # no file may be in two splits
-        for number in range(ORIGINALS):
-            clouds = Image.fromarray(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize(
-                (32, 32), 3
-            )
-            clouds.save(originals / f"{part}-{number}.jpg", quality=50)
     source = os.open(originals, os.O_DIRECTORY)
     for part, count in (("train", files // classes), ("val", 2)):
         for label in range(classes):
+            # one image for each class of a split, as a file may not be in two classes or splits
+            original = f"{part}-{label}.jpg"
+            clouds = Image.fromarray(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+            clouds.resize((32, 32), 3).save(originals / original, quality=50)
             class_folder = folder / part / f"n{label:08}"
             class_folder.mkdir(parents=True)
             target = os.open(class_folder, os.O_DIRECTORY)
             for number in range(count):
-                name, original = (
-                    f"n{label:08}_{number}.JPEG",
-                    f"{part}-{(7 * label + number) % ORIGINALS}.jpg",
-                )
+                name = f"n{label:08}_{number}.JPEG"
                 os.link(original, name, src_dir_fd=source, dst_dir_fd=target)
             os.close(target)
     os.close(source)

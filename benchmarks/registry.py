@@ -1,17 +1,17 @@
 """Measure the cost of a registry: every operation as a ratio to minimal bare code, next to rivals.
 
 Run ``python benchmarks/registry.py [--only publish,load] [--versions 100000] [--rounds 7] [--out FILE]``. All
-contestants of an operation take turns in one run, in another order each round, so that a busy moment of the machine
-hits all of them alike; a first round is not counted. ``ms`` is the median of the rounds and, in brackets, the minimum.
-The ratio is the median of the rounds' ratios, which is what a gate judges; in brackets stands minimum by minimum, on
-the clock and of the processor's time. What comes out is compared: sums of weights, names, rows. MLflow
-(``pip install mlflow``) is left out where it is not there.
+contestants of an operation take turns in one run, in a new random order each round, so that a busy machine slows all
+of them alike; the first round is not counted. ``ms`` is the median over the rounds and, in brackets, the minimum. Gates
+judge the median of the rounds' ratios; the brackets give the ratio of the minima, of wall and of processor time.
+Results are compared: sums of weights, names, rows. MLflow (``pip install mlflow``) is left out if it is not
+installed.
 
 - ``publish``, ``load``: ResNet-50 cut after its last stage, 94 MB;
 - ``small``: a network of 1 MB;
 - ``scale``: 100,000 versions of 20,000 names, and 10,000 of one name;
 - ``matrix``: 300 extractors with 300 heads, with reasons;
-- ``commands``: the command line, a process each time.
+- ``commands``: the command line, in a new process each time.
 """
 
 from __future__ import annotations
@@ -56,39 +56,40 @@ GROUPS = {
 
 
 def main() -> None:
-    """Measure what was asked for, and print or keep the table."""
-    given = _arguments()
-    chosen = given.only.split(",") if given.only else list(GROUPS)
+    """Measure the requested operations, print the table, and write it where ``--out`` is given."""
+    options = _arguments()
+    chosen = options.only.split(",") if options.only else list(GROUPS)
     unknown = sorted(set(chosen) - set(GROUPS))
     if unknown:
         sys.exit(f"no such operation: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
-    with tempfile.TemporaryDirectory(dir=given.folder, prefix="registry-") as folder:
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="registry-") as folder:
         os.environ["COMPATKIT_CACHE"] = f"{folder}/cache"
-        with redirect_stdout(sys.stderr):  # rivals print, too
-            text = _measured(given, Path(folder), chosen)
+        with redirect_stdout(sys.stderr):  # rivals print too
+            text = _measure(options, Path(folder), chosen)
         print(text, flush=True)  # removing the folder takes long
-        if given.out is not None:
-            given.out.write_text(f"# What a registry costs\n\n    {_command()}\n\n{text}\n\n{READING}\n")
+        if options.out is not None:
+            options.out.write_text(f"# What a registry costs\n\n    {_command()}\n\n{text}\n\n{READING}\n")
 
 
-def _measured(given: argparse.Namespace, folder: Path, chosen: list[str]) -> str:
+def _measure(options: argparse.Namespace, folder: Path, chosen: list[str]) -> str:
     from registry_measuring import head, machine, say
-    from registry_settings import Given
+    from registry_settings import Settings
 
-    settings = Given(folder, given.rounds, given.seed, given.versions, given.network, given.cut)
-    text = [machine(), f"{given.rounds} rounds, seed {given.seed}; load at the end: {{load}}.", "", head()]
-    broken: list[str] = []
+    settings = Settings(folder, options.rounds, options.seed, options.versions, options.network, options.cut)
+    conditions = f"{options.rounds} rounds, seed {options.seed}; load at the end: {{load}}."
+    text = [machine(), conditions, "", head()]
+    failures: list[str] = []
     for name in chosen:
-        work: Callable[[Any], list[str]] = getattr(import_module(GROUPS[name]), name)
+        measure: Callable[[Any], list[str]] = getattr(import_module(GROUPS[name]), name)
         try:
-            table = work(settings)
-            say("\n".join(table))
-            text += table
-        except Exception as error:  # the other operations are still worth measuring
+            lines = measure(settings)
+            say("\n".join(lines))
+            text += lines
+        except Exception as error:  # the other operations are still measured
             traceback.print_exc()
-            broken.append(f"- **{name} was not measured**: {type(error).__name__}: {error}")
-    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-    return "\n".join([*text, *(["", *broken] if broken else [])]).replace("{load}", load)
+            failures.append(f"- **{name} was not measured**: {type(error).__name__}: {error}")
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
+    return "\n".join([*text, *(["", *failures] if failures else [])]).replace("{load}", load)
 
 
 def _arguments() -> argparse.Namespace:

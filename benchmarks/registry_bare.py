@@ -1,4 +1,4 @@
-"""Floors for weights: the least that writing, reading and building can mean; no check, no message, no way back."""
+"""Floors for weights: minimal code to write, read and build, without checks, messages or rollback."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
 
 from compatkit_plugins.networks import NETWORKS
-from compatkit_plugins.networks import build as own
+from compatkit_plugins.networks import build as build_own
 
 
 def write_synced(path: Path, data: bytes | memoryview) -> None:
-    """Write a file and wait until the disk has it."""
+    """Write a file and sync it to the disk."""
     with open(path, "wb", buffering=0) as file:
         file.write(data)
         os.fsync(file.fileno())
@@ -36,18 +36,18 @@ def sync_folder(path: Path) -> None:
 
 
 def hashed(path: Path) -> str:
-    """Return the sha256 of a file, mapped and not read."""
+    """Return the sha256 of a memory-mapped file."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         return hashlib.sha256(mapped).hexdigest()
 
 
 def publish_best(folder: Path, state: Mapping[str, Tensor]) -> str:
-    """Save tensors, hash the file beside the fsync, link it to its digest: the least that is durable and verified."""
+    """Save tensors, hash the file during the fsync, link it to its digest: the minimum of a durable, verified write."""
     draft = folder / "draft"
     save_file(dict(state), draft)
     descriptor = os.open(draft, os.O_RDONLY)
-    with ThreadPoolExecutor(1) as beside:
-        digest = beside.submit(hashed, draft)
+    with ThreadPoolExecutor(1) as executor:
+        digest = executor.submit(hashed, draft)
         os.fsync(descriptor)
         name = digest.result()
     os.close(descriptor)
@@ -58,27 +58,27 @@ def publish_best(folder: Path, state: Mapping[str, Tensor]) -> str:
 
 
 def publish_small(root: Path, name: str, state: Mapping[str, Tensor], document: dict[str, Any]) -> str:
-    """Write weights, manifest and version, each hashed, synced, linked, with the folders that are new."""
-    weights = _place(root, save(dict(state)))
+    """Write weights, manifest and version, each hashed, synced and linked, and sync new folders."""
+    weights = _write_blob(root, save(dict(state)))
     document["payload"]["file"]["blob"] = f"sha256:{weights}"
-    digest = _place(root, json.dumps(document, separators=(",", ":"), sort_keys=True).encode())
+    digest = _write_blob(root, json.dumps(document, separators=(",", ":"), sort_keys=True).encode())
     folder = root / "refs" / name / "@versions"
-    _make(folder)
+    _make_folder(folder)
     _link(root / "draft", folder / "1.0.0", f"sha256:{digest}\n".encode())
     return weights
 
 
-def _place(root: Path, data: bytes) -> str:
+def _write_blob(root: Path, data: bytes) -> str:
     name = hashlib.sha256(data).hexdigest()
-    _make(root / "blobs" / name[:2])
+    _make_folder(root / "blobs" / name[:2])
     _link(root / "draft", root / "blobs" / name[:2] / name, data)
     return name
 
 
-def _make(folder: Path) -> None:
-    """Make a folder durably, and those above it that are not there."""
+def _make_folder(folder: Path) -> None:
+    """Make a folder and its missing parents durably."""
     if not folder.is_dir():
-        _make(folder.parent)
+        _make_folder(folder.parent)
         folder.mkdir()
         sync_folder(folder.parent)
 
@@ -92,18 +92,21 @@ def _link(draft: Path, target: Path, data: bytes) -> None:
 
 def create_model(model: str, **kwargs: Any) -> nn.Module:
     """Build a network of timm, or one of compatkit's own."""
-    return (own if model in NETWORKS else timm.create_model)(model, **kwargs)
+    return (build_own if model in NETWORKS else timm.create_model)(model, **kwargs)
 
 
 def build(path: Path, model: str, kwargs: Mapping[str, Any], *, initialized: bool = False) -> nn.Module:
-    """Build a network without numbers, and hang the mapped ones in.
+    """Build a network on the meta device and assign memory-mapped weights.
 
     Args:
         path: Path of the weights.
         model: Model of timm.
-        kwargs: For timm.
+        kwargs: Keyword arguments of the model.
         initialized: Whether the functions of ``torch.nn.init`` run, which compute nothing on the meta device but take
-            several times as long as all the rest.
+            several times as long as everything else.
+
+    Returns:
+        Network in eval mode.
     """
     with torch.device("meta"), nullcontext() if initialized else _without_initialization():
         module = create_model(model, **kwargs)
@@ -114,17 +117,17 @@ def build(path: Path, model: str, kwargs: Mapping[str, Any], *, initialized: boo
 @contextmanager
 def _without_initialization() -> Iterator[None]:
     names = [name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")]
-    before = {name: getattr(nn.init, name) for name in names}
+    functions = {name: getattr(nn.init, name) for name in names}
     for name in names:
         setattr(nn.init, name, lambda tensor, *args, **kwargs: tensor)
     try:
         yield
     finally:
-        for name, function in before.items():
+        for name, function in functions.items():
             setattr(nn.init, name, function)
 
 
 def touch(module: nn.Module) -> float:
-    """Read every number; return their sum, the same for the same weights."""
+    """Read all weights and buffers; return their sum."""
     state = module.state_dict()
     return sum(float(state[name].sum()) for name in sorted(state))

@@ -1,4 +1,4 @@
-"""The large registry: written as plain files in one go, because publishing one by one would take an hour."""
+"""Large registry, written as plain files: publishing one version after the other would take an hour."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import registry_tables as bare
 from registry_measuring import expect, say
-from registry_settings import Given
+from registry_settings import Settings
 
 from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Statistical, Structural
 from compatkit.contracts.manifest import Edge, Manifest, Payload, to_bytes
@@ -21,23 +21,23 @@ from compatkit.registry.store import Store
 EACH = 5
 """Versions of a name."""
 LONG = "long/name"
-"""The name with a tenth as many versions as all others together."""
+"""Name with a tenth as many versions as all others together."""
 COLORS = 500
-"""Values of the tag that is searched for: of 100,000 versions, 200 have the same."""
+"""Values of the searched tag: 200 of 100,000 versions share one."""
 SETTLED = 2.5
-"""Seconds until files are old enough that their times tell their states apart."""
+"""Seconds until the modification times of files identify their contents."""
 DAY = 24 * 3600
 
 
 @attrs.frozen(eq=False)
-class Large:
-    """The large registry, and the bare tables of the same versions.
+class LargeRegistry:
+    """Large registry, and bare tables of the same versions.
 
     Attributes:
-        names: All, sorted.
-        versions: Versions of all names.
-        long: Long of the one name that has many.
-        dead: Number of blobs that nothing refers to.
+        names: Sorted names.
+        versions: Number of versions of all names.
+        long: Number of versions of ``LONG``.
+        dead: Number of unreferenced blobs.
     """
 
     store: Store
@@ -49,36 +49,36 @@ class Large:
 
     @property
     def wanted(self) -> tuple[str, str]:
-        """A name and its version, somewhere in the middle."""
+        """Return a name from the middle and a version of it."""
         return self.names[len(self.names) // 2], "1.2.0"
 
 
-def fill(given: Given) -> Large:
-    """Write blobs and references, old enough that gc may take those that nothing refers to."""
-    store, long = Store.init(given.folder / "large"), given.versions // 10
-    names = [f"zone{number % 40}/net{number}.head" for number in range(given.versions // EACH)]
-    say(f"writing {given.versions:,} versions of {len(names):,} names, and {long:,} of one name")
+def fill(settings: Settings) -> LargeRegistry:
+    """Write blobs and references; unreferenced blobs are old enough for garbage collection."""
+    store, long = Store.init(settings.folder / "large"), settings.versions // 10
+    names = [f"zone{number % 40}/net{number}.head" for number in range(settings.versions // EACH)]
+    say(f"writing {settings.versions:,} versions of {len(names):,} names, and {long:,} of one name")
     template = loads(to_bytes(_manifest(store)), what="template")
     serial = 0
     for name in names:
         _write(store.root, template, name, EACH, serial)
         serial += EACH
     _write(store.root, template, LONG, long, None)
-    old = time.time() - 2 * DAY
+    past = time.time() - 2 * DAY
     for number in range(long):
-        os.utime(_blob(store.root, b"dead %d" % number), (old, old))
-    tables = given.folder / "bare.sqlite"
+        os.utime(_blob(store.root, b"dead %d" % number), (past, past))
+    tables = settings.folder / "bare.sqlite"
     os.sync()
     time.sleep(SETTLED)
     expect("versions", bare.rebuild(store.root, tables), serial + long)
-    return Large(Store.open(store.root), tables, sorted([*names, LONG]), serial + long, long, long)
+    return LargeRegistry(Store.open(store.root), tables, sorted([*names, LONG]), serial + long, long, long)
 
 
 def _manifest(store: Store) -> Manifest:
     payload = store.put_blob(b"weights")
-    taken = Port("features", ("N", 64, "H", "W"), measured={"32x32": (16, 16)})
+    features = Port("features", ("N", 64, "H", "W"), measured={"32x32": (16, 16)})
     contract = Contract(
-        Structural((taken,), (Port("logits", ("N", 10), layout="NC"),)),
+        Structural((features,), (Port("logits", ("N", 10), layout="NC"),)),
         Data((32, 32), "RGB", (0.4, 0.4, 0.4), (0.2, 0.2, 0.2)),
         Protocol("batch", ()),
         Statistical(None, None),
@@ -89,7 +89,7 @@ def _manifest(store: Store) -> Manifest:
 
 
 def _write(root: Path, template: dict[str, Any], name: str, versions: int, serial: int | None) -> None:
-    """Write the versions of a name; those without a serial number have no color."""
+    """Write the versions of a name, with a color if ``serial`` is given."""
     folder = root / "refs" / name / "@versions"
     folder.mkdir(parents=True)
     for minor in range(versions):

@@ -1,4 +1,4 @@
-"""Contestants that take turns, and the table of their ratios; knows nothing of registries."""
+"""Contestants that take turns, and the table of their ratios; independent of registries."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HEADER = ("operation", "floor (what)", "floor ms", "ours ms", "ratio", "gate", "
 SHOWN = ("compatkit", "torch", "timm", "safetensors", "huggingface_hub", "mlflow")
 
 
-class Different(Exception):
-    """Two contestants did not do the same work, so that their times say nothing."""
+class Mismatch(Exception):
+    """Contestants did different work, so that their times are not comparable."""
 
 
-class Taken(NamedTuple):
-    """Seconds on the clock, and those of the processor, which other programs disturb less."""
+class Timing(NamedTuple):
+    """Wall seconds, and processor seconds, which other programs disturb less."""
 
     wall: float
     processor: float
@@ -37,8 +37,8 @@ class Contestant:
     """A timed operation.
 
     Attributes:
-        work: Is timed; gives what ``check`` looks at.
-        prepare: Untimed preparation before each call: forgetting, fresh names.
+        work: Timed call; its result goes to ``check``.
+        prepare: Untimed preparation before each turn, such as clearing caches.
         check: Looks at what came out, not timed; raises ``Different``.
         calls: How often ``work`` is called a turn; the time is divided by it.
     """
@@ -48,19 +48,21 @@ class Contestant:
     check: Callable[[Any], object] | None = None
     calls: int = 1
 
-    def turn(self) -> Taken:
-        """Return what one turn took."""
+    def turn(self) -> Timing:
+        """Return the time of one turn."""
         if self.prepare is not None:
             self.prepare()
         gc.collect()
-        used, begun = _processor(), time.perf_counter()
+        processor_start, start = _processor(), time.perf_counter()
         for _ in range(self.calls - 1):
             self.work()
-        came = self.work()
-        taken = Taken((time.perf_counter() - begun) / self.calls, (_processor() - used) / self.calls)
+        result = self.work()
+        timing = Timing(
+            (time.perf_counter() - start) / self.calls, (_processor() - processor_start) / self.calls
+        )
         if self.check is not None:
-            self.check(came)
-        return taken
+            self.check(result)
+        return timing
 
 
 @attrs.frozen
@@ -68,8 +70,8 @@ class Gate:
     """A promised ratio.
 
     Attributes:
-        ratio: At most so many times the floor.
-        extra: Or: at most so many seconds above it.
+        ratio: Largest multiple of the floor.
+        extra: Largest number of seconds above the floor, in place of ``ratio``.
         text: Text in the table, if it is not the plain ratio.
     """
 
@@ -89,14 +91,14 @@ class Gate:
 
 @attrs.frozen
 class Row:
-    """One line of the table: ``ours`` beside ``floor``, and rivals.
+    """Line of the table: ``ours`` against ``floor``, and rivals.
 
     Attributes:
         operation: Name of the operation.
-        floor: Label of the contestant that is the yardstick.
-        ours: Label of the one that is judged.
+        floor: Label of the baseline.
+        ours: Label of the judged contestant.
         gate: Promised ratio; None for information only.
-        rivals: Labels of others.
+        rivals: Labels of other contestants.
     """
 
     operation: str
@@ -106,74 +108,70 @@ class Row:
     rivals: Sequence[str] = ()
 
 
-Times = dict[str, list[Taken]]
+Times = dict[str, list[Timing]]
 
 
 def compete(contestants: Mapping[str, Contestant], rounds: int, seed: int) -> Times:
-    """Let all take turns, in another order each round; a first round, which warms up, is not counted."""
-    order, draw = list(contestants), random.Random(seed)
+    """Time all contestants by turns, in a new random order each round, after a warm-up round."""
+    order, generator = list(contestants), random.Random(seed)
     times: Times = {label: [] for label in order}
     for number in range(rounds + 1):
         print(f"\r  round {number} of {rounds} ", end="", file=sys.stderr, flush=True)
-        draw.shuffle(order)
+        generator.shuffle(order)
         for label in order:
-            taken = contestants[label].turn()
+            timing = contestants[label].turn()
             if number:
-                times[label].append(taken)
+                times[label].append(timing)
     say("")
     return times
 
 
 def lines(rows: Sequence[Row], times: Times) -> list[str]:
-    """Return the table's lines; rows whose contestants did not run are left out."""
+    """Return the lines of the table, without rows of contestants that did not run."""
     return [_line(row, times) for row in rows if row.floor in times and row.ours in times]
 
 
 def _line(row: Row, times: Times) -> str:
     floor, ours = times[row.floor], times[row.ours]
     pairs = list(zip(ours, floor, strict=True))
-    ratio = statistics.median(one.wall / other.wall for one, other in pairs)
-    extra = statistics.median(one.wall - other.wall for one, other in pairs)
-    least, used = ([_least(one, what) for one in (ours, floor)] for what in (0, 1))
-    told = f"**{ratio:.3g}** ({least[0] / least[1]:.3g}; {used[0] / max(used[1], 1e-9):.3g})"
+    ratio = statistics.median(timing.wall / floor_timing.wall for timing, floor_timing in pairs)
+    extra = statistics.median(timing.wall - floor_timing.wall for timing, floor_timing in pairs)
+    walls, processor = ([_minimum(timings, field) for timings in (ours, floor)] for field in (0, 1))
+    ratio_text = f"**{ratio:.3g}** ({walls[0] / walls[1]:.3g}; {processor[0] / max(processor[1], 1e-9):.3g})"
     if row.gate is None:
         verdict = ""
     elif row.gate.extra is not None:
-        both = "; ".join(f"{1e3 * (ours - floor):+.2f}" for ours, floor in (least, used))
-        told = f"**{1e3 * extra:+.2f} ms** ({both}), {ratio:.3g} x"
+        differences = "; ".join(f"{1e3 * (ours - floor):+.2f}" for ours, floor in (walls, processor))
+        ratio_text = f"**{1e3 * extra:+.2f} ms** ({differences}), {ratio:.3g} x"
         verdict = "pass" if extra <= row.gate.extra else "FAIL"
     else:
         verdict = "pass" if row.gate.ratio is not None and ratio <= row.gate.ratio else "FAIL"
     rivals = "; ".join(f"{label} {milliseconds(times[label])}" for label in row.rivals if label in times)
     gate = "" if row.gate is None else str(row.gate)
-    return (
-        "| "
-        + " | ".join(
-            (row.operation, row.floor, milliseconds(floor), milliseconds(ours), told, gate, verdict, rivals)
-        )
-        + " |"
-    )
+    medians = milliseconds(floor), milliseconds(ours)
+    cells = (row.operation, row.floor, *medians, ratio_text, gate, verdict, rivals)
+    return f"| {' | '.join(cells)} |"
 
 
-def milliseconds(taken: Sequence[Taken]) -> str:
+def milliseconds(timings: Sequence[Timing]) -> str:
     """Return median and, in brackets, minimum of the wall times, with three digits."""
-    walls = [1e3 * one.wall for one in taken]
+    walls = [1e3 * timing.wall for timing in timings]
     return f"{_digits(statistics.median(walls))} ({_digits(min(walls))})"
 
 
-def _least(taken: Sequence[Taken], which: int) -> float:
-    return min(one[which] for one in taken)
+def _minimum(timings: Sequence[Timing], field: int) -> float:
+    return min(timing[field] for timing in timings)
 
 
 def _processor() -> float:
-    """Return the seconds that this process and its children computed."""
-    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    """Return the processor seconds of this process and its children."""
+    own, children = (resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def _digits(value: float) -> str:
-    places = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
-    return f"{value:,.{places}f}"
+    decimals = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+    return f"{value:,.{decimals}f}"
 
 
 def head() -> str:
@@ -183,18 +181,18 @@ def head() -> str:
 
 
 def machine() -> str:
-    """Return what the figures depend on: processor, load, versions."""
-    found = [f"{name} {version(name) or 'not installed'}" for name in SHOWN]
-    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    """Return a description of the machine: processor, load, versions."""
+    versions = [f"{name} {version(name) or 'not installed'}" for name in SHOWN]
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
     system = f"{platform.system()} {platform.release()}"
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, load {load} (1, 5, 15 minutes), {system}, "
-        f"Python {platform.python_version()}, one thread; {', '.join(found)}."
+        f"Python {platform.python_version()}, one thread; {', '.join(versions)}."
     )
 
 
 def version(distribution: str) -> str | None:
-    """Return the version of an installed distribution, None if it is not there."""
+    """Return the version of a distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -202,15 +200,15 @@ def version(distribution: str) -> str | None:
 
 
 def say(text: str) -> None:
-    """Tell what is being done."""
+    """Print progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
-def expect(what: str, came: object, expected: object) -> None:
-    """Refuse figures of work that was not the same.
+def expect(what: str, actual: object, expected: object) -> None:
+    """Check that contestants did the same work.
 
     Raises:
         Different: It was not.
     """
-    if came != expected:
-        raise Different(f"{what}: expected {expected!r:.200}, got {came!r:.200}.")
+    if actual != expected:
+        raise Mismatch(f"{what}: expected {expected!r:.200}, got {actual!r:.200}.")

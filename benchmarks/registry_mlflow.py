@@ -1,4 +1,4 @@
-"""MLflow's registry in SQLite, filled with as many versions: the first by its own API, the others as copied rows."""
+"""MLflow's registry in SQLite with many versions: the first written by its API, the others copied as rows."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import registry_rivals as rivals
 from registry_measuring import Contestant, say
 
 PAGE = 1000
-"""Most names that its search gives at once."""
+"""Largest page of MLflow's search for names."""
 Check = Callable[[Any], object]
 
 
 @attrs.frozen(eq=False)
-class Filled:
-    """A registry of MLflow with many versions.
+class MlflowRegistry:
+    """MLflow registry with many versions.
 
     Attributes:
-        client: An ``MlflowClient``.
-        wanted: A name somewhere in the middle.
+        client: ``MlflowClient`` of the registry.
+        wanted: Name to look up, from the middle.
     """
 
     client: Any
     wanted: str
 
     @classmethod
-    def with_versions(cls, folder: Path, versions: int, each: int, colors: int) -> Filled | None:
-        """Fill a new database; None where MLflow is not installed.
+    def with_versions(cls, folder: Path, versions: int, each: int, colors: int) -> MlflowRegistry | None:
+        """Fill a new database; return None if MLflow is not installed.
 
         Args:
-            folder: Is made.
-            versions: Versions of all names together.
-            each: Versions of a name.
-            colors: Values of the tag that is searched for.
+            folder: Folder to create.
+            versions: Number of versions of all names.
+            each: Number of versions of a name.
+            colors: Number of values of the searched tag.
         """
         mlflow = rivals.with_mlflow(folder)
         if mlflow is None:
@@ -54,7 +54,7 @@ class Filled:
         return cls(client, names[len(names) // 2])
 
     def get(self) -> dict[str, Contestant]:
-        """Return its look-up of one version."""
+        """Return the contestant that looks up one version."""
         return {
             "MLflow get_model_version": Contestant(
                 lambda: self.client.get_model_version(self.wanted, "3"), calls=20
@@ -62,31 +62,31 @@ class Filled:
         }
 
     def search(self, rows: int, check: Check) -> dict[str, Contestant]:
-        """Return its search for a tag."""
-        asked = "tags.color = '7'"
-        work = lambda: len(self.client.search_model_versions(asked, max_results=rows))  # noqa: E731
+        """Return the contestant that searches for a tag."""
+        query = "tags.color = '7'"
+        work = lambda: len(self.client.search_model_versions(query, max_results=rows))  # noqa: E731
         return {"MLflow search_model_versions": Contestant(work, check=check)}
 
     def names(self, check: Check) -> dict[str, Contestant]:
-        """Return its list of names, all pages."""
+        """Return the contestant that lists all names, page by page."""
 
         def work() -> int:
-            page, found = None, 0
+            page, count = None, 0
             while True:
                 rows = self.client.search_registered_models(max_results=PAGE, page_token=page)
-                found, page = found + len(rows), rows.token
+                count, page = count + len(rows), rows.token
                 if not page:
-                    return found
+                    return count
 
         return {"MLflow search_registered_models": Contestant(work, check=check)}
 
 
 def _copy(path: Path, names: list[str], each: int, colors: int) -> None:
-    """Copy the rows of the first name for all others, with their own names, numbers and tags."""
+    """Copy the rows of the first name for all other names, with new names, numbers and tags."""
     connection = sqlite3.connect(path)
     model = _rows(connection, "registered_models")[0]
     versions, tags = _rows(connection, "model_versions"), _rows(connection, "model_version_tags")
-    first = {one["version"]: one for one in versions}
+    by_version = {row["version"]: row for row in versions}
     for table in ("registered_models", "model_versions", "model_version_tags"):
         rows: list[dict[str, Any]] = []
         for serial, name in enumerate(names[1:], 1):
@@ -95,15 +95,15 @@ def _copy(path: Path, names: list[str], each: int, colors: int) -> None:
             for version in range(each) if table != "registered_models" else ():
                 number = serial * each + version
                 if table == "model_versions":
-                    rows.append(first[version + 1] | {"name": name})
+                    rows.append(by_version[version + 1] | {"name": name})
                 else:
-                    mine = {"name": name, "version": version + 1}
-                    rows.append(tags[0] | mine | {"key": "color", "value": str(number % colors)})
-                    rows.append(tags[0] | mine | {"key": "serial", "value": str(number)})
-        places = ", ".join("?" * len(rows[0]))
+                    key = {"name": name, "version": version + 1}
+                    rows.append(tags[0] | key | {"key": "color", "value": str(number % colors)})
+                    rows.append(tags[0] | key | {"key": "serial", "value": str(number)})
+        placeholders = ", ".join("?" * len(rows[0]))
         columns = ", ".join(rows[0])
         connection.executemany(
-            f"INSERT INTO {table} ({columns}) VALUES ({places})", [tuple(one.values()) for one in rows]
+            f"INSERT INTO {table} ({columns}) VALUES ({placeholders})", [tuple(row.values()) for row in rows]
         )
     connection.commit()
     connection.execute("ANALYZE")
@@ -112,5 +112,5 @@ def _copy(path: Path, names: list[str], each: int, colors: int) -> None:
 
 def _rows(connection: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
     cursor = connection.execute(f"SELECT * FROM {table}")
-    keys = [one[0] for one in cursor.description]
+    keys = [column[0] for column in cursor.description]
     return [dict(zip(keys, row, strict=True)) for row in cursor]

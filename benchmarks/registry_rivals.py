@@ -1,4 +1,4 @@
-"""Rivals, each as its own manual shows it; what is not installed is left out."""
+"""Rivals, used as their manuals show; missing packages are skipped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 if TYPE_CHECKING:
-    from registry_weights import Kept
+    from registry_weights import PublishedExtractor
 
 Prepare = Callable[[], object]
 os.environ |= {"HF_HUB_OFFLINE": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
@@ -26,7 +26,7 @@ os.environ |= {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true", "MLFLOW_LOGGING_LE
 
 
 class Hub(nn.Module, PyTorchModelHubMixin):
-    """A network of timm as the Hugging Face hub keeps it."""
+    """Network of timm in the format of the Hugging Face hub."""
 
     def __init__(self, network: str = "", kwargs: dict[str, Any] | None = None) -> None:
         super().__init__()
@@ -34,14 +34,14 @@ class Hub(nn.Module, PyTorchModelHubMixin):
 
 
 def hf_save(module: nn.Module, folder: Path, prepare: Prepare) -> Contestant:
-    """Return Hugging Face's way of publishing to a folder."""
+    """Return the contestant that saves a module to a folder with Hugging Face's mixin."""
     hub = Hub()
     hub.net = module
     return Contestant(lambda: hub.save_pretrained(folder / "hf"), prepare)
 
 
 def with_mlflow(folder: Path) -> Any:
-    """Return the module ``mlflow`` with a SQLite database in ``folder``; None where it is not installed."""
+    """Return the module ``mlflow`` with a SQLite database in ``folder``; None if MLflow is not installed."""
     if version("mlflow") is None:
         return None
     warnings.filterwarnings("ignore")
@@ -60,7 +60,7 @@ def with_mlflow(folder: Path) -> Any:
 
 
 def mlflow_publish(module: nn.Module, folder: Path, prepare: Prepare) -> dict[str, Contestant]:
-    """Return MLflow's way of publishing."""
+    """Return the contestant that publishes a module with MLflow."""
     mlflow = with_mlflow(folder)
     if mlflow is None:
         return {}
@@ -82,8 +82,8 @@ def mlflow_publish(module: nn.Module, folder: Path, prepare: Prepare) -> dict[st
     return {"MLflow log_model + register (neither fsync nor hash)": Contestant(work, clean)}
 
 
-def loads(part: Kept, folder: Path) -> dict[str, Contestant]:
-    """Return the rivals' ways of loading a network from a local folder."""
+def loads(part: PublishedExtractor, folder: Path) -> dict[str, Contestant]:
+    """Return the rivals' contestants that load a network from a local folder."""
     network, kwargs = part.manifest.blueprint.model, dict(part.kwargs)
     hub = Hub(network, kwargs)
     hub.net.load_state_dict(part.module.state_dict())
@@ -91,7 +91,7 @@ def loads(part: Kept, folder: Path) -> dict[str, Contestant]:
     pickled = folder / f"{network}.pt"
     torch.save(part.module.state_dict(), pickled)
 
-    def created(read: Callable[[], Any]) -> float:
+    def create(read: Callable[[], Any]) -> float:
         module = bare.create_model(network, **kwargs)
         module.load_state_dict(read())
         return bare.touch(module.eval())
@@ -99,20 +99,20 @@ def loads(part: Kept, folder: Path) -> dict[str, Contestant]:
     def from_hub() -> float:
         return bare.touch(Hub.from_pretrained(folder / f"hf-{network}").net)
 
-    found = {
+    contestants = {
         "HF mixin from_pretrained": Contestant(from_hub, check=part.check),
         "timm.create_model + safetensors": Contestant(
-            lambda: created(lambda: load_file(part.file)), check=part.check
+            lambda: create(lambda: load_file(part.file)), check=part.check
         ),
         "timm.create_model + torch.load": Contestant(
-            lambda: created(lambda: torch.load(pickled, weights_only=True)), check=part.check
+            lambda: create(lambda: torch.load(pickled, weights_only=True)), check=part.check
         ),
     }
     mlflow = with_mlflow(folder / "mlflow")
     if mlflow is not None:
         saved = folder / f"mlflow-{network}"
         mlflow.pytorch.save_model(part.module, saved, pip_requirements=[], serialization_format="pickle")
-        found["MLflow load_model (pickle)"] = Contestant(
+        contestants["MLflow load_model (pickle)"] = Contestant(
             lambda: bare.touch(mlflow.pytorch.load_model(saved.as_uri())), check=part.check
         )
-    return found
+    return contestants

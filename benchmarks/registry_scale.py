@@ -1,4 +1,4 @@
-"""A registry of 100,000 versions: opening, finding, listing, collecting, rebuilding the index."""
+"""Registry of 100,000 versions: open, look up, list, collect garbage, rebuild the index."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Callable
+from sqlite3 import Connection
 from typing import Any
 
 import registry_tables as bare
-from registry_large import COLORS, EACH, LONG, Large, fill
+from registry_large import COLORS, EACH, LONG, LargeRegistry, fill
 from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
-from registry_mlflow import Filled
-from registry_settings import Given
+from registry_mlflow import MlflowRegistry
+from registry_settings import Settings
 
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.index.search import Query
@@ -20,43 +21,48 @@ from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 
 PAGE = 200
-"""Rows of a search that are asked for."""
+"""Number of requested rows of a search."""
 CALLS = 200
-"""Calls per turn of operations that take microseconds."""
+"""Calls per turn for operations of microseconds."""
 FIVE = Gate(5)
 SELECT = "prepared SELECT (sqlite3)"
 Check = Callable[[Any], object]
 
 
-def scale(given: Given) -> list[str]:
-    """Measure everything that many versions could slow down."""
-    large = fill(given)
-    rival = Filled.with_versions(given.folder / "scale-mlflow", given.versions, EACH, COLORS)
+def scale(settings: Settings) -> list[str]:
+    """Measure every operation that many versions could slow down."""
+    large = fill(settings)
+    rival = MlflowRegistry.with_versions(settings.folder / "scale-mlflow", settings.versions, EACH, COLORS)
     index, connection = large.store.index, sqlite3.connect(large.tables)
     index.refresh()
     groups = _finding, _latest, _searching, _listing, _collecting
-    table = [line for group in groups for line in group(given, large, index, connection, rival)]
-    return [*table, *_rebuilding(given, large, index)]
+    table = [line for group in groups for line in group(settings, large, index, connection, rival)]
+    return [*table, *_rebuilding(settings, large, index)]
 
 
 def _is(what: str, expected: object) -> Check:
-    return lambda came: expect(what, came, expected)
+    return lambda actual: expect(what, actual, expected)
 
 
 def _finding(
-    given: Given, large: Large, index: Index, connection: sqlite3.Connection, rival: Filled | None
+    settings: Settings,
+    large: LargeRegistry,
+    index: Index,
+    connection: Connection,
+    rival: MlflowRegistry | None,
 ) -> list[str]:
     say("finding")
     store, (name, version) = large.store, large.wanted
-    one, pinned = "SELECT digest, document FROM versions WHERE name = ? AND version = ?", f"{name}@{version}"
+    query = "SELECT digest, document FROM versions WHERE name = ? AND version = ?"
+    pinned = f"{name}@{version}"
     path = f"{store.root}/refs/{name}/@versions/{version}"
     same = _is("the digest", bare.read(path)[7:71].decode())
 
     def opened() -> str:
         fresh = sqlite3.connect(large.tables)
-        found = fresh.execute(one, (name, version)).fetchone()[0]
+        digest = fresh.execute(query, (name, version)).fetchone()[0]
         fresh.close()
-        return found
+        return digest
 
     def turn(work: Callable[[], Any], check: Check | None = same) -> Contestant:
         return Contestant(work, check=check, calls=CALLS)
@@ -64,7 +70,7 @@ def _finding(
     start, file = "sqlite3.connect, SELECT, close", "read of the version's file"
     files = "read of both files, sha256, json.loads"
     contestants = {
-        SELECT: turn(lambda: connection.execute(one, (name, version)).fetchone()[0]),
+        SELECT: turn(lambda: connection.execute(query, (name, version)).fetchone()[0]),
         start: turn(opened),
         file: turn(lambda: bare.read(path)[7:71].decode()),
         files: turn(lambda: _document(f"{store.root}/blobs/sha256", path), None),
@@ -73,7 +79,7 @@ def _finding(
         "manifest": turn(lambda: store.manifest(pinned), None),
         **(rival.get() if rival else {}),
     }
-    times = compete(contestants, given.rounds, given.seed)
+    times = compete(contestants, settings.rounds, settings.seed)
     others = [label for label in contestants if label.startswith("MLflow")]
     rows = [
         Row(f"open, and look one version up ({large.versions:,} versions)", start, "opened", FIVE),
@@ -96,7 +102,11 @@ def _document(blobs: str, path: str) -> Any:
 
 
 def _latest(
-    given: Given, large: Large, index: Index, connection: sqlite3.Connection, rival: Filled | None
+    settings: Settings,
+    large: LargeRegistry,
+    index: Index,
+    connection: Connection,
+    rival: MlflowRegistry | None,
 ) -> list[str]:
     say(f"the latest of {large.long:,}")
     store, folder = large.store, f"{large.store.root}/refs/{LONG}/@versions"
@@ -108,7 +118,7 @@ def _latest(
         "anew": Contestant(lambda: str(Store.open(store.root).resolve(LONG).version), check=same),
         "index": Contestant(lambda: index.search(latest)[0].version, check=same),
     }
-    times = compete(contestants, given.rounds, given.seed)
+    times = compete(contestants, settings.rounds, settings.seed)
     rows = [
         Row(f"the latest of {large.long:,} versions of one name", scan, "known", FIVE),
         Row("the same, in a registry that is opened anew", scan, "anew", FIVE),
@@ -118,7 +128,11 @@ def _latest(
 
 
 def _searching(
-    given: Given, large: Large, index: Index, connection: sqlite3.Connection, rival: Filled | None
+    settings: Settings,
+    large: LargeRegistry,
+    index: Index,
+    connection: Connection,
+    rival: MlflowRegistry | None,
 ) -> list[str]:
     say("searching")
     sql = (
@@ -127,36 +141,44 @@ def _searching(
     )
     rows = connection.execute(sql, ("7", PAGE)).fetchall()
     query, same = Query(tags={"color": "7"}, limit=PAGE), _is("rows found", len(rows))
-    expect("what is found", [(one.name, one.version, one.digest[7:]) for one in index.search(query)], rows)
+    expect(
+        "what is found",
+        [(match.name, match.version, match.digest[7:]) for match in index.search(query)],
+        rows,
+    )
     floor = f"{SELECT} of {len(rows)} rows"
 
-    def anew() -> int:
+    def reopened() -> int:
         fresh = Index.of(large.store.root, large.store.id)
-        found = len(fresh.search(query))
+        count = len(fresh.search(query))
         fresh.close()
-        return found
+        return count
 
     contestants = {
         floor: Contestant(lambda: len(connection.execute(sql, ("7", PAGE)).fetchall()), check=same, calls=10),
         "search": Contestant(lambda: len(index.search(query)), check=same, calls=10),
-        "anew": Contestant(anew, check=same),
+        "anew": Contestant(reopened, check=same),
         **(rival.search(PAGE, same) if rival else {}),
     }
-    times = compete(contestants, given.rounds, given.seed)
+    times = compete(contestants, settings.rounds, settings.seed)
     others = [label for label in contestants if label.startswith("MLflow")]
     table = [
         Row(f"versions with a tag ({len(rows)} rows)", floor, "search", FIVE, others),
         Row("the same, index opened anew", floor, "anew"),
         *(
-            Row("versions with a tag, beside MLflow", one, "search", Gate(1 / 20, text="20 x faster"))
-            for one in others
+            Row("versions with a tag, beside MLflow", label, "search", Gate(1 / 20, text="20 x faster"))
+            for label in others
         ),
     ]
     return lines(table, times)
 
 
 def _listing(
-    given: Given, large: Large, index: Index, connection: sqlite3.Connection, rival: Filled | None
+    settings: Settings,
+    large: LargeRegistry,
+    index: Index,
+    connection: Connection,
+    rival: MlflowRegistry | None,
 ) -> list[str]:
     say("listing")
     sql = "SELECT DISTINCT name FROM versions ORDER BY name"
@@ -166,21 +188,28 @@ def _listing(
         floor: Contestant(lambda: [name for (name,) in connection.execute(sql)], check=same),
         walk: Contestant(lambda: bare.names(refs), check=same),
         "store": Contestant(large.store.names, check=same),
-        "listing": Contestant(lambda: [one.name for one in index.listing()], check=same),
+        "listing": Contestant(lambda: [entry.name for entry in index.listing()], check=same),
         **(rival.names(_is("names", len(large.names) - 1)) if rival else {}),
     }
-    times = compete(contestants, given.rounds, given.seed)
+    times = compete(contestants, settings.rounds, settings.seed)
     others = [label for label in contestants if label.startswith("MLflow")]
     rows = [
         Row(f"list {len(large.names):,} names (Store.names)", walk, "store", FIVE, others),
         Row("list them with latest version, kind, network (ls)", floor, "listing"),
-        *(Row("list names, beside MLflow", one, "store", Gate(1 / 50, text="50 x faster")) for one in others),
+        *(
+            Row("list names, beside MLflow", label, "store", Gate(1 / 50, text="50 x faster"))
+            for label in others
+        ),
     ]
     return lines(rows, times)
 
 
 def _collecting(
-    given: Given, large: Large, index: Index, connection: sqlite3.Connection, rival: Filled | None
+    settings: Settings,
+    large: LargeRegistry,
+    index: Index,
+    connection: Connection,
+    rival: MlflowRegistry | None,
 ) -> list[str]:
     say("collecting garbage, dry")
     root, same = large.store.root, _is("dead blobs", large.dead)
@@ -189,14 +218,14 @@ def _collecting(
         files: Contestant(lambda: bare.dead_from_files(root), check=same),
         "plan": Contestant(lambda: len(plan(large.store).blobs), check=same),
     }
-    times = compete(contestants, max(3, given.rounds // 2), given.seed)
+    times = compete(contestants, max(3, settings.rounds // 2), settings.seed)
     rows = [
         Row(f"gc, dry run ({large.dead:,} dead blobs)", files, "plan", FIVE),
     ]
     return lines(rows, times)
 
 
-def _rebuilding(given: Given, large: Large, index: Index) -> list[str]:
+def _rebuilding(settings: Settings, large: LargeRegistry, index: Index) -> list[str]:
     say("rebuilding the index")
     other, same = large.tables.with_name("rebuilt.sqlite"), _is("versions", large.versions)
     floor = "walk, read, json.loads, insert, indexes (sqlite3)"
@@ -210,6 +239,6 @@ def _rebuilding(given: Given, large: Large, index: Index) -> list[str]:
             rebuilt, check=lambda _: expect("versions", index.status().versions, large.versions)
         ),
     }
-    times = compete(contestants, max(2, given.rounds // 3), given.seed)
+    times = compete(contestants, max(2, settings.rounds // 3), settings.seed)
     index.close()
     return lines([Row(f"rebuild the index of {large.versions:,} versions", floor, "ours", Gate(3))], times)

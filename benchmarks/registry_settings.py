@@ -8,15 +8,15 @@ import attrs
 
 
 @attrs.frozen
-class Given:
+class Settings:
     """Settings of a measurement.
 
     Attributes:
-        folder: Temporary; is removed at the end.
-        rounds: How often each contestant has its turn.
+        folder: Temporary folder, removed at the end.
+        rounds: Turns of each contestant.
         seed: Seed of the order of turns.
-        versions: In the large registry.
-        network: A classifier of timm.
+        versions: Number of versions in the large registry.
+        network: Classifier of timm.
         cut: Cut before the class layer.
     """
 

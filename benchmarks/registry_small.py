@@ -1,4 +1,4 @@
-"""A network of 1 MB: here the fixed costs count, so the gates are milliseconds above bare code that does the same."""
+"""Network of 1 MB: fixed costs dominate, so the gates are milliseconds above equivalent bare code."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import attrs
 import registry_bare as bare
 import registry_rivals as rivals
 from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
-from registry_settings import Given
-from registry_weights import Kept, kept
+from registry_settings import Settings
+from registry_weights import PublishedExtractor, publish_extractor
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -23,20 +23,20 @@ from compatkit.registry.store import Store
 
 NETWORK, SPLIT = "resnet20_cifar", "layer3"
 ROUNDS = 5
-"""Times as many rounds as for large networks; one takes milliseconds."""
+"""Factor for the number of rounds, as a round takes milliseconds."""
 ABOVE = Gate(extra=0.0005)
 
 
-def small(given: Given) -> list[str]:
+def small(settings: Settings) -> list[str]:
     """Measure loading and publishing of a small network."""
-    part = kept(given, NETWORK, SPLIT)
+    part = publish_extractor(settings, NETWORK, SPLIT)
     size = f"{part.megabytes:.1f} MB"
-    return [*_loading(given, part, size), *_publishing(given, part, size)]
+    return [*_loading(settings, part, size), *_publishing(settings, part, size)]
 
 
-def _loading(given: Given, part: Kept, size: str) -> list[str]:
+def _loading(settings: Settings, part: PublishedExtractor, size: str) -> list[str]:
     blueprint, root = part.manifest.blueprint, part.store.root
-    opened = Registry.open(root)
+    registry = Registry.open(root)
 
     def unshared() -> float:
         return bare.touch(build(blueprint, state=load_file(part.file)).eval())
@@ -48,12 +48,12 @@ def _loading(given: Given, part: Kept, size: str) -> list[str]:
     contestants = {
         copied: Contestant(unshared, check=part.check),
         mapped: Contestant(shared, check=part.check),
-        "ours": Contestant(lambda: bare.touch(opened.load(part.name)), check=part.check),
+        "ours": Contestant(lambda: bare.touch(registry.load(part.name)), check=part.check),
         "anew": Contestant(lambda: bare.touch(Registry.open(root).load(part.name)), check=part.check),
-        **rivals.loads(part, given.folder),
+        **rivals.loads(part, settings.folder),
     }
     say(f"loading {size}")
-    times = compete(contestants, ROUNDS * given.rounds, given.seed)
+    times = compete(contestants, ROUNDS * settings.rounds, settings.seed)
     others = [label for label in contestants if label not in (copied, mapped, "ours", "anew")]
     rows = [
         Row(f"later load and build of {size}", copied, "ours", ABOVE, others),
@@ -63,15 +63,15 @@ def _loading(given: Given, part: Kept, size: str) -> list[str]:
     return lines(rows, times)
 
 
-def _publishing(given: Given, part: Kept, size: str) -> list[str]:
-    module, root = copy.deepcopy(part.module), given.folder / "small"
+def _publishing(settings: Settings, part: PublishedExtractor, size: str) -> list[str]:
+    module, root = copy.deepcopy(part.module), settings.folder / "small"
     state, numbers = module.state_dict(), count(1)
-    first = next(one for one in state.values() if one.is_floating_point())
+    first = next(tensor for tensor in state.values() if tensor.is_floating_point())
     store = Store.init(root / "parts")
     document = json.loads(to_bytes(part.manifest))
     names = [""]
 
-    def fresh() -> None:
+    def next_version() -> None:
         number = next(numbers)
         first.view(-1)[0], names[0] = number, f"bench/net{number}"
 
@@ -95,17 +95,19 @@ def _publishing(given: Given, part: Kept, size: str) -> list[str]:
     )
     contestants = {
         floor: Contestant(lambda: bare.write_synced(plain, data)),
-        sequence: Contestant(lambda: bare.publish_small(root / "bare", names[0], state, document), fresh),
-        "ours": Contestant(ours, fresh, check),
-        "HF save_pretrained": rivals.hf_save(module, root, fresh),
-        **rivals.mlflow_publish(module, given.folder / "mlflow", fresh),
+        sequence: Contestant(
+            lambda: bare.publish_small(root / "bare", names[0], state, document), next_version
+        ),
+        "ours": Contestant(ours, next_version, check),
+        "HF save_pretrained": rivals.hf_save(module, root, next_version),
+        **rivals.mlflow_publish(module, settings.folder / "mlflow", next_version),
     }
     (root / "bare").mkdir()
     say(f"publishing {size}")
-    times = compete(contestants, ROUNDS * given.rounds, given.seed)
+    times = compete(contestants, ROUNDS * settings.rounds, settings.seed)
     others = [label for label in contestants if label not in (sequence, "ours")]
     return lines([Row(f"publish {size}, durable and hashed", sequence, "ours", ABOVE, others)], times)
 
 
 def _name(state: Mapping[str, Tensor]) -> str:
-    return next(name for name, one in state.items() if one.is_floating_point())
+    return next(name for name, tensor in state.items() if tensor.is_floating_point())

@@ -1,4 +1,4 @@
-"""Floors for names and versions: what an index of bare SQLite, or a bare walk through the files, takes."""
+"""Floors for names and versions: a bare SQLite index, and bare walks through the files."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ LATER = (
 
 def walk(refs: str) -> Iterator[tuple[str, str, str]]:
     """Yield name, version and path of every version below ``refs``."""
-    ahead = [("", refs)]
-    while ahead:
-        name, folder = ahead.pop()
+    folders = [("", refs)]
+    while folders:
+        name, folder = folders.pop()
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name == "@versions":
                     with os.scandir(entry.path) as versions:
-                        yield from ((name, one.name, one.path) for one in versions)
+                        yield from ((name, version.name, version.path) for version in versions)
                 elif entry.is_dir():
-                    ahead.append((f"{name}/{entry.name}" if name else entry.name, entry.path))
+                    folders.append((f"{name}/{entry.name}" if name else entry.name, entry.path))
 
 
 def read(path: str) -> bytes:
@@ -54,7 +54,7 @@ def documents(root: Path) -> Iterator[tuple[str, str, str, bytes]]:
 
 
 def rebuild(root: Path, path: Path) -> int:
-    """Read all files into fresh tables with the indexes that the questions need; return the number of versions."""
+    """Read all files into new tables with the indexes of the queries; return the number of versions."""
     path.unlink(missing_ok=True)
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")
@@ -67,7 +67,7 @@ def rebuild(root: Path, path: Path) -> int:
     for number, (name, version, digest, data) in enumerate(documents(root), 1):
         value = json.loads(data)
         versions.append((name, version, digest, value["kind"], value["blueprint"]["model"], data.decode()))
-        tags.extend((key, one, number) for key, one in value["about"]["tags"].items())
+        tags.extend((key, tag, number) for key, tag in value["about"]["tags"].items())
         edges.append((number, value["payload"]["file"]["blob"][7:]))
     connection.executemany("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?)", versions)
     connection.executemany("INSERT INTO tags VALUES (?, ?, ?)", tags)
@@ -80,30 +80,30 @@ def rebuild(root: Path, path: Path) -> int:
 
 
 def names(refs: str) -> list[str]:
-    """Return every name that has a folder of versions, sorted."""
-    found: list[str] = []
-    ahead = [("", refs)]
-    while ahead:
-        name, folder = ahead.pop()
+    """Return the sorted names with a folder of versions."""
+    with_versions: list[str] = []
+    folders = [("", refs)]
+    while folders:
+        name, folder = folders.pop()
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name == "@versions":
-                    found.append(name)
+                    with_versions.append(name)
                 elif entry.is_dir():
-                    ahead.append((f"{name}/{entry.name}" if name else entry.name, entry.path))
-    return sorted(found)
+                    folders.append((f"{name}/{entry.name}" if name else entry.name, entry.path))
+    return sorted(with_versions)
 
 
 def latest(folder: str) -> str:
-    """Return the latest of the versions in a folder; its file is read."""
+    """Return the latest version in a folder, and read its file."""
     with os.scandir(folder) as entries:
-        version = ".".join(map(str, max(tuple(map(int, one.name.split("."))) for one in entries)))
+        version = ".".join(map(str, max(tuple(map(int, entry.name.split("."))) for entry in entries)))
     read(f"{folder}/{version}")
     return version
 
 
 def dead_from_files(root: Path) -> int:
-    """Count the blobs that no manifest names, from the files alone."""
+    """Count the unreferenced blobs from the files alone."""
     alive: set[str] = set()
     for _, _, digest, data in documents(root):
         alive |= {digest, json.loads(data)["payload"]["file"]["blob"][7:]}
@@ -111,7 +111,7 @@ def dead_from_files(root: Path) -> int:
 
 
 def blobs(root: Path) -> Iterator[tuple[str, float]]:
-    """Yield name and time of every blob; its age decides whether it may go."""
+    """Yield name and modification time of every blob; garbage collection depends on its age."""
     with os.scandir(f"{root}/blobs/sha256") as shards:
         for shard in shards:
             with os.scandir(shard.path) as entries:

@@ -1,4 +1,4 @@
-"""Publishing and loading 100 MB: what durability, hashes and the probe add to bare code."""
+"""Publishing and loading of 100 MB: the cost of durability, hashes and the probe above bare code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import registry_bare as bare
 import registry_rivals as rivals
 import torch
 from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
-from registry_settings import Given
+from registry_settings import Settings
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -30,18 +30,18 @@ from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import serialize
 
 CLOSE = 1e-4
-"""Relative difference of two sums of the same numbers, added up in another order."""
+"""Allowed relative difference of two sums of the same numbers in different order."""
 FASTER = Gate(1, text="faster")
 SETTLED = 2.5
-"""Seconds until files are old enough that their times tell their states apart."""
+"""Seconds until the modification times of files identify their contents."""
 
 
 @attrs.frozen(eq=False)
-class Kept:
-    """An extractor in a registry, and the same weights as a bare file and as a network of timm.
+class PublishedExtractor:
+    """Extractor in a registry, and the same weights as a bare file and as a network of timm.
 
     Attributes:
-        kwargs: For timm, so that the network is the extractor and no more.
+        kwargs: Arguments of timm for a network that is only the extractor.
         total: Sum of the weights.
     """
 
@@ -55,42 +55,44 @@ class Kept:
 
     @property
     def megabytes(self) -> float:
-        """Size of the weights."""
+        """Return the size of the weights in MB."""
         return self.manifest.payload.file.bytes / 1e6
 
-    def check(self, came: float) -> None:
-        """Refuse a network with other weights."""
-        expect("the sum of the weights", abs(came - self.total) <= CLOSE * abs(self.total), True)
+    def check(self, total: float) -> None:
+        """Check the sum of the weights of a loaded network."""
+        expect("the sum of the weights", abs(total - self.total) <= CLOSE * abs(self.total), True)
 
 
 @cache
-def kept(given: Given, network: str, at: str) -> Kept:
-    """Cut a network and publish its parts."""
-    say(f"cutting {network} at {at} and publishing it")
-    root = given.folder / f"parts-{network}"
-    registry, parts = Registry.init(root), split(network, at)
+def publish_extractor(settings: Settings, network: str, cut: str) -> PublishedExtractor:
+    """Cut a network and publish its parts; return the extractor."""
+    say(f"cutting {network} at {cut} and publishing it")
+    root = settings.folder / f"parts-{network}"
+    registry, parts = Registry.init(root), split(network, cut)
     name = publish_split(registry.store, parts, "zoo/net")["extractor"]
     state = {key: value.clone() for key, value in parts["extractor"].module.state_dict().items()}
-    file = given.folder / f"{network}.safetensors"
+    file = settings.folder / f"{network}.safetensors"
     kwargs: dict[str, Any] = {"num_classes": 0}
     save_file(state, file)
     module = bare.create_model(network, **kwargs)
     module.load_state_dict(state)
     time.sleep(SETTLED)
     store = registry.store
-    return Kept(store, name, store.manifest(name), file, module.eval(), kwargs, bare.touch(module))
+    return PublishedExtractor(
+        store, name, store.manifest(name), file, module.eval(), kwargs, bare.touch(module)
+    )
 
 
-def publish(given: Given) -> list[str]:
+def publish(settings: Settings) -> list[str]:
     """Measure publishing."""
-    part = kept(given, given.network, given.cut)
+    part = publish_extractor(settings, settings.network, settings.cut)
     module = copy.deepcopy(part.module)
     state = module.state_dict()
-    folder, data = given.folder / "publish", serialize(state)
-    first = next(one for one in state.values() if one.is_floating_point())
+    folder, data = settings.folder / "publish", serialize(state)
+    first = next(tensor for tensor in state.values() if tensor.is_floating_point())
     published = [0]
 
-    def fresh() -> None:
+    def next_version() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         Store.init(folder / "parts")
         os.sync()
@@ -98,27 +100,27 @@ def publish(given: Given) -> list[str]:
         first.view(-1)[0] = published[0]
 
     def check_blob(store: Store) -> None:
-        found = store.load_state(store.manifest("bench/net@1.0.0"), verify="always")
-        expect("the first weight", float(found[_first(state)].view(-1)[0]), float(published[0]))
+        stored = store.load_state(store.manifest("bench/net@1.0.0"), verify="always")
+        expect("the first weight", float(stored[_first(state)].view(-1)[0]), float(published[0]))
 
     size = f"{len(data) / 1e6:.0f} MB"
     floor, best = f"write + fsync of the same {size}", "bare best"
     contestants = {
-        floor: Contestant(lambda: bare.write_synced(folder / "x", data), fresh),
-        best: Contestant(lambda: bare.publish_best(folder, state), fresh),
-        "ours": Contestant(lambda: _published(folder, state, part.manifest), fresh, check_blob),
-        "HF save_pretrained (neither fsync nor hash)": rivals.hf_save(module, folder, fresh),
-        **rivals.mlflow_publish(module, given.folder / "mlflow", fresh),
+        floor: Contestant(lambda: bare.write_synced(folder / "x", data), next_version),
+        best: Contestant(lambda: bare.publish_best(folder, state), next_version),
+        "ours": Contestant(lambda: _published(folder, state, part.manifest), next_version, check_blob),
+        "HF save_pretrained (neither fsync nor hash)": rivals.hf_save(module, folder, next_version),
+        **rivals.mlflow_publish(module, settings.folder / "mlflow", next_version),
     }
     say(f"publishing {size}")
-    times = compete(contestants, given.rounds, given.seed)
+    times = compete(contestants, settings.rounds, settings.seed)
     others = [label for label in contestants if label not in (floor, "ours")]
     operation = f"publish {size}, durable and hashed (put_state and publish)"
-    told = f"{best} (save_file, sha256 of the map beside fsync, link, folder fsync)"
-    times[told] = times[best]
+    best_label = f"{best} (save_file, sha256 of the map beside fsync, link, folder fsync)"
+    times[best_label] = times[best]
     rows = [
         Row(operation, floor, "ours", Gate(2.6), others),
-        Row("the same, beside the bare best", told, "ours"),
+        Row("the same, beside the bare best", best_label, "ours"),
         *(
             Row("the same, beside MLflow", label, "ours", Gate(1))
             for label in others
@@ -136,21 +138,21 @@ def _published(folder: Path, state: Mapping[str, Tensor], manifest: Manifest) ->
 
 
 def _first(state: Mapping[str, Tensor]) -> str:
-    return next(name for name, one in state.items() if one.is_floating_point())
+    return next(name for name, tensor in state.items() if tensor.is_floating_point())
 
 
-def load(given: Given) -> list[str]:
-    """Measure the first load, with its parts, and later ones."""
-    part = kept(given, given.network, given.cut)
-    memories = _memories(part, given.folder / "memories")
+def load(settings: Settings) -> list[str]:
+    """Measure the first load, its steps, and later loads."""
+    part = publish_extractor(settings, settings.network, settings.cut)
+    memories = _memories(part, settings.folder / "memories")
 
-    def remembering(which: str) -> Any:
-        return lambda: _remember(part.store, memories.get(which))
+    def remembering(memory: str) -> Any:
+        return lambda: _remember(part.store, memories.get(memory))
 
-    def ours(which: str, verify: Any = "auto") -> Contestant:
+    def ours(memory: str, verify: Any = "auto") -> Contestant:
         root = part.store.root
         work = lambda: bare.touch(Registry.open(root).load(part.name, verify=verify))  # noqa: E731
-        return Contestant(work, remembering(which), part.check)
+        return Contestant(work, remembering(memory), part.check)
 
     probe = part.manifest.contract.statistical.probe
     assert probe is not None
@@ -171,18 +173,20 @@ def load(given: Given) -> list[str]:
         "hashed before": ours("hashed"),
         "later": ours("all"),
         "never": ours("nothing", "never"),
-        **rivals.loads(part, given.folder),
+        **rivals.loads(part, settings.folder),
     }
     say(f"loading {part.megabytes:.0f} MB")
-    times = compete(contestants, given.rounds, given.seed)
+    times = compete(contestants, settings.rounds, settings.seed)
     return lines(_rows(part, (hashed, later), (f"{hash_}{plain}", plain), list(contestants)), times)
 
 
-def _rows(part: Kept, strict: tuple[str, str], plain: tuple[str, str], labels: list[str]) -> list[Row]:
+def _rows(
+    part: PublishedExtractor, strict: tuple[str, str], plain: tuple[str, str], labels: list[str]
+) -> list[Row]:
     hashed, later = strict
-    others = [one for one in labels if one.split()[0] in ("HF", "timm.create_model", "MLflow")]
+    others = [label for label in labels if label.split()[0] in ("HF", "timm.create_model", "MLflow")]
     first = f"first load and build of {part.megabytes:.0f} MB"
-    later_ = "later load and build (in a registry that is opened anew)"
+    later_operation = "later load and build (in a registry that is opened anew)"
     return [
         Row(f"{first}: hashed and probed, nothing remembered", plain[0], "nothing remembered", Gate(1.5)),
         Row("the same, beside the stricter floor", hashed, "nothing remembered"),
@@ -195,21 +199,21 @@ def _rows(part: Kept, strict: tuple[str, str], plain: tuple[str, str], labels: l
         Row("the same, beside the stricter floor", hashed, "proved before"),
         Row(f"{first}: probed, hashed before", plain[1], "hashed before"),
         Row('load and build, verify="never"', plain[1], "never"),
-        Row(later_, plain[1], "later", Gate(1.5), others),
+        Row(later_operation, plain[1], "later", Gate(1.5), others),
         Row("the same, beside the stricter floor", later, "later"),
         *(
-            Row(f"the same, beside {one}", one, "later", None if one.startswith("MLflow") else FASTER)
-            for one in others
+            Row(f"the same, beside {label}", label, "later", None if label.startswith("MLflow") else FASTER)
+            for label in others
         ),
     ]
 
 
-def _bare(part: Kept, *, initialized: bool = False) -> float:
+def _bare(part: PublishedExtractor, *, initialized: bool = False) -> float:
     model = part.manifest.blueprint.model
     return bare.touch(bare.build(part.file, model, part.kwargs, initialized=initialized))
 
 
-def _passed(part: Kept, image: Tensor) -> float:
+def _passed(part: PublishedExtractor, image: Tensor) -> float:
     bare.hashed(part.file)
     module = bare.build(part.file, part.manifest.blueprint.model, part.kwargs)
     with torch.no_grad():
@@ -217,25 +221,25 @@ def _passed(part: Kept, image: Tensor) -> float:
     return bare.touch(module)
 
 
-def _memories(part: Kept, folder: Path) -> dict[str, Path]:
-    """Return files of what a machine may know of the part: all, all but the hash, all but the probe."""
+def _memories(part: PublishedExtractor, folder: Path) -> dict[str, Path]:
+    """Return files with the machine's cache of the part: everything, without the hash, without the probe."""
     folder.mkdir(exist_ok=True)
     _remember(part.store, None)
     Registry.open(part.store.root).load(part.name)
-    found: dict[str, Path] = {}
-    for which, table in (("all", None), ("proved", "verified"), ("hashed", "proved")):
-        found[which] = Path(shutil.copy(part.store.memory.folder / FILE, folder / which))
-        connection = sqlite3.connect(found[which])
-        facts = {
-            one: connection.execute(f"SELECT count(*) FROM {one}").fetchone()[0]
-            for one in ("verified", "proved")
+    memories: dict[str, Path] = {}
+    for name, table in (("all", None), ("proved", "verified"), ("hashed", "proved")):
+        memories[name] = Path(shutil.copy(part.store.memory.folder / FILE, folder / name))
+        connection = sqlite3.connect(memories[name])
+        counts = {
+            counted: connection.execute(f"SELECT count(*) FROM {counted}").fetchone()[0]
+            for counted in ("verified", "proved")
         }
-        expect("remembered", min(facts.values()) > 0, True)
+        expect("remembered", min(counts.values()) > 0, True)
         if table is not None:
             connection.execute(f"DELETE FROM {table}")
         connection.commit()
         connection.close()
-    return found
+    return memories
 
 
 def _remember(store: Store, memory: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""The tiny step through Fabric and Lightning, as their documentation tells it; what can be switched off is off."""
+"""The tiny step in Fabric and Lightning, as documented, with every optional feature off."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 import attrs
 import torch
 import torch.nn.functional as F
-from registry_measuring import Contestant, Taken, say
+from registry_measuring import Contestant, Timing, say
 from torch import Tensor, nn
 from trainer_tiny import BATCH, IMAGES, MEAN, STD, STEPS, make_optimizer, network, pictures
 
 BEFORE = 20
-"""Steps of Lightning before the clock starts: its own start is not a step."""
+"""Steps of Lightning before the clock starts, so that its startup is not counted."""
 
 
 def rivals(kind: str) -> Mapping[str, Contestant]:
-    """Return those that are installed."""
+    """Return the contestants of the installed rivals."""
     try:
         import lightning
     except ImportError:
@@ -37,39 +37,39 @@ def rivals(kind: str) -> Mapping[str, Contestant]:
 
 
 def fabric(kind: str) -> Callable[[], object]:
-    """Return what takes a turn of a loop with Fabric."""
+    """Return a function that runs ``STEPS`` steps of a loop with Fabric."""
     from lightning.fabric import Fabric
 
     run = Fabric(accelerator="cpu", devices=1)
-    made = nn.Sequential(*network())
-    model, optimizer = run.setup(made, make_optimizer(kind, list(made.parameters())))
+    module = nn.Sequential(*network())
+    model, optimizer = run.setup(module, make_optimizer(kind, list(module.parameters())))
     images, labels = pictures()
     scale, shift, numbers = torch.tensor(1 / (255 * STD)), torch.tensor(-MEAN / STD), count()
 
     def turn() -> None:
-        order, kept = torch.randperm(IMAGES), []
+        order, history = torch.randperm(IMAGES), []
         for _ in range(STEPS):
-            place = next(numbers) * BATCH % IMAGES
-            index = order[place : place + BATCH]
-            wanted = labels[index]
+            start = next(numbers) * BATCH % IMAGES
+            index = order[start : start + BATCH]
+            targets = labels[index]
             logits = model(torch.addcmul(shift, images[index].float(), scale))
-            loss = F.cross_entropy(logits, wanted)
+            loss = F.cross_entropy(logits, targets)
             run.backward(loss)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            kept.append((loss.detach(), logits.detach().argmax(1), wanted))
+            history.append((loss.detach(), logits.detach().argmax(1), targets))
 
     return turn
 
 
 @attrs.frozen
 class InLightning(Contestant):
-    """A turn of Lightning's trainer, from a step after its start to the last one."""
+    """Contestant of Lightning's trainer, timed from step ``BEFORE`` to the last one."""
 
     kind: str = "sgd"
 
-    def turn(self) -> Taken:
-        """See ``Contestant``."""
+    def turn(self) -> Timing:
+        """Return the time of one turn."""
         import lightning.pytorch as pl
 
         watch = _watch(pl)
@@ -84,7 +84,7 @@ class InLightning(Contestant):
             callbacks=[watch],
         )
         trainer.fit(_module(pl, self.kind), train_dataloaders=_Batches())
-        return Taken(watch.took[0], watch.took[1])
+        return Timing(watch.elapsed[0], watch.elapsed[1])
 
 
 class _Batches:
@@ -96,27 +96,27 @@ class _Batches:
     def __iter__(self) -> Any:
         order = torch.randperm(IMAGES)
         for number in range(BEFORE + STEPS):
-            place = number * BATCH % IMAGES
-            yield order[place : place + BATCH]
+            start = number * BATCH % IMAGES
+            yield order[start : start + BATCH]
 
 
 def _watch(pl: Any) -> Any:
     class Watch(pl.Callback):
-        took = (0.0, 0.0)
+        elapsed = (0.0, 0.0)
 
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, number: int) -> None:
             if number == BEFORE:
-                self.begun = time.perf_counter(), _processor()
+                self.started = time.perf_counter(), _processor()
 
         def on_train_end(self, trainer: Any, module: Any) -> None:
-            self.took = time.perf_counter() - self.begun[0], _processor() - self.begun[1]
+            self.elapsed = time.perf_counter() - self.started[0], _processor() - self.started[1]
 
     return Watch()
 
 
 def _processor() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _module(pl: Any, kind: str) -> Any:
@@ -126,13 +126,13 @@ def _module(pl: Any, kind: str) -> Any:
     class Module(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.network, self.kept = nn.Sequential(*network()), []
+            self.network, self.history = nn.Sequential(*network()), []
 
         def training_step(self, index: Tensor, number: int) -> Tensor:
-            wanted = labels[index]
+            targets = labels[index]
             logits = self.network(torch.addcmul(shift, images[index].float(), scale))
-            loss = F.cross_entropy(logits, wanted)
-            self.kept.append((loss.detach(), logits.detach().argmax(1), wanted))
+            loss = F.cross_entropy(logits, targets)
+            self.history.append((loss.detach(), logits.detach().argmax(1), targets))
             return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
