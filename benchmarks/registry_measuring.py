@@ -39,8 +39,8 @@ class Contestant:
     Attributes:
         work: Timed call; its result goes to ``check``.
         prepare: Untimed preparation before each turn, such as clearing caches.
-        check: Looks at what came out, not timed; raises ``Different``.
-        calls: How often ``work`` is called a turn; the time is divided by it.
+        check: Untimed check of the result; raises ``Mismatch``.
+        calls: Calls of ``work`` per turn; the time is divided by it.
     """
 
     work: Callable[[], Any]
@@ -208,7 +208,7 @@ def expect(what: str, actual: object, expected: object) -> None:
     """Check that contestants did the same work.
 
     Raises:
-        Different: It was not.
+        Mismatch: The values differ.
     """
     if actual != expected:
         raise Mismatch(f"{what}: expected {expected!r:.200}, got {actual!r:.200}.")

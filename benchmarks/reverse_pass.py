@@ -1,10 +1,10 @@
-"""Measure the cost of the reverse pass per training step, against a hand-written one, with estimates that cost less.
+"""Measure the cost of the reverse pass per training step, against a hand-written one and cheaper estimates.
 
 Run ``python benchmarks/reverse_pass.py [--rounds 7] [--networks simple_cnn ...] [--out docs/results/reverse_pass.md]``.
-One thread; whatever is compared takes turns in random order. The hand-written loop is the shortest that does the same
-as fast: forward hooks on the very same layers, one transposed convolution or matrix product each, one sum. Programs of
-"again" are equal to the ones before them, and show how far two equal programs are apart here. Memory is what autograd
-keeps from the forward pass for the backward pass, every storage once.
+One thread; contestants take turns in random order. The hand-written loop is the shortest equivalent code of the same
+speed: forward hooks on the same layers, one transposed convolution or matrix product each, one sum. Programs of "again"
+repeat the ones before them and show the noise. Memory is the size of the storages that autograd saves in the forward
+pass for the backward pass, each counted once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from compatkit.training.optim import make_optimizer
 from compatkit.training.prepare import FitRequest, PreparedRun, prepare
 
 PAPER = 41.86
-"""Per cent more time an epoch, as the paper states for its texture-shape network."""
+"""Per cent of extra time per epoch that the paper states for its texture-shape network."""
 GATE_HAND, GATE_ESTIMATE = 1.10, 1.25
 CLASSES = tuple("0123456789")
 ESTIMATES: dict[str, Mapping[str, float]] = {
@@ -39,12 +39,12 @@ ESTIMATES: dict[str, Mapping[str, float]] = {
     "images 1/8": {"sample_images": 0.125},
 }
 MORE = 4
-"""How many times the steps are taken where layers are drawn, as some steps cost nothing and others much."""
+"""Factor for the number of steps with sampled layers, where the cost of steps varies much."""
 
 
 @attrs.frozen
 class Setting:
-    """A network at a size for a CPU."""
+    """Settings of a network, small enough for a CPU."""
 
     cut: str
     side: int
@@ -62,7 +62,7 @@ NETWORKS: dict[str, Setting] = {
 
 
 def data_set(side: int) -> DataSet:
-    """Return noise."""
+    """Return a data set of noise images."""
     images = np.random.default_rng(0).integers(0, 256, (256, side, side, 3), dtype=np.uint8)
     split = Split(images, np.arange(len(images)) % len(CLASSES), CLASSES, "noise/train")
     return DataSet("noise", split, split)
@@ -70,16 +70,18 @@ def data_set(side: int) -> DataSet:
 
 def begin(stack: ExitStack, name: str, uses: list[Any]) -> PreparedRun:
     """Return a run of the trainer before its first step."""
-    given = NETWORKS[name]
-    task = ck.Task("noise", data_set(given.side), name, given.cut, size=given.side, kwargs=dict(given.kwargs))
+    setting = NETWORKS[name]
+    task = ck.Task(
+        "noise", data_set(setting.side), name, setting.cut, size=setting.side, kwargs=dict(setting.kwargs)
+    )
     trainer = ck.Trainer(
-        steps=10**6, batch_size=given.batch, device="cpu", precision="float32", progress=False, lr=1e-5
+        steps=10**6, batch_size=setting.batch, device="cpu", precision="float32", progress=False, lr=1e-5
     )
     return stack.enter_context(prepare(FitRequest(trainer, [task], uses)))
 
 
 def ours(run: PreparedRun, steps: int) -> Callable[[], object]:
-    """Return what takes some steps of the trainer."""
+    """Return a function that runs steps of the trainer."""
     loop, numbers = run.loop, count()
     state = loop.setup.tasks["noise"]
 
@@ -91,8 +93,8 @@ def ours(run: PreparedRun, steps: int) -> Callable[[], object]:
 
 
 def by_hand(stack: ExitStack, name: str, *, reverse: bool) -> Callable[[], object]:
-    """Return what takes some steps of a loop in plain torch, on the same network, layers and images."""
-    run, given = begin(stack, name, ["reverse_pass"]), NETWORKS[name]
+    """Return a function that runs steps of a loop in plain torch, on the same network, layers and images."""
+    run, setting = begin(stack, name, ["reverse_pass"]), NETWORKS[name]
     loop = run.loop
     state = loop.setup.tasks["noise"]
     layers = loop.plugins.members[0].instance.selections["noise"].layers  # type: ignore[attr-defined]
@@ -102,8 +104,8 @@ def by_hand(stack: ExitStack, name: str, *, reverse: bool) -> Callable[[], objec
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
     for layer in layers if reverse else ():
         module = loop.setup.recorders["noise"].modules(layer)[0]
-        module.register_forward_hook(lambda layer, taken, given: calls.append((layer, taken[0], given)))
-    optimizer = make_optimizer(list(network.parameters()), "adam", 1e-5, 0.9, 1e-7)
+        module.register_forward_hook(lambda layer, inputs, output: calls.append((layer, inputs[0], output)))
+    optimizer = make_optimizer([{"params": list(network.parameters())}], "adam", 1e-5, 0.9, 1e-7)
     numbers = count()
 
     def step() -> None:
@@ -117,45 +119,48 @@ def by_hand(stack: ExitStack, name: str, *, reverse: bool) -> Callable[[], objec
         optimizer.zero_grad()
 
     def turn() -> None:
-        for _ in range(given.steps):
+        for _ in range(setting.steps):
             step()
 
     return turn
 
 
-def _residual(layer: Any, taken: Tensor, given: Tensor) -> Tensor:
+def _residual(layer: Any, inputs: Tensor, outputs: Tensor) -> Tensor:
     if isinstance(layer, nn.Linear):
-        return F.mse_loss((given if layer.bias is None else given - layer.bias) @ layer.weight, taken)
+        return F.mse_loss((outputs if layer.bias is None else outputs - layer.bias) @ layer.weight, inputs)
     if layer.bias is not None:
-        given = given - layer.bias[:, None, None]
-    more = [
-        there - ((here - 1) * s - 2 * p + k)
-        for there, here, s, p, k in zip(
-            taken.shape[2:], given.shape[2:], layer.stride, layer.padding, layer.kernel_size, strict=True
+        outputs = outputs - layer.bias[:, None, None]
+    padding = [
+        size - ((output_size - 1) * s - 2 * p + k)
+        for size, output_size, s, p, k in zip(
+            inputs.shape[2:], outputs.shape[2:], layer.stride, layer.padding, layer.kernel_size, strict=True
         )
     ]
-    back = F.conv_transpose2d(given, layer.weight, None, layer.stride, layer.padding, more, layer.groups)
-    return F.mse_loss(back, taken)
+    back = F.conv_transpose2d(outputs, layer.weight, None, layer.stride, layer.padding, padding, layer.groups)
+    return F.mse_loss(back, inputs)
 
 
-def kept_bytes(run: PreparedRun) -> int:
-    """Return the bytes that a step keeps for its backward pass, weights apart."""
+def saved_bytes(run: PreparedRun) -> int:
+    """Return the bytes that a step saves for its backward pass, without weights."""
     loop = run.loop
     task_loop = loop.task_loops["noise"]
     task_loop.resolve(0)
-    own = {
-        one.untyped_storage().data_ptr() for owner in loop.setup.owners.values() for one in owner.parameters()
+    weights = {
+        parameter.untyped_storage().data_ptr()
+        for owner in loop.setup.owners.values()
+        for parameter in owner.parameters()
     }
-    found: dict[int, int] = {}
+    storages: dict[int, int] = {}
 
-    def pack(one: Tensor) -> Tensor:
-        if one.untyped_storage().data_ptr() not in own:
-            found[one.untyped_storage().data_ptr()] = one.untyped_storage().nbytes()
-        return one
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         total = task_loop.objective(loop.begin(task_loop, 0))[0]
-    size = sum(found.values())
+    size = sum(storages.values())
     total.backward()
     loop.zero_grad()
     return size
@@ -163,46 +168,48 @@ def kept_bytes(run: PreparedRun) -> int:
 
 def measured(name: str, rounds: int, seed: int) -> list[str]:
     """Return the rows of one network."""
-    given, uses = NETWORKS[name], {"plain": [], "plain, again": [], "reverse pass": ["reverse_pass"]}
-    uses |= {f"estimate: {label}": [ck.use("reverse_pass", **said)] for label, said in ESTIMATES.items()}
+    setting, uses = NETWORKS[name], {"plain": [], "plain, again": [], "reverse pass": ["reverse_pass"]}
+    uses |= {
+        f"estimate: {label}": [ck.use("reverse_pass", **settings)] for label, settings in ESTIMATES.items()
+    }
     with ExitStack() as stack:
-        runs = {label: begin(stack, name, said) for label, said in uses.items()}
-        memory = {label: kept_bytes(run) / 2**20 for label, run in runs.items()}
-        steps = {label: given.steps * (MORE if "layers" in label else 1) for label in runs}
+        runs = {label: begin(stack, name, settings) for label, settings in uses.items()}
+        memory = {label: saved_bytes(run) / 2**20 for label, run in runs.items()}
+        steps = {label: setting.steps * (MORE if "layers" in label else 1) for label in runs}
         contestants = {label: Contestant(ours(run, steps[label])) for label, run in runs.items()}
         for label, reverse in (("by hand, plain", False), ("by hand", True), ("by hand, again", True)):
             contestants[label] = Contestant(by_hand(stack, name, reverse=reverse))
         times = compete(contestants, rounds, seed)
-    each = {
-        label: [one.processor / steps.get(label, given.steps) for one in taken]
-        for label, taken in times.items()
+    seconds = {
+        label: [timing.processor / steps.get(label, setting.steps) for timing in timings]
+        for label, timings in times.items()
     }
 
     def ratio(label: str, to: str) -> float:
-        if "layers" in label:  # of what is drawn the mean is what a run costs
-            return sum(each[label]) / sum(each[to])
-        return median(one / other for one, other in zip(each[label], each[to], strict=True))
+        if "layers" in label:  # with sampled layers the mean is the cost of a run
+            return sum(seconds[label]) / sum(seconds[to])
+        return median(timing / baseline for timing, baseline in zip(seconds[label], seconds[to], strict=True))
 
     rows = []
-    for label, taken in each.items():
+    for label, timings in seconds.items():
         against_hand = f"{ratio(label, 'by hand'):.2f}" if label in ("reverse pass", "by hand, again") else ""
         plain = "by hand, plain" if label.startswith("by hand") else "plain"
         mebibytes = f"{memory[label]:.1f}" if label in memory else ""
         rows.append(
-            f"| {name} | {label} | {1e3 * min(taken):.2f} | {1e3 * median(taken):.2f} "
-            f"| {more(ratio(label, plain))} | {against_hand} | {mebibytes} |"
+            f"| {name} | {label} | {1e3 * min(timings):.2f} | {1e3 * median(timings):.2f} "
+            f"| {percent(ratio(label, plain))} | {against_hand} | {mebibytes} |"
         )
     return rows
 
 
-def more(ratio: float) -> str:
-    """Return by how much a ratio is above 1."""
+def percent(ratio: float) -> str:
+    """Return the excess of a ratio over 1 in per cent."""
     return f"{100 * (ratio - 1):+.0f} %"
 
 
 def page(networks: list[str], rounds: int, seed: int) -> list[str]:
     """Return the lines of the page."""
-    found = [
+    lines = [
         "# What the reverse pass costs",
         "",
         f"    python benchmarks/reverse_pass.py --rounds {rounds} --networks {' '.join(networks)}",
@@ -211,7 +218,7 @@ def page(networks: list[str], rounds: int, seed: int) -> list[str]:
         "",
         "CPU milliseconds of a float32 step. `more`: extra time over the same step without the reverse pass, as the",
         "median of the rounds' ratios, or as the ratio of total times where layers are drawn. The paper states",
-        f"+{PAPER} % for its texture-shape network; estimates aim at {more(GATE_ESTIMATE)}. `to hand`: ratio to the",
+        f"+{PAPER} % for its texture-shape network; estimates aim at {percent(GATE_ESTIMATE)}. `to hand`: ratio to the",
         f"hand-written reverse pass (goal: at most {GATE_HAND:.2f}). MiB: memory kept for the backward pass, with the",
         "layers drawn in the first step. Rows `again` repeat the same program and show the noise.",
         "",
@@ -220,8 +227,8 @@ def page(networks: list[str], rounds: int, seed: int) -> list[str]:
     ]
     for name in networks:
         say(name)
-        found += measured(name, rounds, seed)
-    return found
+        lines += measured(name, rounds, seed)
+    return lines
 
 
 def main() -> None:
@@ -233,12 +240,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    found = page(given.networks, given.rounds, given.seed)
-    print("\n".join(found))
-    if given.out is not None:
-        given.out.write_text("\n".join(found) + "\n", encoding="utf-8")
+    lines = page(options.networks, options.rounds, options.seed)
+    print("\n".join(lines))
+    if options.out is not None:
+        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""Measure the cost of layer similarity, against the algorithms of public code, rebuilt as they are.
+"""Measure the cost of layer similarity, against reimplementations of the algorithms of public code.
 
-Run ``python benchmarks/similarity.py [--rounds 3] [--out docs/results/similarity.md]``. One thread; whatever is
-compared takes turns in random order in one process. Times are those of the processor; ratios are medians over rounds of
-the times in one round. Layers are random, with something in common, in float32.
+Run ``python benchmarks/similarity.py [--rounds 3] [--out docs/results/similarity.md]``. One thread; contestants
+take turns in random order in one process. Times are processor times; ratios are medians of the ratios of each round.
+Layers are random float32 features with shared directions.
 
 - ``torch_cka``: the loop of AntixK/PyTorch-Model-Compare over all pairs of layers, on one batch of all samples: for
-  each pair it makes the other layer's Gram again, and takes traces of matrix products.
-- ``feature space``: pairwise |Y'X|^2 with centered columns, every layer's own norm computed once.
-- ``Grams once``: what torch_cka would cost if each Gram and each own product were computed once and traces were sums of
-  products: the best that is left for a pairwise loop.
-- ``authors``: the score of bonheml/VAE_learning_dynamics for two given Grams: two norms and a dot product.
+  each pair it recomputes the other layer's Gram matrix and takes traces of matrix products.
+- ``feature space``: pairwise |Y'X|^2 with centered columns; the norm of every layer is computed once.
+- ``Grams once``: torch_cka with each Gram matrix and its norm computed once, and traces as sums of products: the lower
+  bound of a pairwise loop.
+- ``authors``: the score of bonheml/VAE_learning_dynamics for two Gram matrices: two norms and a dot product.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from compatkit_plugins.metrics import _rows
 from compatkit_plugins.metrics._rows import Rows, gram_products
 
 WIDTHS = (4096, 4096, 4096, 1024, 1024, 1024, 1024, 256, 256, 256, 64, 64, 32, 16, 10)
-"""Widths of the 15 layers of a network: 17,338 in all."""
+"""Widths of the 15 layers of a network, 17,338 in total."""
 NARROW = 64
 MIB = 2**20
 
 
 def layers(n: int, widths: Sequence[int], seed: int) -> dict[str, Tensor]:
-    """Return layers that have some of 32 directions in common, after a ReLU, float32."""
+    """Return float32 layers ``(n, width)``: ReLU of noise and 32 shared directions."""
     common = torch.randn(n, 32, generator=torch.Generator().manual_seed(0))
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     return {
-        f"layer{place}": (
-            common @ torch.randn(32, width, generator=draw) + 3 * torch.randn(n, width, generator=draw)
+        f"layer{index}": (
+            common @ torch.randn(32, width, generator=generator)
+            + 3 * torch.randn(n, width, generator=generator)
         ).relu()
-        for place, width in enumerate(widths)
+        for index, width in enumerate(widths)
     }
 
 
 def ours(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
-    """Return unbiased CKA of all pairs, with the biased one beside it, through the public function."""
+    """Return unbiased CKA of all pairs from the public function, which also computes the biased one."""
     return ck.similarity(left, right, ["cka"]).table("cka").values
 
 
@@ -65,23 +66,23 @@ def hsic(k: Tensor, m: Tensor) -> float:
 
 def torch_cka(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
     """Return CKA of all pairs by the loop of torch_cka."""
-    found = torch.zeros(len(left), len(right), 3)
+    products = torch.zeros(len(left), len(right), 3)
     for i, x in enumerate(left.values()):
         k = x @ x.t()
         k.fill_diagonal_(0.0)
-        found[i, :, 0] += hsic(k, k)
+        products[i, :, 0] += hsic(k, k)
         for j, y in enumerate(right.values()):
             m = y @ y.t()
             m.fill_diagonal_(0.0)
-            found[i, j, 1] += hsic(k, m)
-            found[i, j, 2] += hsic(m, m)
-    return (found[:, :, 1] / (found[:, :, 0].sqrt() * found[:, :, 2].sqrt())).numpy()
+            products[i, j, 1] += hsic(k, m)
+            products[i, j, 2] += hsic(m, m)
+    return (products[:, :, 1] / (products[:, :, 0].sqrt() * products[:, :, 2].sqrt())).numpy()
 
 
 def grams_once(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
-    """Return unbiased CKA of all pairs by a loop over Grams that are made once."""
+    """Return unbiased CKA of all pairs by a loop over precomputed Gram matrices."""
 
-    def made(side: dict[str, Tensor]) -> list[tuple[Tensor, Tensor, float]]:
+    def gram_products_of(side: dict[str, Tensor]) -> list[tuple[Tensor, Tensor, float]]:
         grams = []
         for x in side.values():
             x = x - x.mean(0)
@@ -95,7 +96,7 @@ def grams_once(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
         ends = float(a.sum()) * float(b.sum()) / ((n - 1) * (n - 2))
         return float(torch.dot(k.flatten(), m.flatten())) + ends - 2 / (n - 2) * float(a @ b)
 
-    rows, columns = made(left), made(right)
+    rows, columns = gram_products_of(left), gram_products_of(right)
     return np.array(
         [[product(k, m, a, b) / math.sqrt(own * other) for m, b, other in columns] for k, a, own in rows]
     )
@@ -104,58 +105,58 @@ def grams_once(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
 def feature_space(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
     """Return biased CKA of all pairs in feature space."""
 
-    def made(side: dict[str, Tensor]) -> list[tuple[Tensor, float]]:
-        apart = [x - x.mean(0) for x in side.values()]
-        return [(x, float((x.t() @ x).square().sum().sqrt())) for x in apart]
+    def centered(side: dict[str, Tensor]) -> list[tuple[Tensor, float]]:
+        features = [x - x.mean(0) for x in side.values()]
+        return [(x, float((x.t() @ x).square().sum().sqrt())) for x in features]
 
-    rows, columns = made(left), made(right)
+    rows, columns = centered(left), centered(right)
     return np.array([[float((y.t() @ x).square().sum()) / (a * b) for y, b in columns] for x, a in rows])
 
 
 def direct_procrustes(x: Tensor, y: Tensor) -> float:
     """Return Procrustes similarity from the singular values of the whole product."""
-    x, y = (one.double() - one.double().mean(0) for one in (x, y))
+    x, y = (layer.double() - layer.double().mean(0) for layer in (x, y))
     return float(torch.linalg.svdvals((y / y.norm()).t() @ (x / x.norm())).sum())
 
 
 def short_procrustes(x: Tensor, y: Tensor) -> float:
-    """Return the same as the metric does."""
+    """Return Procrustes similarity from the metric."""
     return float(ck.similarity({"x": x}, {"y": y}, ["procrustes"]).table("procrustes").values[0, 0])
 
 
 def exact(left: dict[str, Tensor], right: dict[str, Tensor]) -> tuple[np.ndarray, np.ndarray]:
     """Return unbiased and biased CKA in float64."""
-    sides = ({name: one.double() for name, one in side.items()} for side in (left, right))
-    found = ck.similarity(*sides, ["cka"])
-    return found.table("cka").values, found.table("cka/biased").values
+    sides = ({name: layer.double() for name, layer in side.items()} for side in (left, right))
+    table = ck.similarity(*sides, ["cka"])
+    return table.table("cka").values, table.table("cka/biased").values
 
 
 def processor(action: Callable[[], object]) -> float:
-    """Return the seconds of the processor that a call takes."""
-    begun = time.process_time()
+    """Return the processor seconds of a call."""
+    start = time.process_time()
     action()
-    return time.process_time() - begun
+    return time.process_time() - start
 
 
 def pair_stage(left: list[Rows], right: list[Rows]) -> float:
-    """Return the seconds of the processor that all pairs take where the blocks of Grams are there."""
-    taken, plain = [], _rows.add_products
+    """Return the processor seconds of all pairs, without those of the Gram blocks."""
+    seconds, add_products = [], _rows.add_products
 
-    def timed(*given: object) -> None:
-        taken.append(processor(lambda: plain(*given)))  # type: ignore[arg-type]
+    def timed(*arguments: object) -> None:
+        seconds.append(processor(lambda: add_products(*arguments)))  # type: ignore[arg-type]
 
     _rows.add_products = timed  # type: ignore[assignment]
     try:
         gram_products(left, right)
     finally:
-        _rows.add_products = plain
-    return sum(taken)
+        _rows.add_products = add_products
+    return sum(seconds)
 
 
 def authors(n: int) -> float:
-    """Return the seconds of the processor of one score of the authors' code."""
-    rows = [(one - one.mean(0)).numpy() for one in layers(n, (NARROW, NARROW), 3).values()]
-    grams = [one @ one.T for one in rows]
+    """Return the processor seconds of one score of the authors' code."""
+    rows = [(layer - layer.mean(0)).numpy() for layer in layers(n, (NARROW, NARROW), 3).values()]
+    grams = [layer @ layer.T for layer in rows]
 
     def score() -> float:
         scaled = np.dot(grams[0].ravel(), grams[1].ravel())
@@ -174,65 +175,67 @@ def memory(kind: str) -> int:
 
 
 def extra_memory(n: int) -> float:
-    """Return by how many MiB the peak is above the activations, for 15 x 15 layers of n samples."""
-    sides = [[Rows.of(name, [one]) for name, one in layers(n, WIDTHS, seed).items()] for seed in (1, 2)]
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
+    """Return the peak memory above the activations in MiB, for 15 x 15 layers of n samples."""
+    sides = [[Rows.of(name, [layer]) for name, layer in layers(n, WIDTHS, seed).items()] for seed in (1, 2)]
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = memory("VmRSS")
     gram_products(*sides)
     return (memory("VmHWM") - before) / MIB
 
 
 def main() -> None:
-    """Measure and write."""
+    """Measure, print the page, and write it where ``--out`` is given."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=5000, help="of the pair stage and of memory")
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     left, right = (layers(1000, WIDTHS, seed) for seed in (1, 2))
     x, y = (layers(400, (width,), seed)["layer0"] for width, seed in ((2000, 1), (1500, 2)))
-    fair, plain = exact(left, right)
-    whole: dict[str, tuple[Callable[..., np.ndarray], np.ndarray]] = {
-        "compatkit": (ours, fair),
-        "torch_cka": (torch_cka, fair),
-        "feature space": (feature_space, plain),
-        "Grams once": (grams_once, fair),
+    unbiased, biased = exact(left, right)
+    methods: dict[str, tuple[Callable[..., np.ndarray], np.ndarray]] = {
+        "compatkit": (ours, unbiased),
+        "torch_cka": (torch_cka, unbiased),
+        "feature space": (feature_space, biased),
+        "Grams once": (grams_once, unbiased),
     }
-    came: dict[str, object] = {}
+    results: dict[str, object] = {}
 
-    def contestant(label: str, work: Callable[..., object], *given: object) -> Contestant:
-        return Contestant(lambda: work(*given), check=lambda found: came.update({label: found}))
+    def contestant(label: str, work: Callable[..., object], *arguments: object) -> Contestant:
+        return Contestant(lambda: work(*arguments), check=lambda result: results.update({label: result}))
 
-    contestants = {label: contestant(label, work, left, right) for label, (work, _) in whole.items()}
+    contestants = {label: contestant(label, work, left, right) for label, (work, _) in methods.items()}
     for label, work in (("compatkit", short_procrustes), ("direct", direct_procrustes)):
         contestants[f"Procrustes, {label}"] = contestant(f"Procrustes, {label}", work, x, y)
-    times = compete(contestants, asked.rounds, seed=0)
+    times = compete(contestants, options.rounds, seed=0)
     errors = {
-        label: float(np.abs(np.asarray(came[label]) - reference).max())
-        for label, (_, reference) in whole.items()
+        label: float(np.abs(np.asarray(results[label]) - reference).max())
+        for label, (_, reference) in methods.items()
     }
     whole_svd = direct_procrustes(x, y)
     errors |= {
-        label: abs(float(str(found)) - whole_svd) for label, found in came.items() if "Procrustes" in label
+        label: abs(float(str(result)) - whole_svd)
+        for label, result in results.items()
+        if "Procrustes" in label
     }
-    say(f"pair stage, n = {asked.samples}")
-    n = asked.samples
+    say(f"pair stage, n = {options.samples}")
+    n = options.samples
     stages = {}
     for name, count in (("one pair of networks", 15), ("5 x 5 seeds", 75)):
         sides = [
-            [Rows.of(k, [one]) for k, one in layers(n, [NARROW] * count, seed).items()] for seed in (1, 2)
+            [Rows.of(k, [layer]) for k, layer in layers(n, [NARROW] * count, seed).items()] for seed in (1, 2)
         ]
-        stages[name] = 1e3 * statistics.median(pair_stage(*sides) for _ in range(asked.rounds)) / count**2
+        stages[name] = 1e3 * statistics.median(pair_stage(*sides) for _ in range(options.rounds)) / count**2
         del sides
     stages["authors"] = 1e3 * authors(n)
     peak = extra_memory(n)
-    text = page(times, errors, stages, peak, n, asked.rounds)
+    text = page(times, errors, stages, peak, n, options.rounds)
     say(text)
-    if asked.out is not None:
-        asked.out.write_text(text + "\n", encoding="utf-8")
+    if options.out is not None:
+        options.out.write_text(text + "\n", encoding="utf-8")
 
 
 def page(
@@ -243,17 +246,16 @@ def page(
     n: int,
     rounds: int,
 ) -> str:
-    """Return what was measured as Markdown."""
+    """Return the figures as a Markdown page."""
 
     def row(label: str, own: str) -> str:
-        used = [one.processor for one in times[label]]
+        seconds = [timing.processor for timing in times[label]]
         ratio = statistics.median(
-            other.processor / mine.processor for mine, other in zip(times[own], times[label], strict=True)
+            other.processor / baseline.processor
+            for baseline, other in zip(times[own], times[label], strict=True)
         )
         shown = "" if label == own else f"{ratio:.1f}"
-        return (
-            f"| {label} | {min(used):.2f} | {statistics.median(used):.2f} | {shown} | {errors[label]:.1e} |"
-        )
+        return f"| {label} | {min(seconds):.2f} | {statistics.median(seconds):.2f} | {shown} | {errors[label]:.1e} |"
 
     lines = [
         "# What similarity of layers costs",

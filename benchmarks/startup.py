@@ -1,8 +1,8 @@
-"""How long does a quick command take to answer, next to Python itself and to the bare imports it cannot do without?
+"""Measure the startup time of quick commands, against Python itself and the imports they need.
 
-Run ``python benchmarks/startup.py [--runs 20]``. Each measurement is a process of its own; the contestants take
-turns, so that a busy moment of the machine hits all of them alike. Read the minimum: it is what the work takes when
-nobody disturbs. The promise is under 0.15 s on an idle machine for ``import compatkit``, ``--help``, ``ls``, ``show``.
+Run ``python benchmarks/startup.py [--runs 20]``. Each measurement is a new process; the contestants take turns,
+so that a busy machine slows all of them alike. The minimum is the least disturbed figure. The target is under 0.15 s on
+an idle machine for ``import compatkit``, ``--help``, ``ls``, ``show``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROMISE = 0.15
 
 
 def contestants(root: Path) -> dict[str, str]:
-    """Return label and program of everything that is timed; the first is the yardstick."""
+    """Return the timed programs by label; the first is the baseline."""
     registry = ["--registry", str(root)]
     return {
         "python -c pass": "pass",
@@ -39,7 +39,7 @@ def contestants(root: Path) -> dict[str, str]:
 
 
 def fill(root: Path) -> None:
-    """Make a registry with two components, in a process of its own, so that this one stays small."""
+    """Create a registry with two components in another process, so that this one stays small."""
     words = [
         "--registry",
         str(root),
@@ -54,33 +54,33 @@ def fill(root: Path) -> None:
 
 
 def seconds(program: str) -> float:
-    """Return the wall time of one process."""
-    begun = time.perf_counter()
+    """Return the wall seconds of one process."""
+    start = time.perf_counter()
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def measure(programs: dict[str, str], runs: int) -> dict[str, list[float]]:
-    """Return the wall times of each program; a first round, which fills the disk's cache, is not counted."""
+    """Return the wall times of each program, after a first round that fills the disk cache."""
     times: dict[str, list[float]] = {label: [] for label in programs}
     for number in range(runs + 1):
         for label, program in programs.items():
-            taken = seconds(program)
+            wall = seconds(program)
             if number:
-                times[label].append(taken)
+                times[label].append(wall)
     return times
 
 
 def report(times: dict[str, list[float]]) -> None:
-    """Print minimum, median, and the minimum over Python's own and over the bare imports'."""
-    python, least = (min(times[label]) for label in ("python -c pass", "import attrs, pluggy"))
+    """Print minimum, median, and the ratios of the minimum to Python's and to the bare imports'."""
+    bare, imports = (min(times[label]) for label in ("python -c pass", "import attrs, pluggy"))
     print(f"{'':<28} {'min s':>7} {'median s':>9} {'x python':>9} {'x bare imports':>15}")
-    for label, taken in times.items():
-        least = min(times["import attrs, pluggy, click"]) if label.startswith("compatkit") else least
-        low, middle = min(taken), statistics.median(taken)
+    for label, walls in times.items():
+        imports = min(times["import attrs, pluggy, click"]) if label.startswith("compatkit") else imports
+        low, middle = min(walls), statistics.median(walls)
         promised = "compatkit" in label
         verdict = "" if not promised else "  ok" if low < PROMISE else f"  over {PROMISE} s"
-        print(f"{label:<28} {low:7.3f} {middle:9.3f} {low / python:9.1f} {low / least:15.1f}{verdict}")
+        print(f"{label:<28} {low:7.3f} {middle:9.3f} {low / bare:9.1f} {low / imports:15.1f}{verdict}")
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Measure the cost of the trainer, against hand-written loops and against others, in one run.
+"""Measure the cost of the trainer, against hand-written loops and other trainers, in one run.
 
 Run ``python benchmarks/trainer.py [--rounds 9] [--only overhead steps ...] [--out docs/results/trainer.md]``. One
-thread; whatever is compared takes turns in random order, and equal programs run twice, so that the tables show how far
-two of them are apart here. The parts are ``trainer_<part>.py`` beside this file.
+thread; contestants take turns in random order, and equal programs run twice, so that the tables show the noise. The
+parts are in ``trainer_<part>.py``.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    found = [
+    lines = [
         "# What the trainer costs",
         "",
-        f"    python benchmarks/trainer.py --rounds {given.rounds} --only {' '.join(given.only)}",
+        f"    python benchmarks/trainer.py --rounds {options.rounds} --only {' '.join(options.only)}",
         "",
         machine(),
     ]
-    for part in given.only:
+    for part in options.only:
         say(part)
-        found += ["", *PARTS[part](given.rounds, given.seed)]
-    print("\n".join(found))
-    if given.out is not None:
-        given.out.write_text("\n".join(found) + "\n", encoding="utf-8")
+        lines += ["", *PARTS[part](options.rounds, options.seed)]
+    print("\n".join(lines))
+    if options.out is not None:
+        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

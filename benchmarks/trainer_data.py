@@ -1,7 +1,7 @@
-"""How fast training images come: the resident pipeline against torchvision's transforms in a DataLoader, on one core.
+"""Image throughput on one core: the resident pipeline against torchvision's transforms in a DataLoader.
 
-Both crop 32x32 color images out of a border of four pixels, flip half of them, and normalize; batches of 128. The
-DataLoader has no worker, or one that is kept between passes; the better one counts.
+Both randomly crop 32x32 color images with four pixels of padding, flip half of them, and normalize; batches of 128. The
+DataLoader has no worker, or one persistent worker; the faster one counts.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ GATE = 4.0
 
 
 def pictures() -> Split:
-    """Return noise."""
-    draw = np.random.default_rng(0)
-    pixels = draw.integers(0, 256, (IMAGES, SIDE, SIDE, 3), dtype=np.uint8)
+    """Return a split of noise images."""
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (IMAGES, SIDE, SIDE, 3), dtype=np.uint8)
     return Split(pixels, np.arange(IMAGES) % 10, tuple("0123456789"), "noise/train")
 
 
@@ -40,7 +40,7 @@ class Transformed(Dataset[Any]):
     """Pipeline of torchvision's data sets: an array to PIL, transforms, a tensor."""
 
     def __init__(self, images: Split) -> None:
-        """Hold the images; everything else happens when one is asked for."""
+        """Store the images; they are transformed on access."""
         from torchvision import transforms
 
         self.images = images
@@ -57,13 +57,13 @@ class Transformed(Dataset[Any]):
         """Return the number of images."""
         return len(self.images)
 
-    def __getitem__(self, place: int) -> tuple[Any, int]:
+    def __getitem__(self, index: int) -> tuple[Any, int]:
         """Return one image and its label."""
-        return self.transform(Image.fromarray(self.images.images[place])), int(self.images.labels[place])
+        return self.transform(Image.fromarray(self.images.images[index])), int(self.images.labels[index])
 
 
 def theirs(images: Split, workers: int) -> Callable[[], int]:
-    """Return what takes a pass through a DataLoader and counts images."""
+    """Return a function that makes a pass through a DataLoader and returns the number of images."""
     loader = DataLoader(
         Transformed(images),
         BATCH,
@@ -76,7 +76,7 @@ def theirs(images: Split, workers: int) -> Callable[[], int]:
 
 
 def ours(kind: type[Resident] | type[Prefetched], images: Split) -> Callable[[], int]:
-    """Return what takes a pass through one of our sources and counts images."""
+    """Return a function that makes a pass through a source of compatkit and returns the number of images."""
     data = Data((SIDE, SIDE), "RGB", MEAN, STD, "bilinear", ())
     order = Sampler(IMAGES, BATCH, 0, "noise")
     source = kind(
@@ -88,36 +88,39 @@ def ours(kind: type[Resident] | type[Prefetched], images: Split) -> Callable[[],
 
 def table(times: Times) -> list[str]:
     """Return a line for each contestant, and the verdict."""
-    floors = [name for name in times if "DataLoader" in name]
-    best = min(floors, key=lambda name: median(one.wall for one in times[name]))
-    found: list[str] = []
-    for name, taken in times.items():
-        ratio = median(other.wall / one.wall for one, other in zip(taken, times[best], strict=True))
-        walls = [one.wall for one in taken]
-        found.append(f"| {name} | {IMAGES / min(walls):,.0f} | {IMAGES / median(walls):,.0f} | {ratio:.2f} |")
+    loaders = [name for name in times if "DataLoader" in name]
+    best = min(loaders, key=lambda name: median(timing.wall for timing in times[name]))
+    lines: list[str] = []
+    for name, timings in times.items():
+        ratio = median(
+            baseline.wall / timing.wall for timing, baseline in zip(timings, times[best], strict=True)
+        )
+        walls = [timing.wall for timing in timings]
+        lines.append(f"| {name} | {IMAGES / min(walls):,.0f} | {IMAGES / median(walls):,.0f} | {ratio:.2f} |")
     ratio = median(
-        other.wall / one.wall for one, other in zip(times["ours, resident"], times[best], strict=True)
+        baseline.wall / timing.wall
+        for timing, baseline in zip(times["ours, resident"], times[best], strict=True)
     )
     verdict = "pass" if ratio >= GATE else "FAIL"
     return [
-        *found,
+        *lines,
         "",
         f"Gate: resident at least {GATE:g} x the better DataLoader: {ratio:.1f} x, {verdict}.",
     ]
 
 
-def index_tables(rounds: int, seed: int) -> list[str]:
+def tables(rounds: int, seed: int) -> list[str]:
     """Return the lines of the page."""
     images = pictures()
     with one_core():
-        works = {
+        passes = {
             "DataLoader, no worker": theirs(images, 0),
             "DataLoader, no worker, again": theirs(images, 0),
             "DataLoader, one worker": theirs(images, 1),
             "ours, resident": ours(Resident, images),
             "ours, prefetched": ours(Prefetched, images),
         }
-        contestants = {name: Contestant(work, check=_whole) for name, work in works.items()}
+        contestants = {name: Contestant(work, check=_check_count) for name, work in passes.items()}
         times = compete(contestants, rounds, seed)
     return [
         "## How fast training images come",
@@ -130,19 +133,19 @@ def index_tables(rounds: int, seed: int) -> list[str]:
     ]
 
 
-def _whole(came: object) -> None:
-    expect("images of a pass", came, IMAGES)
+def _check_count(count: object) -> None:
+    expect("images of a pass", count, IMAGES)
 
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Keep this process and its workers on one core."""
+    """Pin this process and its workers to one core."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, cores)

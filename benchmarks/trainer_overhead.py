@@ -1,9 +1,9 @@
-"""What the trainer adds to a step of a hand-written loop, where a step is as small as steps get; and what others add.
+"""Overhead of the trainer, and of its rivals, above a hand-written loop with minimal steps.
 
-An MLP of 64-32-10, batches of 16 resident images of 8x8, SGD with momentum or Adam, one thread. The bare loop does the
-same work in the shortest code that does it as fast: a gather, a normalization in one operation, forward, backward, one
-fused optimizer; losses and answers are kept and not read. It runs twice, so that the table shows how far two equal
-programs are apart here. Fabric and Lightning (``trainer_rivals``) do the same work their way.
+An MLP of 64-32-10, batches of 16 resident images of 8x8, SGD with momentum or Adam, one thread. The bare loop is the
+shortest equivalent code of the same speed: a gather, a normalization in one operation, forward, backward, one fused
+optimizer; losses and predictions are stored but not read. It runs twice, so that the table shows the noise. Fabric and
+Lightning (``trainer_rivals``) do the same work.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ IDLE = ("first", "second", "third")
 OURS, OURS_IDLE = "ours", "ours, 3 idle plugins"
 GATE_US, GATE_SHARE = 8.0, 0.08
 TURNS, RIVALS_TURNS = 60, 10
-"""A round: two equal programs are some microseconds apart in the median of 60 turns, as much as what is looked for."""
+"""Turns per round: the medians of 60 turns of equal programs differ by microseconds, the size of the overhead."""
 
 
 class Idle:
@@ -55,7 +55,7 @@ class Idle:
     @ck.hookimpl
     @effect("pure")
     def compatkit_views(self, step: ck.Step, batch: ck.Batch) -> ck.Batch:
-        """Leave the batch as it is."""
+        """Return the batch unchanged."""
         return batch
 
     @ck.hookimpl
@@ -68,7 +68,7 @@ class Idle:
 
 
 def bare(kind: str) -> Callable[[], object]:
-    """Return what takes a turn of a hand-written loop."""
+    """Return a function that runs ``STEPS`` steps of a hand-written loop."""
     extractor, head = network()
     parameters = [*extractor.parameters(), *head.parameters()]
     optimizer = make_optimizer(kind, parameters)
@@ -76,34 +76,34 @@ def bare(kind: str) -> Callable[[], object]:
     scale, shift, numbers = torch.tensor(1 / (255 * STD)), torch.tensor(-MEAN / STD), count()
 
     def turn() -> None:
-        order, kept = torch.randperm(IMAGES), []
+        order, history = torch.randperm(IMAGES), []
         for _ in range(STEPS):
-            place = next(numbers) * BATCH % IMAGES
-            index = order[place : place + BATCH]
-            wanted = labels[index]
+            start = next(numbers) * BATCH % IMAGES
+            index = order[start : start + BATCH]
+            targets = labels[index]
             logits = head(extractor(torch.addcmul(shift, images[index].float(), scale)))
-            loss = F.cross_entropy(logits, wanted)
+            loss = F.cross_entropy(logits, targets)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            kept.append((loss.detach(), logits.detach().argmax(1), wanted))
+            history.append((loss.detach(), logits.detach().argmax(1), targets))
 
     return turn
 
 
 def ours(kind: str, idle: int) -> Callable[[], object]:
-    """Return what takes a turn of the trainer's loop with some idle plugins."""
+    """Return a function that runs ``STEPS`` steps of the trainer's loop with some idle plugins."""
     extractor, head = network()
     images, labels = pictures()
     names = tuple(str(number) for number in range(CLASSES))
     data = Data((SIDE, SIDE), "L", (MEAN,), (STD,), "bilinear", tuple(ck.label(name) for name in names))
     split = Split(images.permute(0, 2, 3, 1).numpy(), labels.numpy(), names, "made")
     task = ck.Task("tiny", DataSet("made", split, split), "resnet8_cifar", "layer1")  # never built
-    print_ = Blueprint("made", "made 1", "mlp", {}, "0", "extractor", "fx", (SIDE, SIDE))
-    state = TaskState(task, print_, print_, (), extractor, head, data, split, (2, 32))
+    blueprint = Blueprint("made", "made 1", "mlp", {}, "0", "extractor", "fx", (SIDE, SIDE))
+    state = TaskState(task, blueprint, blueprint, (), extractor, head, data, split, (2, 32))
     owners = {"tiny.extractor": extractor, "tiny.head": head}
     precision = Precision("cpu", "float32", False)
-    setup = SetUp(0, precision, {"tiny": state}, {}, lambda *given: None, owners=owners)
+    setup = SetUp(0, precision, {"tiny": state}, {}, lambda *arguments: None, owners=owners)
     plugins = RunPlugins.create(IDLE[:idle], factories=dict.fromkeys(IDLE, Idle))
     settings = ck.Trainer(
         steps=10**9,
@@ -125,8 +125,8 @@ def ours(kind: str, idle: int) -> Callable[[], object]:
 
 
 def tables(rounds: int, seed: int) -> list[str]:
-    """Return the lines of the page: a table for both optimizers."""
-    found = [
+    """Return the lines of the section: a table of both optimizers."""
+    lines = [
         "## What the trainer adds to a step",
         "",
         f"Microseconds of the processor a step of a tiny network, {STEPS} steps a turn, {TURNS * rounds} turns",
@@ -144,33 +144,33 @@ def tables(rounds: int, seed: int) -> list[str]:
             OURS: Contestant(ours(kind, 0)),
             OURS_IDLE: Contestant(ours(kind, 3)),
         }
-        found += _lines(kind, compete(contestants, TURNS * rounds, seed))
-        beside = {"bare, beside rivals": Contestant(bare(kind)), **rivals(kind)}
-        found += _lines(kind, compete(beside, RIVALS_TURNS * rounds, seed))
-    return found
+        lines += _lines(kind, compete(contestants, TURNS * rounds, seed))
+        contestants = {"bare, beside rivals": Contestant(bare(kind)), **rivals(kind)}
+        lines += _lines(kind, compete(contestants, RIVALS_TURNS * rounds, seed))
+    return lines
 
 
 def _lines(kind: str, times: Times) -> list[str]:
-    """Return the rows of contestants, of which the first is the floor."""
-    fastest = [1e6 * one.processor / STEPS for one in next(iter(times.values()))]
-    found: list[str] = []
-    for label, taken in times.items():
-        steps = [1e6 * one.processor / STEPS for one in taken]
-        differences = sorted(one - other for one, other in zip(steps, fastest, strict=True))
-        share = median(one / other - 1 for one, other in zip(steps, fastest, strict=True))
+    """Return the rows of contestants; the first one is the baseline."""
+    baseline = [1e6 * timing.processor / STEPS for timing in next(iter(times.values()))]
+    lines: list[str] = []
+    for label, timings in times.items():
+        steps = [1e6 * timing.processor / STEPS for timing in timings]
+        differences = sorted(timing - base for timing, base in zip(steps, baseline, strict=True))
+        share = median(timing / base - 1 for timing, base in zip(steps, baseline, strict=True))
         added, (low, high) = median(differences), _interval(differences)
         verdict = ""
         if label == OURS_IDLE:
             verdict = "pass" if added <= GATE_US and share <= GATE_SHARE else "FAIL"
-        found.append(
+        lines.append(
             f"| {kind} | {label} | {min(steps):.1f} | {quantiles(steps)[0]:.1f} | {median(steps):.1f} "
             f"| {added:+.1f} ({low:+.1f} to {high:+.1f}) | {share:+.1%} | {verdict} |"
         )
-    return found
+    return lines
 
 
 def _interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the median of sorted values: order statistics, half the count ± .98 of its root."""
-    half, away = len(differences) / 2, 0.98 * len(differences) ** 0.5
-    low, high = max(0, floor(half - away)), min(len(differences) - 1, ceil(half + away))
+    """Return the 95 % interval of the median of sorted values: order statistics at n / 2 ± .98 sqrt(n)."""
+    half, margin = len(differences) / 2, 0.98 * len(differences) ** 0.5
+    low, high = max(0, floor(half - margin)), min(len(differences) - 1, ceil(half + margin))
     return differences[low], differences[high]

@@ -1,7 +1,7 @@
-"""Whole steps at a real size: two tasks against the sum of two loops, and what the defaults of a CPU are worth.
+"""Whole steps of a realistic network: two tasks against the sum of two loops, and the speed-up of the CPU defaults.
 
-ResNet-20 at 32 x 32 pixels, resident images with crop and flip. A hand-written step does the same as ours: the same
-gather (ours: writing a worse one would flatter us), forward, backward, fused Adam.
+ResNet-20 at 32 x 32 pixels, resident images with crop and flip. A hand-written step makes the same computations:
+the same gather (compatkit's own, as a slower one would bias the result), forward, backward, fused Adam.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ AUGMENT = ("crop", "flip")
 
 
 def data(name: str) -> DataSet:
-    """Return noise of CIFAR-10's shape."""
-    draw = np.random.default_rng(0)
-    pixels = draw.integers(0, 256, (2048, 32, 32, 3), dtype=np.uint8)
+    """Return a data set of noise images in the shape of CIFAR-10."""
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (2048, 32, 32, 3), dtype=np.uint8)
     split = Split(pixels, np.arange(len(pixels)) % 10, tuple("0123456789"), f"{name}/train")
     return DataSet(name, split, split.renamed(f"{name}/test"))
 
 
 def loop(stack: ExitStack, names: tuple[str, ...], **settings: Any) -> Loop:
-    """Return the loop of a run of these tasks, before its first step."""
+    """Return the loop of a prepared run of the tasks."""
     tasks = [ck.Task(name, data(name), "resnet20_cifar", "layer2", augment=AUGMENT) for name in names]
     trainer = ck.Trainer(**{"steps": 10**9, "batch_size": BATCH, "progress": False, **settings})
     return stack.enter_context(prepare(FitRequest(trainer, tasks))).loop
 
 
-def turns(made: Loop) -> Callable[[], object]:
-    """Return what takes some steps of every task of a loop."""
+def turns(loop: Loop) -> Callable[[], object]:
+    """Return a function that runs ``STEPS`` steps of every task of a loop."""
     numbers = count()
 
     def turn() -> None:
         for _ in range(STEPS):
             number = next(numbers)
-            for state in made.setup.tasks.values():
-                made.step(state, number)
+            for state in loop.setup.tasks.values():
+                loop.step(state, number)
 
     return turn
 
 
-def by_hand(made: Loop) -> Callable[[], object]:
-    """Return what takes steps of one task in a hand-written loop, with the modules and images of ``made``."""
-    (task_loop,) = made.task_loops.values()
+def by_hand(loop: Loop) -> Callable[[], object]:
+    """Return a function that runs ``STEPS`` hand-written steps of one task, with the modules and images of ``loop``."""
+    (task_loop,) = loop.task_loops.values()
     network = nn.Sequential(task_loop.task.extractor, task_loop.task.head)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-7, fused=True)
-    numbers, kept, autocast = count(), [], made.setup.precision.autocast
+    numbers, history, autocast = count(), [], loop.setup.precision.autocast
 
     def turn() -> None:
         for _ in range(STEPS):
@@ -73,14 +73,14 @@ def by_hand(made: Loop) -> Callable[[], object]:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            kept.append((loss.detach(), logits.detach().argmax(1), batch.labels))
-        kept.clear()
+            history.append((loss.detach(), logits.detach().argmax(1), batch.labels))
+        history.clear()
 
     return turn
 
 
 def tables(rounds: int, seed: int) -> list[str]:
-    """Return the lines of the page."""
+    """Return the lines of the section."""
     with ExitStack() as stack:
         contestants: Mapping[str, Contestant] = {
             "left, by hand": Contestant(by_hand(loop(stack, ("left",)))),
@@ -100,7 +100,7 @@ def tables(rounds: int, seed: int) -> list[str]:
 
 
 def _lines(times: Times) -> list[str]:
-    found = [
+    lines = [
         "## Whole steps",
         "",
         f"ResNet-20, 32 x 32 pixels, batches of {BATCH}, crop and flip, Adam; ms of the processor a step, median and",
@@ -109,26 +109,27 @@ def _lines(times: Times) -> list[str]:
         "| step | ms | |",
         "|---|---:|---:|",
     ]
-    for label, taken in times.items():
-        steps = [1000 * one.processor / STEPS for one in taken]
-        found.append(f"| {label} | {median(steps):.1f} | {min(steps):.1f} |")
+    for label, timings in times.items():
+        steps = [1000 * timing.processor / STEPS for timing in timings]
+        lines.append(f"| {label} | {median(steps):.1f} | {min(steps):.1f} |")
     zipped = zip(times["both, ours"], times["left, by hand"], times["right, by hand"], strict=True)
     joint = median(ours.processor / (left.processor + right.processor) for ours, left, right in zipped)
     noise = _ratio(times, "left, by hand, again", "left, by hand")
     defaults = _ratio(times, "left, float32, contiguous", "left, ours")
     fast = has_fast_bf16()
-    least = DEFAULTS if fast else 1.0
+    gate = DEFAULTS if fast else 1.0
     return [
-        *found,
+        *lines,
         "",
         f"- Two tasks against the sum of two hand-written steps: {joint:.3f} x (gate at most {JOINT}): "
         f"{'pass' if joint <= JOINT else 'FAIL'}. Two equal programs: {noise:.3f} x.",
         f"- The defaults ({'bf16' if fast else 'float32'}, channels_last) against float32 contiguous: "
-        f"{defaults:.2f} x as fast (gate at least {least:g}): {'pass' if defaults >= least else 'FAIL'}.",
+        f"{defaults:.2f} x as fast (gate at least {gate:g}): {'pass' if defaults >= gate else 'FAIL'}.",
     ]
 
 
 def _ratio(times: Times, label: str, floor: str) -> float:
     return median(
-        one.processor / other.processor for one, other in zip(times[label], times[floor], strict=True)
+        timing.processor / floor_timing.processor
+        for timing, floor_timing in zip(times[label], times[floor], strict=True)
     )

@@ -1,4 +1,4 @@
-"""The smallest classifier of every model file of timm, measured by parameters on timm 1.0.31."""
+"""Smallest classifier, by parameters, of every model file of timm 1.0.31."""
 
 from __future__ import annotations
 
@@ -102,4 +102,4 @@ SMALLEST: dict[str, str] = {
     "xception_aligned": "xception41p",
     "xcit": "xcit_nano_12_p8_224",
 }
-"""Model file to model name."""
+"""Model name by model file."""
