@@ -19,7 +19,7 @@ from compatkit.cli.roots import destination, open_or_create_registry, open_regis
 from compatkit.components.images import PolicyData
 from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError, UsageError
-from compatkit.experiments.recipes import STATE, Recipe, Started
+from compatkit.experiments.recipes import STATE, Recipe, StartedRun
 from compatkit.registry.names import Version
 from compatkit.registry.signing.signer import SigningKey
 
@@ -68,7 +68,7 @@ class Publication:
     options: ReleaseOptions
     root: Path
     plan: Recipe
-    started: Started
+    started: StartedRun
     folder: Path | None
     keeps_folder: bool
     images: PolicyData
@@ -141,7 +141,7 @@ class Publication:
             raise
 
 
-def load(started: Started, download: bool) -> tuple[Recipe, Frozen]:
+def load(started: StartedRun, download: bool) -> tuple[Recipe, Frozen]:
     """Return the recipe of a run and the frozen parts that it is trained against.
 
     Args:
@@ -149,7 +149,7 @@ def load(started: Started, download: bool) -> tuple[Recipe, Frozen]:
         download: Whether data sets may be downloaded.
     """
     plan = started.load(download, lambda *words, **settings: open_registry().task(*words, **settings))
-    return plan, open_registry().frozen(**plan.against) if plan.against else None
+    return plan, open_registry().frozen(**plan.frozen_references) if plan.frozen_references else None
 
 
 class PublishOptions(ReleaseOptions, DataOptions):
@@ -165,7 +165,7 @@ def publish_command(options: PublishOptions) -> int | None:
     RUN is the folder that `compatkit train` printed.
     """
     options.check_numbers()
-    run, started = options.run, Started.read(options.run)
+    run, started = options.run, StartedRun.read(options.run)
     _check_trained(run, started)
     changed = {"prefix": options.prefix, "data_root": options.place["root"]}
     started = attrs.evolve(started, **{name: value for name, value in changed.items() if value is not None})
@@ -183,7 +183,7 @@ def publish_command(options: PublishOptions) -> int | None:
     return Publication(options, root, plan, started, run, True, (options.finder(),), about, key).publish(fit)
 
 
-def _check_trained(run: Path, started: Started) -> None:
+def _check_trained(run: Path, started: StartedRun) -> None:
     """Raise for a run that is already published or not finished.
 
     Raises:
@@ -199,5 +199,6 @@ def _check_trained(run: Path, started: Started) -> None:
     if state is None or not state.ended:
         steps = "no step is" if state is None else f"{state.step:,} steps are"
         raise UsageError(
-            f"The run in {run} is not finished: {steps} saved. To continue: {started.again()}", subject=run
+            f"The run in {run} is not finished: {steps} saved. To continue: {started.command_line()}",
+            subject=run,
         )

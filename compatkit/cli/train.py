@@ -23,7 +23,7 @@ from compatkit.components.images import PolicyData
 from compatkit.components.images import policy_images as deciding
 from compatkit.contracts.labels import common, first_names
 from compatkit.errors import EnvironmentFailure, UsageError
-from compatkit.experiments.recipes import STATE, Recipe, Started, check_tensor_file
+from compatkit.experiments.recipes import STATE, Recipe, StartedRun, check_tensor_file
 from compatkit.registry.layout import MARKER
 from compatkit.registry.names import Version
 from compatkit.registry.store import Store
@@ -80,7 +80,7 @@ def train_command(options: TrainOptions) -> int | None:
         )
     first, notes = is_main_process(), list[str]()
     root, key = (destination(), options.key()) if first else (Path("registry"), None)
-    started = Started.of(
+    started = StartedRun.of(
         str(options.recipe),
         root,
         options.place["root"],
@@ -101,7 +101,7 @@ def train_command(options: TrainOptions) -> int | None:
         return None
     folder = None
     if plan.trainer.checkpoint is None:
-        folder = started.beside() if options.out is None else options.out
+        folder = started.default_folder() if options.out is None else options.out
         plan = attrs.evolve(plan, trainer=attrs.evolve(plan.trainer, checkpoint=folder / STATE))
     images = (options.finder(),)
     if first:
@@ -110,7 +110,7 @@ def train_command(options: TrainOptions) -> int | None:
         _announce(plan)
     keeping = started.in_folder(folder) if first and folder is not None else nullcontext()
     with keeping, offline(unless=options.download):
-        fit = _fit(plan, frozen, started.again(), notes)
+        fit = _fit(plan, frozen, started.command_line(), notes)
     if not first:
         return None
     named = options.out is not None
@@ -173,7 +173,7 @@ def _announce(plan: Recipe) -> None:
     if len(notes) > NOTES:
         news(f"{len(notes) - NOTES:,} more pairs of tasks share some of their classes only")
     methods = ", ".join(use.as_ for use in plan.regularizers) or "none"
-    frozen = ", ".join(f"{word} {reference}" for word, reference in plan.against.items())
+    frozen = ", ".join(f"{word} {reference}" for word, reference in plan.frozen_references.items())
     against = f", against the frozen {frozen}" if frozen else ""
     news(f"{plan.trainer.steps:,} steps of each task, regularizers: {methods}{against}")
 

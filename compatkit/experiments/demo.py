@@ -1,8 +1,8 @@
-"""The demo: two domains of digits, three arms, one compatibility matrix.
+"""Demo: two domains of digits, three arms, one compatibility matrix.
 
-Handwritten digits (of scikit-learn) and typeset digits form two domains with the same ten classes in different orders,
-because identical initial class layers would help only if row k means the same class in both. Each arm trains one
-network per domain; the arms differ only in their regularizers.
+Handwritten digits (from scikit-learn) and typeset digits are two domains with the same ten classes in different orders:
+with the same order, identical initial class layers alone would help. Each arm trains one network per domain; the arms
+differ in their regularizers only.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from compatkit.reports.writing import write
 from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer
 
-BACKBONE, SPLIT, SIZE, STEPS = "resnet8_cifar", "layer2", (16, 16), 500
+MODEL, CUT, SIZE, STEPS = "resnet8_cifar", "layer2", (16, 16), 500
 DOMAINS = {"handwritten": "digits", "typeset": "typeset-digits"}
 HEADLINE = "Can a network use another network's head?"
 """Headline of the demo's report."""
-ROLLED = 3
-"""Number of places by which the classes of the second domain are rotated."""
+CLASS_SHIFT = 3
+"""Shift of the class order of the second domain."""
 ARMS = {"none": (), "iiw": ("identical_init",), "iiw-dcc": ("identical_init", "dcc")}
 
 
@@ -40,7 +40,7 @@ class Demo:
     Attributes:
         recombined: Mean accuracy of the two recombinations, by arm.
         own: Mean accuracy of the two networks as trained, by arm.
-        matrix: All extractors with all heads.
+        matrix: Matrix of all extractors and heads.
         files: Paths of the registry and the reports.
     """
 
@@ -56,10 +56,10 @@ class Demo:
 
     @property
     def finding(self) -> str:
-        """Result of the demo in a sentence or two."""
+        """Result of the demo in one or two sentences."""
         if not self.shows:
             return (
-                "The effect does NOT show on this run: each arm should recombine better than the one before. Try more "
+                "The effect does NOT show in this run: each arm should recombine better than the one before. Try more "
                 "--steps, or another --seed."
             )
         best = list(self.recombined)[-1]
@@ -80,17 +80,19 @@ def run(
 ) -> Demo:
     """Train, publish, recombine, measure and report, on one thread.
 
-    With images this small a second thread gains nothing, and on shared cores it costs much.
-
     Args:
         folder: Folder for the registry and the reports.
-        steps: Steps per network.
-        seed: Seed of everything random.
-        say: Called with each line of news.
-        progress: As in ``Trainer``.
+        steps: Training steps per network.
+        seed: Seed of all random numbers.
+        say: Callback with each message.
+        progress: Whether to show a progress bar, as in ``Trainer``.
+
+    Returns:
+        Accuracies, matrix and paths of the files.
     """
     import torch
 
+    # With images this small a second thread gains nothing, and on shared cores it costs much.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -102,11 +104,11 @@ def run(
 def _run(root: Path, steps: int, seed: int, say: Callable[[str], None], progress: bool) -> Demo:
     registry = Registry.init(root / "parts", exist_ok=True)
     sets = {name: load(source) for name, source in DOMAINS.items()}
-    sets["typeset"] = rolled(sets["typeset"])
-    tasks = [Task(name, data, BACKBONE, SPLIT, size=SIZE) for name, data in sets.items()]
+    sets["typeset"] = shift_classes(sets["typeset"])
+    tasks = [Task(name, data, MODEL, CUT, size=SIZE) for name, data in sets.items()]
     trainer = Trainer(steps=steps, seed=seed, progress=progress)
     for arm, regularizers in ARMS.items():
-        say(f"arm {arm}: training 2 networks of {BACKBONE}, {steps} steps each")
+        say(f"arm {arm}: training 2 networks of {MODEL}, {steps} steps each")
         fit = trainer.fit(tasks, regularizers)
         for reference in registry.publish(fit, prefix=f"demo/{arm}").values():
             say(f"  published {reference}")
@@ -117,19 +119,19 @@ def _run(root: Path, steps: int, seed: int, say: Callable[[str], None], progress
         [data.test for data in sets.values()],
     )
     files = {"registry": root / "parts", "html": root / "matrix.html", "png": root / "matrix.png"}
-    recombined, own = ({arm: _mean(matrix, arm, own) for arm in ARMS} for own in (False, True))
+    recombined, own = ({arm: _mean_accuracy(matrix, arm, own) for arm in ARMS} for own in (False, True))
     demo = Demo(recombined, own, matrix, files)
     write(files["html"], page.render(matrix, headline=HEADLINE, finding=demo.finding))
     matrix.to_png(files["png"])
     return demo
 
 
-def rolled(data: DataSet) -> DataSet:
-    """Return the same images with rotated class order."""
-    return data.of_classes([*data.classes[ROLLED:], *data.classes[:ROLLED]])
+def shift_classes(data: DataSet) -> DataSet:
+    """Return the same images with shifted class order."""
+    return data.of_classes([*data.classes[CLASS_SHIFT:], *data.classes[:CLASS_SHIFT]])
 
 
-def _mean(matrix: Matrix, arm: str, own: bool) -> float:
+def _mean_accuracy(matrix: Matrix, arm: str, own: bool) -> float:
     """Return the mean accuracy of an arm's networks as trained, or of its recombinations."""
     return fmean(
         row["accuracy"]

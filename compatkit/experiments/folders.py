@@ -1,8 +1,4 @@
-"""Folders of runs, shared by recipes, sweeps and studies.
-
-A folder is accepted if it is empty or holds runs of the same kind, records are read strictly, and a folder in which
-nothing was written is removed again.
-"""
+"""Check and create folders of runs and parse their records, for recipes, sweeps and studies."""
 
 from __future__ import annotations
 
@@ -15,20 +11,20 @@ from compatkit.errors import FormatError, UsageError
 from compatkit.foundation.codec import loads, structure
 from compatkit.registry.os_errors import environment
 
-Kept = TypeVar("Kept")
+Record = TypeVar("Record")
 
 
-def holds(folder: Path, note: str, kind: str) -> bool:
+def contains_runs(folder: Path, note: str, kind: str) -> bool:
     """Return whether a folder contains runs; False if it is missing or empty.
 
     Args:
         folder: Folder for runs.
-        note: Name of the file that marks a folder of such runs.
-        kind: What it holds, for messages: ``"run"``, ``"sweep"``.
+        note: Name of the file that every folder of such runs contains.
+        kind: Kind of the runs, for messages: ``"run"``, ``"sweep"``.
 
     Raises:
-        UsageError: The path is a file, or the folder holds other files.
-        EnvironmentFailure: It cannot be read.
+        UsageError: The path is a file, or the folder contains other files only.
+        EnvironmentFailure: The folder cannot be read.
     """
     with environment("read", folder):
         if not folder.exists():
@@ -45,21 +41,21 @@ def holds(folder: Path, note: str, kind: str) -> bool:
 
 
 @contextmanager
-def made(folder: Path) -> Iterator[None]:
-    """Create a folder for the block; remove it afterwards if it stayed empty, with the parents that were created.
+def created_folder(folder: Path) -> Iterator[None]:
+    """Create a folder and its parents; on exit remove those that are empty.
 
     Raises:
-        EnvironmentFailure: It cannot be created.
+        EnvironmentFailure: The folder cannot be created.
     """
     with environment("make", folder):
-        above = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     finally:
         with suppress(OSError):  # not empty any more
             for parent in (folder, *folder.absolute().parents):
-                if parent == above:
+                if parent == existing:
                     break
                 parent.rmdir()
 
@@ -69,30 +65,32 @@ def read_json(path: Path) -> Any:
 
     Raises:
         FormatError: The file is not strict JSON.
-        EnvironmentFailure: It cannot be read.
+        EnvironmentFailure: The file cannot be read.
     """
     with environment("read", path):
         data = path.read_bytes() if path.exists() else None
     return None if data is None else loads(data, what=str(path))
 
 
-def structured(kind: type[Kept], value: Any, what: str, beside: Mapping[str, Any] | None = None) -> Kept:
+def parse_record(
+    kind: type[Record], value: Any, what: str, header: Mapping[str, Any] | None = None
+) -> Record:
     """Convert a JSON object to an attrs object.
 
     Args:
         kind: Attrs class; fields with a default may be missing.
         value: Result of ``read_json``.
         what: Name of the value, for messages.
-        beside: Further keys and values that the object must contain: ``{"schema": 1}``.
+        header: Required keys and values besides the fields, such as ``{"schema": 1}``.
 
     Raises:
         FormatError: The value is not an object, a field is missing or unknown, or has the wrong type.
     """
-    beside = beside or {}
+    header = header or {}
     if not isinstance(value, dict):
         raise FormatError(f"{what} is not a JSON object.", subject=what)
-    for name, expected in beside.items():
+    for name, expected in header.items():
         if value.get(name) != expected:
-            text = f"{what}: {name} is {value.get(name)!r:.80}, and this version reads {expected!r}."
+            text = f"{what}: {name} is {value.get(name)!r:.80}, but this version reads {expected!r}."
             raise FormatError(text, subject=what)
-    return structure(kind, {name: expected for name, expected in value.items() if name not in beside}, what)
+    return structure(kind, {name: field for name, field in value.items() if name not in header}, what)

@@ -1,4 +1,4 @@
-"""Mean and standard deviation over seeds, as sweeps and studies print them."""
+"""Mean and standard deviation over seeds, for sweeps and studies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import attrs
 
 @attrs.frozen
 class Spread:
-    """Mean and sample standard deviation; None is the deviation of a single value."""
+    """Mean and sample standard deviation of some values.
+
+    Attributes:
+        mean: Mean.
+        deviation: Sample standard deviation; None for a single value.
+        count: Number of values.
+    """
 
     mean: float
     deviation: float | None
@@ -27,7 +33,7 @@ class Spread:
         """Return mean and deviation: ``0.880 ± 0.012``.
 
         Args:
-            digits: Behind the point.
+            digits: Number of decimal places.
         """
         mean = f"{self.mean:.{digits}f}"
         return mean if self.deviation is None else f"{mean} ± {self.deviation:.{digits}f}"

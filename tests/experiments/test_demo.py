@@ -31,7 +31,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, told: list[str]) -> demo.Dem
     sets = {name: data_set(name, count=64, seed=seed) for seed, name in enumerate(demo.DOMAINS.values())}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "load", lambda name: sets[name])
-        patch.setattr(demo, "BACKBONE", "resnet8_cifar")
+        patch.setattr(demo, "MODEL", "resnet8_cifar")
         folder = tmp_path_factory.mktemp("demo") / "out"
         return demo.run(folder, steps=1, say=told.append, progress=False)
 

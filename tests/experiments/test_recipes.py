@@ -17,7 +17,7 @@ from swept import read_recipe as read
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.experiments.recipes.values import check_values, only
+from compatkit.experiments.recipes.values import check_keys, check_values
 from compatkit.registry.weights.tensorfile import serialize
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.toml"))
@@ -293,4 +293,4 @@ def test_values_that_do_not_fit_are_told_with_what_would(given: dict[str, Any], 
 
 def test_an_unknown_key_without_a_near_one() -> None:
     with pytest.raises(UsageError, match=r"^here has the unknown key 'x'\. Known are long, names\.$"):
-        only({"x": 1}, ("long", "names"), "here")
+        check_keys({"x": 1}, ("long", "names"), "here")

@@ -1,4 +1,4 @@
-"""Read recipe files, and load the data sets that they name."""
+"""Read recipe files and load their data sets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from compatkit.foundation.addresses import local
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
 
-LARGEST_RECIPE = 2**20
-"""Bytes of a recipe."""
+MAX_BYTES = 2**20
+"""Size of a recipe file at most."""
 SWEEP = "sweep"
-"""Table that makes a recipe a sweep; see ``compatkit.experiments.sweeps``."""
+"""Name of the table that makes a recipe a sweep; see ``compatkit.experiments.sweeps``."""
 
 
 def parse(file: Path) -> dict[str, Any]:
@@ -26,13 +26,13 @@ def parse(file: Path) -> dict[str, Any]:
 
     Raises:
         UsageError: The file does not exist, or is not TOML.
-        EnvironmentFailure: It cannot be read.
+        EnvironmentFailure: The file cannot be read.
     """
     try:
         with file.open("rb") as opened:
-            data = opened.read(LARGEST_RECIPE + 1)
-        if len(data) > LARGEST_RECIPE:
-            raise UsageError(f"{file} is no recipe: it has more than {LARGEST_RECIPE:,} bytes.", subject=file)
+            data = opened.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise UsageError(f"{file} is not a recipe: it has more than {MAX_BYTES:,} bytes.", subject=file)
         return tomllib.loads(data.decode("utf-8-sig"))
     except FileNotFoundError as error:
         raise UsageError(f"There is no recipe {file}.", subject=file) from error
@@ -47,11 +47,11 @@ def parse(file: Path) -> dict[str, Any]:
 
 
 def loader(file: Path, root: str | None, download: bool) -> Callable[[Any], DataSet]:
-    """Return a function that loads the data set of a task in the recipe ``file``.
+    """Return a function that loads the data set of a task.
 
     Args:
-        file: The recipe; relative paths in it start at its folder.
-        root: Folder of data sets; None for the default.
+        file: Recipe file; relative paths in it start at its folder.
+        root: Folder of data sets; None for the search path of ``compatkit.data.load``.
         download: Whether missing data sets may be downloaded.
     """
     from compatkit.data import load_spec
@@ -60,10 +60,10 @@ def loader(file: Path, root: str | None, download: bool) -> Callable[[Any], Data
 
 
 def data_sets(path: str | Path, *, root: str | None = None, download: bool = False) -> list[DataSet]:
-    """Return the data sets of a recipe's tasks in order; nothing else is loaded.
+    """Return the data sets of a recipe's tasks, in order.
 
     Args:
-        path: TOML file; paths of data sets are resolved against its folder, then against the current one.
+        path: TOML file; paths of data sets start at its folder or the current one.
         root: Folder of data sets; None for the search path of ``compatkit.data.load``.
         download: Whether missing data may be downloaded.
 
@@ -85,7 +85,7 @@ def single(file: Path) -> dict[str, Any]:
     tables = parse(file)
     if SWEEP in tables:
         raise UsageError(
-            f"{file} has a table [{SWEEP}] and describes many runs. Train them with `compatkit sweep {file}`, or "
+            f"{file} has a table [{SWEEP}], so it describes many runs. Train them with `compatkit sweep {file}`, or "
             "remove the table."
         )
     return tables

@@ -1,4 +1,4 @@
-"""Check all tables of a recipe before any data is loaded, and make tasks and a trainer from them."""
+"""Check the tables of a recipe before any data is loaded, and build its tasks and trainer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 
 from compatkit.contracts.manifest import About
 from compatkit.errors import FormatError, UsageError
-from compatkit.experiments.recipes.values import called, check_values, made, only
+from compatkit.experiments.recipes.values import build, check_keys, check_values, task_label
 from compatkit.foundation.addresses import local
 from compatkit.registry.names import check_name
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 Start = Callable[..., "Task"]
 TOP = ("prefix", "about", "regularizers", "trainer", "tasks", "frozen")
-NOT_WRITTEN = ("keep_class_layer", "supervised")
-"""Attributes of a task that no recipe sets."""
-NEEDED = ("name", "data", "model", "cut")
-FROM_PARTS = ("extractor", "head")
-"""Keys that name components, which then provide the network."""
-BESIDE_PARTS = (
+EXCLUDED = ("keep_class_layer", "supervised")
+"""Attributes of a task that are no keys of a recipe."""
+REQUIRED = ("name", "data", "model", "cut")
+PART_KEYS = ("extractor", "head")
+"""Keys of the components that a task starts from."""
+KEYS_WITH_PARTS = (
     *("name", "data", "augment", "rest", "own_head", "freeze_extractor", "freeze_stages"),
-    *("recompute_activations", *FROM_PARTS),
+    *("recompute_activations", *PART_KEYS),
 )
-"""All keys allowed in a task that starts from components."""
+"""Keys allowed in a task that starts from components."""
 
 
-PARTS = ("heads", "head", "extractor")
-"""Keys of ``[frozen]`` that name parts."""
+FROZEN_KEYS = ("heads", "head", "extractor")
+"""Keys of ``[frozen]`` for references of components."""
 
 
 @attrs.frozen
 class FrozenParts:
-    """``[frozen]``: released parts to train against.
+    """Table ``[frozen]``: released parts to train against.
 
     Attributes:
-        heads: Pattern or patterns of auxiliary heads in the registry: ``"digits/shared.*"``.
-        head: Reference of a target head: ``"digits/mnist.head@^1"``.
+        heads: Patterns of auxiliary heads in the registry, such as ``"digits/shared.*"``.
+        head: Reference of a target head, such as ``"digits/mnist.head@^1"``.
         extractor: Reference of an extractor.
         statistics: Batch-norm statistics inside frozen parts.
     """
@@ -59,15 +59,17 @@ class FrozenParts:
 
 @attrs.frozen(eq=False)
 class Recipe:
-    """A training run described by a recipe, with valid values.
+    """Training run of a recipe, with valid values.
 
     Attributes:
-        path: Its file; relative paths in it are resolved against its folder first.
+        path: Recipe file; relative paths in it start at its folder.
         prefix: Prefix of the published parts: ``<prefix>/<task>.extractor``.
-        entries: The tables of the tasks.
+        trainer: Trainer.
+        entries: Tables of the tasks.
+        regularizers: Regularizers with their settings.
         frozen: Released parts to train against.
         about: Title, description, tags, license and source of all parts.
-        tasks: With their data sets; empty before ``load``.
+        tasks: Tasks with their data sets; empty before ``load``.
     """
 
     path: Path
@@ -80,16 +82,16 @@ class Recipe:
     tasks: tuple[Task, ...] = ()
 
     @property
-    def against(self) -> dict[str, Any]:
+    def frozen_references(self) -> dict[str, Any]:
         """Patterns and references of frozen parts, as arguments of ``Registry.frozen``."""
-        return {name: reference for name in PARTS if (reference := getattr(self.frozen, name))}
+        return {name: reference for name in FROZEN_KEYS if (reference := getattr(self.frozen, name))}
 
     def load(self, data: Callable[[Any], DataSet], start: Start | None = None) -> Recipe:
         """Return the recipe with its data sets.
 
         Args:
-            data: Loads the data set of a task.
-            start: ``Registry.task`` of the registry whose components tasks may start from, or None.
+            data: Function that loads the data set of a task.
+            start: Method ``task`` of the registry with the components that tasks start from, or None.
 
         Raises:
             UsageError: A value does not fit its data set, or a task starts from components and ``start`` is None.
@@ -100,33 +102,33 @@ class Recipe:
 
         tasks = []
         for entry in self.entries:
-            where, arguments = called(entry, self.path), {**entry, "data": data(entry["data"])}
+            where, arguments = task_label(entry, self.path), {**entry, "data": data(entry["data"])}
             if "extractor" not in entry:
-                tasks.append(made(Task, arguments, where))
+                tasks.append(build(Task, arguments, where))
             elif start is not None:
                 tasks.append(start(arguments.pop("name"), arguments.pop("data"), **arguments))
             else:
                 raise UsageError(
-                    f"{where} starts from components, which only `compatkit train` supports. Leave out extractor."
+                    f"{where} starts from components, which `compatkit train` alone supports. Leave out extractor."
                 )
         return attrs.evolve(self, tasks=tuple(tasks))
 
 
 def task_keys() -> tuple[str, ...]:
-    """Return the keys that the table of a task may have."""
+    """Return the valid keys of a task's table."""
     from compatkit.training.task import Task
 
-    return tuple(field.name for field in attrs.fields(Task) if field.name not in NOT_WRITTEN)
+    return tuple(field.name for field in attrs.fields(Task) if field.name not in EXCLUDED)
 
 
 def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, **overrides: Any) -> Recipe:
-    """Check all values in the tables of a recipe; no data set is loaded.
+    """Check all values in the tables of a recipe, without loading data sets.
 
     Args:
         tables: Result of ``parse``.
-        file: Their file, for messages and relative paths.
-        prefix: Replaces the prefix of the tables.
-        **overrides: Trainer settings that replace those of the tables; None for no override.
+        file: Recipe file, for messages and relative paths.
+        prefix: Prefix to use instead of that of the tables.
+        **overrides: Trainer settings to use instead of those of the tables; None for no override.
 
     Raises:
         UsageError: A key is unknown or missing, or a value is invalid.
@@ -137,8 +139,8 @@ def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, *
     from compatkit.training.optim import Schedule
     from compatkit.training.trainer import Trainer
 
-    only(tables, TOP, f"{file}")
-    _needs(tables, ("trainer", "tasks", *(("prefix",) if prefix is None else ())), f"{file}")
+    check_keys(tables, TOP, f"{file}")
+    _require(tables, ("trainer", "tasks", *(("prefix",) if prefix is None else ())), f"{file}")
     prefix = prefix if prefix is not None else tables["prefix"]
     if not isinstance(prefix, str):
         raise UsageError(f"{file}: prefix must be a string such as 'digits', got {prefix!r}.")
@@ -146,70 +148,69 @@ def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, *
     settings |= {key: value for key, value in overrides.items() if value is not None}
     if "stop_early" in settings:
         table = _table(settings["stop_early"], "[trainer.stop_early]", file)
-        settings["stop_early"] = made(EarlyStopping, table, f"{file}: [trainer.stop_early]")
+        settings["stop_early"] = build(EarlyStopping, table, f"{file}: [trainer.stop_early]")
     if isinstance(settings.get("schedule"), Mapping):
-        settings["schedule"] = made(Schedule, settings["schedule"], f"{file}: [trainer.schedule]")
-    trainer = made(Trainer, settings, f"{file}: [trainer]")
+        settings["schedule"] = build(Schedule, settings["schedule"], f"{file}: [trainer.schedule]")
+    trainer = build(Trainer, settings, f"{file}: [trainer]")
     entries = _entries(tables["tasks"], prefix, file)
     regularizers = _regularizers(tables.get("regularizers", []), file)
-    frozen = made(FrozenParts, _table(tables.get("frozen", {}), "[frozen]", file), f"{file}: [frozen]")
-    if "frozen" in tables and not any(getattr(frozen, name) is not None for name in PARTS):
+    frozen = build(FrozenParts, _table(tables.get("frozen", {}), "[frozen]", file), f"{file}: [frozen]")
+    if "frozen" in tables and not any(getattr(frozen, name) is not None for name in FROZEN_KEYS):
         if not any(entry.get("freeze_extractor") for entry in entries):
             raise UsageError(
                 f"{file}: [frozen] needs heads (a pattern), head or extractor, unless some task has "
                 "freeze_extractor = true."
             )
-    tasks = tuple(_with_weights(entry, file) for entry in entries)
-    about = made(About, _table(tables.get("about", {}), "[about]", file), f"{file}: [about]")
-    if wrong := [key for key, value in about.tags.items() if not isinstance(value, str)]:
-        raise UsageError(
-            f"{file}: [about]: the tag {wrong[0]!r} must be a string, got {about.tags[wrong[0]]!r:.100}."
-        )
+    tasks = tuple(_resolve_weights(entry, file) for entry in entries)
+    about = build(About, _table(tables.get("about", {}), "[about]", file), f"{file}: [about]")
+    for key, value in about.tags.items():
+        if not isinstance(value, str):
+            raise UsageError(f"{file}: [about]: the tag {key!r} must be a string, got {value!r:.100}.")
     return Recipe(file, prefix, trainer, tasks, regularizers, frozen, about)
 
 
 def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:
-    """Check keys, names and values of the tasks and return their tables; data sets are not loaded yet."""
+    """Check keys, names and values of the tasks and return their tables."""
     from compatkit.training.task import Task
 
     if not isinstance(tasks, list) or not tasks:
         raise UsageError(f"{file}: expected a separate table [[tasks]] for each task; got {tasks!r:.100}.")
     entries = [_table(task, "each of [[tasks]]", file) for task in tasks]
     for entry in entries:
-        where = called(entry, file)
-        only(entry, task_keys(), where)
-        if any(key in entry for key in FROM_PARTS):
+        where = task_label(entry, file)
+        check_keys(entry, task_keys(), where)
+        if any(key in entry for key in PART_KEYS):
             _check_parts(entry, where)
         else:
-            _needs(entry, NEEDED, where)
-        values = {key: value for key, value in entry.items() if key not in ("data", *FROM_PARTS)}
+            _require(entry, REQUIRED, where)
+        values = {key: value for key, value in entry.items() if key not in ("data", *PART_KEYS)}
         check_values(Task, values, where, later=("data", "model", "cut"))
         check_name(f"{prefix}/{entry['name']}.extractor")
     names = [entry["name"] for entry in entries]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"{file}: two tasks are named {twice[0]!r}; give each its own name.")
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{file}: two tasks are named {duplicates[0]!r}; give each its own name.")
     return entries
 
 
 def _check_parts(entry: Mapping[str, Any], where: str) -> None:
     """Check the keys of a task that starts from components."""
-    more = [key for key in entry if key not in BESIDE_PARTS]
-    if more or "extractor" not in entry:
+    unexpected = [key for key in entry if key not in KEYS_WITH_PARTS]
+    if unexpected or "extractor" not in entry:
         raise UsageError(
             f"{where} starts from components: it needs an extractor, optionally a head, and no settings that these "
-            f"define; got {', '.join(more) or 'no extractor'}. Allowed are {', '.join(BESIDE_PARTS)}."
+            f"define; got {', '.join(unexpected) or 'no extractor'}. Allowed are {', '.join(KEYS_WITH_PARTS)}."
         )
-    for key in FROM_PARTS:
+    for key in PART_KEYS:
         if not isinstance(entry.get(key, ""), str):
             raise UsageError(f"{where}: {key} must be the name of a component, got {entry[key]!r:.100}.")
 
 
-def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
+def _resolve_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
     """Return the table of a task with the path of its weights resolved, after checking the file."""
     weights = entry.get("weights")
     if not isinstance(weights, str) or weights == "pretrained" or weights.startswith("hf-hub:"):
         return entry
-    address, what = weights.removeprefix("local-dir:"), f"{called(entry, file)}: weights"
+    address, what = weights.removeprefix("local-dir:"), f"{task_label(entry, file)}: weights"
     local(address, what)
     path = file.parent / address if (file.parent / address).exists() else Path(address)
     check_tensor_file(path / "model.safetensors" if path.is_dir() else path, what)
@@ -217,7 +218,7 @@ def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _regularizers(value: Any, file: Path) -> tuple[Use, ...]:
-    """Return the regularizers of a run; all plugins must be installed, but none is imported yet."""
+    """Return the regularizers of a run; their plugins must be installed, but are not imported."""
     from compatkit.plugins import as_use, names
     from compatkit.plugins.discovery import require
 
@@ -238,25 +239,25 @@ def _table(value: Any, name: str, file: Path) -> dict[str, Any]:
     return dict(value)
 
 
-def _needs(table: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
+def _require(table: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
     if missing := [key for key in keys if key not in table]:
         raise UsageError(
             f"{where} lacks {', '.join(missing)}. A recipe has a prefix, a table [trainer] with the steps, and for "
-            f"each network a table [[tasks]] with {', '.join(NEEDED)}."
+            f"each network a table [[tasks]] with {', '.join(REQUIRED)}."
         )
 
 
 def check_tensor_file(path: Path, what: str) -> None:
-    """Raise before any work if a file is not a safetensors file.
+    """Check the header of a safetensors file.
 
     Args:
-        path: The file.
-        what: Its use, for messages.
+        path: Path of the file.
+        what: Use of the file, for messages.
 
     Raises:
         UsageError: The file does not exist.
-        FormatError: It is not a safetensors file: a pickle, a web page, truncated, ...
-        EnvironmentFailure: It cannot be read.
+        FormatError: The file is not a safetensors file, or truncated.
+        EnvironmentFailure: The file cannot be read.
     """
     from compatkit.registry.weights.header import read_header
 

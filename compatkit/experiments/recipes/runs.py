@@ -1,4 +1,4 @@
-"""Folders of runs of the command line: how the run was started, and its checkpoint."""
+"""Folders of runs of the command line: recipe, settings and checkpoint."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import Any
 import attrs
 
 from compatkit.errors import FormatError, UsageError
-from compatkit.experiments.folders import holds, made, read_json, structured
+from compatkit.experiments.folders import contains_runs, created_folder, parse_record, read_json
 from compatkit.experiments.recipes.files import loader, single
 from compatkit.experiments.recipes.recipe import Recipe, Start, check
 from compatkit.foundation.codec import digest, dumps
 from compatkit.registry.disk import replace_file
 
 NOTE, STATE = "run.json", "state.safetensors"
-"""Files in the folder of a run: how it was started, and its checkpoint."""
+"""Files in the folder of a run: recipe and settings, and checkpoint."""
 
 
 @attrs.frozen
-class Started:
-    """A run as it was started; all values are JSON values.
+class StartedRun:
+    """Recipe and settings of a run at its start; all values are JSON values.
 
     Attributes:
         recipe: Absolute path of the recipe.
-        tables: Its tables at that time.
-        settings: Trainer settings that replace those of the tables; None for no override.
-        prefix: Replaces the prefix of the tables, if not None.
+        tables: Tables of the recipe.
+        settings: Trainer settings to use instead of those of the tables; None for no override.
+        prefix: Prefix to use instead of that of the tables, or None.
         data_root: Folder of data sets, or None.
         registry: Registry for publishing the parts.
-        command: The command line that started it.
-        about: Fields of ``About`` that replace those of the tables.
-        published: References of its published parts by key; empty before publication.
+        command: Command line of the run.
+        about: Fields of ``About`` to use instead of those of the tables.
+        published: References of the published parts by key; empty before publication.
     """
 
     recipe: str
@@ -49,11 +49,11 @@ class Started:
     published: Mapping[str, str] = attrs.field(factory=dict)
 
     @classmethod
-    def of(cls, recipe: str, registry: Path, data_root: str | None, **attributes: Any) -> Started:
+    def of(cls, recipe: str, registry: Path, data_root: str | None, **attributes: Any) -> StartedRun:
         """Return a run of a recipe file.
 
         Args:
-            recipe: Path of the file.
+            recipe: Path of the recipe file.
             registry: Folder of the registry.
             data_root: Folder of data sets, or None.
             attributes: Other attributes, by name.
@@ -66,18 +66,18 @@ class Started:
         return cls(str(file.absolute()), single(file), data_root=root, registry=str(registry), **attributes)
 
     @classmethod
-    def read(cls, folder: Path) -> Started:
-        """Return the run that was started in a folder.
+    def read(cls, folder: Path) -> StartedRun:
+        """Return the run of a folder.
 
         Raises:
-            UsageError: The folder holds no run.
-            FormatError: The note is damaged.
-            EnvironmentFailure: It cannot be read.
+            UsageError: The folder contains no run.
+            FormatError: ``run.json`` is damaged.
+            EnvironmentFailure: ``run.json`` cannot be read.
         """
         path = folder / NOTE
         try:
             if (value := read_json(path)) is not None:
-                return structured(cls, value, NOTE, {"schema": 1, "kind": "run"})
+                return parse_record(cls, value, NOTE, {"schema": 1, "kind": "run"})
         except FormatError as error:
             raise FormatError(f"{path} does not describe a run: {error}", subject=path) from error
         raise UsageError(
@@ -87,49 +87,49 @@ class Started:
         )
 
     def write(self, folder: Path) -> None:
-        """Write the note of the run into a folder.
+        """Write ``run.json`` into a folder.
 
         Raises:
-            EnvironmentFailure: It cannot be written.
+            EnvironmentFailure: The file cannot be written.
         """
         value = {"schema": 1, "kind": "run", **attrs.asdict(self, recurse=False)}
         replace_file(folder / NOTE, json.dumps(value, indent=2).encode())
 
-    def beside(self) -> Path:
+    def default_folder(self) -> Path:
         """Return the default folder of this run, next to the registry; equal runs have equal folders.
 
-        It depends on the seed and the recipe's content, but not on the prefix or on settings that do not change the
-        result, such as how often a checkpoint is written.
+        The name depends on the seed and the recipe's content, but not on the prefix or on settings that do not change
+        the result, such as the interval between checkpoints.
         """
         from compatkit.training.settings import BESIDE
 
         trainer = self.tables.get("trainer")
-        over = {key: value for key, value in self.settings.items() if value is not None}
-        settings = {**(trainer if isinstance(trainer, Mapping) else {}), **over}
-        plain = {key: value for key, value in settings.items() if key not in BESIDE}
+        overrides = {key: value for key, value in self.settings.items() if value is not None}
+        settings = {**(trainer if isinstance(trainer, Mapping) else {}), **overrides}
+        relevant = {key: value for key, value in settings.items() if key not in BESIDE}
         tables = {key: value for key, value in self.tables.items() if key != "prefix"}
-        name = digest(dumps({**tables, "trainer": plain, "recipe": self.recipe})).removeprefix("sha256:")
+        name = digest(dumps({**tables, "trainer": relevant, "recipe": self.recipe})).removeprefix("sha256:")
         registry = Path(self.registry)
         return registry.with_name(f"{registry.name}-runs") / f"{Path(self.recipe).stem}-{name[:8]}"
 
     def load(self, download: bool, start: Start) -> Recipe:
         """Return the recipe with its data sets; arguments and errors as for ``Recipe.load``."""
         file = Path(self.recipe)
-        written = check(self.tables, file, prefix=self.prefix, **self.settings)
-        plan = written.load(loader(file, self.data_root, download), start)
-        return attrs.evolve(plan, about=plan.about.updated(self.about))
+        recipe = check(self.tables, file, prefix=self.prefix, **self.settings)
+        recipe = recipe.load(loader(file, self.data_root, download), start)
+        return attrs.evolve(recipe, about=recipe.about.updated(self.about))
 
     @contextmanager
     def in_folder(self, folder: Path) -> Iterator[None]:
         """Create the folder of a run; remove it after an error unless it contains a checkpoint.
 
         Raises:
-            UsageError: The folder holds other files.
-            EnvironmentFailure: It cannot be created or written.
+            UsageError: The folder contains other files only.
+            EnvironmentFailure: The folder cannot be created or written.
         """
         new = not folder.exists()
-        holds(folder, NOTE, "run")
-        with made(folder):
+        contains_runs(folder, NOTE, "run")
+        with created_folder(folder):
             self.write(folder)
             try:
                 yield
@@ -138,6 +138,6 @@ class Started:
                     (folder / NOTE).unlink(missing_ok=True)
                 raise
 
-    def again(self) -> str:
-        """Return the command that started it, quoted for the shell."""
+    def command_line(self) -> str:
+        """Return the command of the run, quoted for the shell."""
         return shlex.join(self.command)

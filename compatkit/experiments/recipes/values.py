@@ -26,15 +26,17 @@ def check_values(
         kind: Attrs class.
         table: Values as parsed from TOML.
         where: File and table, for messages.
-        later: Required keys that are added later and may be missing now.
+        later: Required keys that may be missing, as they are added later.
 
     Raises:
         UsageError: A key is unknown or missing, or a value has the wrong type, is not finite, or is negative.
     """
     fields = {field.name: field for field in attrs.fields(kind)}
-    only(table, fields, where)
-    needed = [name for name, field in fields.items() if field.default is attrs.NOTHING and name not in later]
-    missing = [name for name in needed if name not in table]
+    check_keys(table, fields, where)
+    required = [
+        name for name, field in fields.items() if field.default is attrs.NOTHING and name not in later
+    ]
+    missing = [name for name in required if name not in table]
     if missing:
         raise UsageError(f"{where} lacks {', '.join(missing)}.")
     hints = get_type_hints(kind) | {
@@ -45,7 +47,8 @@ def check_values(
         value = tuple(value) if isinstance(value, list) else value
         if not fits(value, hints[name]):
             raise UsageError(
-                f"{where}: {name} must be {_said(hints[name])}, got {table[name]!r:.100}.{_near(value, hints[name])}"
+                f"{where}: {name} must be {_describe(hints[name])}, got {table[name]!r:.100}."
+                f"{_suggest(value, hints[name])}"
             )
         if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < math.inf:
             raise UsageError(f"{where}: {name} must be finite and not negative, got {value}.")
@@ -53,13 +56,13 @@ def check_values(
     return values
 
 
-def only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+def check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     """Raise if a key is unknown, with a suggestion.
 
     Args:
-        table: Of a recipe.
-        known: Its allowed keys.
-        where: The table, for the message.
+        table: Table of a recipe.
+        known: Valid keys.
+        where: File and table, for messages.
 
     Raises:
         UsageError: A key is unknown.
@@ -72,23 +75,23 @@ def only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
             )
 
 
-def called(entry: Mapping[str, Any], file: Path) -> str:
-    """Return how messages name a task.
+def task_label(entry: Mapping[str, Any], file: Path) -> str:
+    """Return file and name of a task, for messages.
 
     Args:
-        entry: The task's table.
-        file: The recipe.
+        entry: Table of the task.
+        file: Recipe file.
     """
     return f"{file}: task {entry.get('name', '(without a name)')}"
 
 
-def made(kind: type, settings: Mapping[str, Any], where: str) -> Any:
-    """Return an instance of ``kind`` after checking names and types of the settings.
+def build(kind: type, settings: Mapping[str, Any], where: str) -> Any:
+    """Return an instance of an attrs class after checking names and types of its settings.
 
     Args:
-        kind: An attrs class.
-        settings: As written in the recipe.
-        where: The table, for messages.
+        kind: Attrs class.
+        settings: Settings of the recipe.
+        where: File and table, for messages.
 
     Raises:
         UsageError: A setting is invalid.
@@ -98,26 +101,26 @@ def made(kind: type, settings: Mapping[str, Any], where: str) -> Any:
         return kind(**settings)
     except (TypeError, ValueError, UsageError) as error:
         if isinstance(error, UsageError) and type(error) is not UsageError:
-            raise  # a more specific error
+            raise  # more specific
         raise UsageError(f"{where}: {error.args[0] if error.args else error}") from error
 
 
-def _said(hint: Any) -> str:
+def _describe(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return " or ".join(map(repr, arguments))
     if origin in (Union, types.UnionType):
-        words = [_said(part) for part in arguments if part is not type(None)]
+        words = [_describe(part) for part in arguments if part is not type(None)]
         return " or ".join(dict.fromkeys(filter(None, words)))
     if origin is tuple:
         count = "" if arguments[1:] == (...,) else f" of {len(arguments)}"
-        return f"a list{count}, each {_said(arguments[0])}"
+        return f"a list{count}, each {_describe(arguments[0])}"
     if origin is not None:
         return "a table" if isinstance(origin, type) and issubclass(origin, Mapping) else ""
     return _WORDS.get(hint, "")
 
 
-def _near(value: Any, hint: Any) -> str:
+def _suggest(value: Any, hint: Any) -> str:
     choices = [
         choice for part in (hint, *get_args(hint)) if get_origin(part) is Literal for choice in get_args(part)
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from compatkit.errors import FormatError
-from compatkit.experiments.folders import structured
+from compatkit.experiments.folders import parse_record
 from compatkit.foundation.codec import key_of
 from compatkit.registry.os_errors import environment
 
@@ -110,7 +110,7 @@ def _line(record: StudyRecord) -> str:
 
 def _parsed(line: bytes, number: int, path: Path) -> StudyRecord:
     try:
-        record = structured(StudyRecord, json.loads(line), f"{path}: line {number}")
+        record = parse_record(StudyRecord, json.loads(line), f"{path}: line {number}")
         settings = {RENAMED.get(name, name): value for name, value in record.settings.items()}
         return attrs.evolve(record, settings=settings)
     except (ValueError, FormatError) as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from compatkit.errors import UsageError, type_of
-from compatkit.experiments.folders import made
+from compatkit.experiments.folders import created_folder
 from compatkit.experiments.studies import records
 from compatkit.experiments.studies.finding import InstalledStudy, arms_of, find, settings_of
 from compatkit.experiments.studies.records import StudyRecord
@@ -64,7 +64,7 @@ def carry_out(
     installed = find(number)
     settings, chosen = settings_of(installed, size, changes), arms_of(installed, arms)
     folder = Path(local(out, "a folder of results"))
-    with made(folder):
+    with created_folder(folder):
         done = _kept(folder, {"study": number, "size": size, **settings}, say)
         seen = {split: digest for record in done.values() for split, digest in record.data.items()}
         shelf = Shelf(number, data, seen, folder)

@@ -14,7 +14,7 @@ import attrs
 from compatkit.data.specification import KEYS
 from compatkit.errors import FormatError, InvalidName, UsageError
 from compatkit.experiments.recipes import SWEEP
-from compatkit.experiments.recipes.values import only
+from compatkit.experiments.recipes.values import check_keys
 from compatkit.foundation.codec import digest, dumps
 from compatkit.registry.names import check_segment
 
@@ -126,13 +126,13 @@ def _values(values: Any, where: str) -> tuple[Any, ...]:
 def _places(recipe: dict[str, Any], path: str, where: str) -> list[tuple[dict[str, Any], str]]:
     """Return the tables and keys of a path in the recipe; most keys are checked with the recipe of each run."""
     first, *rest = path.split(".")
-    only({first: None}, TOP, where)
+    check_keys({first: None}, TOP, where)
     if path == "regularizers":
         return [(recipe, path)]
     if first == "frozen":
-        only({name: None for name in rest}, HEADS, where)
+        check_keys({name: None for name in rest}, HEADS, where)
     if first == "tasks" and "data" in rest[:-1]:
-        only({rest[-1]: None}, KEYS, where)
+        check_keys({rest[-1]: None}, KEYS, where)
     entries = recipe.setdefault(first, [] if first in LISTS else {})
     tables = [entries]
     if first in LISTS and isinstance(entries, list):

@@ -145,7 +145,7 @@ def _made(job: Job, record: RunRecord, plan: Recipe) -> RunRecord:
     fit = plan.trainer.fit(
         plan.tasks,
         plan.regularizers,
-        frozen=registry.frozen(**plan.against),
+        frozen=registry.frozen(**plan.frozen_references),
         frozen_statistics=plan.frozen.statistics,
     )
     parts = registry.publish(fit, prefix=job.prefix, about=plan.about)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import attrs
 
 from compatkit.errors import CompatkitError, FormatError, UsageError
-from compatkit.experiments.folders import holds, read_json, structured
+from compatkit.experiments.folders import contains_runs, parse_record, read_json
 from compatkit.foundation.codec import dumps, unstructure
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
@@ -121,7 +121,7 @@ class RunRecord:
         Raises:
             FormatError: The value is not a record.
         """
-        record = structured(cls, value, what, _BESIDE)
+        record = parse_record(cls, value, what, _BESIDE)
         if record.state == "done" and (record.matrix is None or record.matrix.get("schema") != MATRIX):
             raise FormatError(f"{what} describes a finished run, but has no matrix of schema {MATRIX}.")
         try:
@@ -176,17 +176,17 @@ def read(folder: Path, run: str) -> RunRecord | None:
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Raise if a folder holds anything but the sweep to resume.
+    """Raise if a folder contains anything but the sweep to resume.
 
     Args:
         folder: Where the sweep is to be.
         resume: Whether to go on with a sweep that is there.
 
     Raises:
-        UsageError: It holds other files, or a sweep and ``resume`` is False.
+        UsageError: It contains other files, or a sweep and ``resume`` is False.
         EnvironmentFailure: It cannot be read.
     """
-    if holds(folder, NOTE, "sweep") and not resume:
+    if contains_runs(folder, NOTE, "sweep") and not resume:
         text = f"{folder} holds a sweep already. Resume it (--resume), or name another folder (--out)."
         raise UsageError(text, subject=folder)
 
@@ -210,7 +210,7 @@ def read_note(folder: Path) -> SweepNote:
     """Return the note of a sweep.
 
     Raises:
-        UsageError: The folder holds no sweep.
+        UsageError: The folder contains no sweep.
         FormatError: The note is damaged.
         EnvironmentFailure: It cannot be read.
     """
@@ -220,7 +220,7 @@ def read_note(folder: Path) -> SweepNote:
             f"{folder} holds no sweep: {NOTE} is missing. The default folder is <registry>-sweeps/<recipe>.",
             subject=folder,
         )
-    return structured(SweepNote, value, str(folder / NOTE), _NOTE)
+    return parse_record(SweepNote, value, str(folder / NOTE), _NOTE)
 
 
 def names_of_records(folder: Path) -> list[str]:

@@ -243,12 +243,12 @@ def planned_jobs(
         progress(number, len(jobs), f"checks {job.run}")
         with _named(job.run, " Nothing was trained."):
             plan = cache.recipe(job)
-            if plan.against and registry is None:
+            if plan.frozen_references and registry is None:
                 raise UsageError(
-                    f"It trains against {', '.join(map(str, plan.against.values()))}, but {job.registry} is not a "
-                    "registry yet."
+                    f"It trains against {', '.join(map(str, plan.frozen_references.values()))}, but {job.registry} is "
+                    "not a registry yet."
                 )
-            heads = registry.frozen(**plan.against) if registry is not None else {}
+            heads = registry.frozen(**plan.frozen_references) if registry is not None else {}
             decides = _decides(job, plan, {name: head.digest for name, head in heads.items()})
             kind = dumps({**decides, "trainer": {**decides["trainer"], "seed": 0}})
             if kind not in kinds:

@@ -11,7 +11,7 @@ from small import data_set
 
 import compatkit as ck
 from compatkit.contracts.manifest import About
-from compatkit.experiments.recipes.recipe import FROM_PARTS, FrozenParts, Recipe, task_keys
+from compatkit.experiments.recipes.recipe import PART_KEYS, FrozenParts, Recipe, task_keys
 from compatkit.experiments.sweeps.jobs import Job
 from compatkit.experiments.sweeps.sweep import _decides, _task
 from compatkit.foundation.codec import dumps
@@ -43,7 +43,7 @@ PLAIN = ck.Task("a", DATA, "resnet8_cifar", "layer2", size=16)
 
 def test_there_is_an_example_of_every_key() -> None:
     """A sweep refuses tasks that start from components, which alone can have their extractor frozen."""
-    assert {*OTHER, *FROM_PARTS, "freeze_extractor", "recompute_activations"} == {*task_keys()}
+    assert {*OTHER, *PART_KEYS, "freeze_extractor", "recompute_activations"} == {*task_keys()}
 
 
 @pytest.mark.parametrize("key", OTHER)
