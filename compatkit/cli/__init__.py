@@ -234,14 +234,15 @@ def _carrying(error: CompatkitError, subject: Any) -> Failure:
     text, details, show = str(error), None, None
     if isinstance(error, IncompatibleError):
         from compatkit.contracts.report import Report
-        from compatkit.reports.wording import in_brief
+        from compatkit.reports.wording import finding_sentence
 
         if isinstance(subject, Report):
             decisive = [
                 finding for finding in subject.findings if finding.severity in ("refuses", "adaptable")
             ]
             advice = text.replace(str(subject), "").strip()  # what the error states besides the report
-            text = f"{subject.head} does not fit {subject.extractor}: {'; '.join(map(in_brief, decisive))}. {advice}"
+            sentences = "; ".join(map(finding_sentence, decisive))
+            text = f"{subject.head} does not fit {subject.extractor}: {sentences}. {advice}"
             details, show = subject.to_json(), lambda: click.echo(report_text(subject), err=True)
     elif isinstance(error, PolicyBroken):
         from compatkit.components.outcomes import PolicyOutcome

@@ -16,7 +16,7 @@ from compatkit.contracts.own_networks import OWN
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import unstructure
 from compatkit.registry.weights.header import Header, read_header
-from compatkit.reports.contracts import port, short
+from compatkit.reports.contracts import port_text, short_digest
 
 SHOWN = 40
 """Most tensors, and texts of the metadata, that are printed."""
@@ -90,11 +90,11 @@ def _texts(description: Description) -> dict[str, str]:
     data = contract.data
     return {
         "exported": description.kind.replace("_", " "),
-        "from": " ".join(filter(None, (description.reference, short(description.component or "")))),
+        "from": " ".join(filter(None, (description.reference, short_digest(description.component or "")))),
         "title": description.about.title,
         "parts": "; ".join(_part(part.blueprint) for part in description.parts),
-        "takes": "; ".join(f"{tensor.name}: {port(tensor)}" for tensor in contract.structural.inputs),
-        "gives": "; ".join(f"{tensor.name}: {port(tensor)}" for tensor in contract.structural.outputs),
+        "takes": "; ".join(f"{tensor.name}: {port_text(tensor)}" for tensor in contract.structural.inputs),
+        "gives": "; ".join(f"{tensor.name}: {port_text(tensor)}" for tensor in contract.structural.outputs),
         "images": f"{data.size[0]} x {data.size[1]} {data.channels}",
         "bn_policy": description.policy if contract.protocol.norm == "batch" else "none needed",
         "classes": ", ".join(label.name for label in (data.labels or ())[:SHOWN]),

@@ -162,7 +162,7 @@ def report_text(report: Report, *, verbose: bool = False) -> str:
         verbose: Whether to show every finding in full, not a sentence for each that decides.
     """
     from compatkit.contracts.report import display_severity
-    from compatkit.reports.wording import SEVERITIES, in_brief, in_full, is_note
+    from compatkit.reports.wording import SEVERITIES, finding_sentence, finding_texts, is_note
 
     answers = f"wiring {report.wiring}, promise {report.promise}, evidence {report.evidence}"
     lines = [f"{click.style(report.word, bold=True)}: {answers}"]
@@ -172,10 +172,10 @@ def report_text(report: Report, *, verbose: bool = False) -> str:
         severity, color = display_severity(finding.severity), SEVERITIES.get(finding.severity)
         if verbose:
             lines += ["", f"  {click.style(severity, fg=color)}  {finding.code} ({finding.level})"]
-            texts = {"between": finding.between, **in_full(finding)}
+            texts = {"between": finding.between, **finding_texts(finding)}
             lines += [fold(label, text, indent=4, size=8) for label, text in texts.items()]
         elif not is_note(finding):
-            lines.append(fold(severity, in_brief(finding), indent=2, size=9, fg=color))
+            lines.append(fold(severity, finding_sentence(finding), indent=2, size=9, fg=color))
     return "\n".join(lines)
 
 

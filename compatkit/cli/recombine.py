@@ -21,7 +21,7 @@ from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.report import Report
 from compatkit.errors import DataError, IncompatibleError
 from compatkit.foundation.codec import unstructure
-from compatkit.reports.wording import evidence, figure_text, settings_line, verdict
+from compatkit.reports.wording import evidence_rows, figure_text, settings_line, verdict
 
 if TYPE_CHECKING:
     from compatkit.data.split import Split
@@ -154,7 +154,7 @@ def _print(report: Report, cell: Cell | None, model: Recombination, verbose: boo
         paragraph(
             "Name images of the head's classes with --data, or build it without a figure: --no-measure."
         )
-    figures = dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)}
+    figures = dict(evidence_rows(cell)) | {"Measured with": settings_line(cell.settings)}
     rows(figures if verbose else {label: text for label, text in figures.items() if label in BRIEF})
     if not verbose:
         click.echo("  (--verbose shows all findings and figures)")

@@ -16,7 +16,7 @@ from compatkit.registry.signing.judging import SignatureVerdict, judge
 from compatkit.registry.signing.keys import check_installed
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
-from compatkit.reports.contracts import facts as facts_of
+from compatkit.reports.contracts import details as facts_of
 
 
 class ShowOptions(Options):

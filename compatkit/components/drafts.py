@@ -31,7 +31,7 @@ from compatkit.evaluation.feature_statistics import Moments, feature_moments
 from compatkit.foundation.codec import unstructure
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
-from compatkit.reports.contracts import port
+from compatkit.reports.contracts import port_text
 from compatkit.training.fit import Fit
 from compatkit.training.task_state import AuxiliaryHead, TaskState
 
@@ -103,8 +103,8 @@ class Draft:
     def describe(self) -> dict[str, str]:
         """Return ports, size and network as text by label."""
         return {
-            "takes": "; ".join(port(item) for item in self.contract.structural.inputs),
-            "gives": "; ".join(port(item) for item in self.contract.structural.outputs),
+            "takes": "; ".join(port_text(item) for item in self.contract.structural.inputs),
+            "gives": "; ".join(port_text(item) for item in self.contract.structural.outputs),
             "parameters": f"{self.parameters:,}",
             "built by": f"{self.blueprint.library}, {self.blueprint.model}, {self.blueprint.approach}",
         }

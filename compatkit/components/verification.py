@@ -21,7 +21,7 @@ from compatkit.contracts.ports import dimension_at, may_be_equal, size_text
 from compatkit.errors import IntegrityError, TooCostly
 from compatkit.registry.blobs import Verify
 from compatkit.registry.store import Store, naming_component
-from compatkit.reports.contracts import dimension
+from compatkit.reports.contracts import dimension_formula
 
 SIDES = {
     "extractor": "extractor",
@@ -363,4 +363,4 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _shown(port: Port) -> str:
-    return " x ".join(map(dimension, port.shape))
+    return " x ".join(map(dimension_formula, port.shape))

@@ -16,7 +16,7 @@ from compatkit.contracts.rules import protocol_of
 from compatkit.errors import UsageError
 from compatkit.foundation.display import Shown, labeled
 from compatkit.registry.names import Reference
-from compatkit.reports.contracts import facts, summary
+from compatkit.reports.contracts import details, summary
 
 if TYPE_CHECKING:
     from torch import nn
@@ -149,7 +149,7 @@ class Component(Shown):
         if self.registry is None:  # loaded to train from
             known = summary(self.manifest)
         else:
-            known = facts(self.registry.store, self.resolved, self.manifest)
+            known = details(self.registry.store, self.resolved, self.manifest)
         return "\n".join([self.reference, *labeled({f"  {label}": text for label, text in known.items()})])
 
     def __str__(self) -> str:

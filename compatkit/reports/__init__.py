@@ -1,1 +1,1 @@
-"""Reports: a measured matrix as terminal table, Markdown, CSV, JSON, heat map and page."""
+"""Reports: a measured matrix as terminal table, Markdown, CSV, JSON, heat map and HTML page."""

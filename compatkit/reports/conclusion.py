@@ -1,4 +1,4 @@
-"""What the figures of a matrix show, in a few plain sentences; what they do not show is said too."""
+"""Summarize the measurements of a matrix in a few plain sentences, with their limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compatkit.contracts.evidence import CHANCE_P
-from compatkit.reports.wording import interval, many, share, visible
+from compatkit.reports.wording import interval, pair_count, share, visible
 
 if TYPE_CHECKING:
     from compatkit.contracts.evidence import Cell
@@ -26,37 +26,41 @@ ABOVE = ("perfect", "compatible", "weak")
 
 
 def conclusion(matrix: CellGrid) -> str:
-    """Return what was found of extractors with heads that they were not trained with, and how sure it is."""
+    """Return a summary of the pairs that were not trained together, with its uncertainty.
+
+    Args:
+        matrix: Matrix to summarize.
+    """
     current = [cell for cell in matrix if cell.restricted is not None and cell.state != "stale"]
     others = [cell for cell in current if not cell.own]
     stale = sum(cell.state == "stale" for cell in matrix)
-    rest = f" Figures of {many(stale)} are stale and not counted." if stale else ""
+    rest = f" The accuracies of {pair_count(stale)} are stale and not counted." if stale else ""
     if not others:
-        what = "Only networks as trained were measured" if current else "No pair was measured"
-        return f"{what}, so nothing is shown of which parts work together.{rest}"
+        measured = "Only networks as trained were measured" if current else "No pair was measured"
+        return f"{measured}, so it is unknown which parts work together.{rest}"
     counts = Counter(str(cell.grade) for cell in others)
     above = sum(counts[grade] for grade in ABOVE)
     grades = ", ".join(f"{counts[grade]:,} {words}" for grade, words in GRADES.items() if counts[grade])
-    text = f"Of {many(len(others))} recombined and measured: {grades}."
+    text = f"Of {pair_count(len(others))} recombined and measured: {grades}."
     if not above:
         text += " No recombination is shown to work."
     elif len(others) * CHANCE_P > above / 3:
-        text += f" Of so many, about {len(others) * CHANCE_P:.0f} would seem above chance by accident."
-    return f"{text} {_best(others)} Intervals are over images; other seeds may give other figures.{rest}"
+        text += f" About {len(others) * CHANCE_P:.0f} of so many would be graded above chance by accident."
+    return f"{text} {_best(others)} Intervals are over images; other seeds may give other accuracies.{rest}"
 
 
 def _best(others: Sequence[Cell]) -> str:
-    """Return the highest accuracy relative to chance and bound, with its interval."""
+    """Return a sentence on the pair with the highest recovered share."""
     cell = max(
         others, key=lambda cell: (_recovered(cell), cell.restricted.accuracy if cell.restricted else 0)
     )
     if cell.restricted is None:
         return ""
-    beside = [f"chance {share(cell.chance)}"] if cell.chance is not None else []
-    beside += [f"bound {share(cell.bound.accuracy)}"] if cell.bound is not None else []
+    references = [f"chance {share(cell.chance)}"] if cell.chance is not None else []
+    references += [f"bound {share(cell.bound.accuracy)}"] if cell.bound is not None else []
     return (
         f"Highest: {visible(cell.extractor)} with {visible(cell.head)}, accuracy {share(cell.restricted.accuracy)} "
-        f"(95 % interval {interval(cell.restricted)}{''.join(f', {text}' for text in beside)})."
+        f"(95 % interval {interval(cell.restricted)}{''.join(f', {text}' for text in references)})."
     )
 
 
@@ -67,14 +71,17 @@ def _recovered(cell: Cell) -> float:
 
 
 def scale_of(matrix: CellGrid) -> str:
-    """Return chance and number of images of all figures: ``chance 0.114; 2,007 to 10,000 images``; else empty."""
+    """Return the ranges of chance and images: ``chance 0.114; 2,007 to 10,000 images ...``; empty without measurements.
+
+    Args:
+        matrix: Matrix to describe.
+    """
     cells = [cell for cell in matrix if cell.restricted is not None]
     chances = sorted({share(cell.chance) for cell in cells if cell.chance is not None})
     images = sorted({cell.restricted.count for cell in cells if cell.restricted is not None})
     parts = [f"chance {_range(chances)}"] if chances else []
-    parts += (
-        [f"{_range([f'{count:,}' for count in images])} images of common classes a figure"] if images else []
-    )
+    counts = [f"{count:,}" for count in images]
+    parts += [f"{_range(counts)} images of common classes per accuracy"] if counts else []
     return "; ".join(parts)
 
 

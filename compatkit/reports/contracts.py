@@ -1,4 +1,4 @@
-"""Describe a manifest for tables and pages: inputs, outputs, training and provenance of a component."""
+"""Describe a component for tables and pages: inputs, outputs, training and provenance."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 SHORT_DIGEST = 12
-CLASSES = 100
-"""Most class names listed."""
+MAX_CLASSES = 100
+"""Maximal number of listed class names."""
 POLICIES = {
     "batch": "statistics of each batch",
-    "reestimate": "statistics estimated anew for these parts",
+    "reestimate": "statistics re-estimated for these parts",
     "running": "stored statistics of the parts",
 }
 """Descriptions of the batch-norm policies of a recombination."""
 
 
-def dimension(value: Dimension) -> str:
-    """Return ``(H + 1) // 2`` for a scaled dimension, else the number or symbol."""
+def dimension_formula(value: Dimension) -> str:
+    """Return a dimension as text, such as ``(H + 1) // 2`` for a scaled one.
+
+    Args:
+        value: A number, a symbol, or a scaled dimension.
+    """
     if not isinstance(value, Scaled):
         return str(value)
     text = f"({value.of} + {value.add})" if value.add else value.of
@@ -36,10 +40,14 @@ def dimension(value: Dimension) -> str:
     return f"{text} + {value.plus}" if value.plus else text
 
 
-def port(value: Port) -> str:
-    """Return a port as one line: shape, layout, range."""
-    shape = " x ".join(dimension(size) for size in value.shape)
-    seen = "; ".join(
+def port_text(value: Port) -> str:
+    """Return a port as one line: shape, layout, range.
+
+    Args:
+        value: Port of an extractor or a head.
+    """
+    shape = " x ".join(dimension_formula(size) for size in value.shape)
+    measured = "; ".join(
         f"{'x'.join(map(str, sizes))} for {image}"
         for image, sizes in list(value.measured.items())[:2]
         if sizes
@@ -48,17 +56,21 @@ def port(value: Port) -> str:
     notes += ["pooled"] if value.pooled else []
     notes += [f"{value.prefix_tokens} prefix tokens"] if value.prefix_tokens else []
     notes += [f"sides in steps of {value.multiple_of}"] if value.multiple_of != 1 else []
-    return f"{shape} ({', '.join(notes)})" + (f"; seen {seen}" if seen else "")
+    return f"{shape} ({', '.join(notes)})" + (f"; seen {measured}" if measured else "")
 
 
-def short(digest: str) -> str:
-    """Return a digest shortened to its prefix and first characters."""
+def short_digest(digest: str) -> str:
+    """Return a digest shortened to its prefix and first 12 characters."""
     head, _, hexadecimal = digest.rpartition(":")
     return f"{head}:{hexadecimal[:SHORT_DIGEST]}"
 
 
 def summary(manifest: Manifest) -> dict[str, str]:
-    """Return a summary of a component, text by label."""
+    """Return a summary of a component, text by label.
+
+    Args:
+        manifest: Manifest of the component.
+    """
     blueprint, contract = manifest.blueprint, manifest.contract
     data, protocol = contract.data, contract.protocol
     rows = {
@@ -66,37 +78,39 @@ def summary(manifest: Manifest) -> dict[str, str]:
         "network": _network(blueprint),
         "built by": blueprint.library,
         "parameters": f"{manifest.payload.parameters:,}",
-        "takes": "; ".join(f"{entry.name}: {port(entry)}" for entry in contract.structural.inputs),
-        "gives": "; ".join(f"{entry.name}: {port(entry)}" for entry in contract.structural.outputs),
+        "takes": "; ".join(f"{entry.name}: {port_text(entry)}" for entry in contract.structural.inputs),
+        "gives": "; ".join(f"{entry.name}: {port_text(entry)}" for entry in contract.structural.outputs),
         "images": f"{data.size[0]} x {data.size[1]} {data.channels}, mean {_numbers(data.mean)}, "
         f"std {_numbers(data.std)}",
         "bn_policy": _bn_policy(manifest),
     }
-    rows.update({f"adapter {place}": describe(adapter) for place, adapter in enumerate(contract.adapters, 1)})
-    for seen in contract.statistical.features or ():
-        text = f"mean {seen.mean:.4g}, std {seen.std:.4g} on {seen.samples:,} training images"
+    rows.update(
+        {f"adapter {number}": describe(adapter) for number, adapter in enumerate(contract.adapters, 1)}
+    )
+    for features in contract.statistical.features or ():
+        text = f"mean {features.mean:.4g}, std {features.std:.4g} on {features.samples:,} training images"
         rows["features"] = "; ".join(filter(None, (rows.get("features"), text)))
     if data.labels:
-        classes, rest = [label.name for label in data.labels[:CLASSES]], len(data.labels) - CLASSES
+        classes, rest = [label.name for label in data.labels[:MAX_CLASSES]], len(data.labels) - MAX_CLASSES
         rows["classes"] = ", ".join(classes) + (f", ... ({len(data.labels):,} in all)" if rest > 0 else "")
     for anchor in protocol.anchors:
-        what = "initial weights" if anchor.kind == "initial_weights" else f"auxiliary head {anchor.task}"
-        rows[f"trained against {what}"] = short(anchor.digest)
+        name = "initial weights" if anchor.kind == "initial_weights" else f"auxiliary head {anchor.task}"
+        rows[f"trained against {name}"] = short_digest(anchor.digest)
     if protocol.frozen_stages:
         rows["frozen"] = (
-            f"its network's first {protocol.frozen_stages} stages kept the weights they began with"
+            f"the first {protocol.frozen_stages} stages of the network kept their initial weights"
         )
     rows.update(_training(manifest.training))
     return rows
 
 
-def facts(store: Store, reference: Reference, manifest: Manifest) -> dict[str, str]:
-    """Return a description of the contract, with the component's metadata and what the registry knows of it.
+def details(store: Store, reference: Reference, manifest: Manifest) -> dict[str, str]:
+    """Return the summary of a component with its metadata, relatives, versions and aliases in a registry.
 
     Args:
-        store: The registry's files.
-        reference: Resolved.
-        manifest: Of the component.
+        store: Store of the registry.
+        reference: Resolved reference of the component.
+        manifest: Manifest of the component.
     """
     about = manifest.about
     rows = {
@@ -106,18 +120,16 @@ def facts(store: Store, reference: Reference, manifest: Manifest) -> dict[str, s
         rows["tags"] = ", ".join(f"{key} {value}" for key, value in about.tags.items())
     rows |= summary(manifest)
     relations = [parent.relation for parent in manifest.parents]
-    for place, parent in enumerate(manifest.parents):
+    for index, parent in enumerate(manifest.parents):
         label = parent.relation.replace("_", " ")
         if relations.count(parent.relation) > 1:
-            label += f" {relations[:place].count(parent.relation) + 1}"
-        known = [
-            str(known_reference) for known_reference in store.index.search(digest=parent.component, limit=1)
-        ]
-        rows[label] = " ".join([*known, short(parent.component)])
+            label += f" {relations[:index].count(parent.relation) + 1}"
+        versions = map(str, store.index.search(digest=parent.component, limit=1))
+        rows[label] = " ".join([*versions, short_digest(parent.component)])
     rows["digest"] = str(reference.digest)
     if manifest.kind == "extractor" and (heads := len(store.evidence.partners(function_digest(manifest)))):
         rows["measured with"] = (
-            f"{heads:,} head{'' if heads == 1 else 's'}; `compatkit matrix` tells the figures"
+            f"{heads:,} head{'' if heads == 1 else 's'}; `compatkit matrix` shows the accuracies"
         )
     others = [str(version) for version in store.versions(reference.name) if version != reference.version]
     if others:
@@ -143,12 +155,14 @@ def _bn_policy(manifest: Manifest) -> str:
     policy = str(manifest.blueprint.kwargs.get("normalisation"))
     prior = prior_images(policy) if is_policy(policy) else None
     if prior:
-        return f"{policy}: {POLICIES['reestimate']}, mixed with the stored ones as if these were of {prior:,} images"
+        return (
+            f"{policy}: {POLICIES['reestimate']}, mixed with the stored ones, which count as {prior:,} images"
+        )
     return f"{policy}: {POLICIES[policy]}" if policy in POLICIES else policy
 
 
 def _at(value: object, *keys: str) -> Any:
-    """Return what lies at some keys of nested mappings; None where there is none."""
+    """Return the value at a path of keys in nested mappings; None if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
@@ -157,12 +171,12 @@ def _at(value: object, *keys: str) -> Any:
 def _training(training: Mapping[str, object]) -> dict[str, str]:
     rows: dict[str, str] = {}
     if isinstance(training.get("data"), Mapping):
-        bare = "" if _at(training, "data", "labelled") in (None, True) else ", without labels"
+        unlabeled = "" if _at(training, "data", "labelled") in (None, True) else ", without labels"
         count = _at(training, "data", "damaged")
-        lost = f", {count} damaged image{'s' * (count != 1)} left out" if count else ""
-        rows["trained on"] = f"{_at(training, 'data', 'name') or ''}{bare}{lost}"
+        damaged = f", {count} damaged image{'s' * (count != 1)} left out" if count else ""
+        rows["trained on"] = f"{_at(training, 'data', 'name') or ''}{unlabeled}{damaged}"
     if digest := _at(training, "adopted", "digest"):
-        rows["adopted from"] = f"{_at(training, 'adopted', 'file')} ({short(str(digest))})"
+        rows["adopted from"] = f"{_at(training, 'adopted', 'file')} ({short_digest(str(digest))})"
     if images := _at(training, "statistics", "data", "images"):
         rows["statistics of"] = f"{images} images of {_at(training, 'statistics', 'data', 'name')}"
     rows.update(_bridged(training))
@@ -182,32 +196,32 @@ def _training(training: Mapping[str, object]) -> dict[str, str]:
 
 
 def _weights(training: Mapping[str, object]) -> str:
-    """Return after how many steps the weights were taken, and whether they are the best, averaged or last ones."""
+    """Return the step of the weights, and whether they are the best, averaged or last ones."""
     planned = training["steps"]
-    taken, step = (
+    last, step = (
         (_at(training, "stopped", "steps"), _at(training, "stopped", "weights_of_step"))
         if "stopped" in training
         else (planned, planned)
     )
-    which = "the last" if step == taken else "the best evaluation"
+    choice = "the last" if step == last else "the best evaluation"
     averages = "moving averages at " if training.get("weights") == "averages" else ""
-    ended = f"; early stopping ended the run after {taken} of {planned} steps" if taken != planned else ""
-    return f"{averages}step {step}, {which}{ended}"
+    ended = f"; early stopping ended the run after {last} of {planned} steps" if last != planned else ""
+    return f"{averages}step {step}, {choice}{ended}"
 
 
 def _bridged(training: Mapping[str, object]) -> dict[str, str]:
-    """Describe how an adapter, a refitted head or a recombination bridges: rung, images, judgment."""
-    whole = training.get("bridge")
-    facts = whole if isinstance(whole, Mapping) else training
+    """Return rung, images and agreement of an adapter, a refitted head or a recombination, text by label."""
+    bridge = training.get("bridge")
+    record = bridge if isinstance(bridge, Mapping) else training
     rung, residual, agreement = (
-        facts.get("rung", facts.get("method")),
-        facts.get("residual"),
-        facts.get("agreement"),
+        record.get("rung", record.get("method")),
+        record.get("residual"),
+        record.get("agreement"),
     )
     rows: dict[str, str] = {}
     if isinstance(rung, str) and (isinstance(residual, float) or isinstance(agreement, float)):
-        images = _at(facts.get("paired_on", facts.get("data")), "images")
-        labels, seconds = facts.get("labels"), facts.get("seconds")
+        images = _at(record.get("paired_on", record.get("data")), "images")
+        labels, seconds = record.get("labels"), record.get("seconds")
         parts = [
             rung,
             f"on {images:,} images" if isinstance(images, int) else "",
@@ -215,14 +229,13 @@ def _bridged(training: Mapping[str, object]) -> dict[str, str]:
             f"in {seconds:.2f} s" if isinstance(seconds, int | float) else "",
             f"{residual:.1%} of the variance left" if isinstance(residual, float) else "",
         ]
-        rows["bridged by" if facts is whole else "fitted by"] = ", ".join(filter(None, parts))
+        rows["bridged by" if record is bridge else "fitted by"] = ", ".join(filter(None, parts))
     if isinstance(agreement, float):
         text = f"{agreement:.3f} with the head's own network"
-        text += (
-            f" on {held_out:,} images held out" if isinstance(held_out := facts.get("held_out"), int) else ""
-        )
-        rows["agreement"] = f"{text}: {says}" if isinstance(says := facts.get("says"), str) else text
-    if isinstance(checked := facts.get("checked"), Mapping):
+        if isinstance(held_out := record.get("held_out"), int):
+            text += f" on {held_out:,} held-out images"
+        rows["agreement"] = f"{text}: {verdict}" if isinstance(verdict := record.get("says"), str) else text
+    if isinstance(checked := record.get("checked"), Mapping):
         rows["checked by labels"] = f"{checked['share']:.3f} of {checked['images']:,} images right"
     return rows
 

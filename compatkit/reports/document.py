@@ -1,4 +1,4 @@
-"""Serialize a matrix to JSON and back, losslessly and strictly."""
+"""Write a matrix as JSON and read it back, losslessly and strictly."""
 
 from __future__ import annotations
 
@@ -15,15 +15,24 @@ from compatkit.errors import CompatkitError, FormatError
 from compatkit.foundation.codec import structure
 from compatkit.reports.grid import CellGrid
 
-Made = typing.TypeVar("Made", bound=CellGrid)
+GridType = typing.TypeVar("GridType", bound=CellGrid)
 SCHEMA = 1
-LATER = "ladder"
-"""Field of a cell that older documents lack; written only if not empty."""
+OPTIONAL_FIELD = "ladder"
+"""Field of a cell that older documents do not have; written only if not empty."""
 
 
 @attrs.frozen
 class Document:
-    """A matrix as it is written."""
+    """JSON document of a matrix.
+
+    Attributes:
+        schema: Version of the format.
+        kind: Kind of document.
+        settings: Settings of the matrix, as JSON values.
+        extractors: Rows.
+        heads: Columns.
+        cells: Cells in any order.
+    """
 
     schema: int = SCHEMA
     kind: Literal["compatibility-matrix"] = attrs.field(kw_only=True)
@@ -37,8 +46,8 @@ def render(matrix: CellGrid, *, indent: int | None = 2) -> str:
     """Return the matrix as JSON with full precision.
 
     Args:
-        matrix: The cells.
-        indent: Spaces a level; None for one line.
+        matrix: Matrix to write.
+        indent: Spaces per level; None for one line.
     """
     value = attrs.asdict(
         Document(
@@ -50,27 +59,33 @@ def render(matrix: CellGrid, *, indent: int | None = 2) -> str:
         )
     )
     value["cells"] = [
-        {name: item for name, item in cell.items() if name != LATER or item} for cell in value["cells"]
+        {name: item for name, item in cell.items() if name != OPTIONAL_FIELD or item}
+        for cell in value["cells"]
     ]
     return json_text(value, indent)
 
 
 def json_text(value: Any, indent: int | None = 2) -> str:
-    """Return JSON as UTF-8 can hold it: lone surrogates are escapes, which survive the round trip."""
+    """Return JSON that UTF-8 can encode: lone surrogates are written as escapes, and read back as surrogates.
+
+    Args:
+        value: JSON values.
+        indent: Spaces per level; None for one line.
+    """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
 
 
-def parse(text: str | bytes, kind: type[Made]) -> Made:
+def parse(text: str | bytes, kind: type[GridType]) -> GridType:
     """Read the output of ``render``.
 
     Args:
-        text: The document.
+        text: JSON of a matrix.
         kind: Class of the result.
 
     Raises:
-        FormatError: Not JSON, an unknown or missing field, a value of the wrong type, a figure out of range, or a cell
-            of an unknown part; the message gives the path.
+        FormatError: Not JSON, an unknown or missing field, a value of the wrong type or out of range, or a cell of an
+            unknown extractor or head; the message gives the path.
     """
     document = structure(Document, _load(text), "matrix")
     try:
@@ -84,14 +99,14 @@ def _load(text: str | bytes) -> Any:
         value = dict(pairs)
         if len(value) != len(pairs):
             counts = Counter(name for name, _ in pairs)
-            twice = sorted(name for name, count in counts.items() if count > 1)
-            raise FormatError(f"the JSON of a matrix has a field twice: {', '.join(map(repr, twice))}")
+            duplicates = sorted(name for name, count in counts.items() if count > 1)
+            raise FormatError(f"the JSON of a matrix has a field twice: {', '.join(map(repr, duplicates))}")
         return value
 
     def finite(number: str) -> float:
         if not math.isfinite(value := float(number)):
             raise FormatError(
-                f"the JSON of a matrix has the number {number:.60}; every figure must be finite"
+                f"the JSON of a matrix has the number {number:.60}; every number must be finite"
             )
         return value
 

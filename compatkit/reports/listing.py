@@ -1,4 +1,4 @@
-"""Search results: a list displayed as a table."""
+"""Search results as a list with a table for display."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from compatkit.foundation.display import Shown, aligned, network_and_cut, visibl
 from compatkit.registry.index.search import SearchResult
 from compatkit.reports.wording import clip
 
-TITLE = 32
-"""Most characters of a title shown."""
+MAX_TITLE = 32
+"""Maximal length of a displayed title."""
 HEADINGS = ("name", "version", "kind", "parameters", "network", "title")
 
 
 class Listing(Shown, list[SearchResult]):
-    """Versions of components, by name and ascending version."""
+    """List of component versions, ordered by name and ascending version."""
 
     __slots__ = ()
 
@@ -21,7 +21,11 @@ class Listing(Shown, list[SearchResult]):
 
 
 def table(components: list[SearchResult]) -> list[str]:
-    """Return a heading and one line per version."""
+    """Return the lines of the table: a heading and one line per version.
+
+    Args:
+        components: Search results.
+    """
     rows = [
         (
             component.name,
@@ -31,7 +35,7 @@ def table(components: list[SearchResult]) -> list[str]:
             network_and_cut(component.model, component.cut),
             clip(
                 f"{component.title} (withdrawn)".strip() if component.withdrawn else component.title,
-                TITLE,
+                MAX_TITLE,
                 "...",
             ),
         )

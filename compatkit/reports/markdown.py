@@ -1,4 +1,4 @@
-"""A matrix as GitHub-flavoured Markdown: the grid, then one line of evidence per pair."""
+"""Write a matrix as GitHub-flavored Markdown: the grid, then one line of evidence per pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ def escape(text: str) -> str:
 
 
 def render(matrix: CellGrid) -> str:
-    """Return the document; its headings start at level 2, so that it can be embedded."""
+    """Return the matrix as Markdown; headings start at level 2, so that it can be embedded.
+
+    Args:
+        matrix: Matrix to write.
+    """
     lines = ["## Compatibility matrix", ""]
     if matrix.settings:
         lines += [escape(wording.settings_line(matrix.settings)), ""]
@@ -36,20 +40,26 @@ def render(matrix: CellGrid) -> str:
     lines.append("")
     lines += _evidence(matrix)
     lines += _reasons(matrix)
-    lines += [f"- {word.mark} **{word.word}**: {word.meaning}" for word in wording.explained(matrix.cells)]
+    lines += [
+        f"- {word.mark} **{word.word}**: {word.meaning}" for word in wording.legend_of_cells(matrix.cells)
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def row(*cells: str) -> str:
-    """Return a table row; cells must be escaped already."""
+    """Return a table row.
+
+    Args:
+        cells: Escaped texts.
+    """
     return "| " + " | ".join(cells) + " |"
 
 
 def _cell(cell: Cell | None) -> str:
-    known = wording.verdict(cell)
+    verdict = wording.verdict(cell)
     if cell is None or cell.restricted is None:
-        return f"{known.mark} {known.word}" if known.mark.strip() else ""
-    word = f"{known.mark} {known.word}{wording.own_pair(cell)}{wording.through(cell)}"
+        return f"{verdict.mark} {verdict.word}" if verdict.mark.strip() else ""
+    word = f"{verdict.mark} {verdict.word}{wording.own_pair_suffix(cell)}{wording.bridge_suffix(cell)}"
     return f"**{wording.share(cell.restricted.accuracy)}** ({wording.interval(cell.restricted)}) {word}"
 
 
@@ -61,9 +71,9 @@ def _evidence(matrix: CellGrid) -> list[str]:
         {
             "extractor": cell.extractor,
             "head": cell.head,
-            "verdict": wording.verdict(cell).word + wording.own_pair(cell),
+            "verdict": wording.verdict(cell).word + wording.own_pair_suffix(cell),
         }
-        | {name: text for name, text in wording.evidence(cell) if not name.startswith("Common classes")}
+        | {name: text for name, text in wording.evidence_rows(cell) if not name.startswith("Common classes")}
         for cell in measured
     ]
     names = columns_of(rows)

@@ -1,4 +1,4 @@
-"""The compatibility matrix: extractors are rows, heads are columns, cells hold the figures."""
+"""Compatibility matrix: extractors are rows, heads are columns, cells contain the measurements."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from compatkit.foundation.arguments import checks_arguments
 from compatkit.reports import document, markdown, tidy
 from compatkit.reports.grid import CellGrid
 from compatkit.reports.tabular import Tabular, csv_text
-from compatkit.reports.wording import rung_of
-from compatkit.reports.writing import write, written
+from compatkit.reports.wording import chosen_rung
+from compatkit.reports.writing import write, write_optional
 
 if TYPE_CHECKING:
     from numpy import float64
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
-DRAWN = 900
-"""Most pairs that a notebook draws; more are counted by their verdict."""
+MAX_DRAWN_PAIRS = 900
+"""Maximal number of pairs drawn in a notebook; larger matrices are summarized by verdict."""
 
 
 @checks_arguments
 @attrs.frozen(repr=False)
 class Matrix(CellGrid, Tabular):
-    """Which extractor works with which head, and how well.
+    """Measured accuracy of each extractor with each head.
 
-    ``len`` counts its cells, and iteration is row by row, without those that a filter left out; ``m[0, 1]`` and
+    ``len`` and iteration (row by row) skip cells that a filter left out; ``m[0, 1]`` and
     ``m["digits/mnist.extractor", "digits/usps.head"]`` are cells by position and by name.
 
-    ``to_dataframe`` has one row per cell: names, grades, numbers; missing without a figure. ``accuracy``, ``correct``,
-    ``count``, ``low`` and ``high`` refer to the common classes; ``unrestricted_...`` to all outputs, ``bound_...`` to
-    the extractor with its own head. ``setting_...`` are the settings of each cell.
+    ``to_dataframe`` has one row per cell: names, grades, numbers; missing values for pairs that were not measured.
+    ``accuracy``, ``correct``, ``count``, ``low`` and ``high`` refer to the common classes; ``unrestricted_...`` to all
+    outputs, ``bound_...`` to the extractor with its own head. ``setting_...`` are the settings of each cell.
 
     Attributes:
         extractors: Rows in display order.
         heads: Columns in display order.
-        cells: At most one per pair, in any order; a pair without one counts as not measured.
+        cells: At most one cell per pair, in any order; a pair without cell counts as not measured.
         settings: Settings common to all cells (JSON values), shown in the title.
 
     Raises:
-        UsageError: A reference is duplicated, a cell belongs to no row or column or is duplicated, a figure is out of
+        UsageError: A reference is duplicated, a cell belongs to no row or column or is duplicated, a value is out of
             range, or a setting is not a JSON value.
     """
 
@@ -60,11 +60,11 @@ class Matrix(CellGrid, Tabular):
         notes: Mapping[tuple[str, str], Sequence[str]],
         ladders: Mapping[tuple[str, str], Sequence[Rung]],
     ) -> Matrix:
-        """Return a copy with results of bridges in some cells, by references; its settings list their rungs.
+        """Return a copy with results of bridges in some cells; the settings list the chosen rungs.
 
         Args:
-            notes: Further lines for the findings of a cell.
-            ladders: Results of the rungs of a cell.
+            notes: Further findings, by references of extractor and head.
+            ladders: Results of the rungs, by references of extractor and head.
         """
         pairs = [(cell.extractor, cell.head) for cell in self.cells]
         cells = [
@@ -73,11 +73,11 @@ class Matrix(CellGrid, Tabular):
             )
             for cell, pair in zip(self.cells, pairs, strict=True)
         ]
-        rungs = Counter(filter(None, map(rung_of, cells)))
+        rungs = Counter(filter(None, map(chosen_rung, cells)))
         counts = [
             f"{name} in {count:,} cell{'' if count == 1 else 's'}" for name, count in sorted(rungs.items())
         ]
-        # first: small cells have no room for words, so this alone shows that figures are through bridges
+        # First in the settings, as small cells have no room to show that a bridge was used.
         bridge = {"bridge": counts} if counts else {}
         return attrs.evolve(self, cells=tuple(cells), settings={**bridge, **self.settings})
 
@@ -86,12 +86,13 @@ class Matrix(CellGrid, Tabular):
 
         Args:
             extractor: ``name@version`` of a row, or its name if the matrix has only one version.
-            head: The same for a column.
+            head: ``name@version`` of a column, or its name if the matrix has only one version.
 
         Raises:
             UnknownName: No such row or column, several versions of it, or no cell for the pair.
         """
-        row, column = _pick(extractor, self.extractors, "extractor"), _pick(head, self.heads, "head")
+        row = _find_reference(extractor, self.extractors, "extractor")
+        column = _find_reference(head, self.heads, "head")
         cell = self.find(row, column)
         if cell is None:
             raise UnknownName(
@@ -102,7 +103,10 @@ class Matrix(CellGrid, Tabular):
         return cell
 
     def __getitem__(self, pair: tuple[int | str, int | str]) -> Cell:
-        """Return a cell by row and column, as positions from 0 or from the end, or as names like ``cell``.
+        """Return a cell by row and column.
+
+        Args:
+            pair: Positions (from 0, or negative from the end) or names of row and column.
 
         Raises:
             UnknownName: No such row or column, several versions of it, or no cell for the pair.
@@ -114,7 +118,8 @@ class Matrix(CellGrid, Tabular):
                 f"{pair!r:.80}",
                 subject=pair,
             )
-        return self.cell(_at(pair[0], self.extractors, "extractors"), _at(pair[1], self.heads, "heads"))
+        extractor = _reference_at(pair[0], self.extractors, "extractors")
+        return self.cell(extractor, _reference_at(pair[1], self.heads, "heads"))
 
     def filter(
         self,
@@ -132,7 +137,7 @@ class Matrix(CellGrid, Tabular):
         Args:
             keep: Predicate for cells: ``lambda cell: cell.recovered is not None and cell.recovered > .9``.
             extractors: Glob over the names of extractors, with or without a version: ``"digits/*"``.
-            heads: The same for heads.
+            heads: Glob over the names of heads, with or without a version.
             state: One or several of ``measured``, ``stale``, ``missing``, ``barred``.
             wiring: One or several of ``refused``, ``needs-adapter``, ``direct``.
             promise: One or several of ``none``, ``shared-init``, ``shared-head``.
@@ -150,12 +155,14 @@ class Matrix(CellGrid, Tabular):
         pairs = {
             (cell.extractor, cell.head)
             for cell in self
-            if _named(cell.extractor, extractors)
-            and _named(cell.head, heads)
+            if _matches(cell.extractor, extractors)
+            and _matches(cell.head, heads)
             and all(values is None or getattr(cell, field) in values for field, values in allowed.items())
             and (keep is None or keep(cell))
         }
-        rows, columns = {row_name for row_name, _ in pairs}, {column_name for _, column_name in pairs}
+        rows, columns = {row for row, _ in pairs}, {column for _, column in pairs}
+        # Counts of cells refer to the unfiltered matrix.
+        settings = {name: value for name, value in self.settings.items() if name != "cells"}
         cells = [
             cell if (cell.extractor, cell.head) in pairs else cell.left_out("does not fit the filter")
             for cell in self.cells
@@ -165,13 +172,11 @@ class Matrix(CellGrid, Tabular):
             [part for part in self.extractors if part.reference in rows],
             [part for part in self.heads if part.reference in columns],
             cells,
-            {
-                name: value for name, value in self.settings.items() if name != "cells"
-            },  # these counts refer to the unfiltered matrix
+            settings,
         )
 
-    _columns = tidy.FRAME
-    _kinds = tidy.KINDS
+    _columns = tidy.FRAME_COLUMNS
+    _kinds = tidy.PANDAS_TYPES
 
     def _grid(self) -> tuple[str, str, str]:
         return ("extractor", "head", "accuracy")
@@ -180,11 +185,14 @@ class Matrix(CellGrid, Tabular):
         return tidy.rows(self)
 
     def to_numpy(self, field: str = "accuracy") -> NDArray[float64]:
-        """Return one number per pair as float64 ``(extractors, heads)``, NaN if missing.
+        """Return one number per pair.
 
         Args:
             field: Numeric column of ``to_dataframe``, such as ``"accuracy"``, ``"low"``, ``"recovered"``, ``"chance"``
                 or ``"bound_accuracy"``.
+
+        Returns:
+            Array ``(extractors, heads)``, float64, NaN if missing.
 
         Raises:
             UnknownName: There is no such column.
@@ -193,6 +201,9 @@ class Matrix(CellGrid, Tabular):
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML page and return its path.
+
+        Args:
+            path: Path of the file.
 
         Raises:
             EnvironmentFailure: The file cannot be written.
@@ -204,6 +215,9 @@ class Matrix(CellGrid, Tabular):
     def to_png(self, path: str | os.PathLike[str]) -> Path:
         """Write a heat map and return its path.
 
+        Args:
+            path: Path of the file.
+
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
@@ -214,39 +228,51 @@ class Matrix(CellGrid, Tabular):
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the matrix and its evidence as Markdown tables; also write them if a path is given.
 
+        Args:
+            path: Path of the file, or None.
+
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        return written(markdown.render(self), path)
+        return write_optional(markdown.render(self), path)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return CSV with one line per pair and all figures; also write it if a path is given.
+        """Return CSV with one line per pair and all numbers; also write it if a path is given.
+
+        Args:
+            path: Path of the file, or None.
 
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        return written(csv_text(tidy.csv_rows(self), tidy.COLUMNS), path)
+        return write_optional(csv_text(tidy.csv_rows(self), tidy.COLUMNS), path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return lossless JSON for ``from_json``; also write it if a path is given.
 
+        Args:
+            path: Path of the file, or None.
+
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        return written(document.render(self), path)
+        return write_optional(document.render(self), path)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Matrix:
         """Read the output of ``to_json``; the result equals the original matrix.
 
+        Args:
+            text: JSON of a matrix.
+
         Raises:
-            FormatError: The text is not such a document; the message gives the path.
+            FormatError: The text is not the JSON of a matrix; the message gives the path.
         """
         return document.parse(text, cls)
 
     def _repr_html_(self) -> str:
-        """Return a heat map for a notebook, and what it shows; of very many pairs, how many have which verdict."""
-        if not 0 < len(self.extractors) * len(self.heads) <= DRAWN:
+        """Return a heat map with a conclusion for notebooks; for very large matrices, the counts of verdicts."""
+        if not 0 < len(self.extractors) * len(self.heads) <= MAX_DRAWN_PAIRS:
             return super()._repr_html_()
         from markupsafe import Markup
 
@@ -269,24 +295,24 @@ class Matrix(CellGrid, Tabular):
         return matrix_table(self)
 
 
-def _at(place: int | str, parts: tuple[Part, ...], what: str) -> str:
-    if isinstance(place, str):
-        return place
+def _reference_at(position: int | str, parts: tuple[Part, ...], kinds: str) -> str:
+    if isinstance(position, str):
+        return position
     try:
-        return parts[operator.index(place)].reference
+        return parts[operator.index(position)].reference
     except IndexError:
         raise UnknownName(
-            f"the matrix has {len(parts)} {what}, counted from 0; got number {place}", subject=place
+            f"the matrix has {len(parts)} {kinds}, counted from 0; got number {position}", subject=position
         ) from None
     except TypeError:
         raise UsageError(
-            f"expected the position or name of a row or column, got {place!r:.80}; use filter for several",
-            subject=place,
+            f"expected the position or name of a row or column, got {position!r:.80}; use filter for several",
+            subject=position,
         ) from None
 
 
-def _values(field: str, chosen: str | Collection[str] | None, known: Any) -> Collection[str] | None:
-    values = [chosen] if isinstance(chosen, str) else chosen
+def _values(field: str, selection: str | Collection[str] | None, known: Any) -> Collection[str] | None:
+    values = [selection] if isinstance(selection, str) else selection
     for value in values or ():
         if value not in get_args(known):
             hint = suggest(value, get_args(known))
@@ -296,25 +322,25 @@ def _values(field: str, chosen: str | Collection[str] | None, known: Any) -> Col
     return values
 
 
-def _named(reference: str, pattern: str) -> bool:
+def _matches(reference: str, pattern: str) -> bool:
     return fnmatchcase(reference, pattern) or fnmatchcase(reference.rpartition("@")[0], pattern)
 
 
-def _pick(reference: str, parts: tuple[Part, ...], what: str) -> str:
+def _find_reference(reference: str, parts: tuple[Part, ...], kind: str) -> str:
     known = [part.reference for part in parts]
     if reference in known:
         return reference
-    same = [version for version in known if version.rpartition("@")[0] == reference]
-    if len(same) == 1:
-        return same[0]
-    if same:
+    versions = [version for version in known if version.rpartition("@")[0] == reference]
+    if len(versions) == 1:
+        return versions[0]
+    if versions:
         raise UnknownName(
-            f"the {what} {reference!r} is in the matrix in several versions: {', '.join(same)}; name one",
+            f"the {kind} {reference!r} is in the matrix in several versions: {', '.join(versions)}; name one",
             subject=reference,
         )
     close = near(reference, known, 3, 0.4) or known[:3]
     raise UnknownName(
-        f"the matrix has no {what} {reference!r}; "
+        f"the matrix has no {kind} {reference!r}; "
         + (f"near names: {', '.join(close)}" if close else "it has none"),
         subject=reference,
     )

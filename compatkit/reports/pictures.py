@@ -1,6 +1,6 @@
-"""Pictures of metrics' results: signed weights, images with reconstructions, the information plane, maps of layers.
+"""Draw results of metrics: signed weights, images with reconstructions, the information plane, loss landscapes.
 
-They do not touch matplotlib's global state; equal values give equal bytes.
+The functions return PNG bytes, equal for equal values, and do not change matplotlib's global state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.errors import DataError
-from compatkit.reports.ink import COLORS, INK, MARKS, PAPER, QUIET, png, printable, text_at
+from compatkit.reports.drawing import (
+    BACKGROUND,
+    COLORS,
+    MARKS,
+    MUTED_COLOR,
+    TEXT_COLOR,
+    draw_text,
+    png,
+    printable,
+)
 from compatkit.reports.layer_maps import LayerMaps as LayerMaps
 
 if TYPE_CHECKING:
@@ -22,11 +31,11 @@ if TYPE_CHECKING:
 
 DPI = 160
 SIDE, GAP, TITLE = 1.0, 0.12, 0.26
-"""Inches: side of a picture, gap between two, height of a title."""
-NEAR = 0.04
-"""Share of an axis; names of layers nearer than this would overlap."""
-CONTOURS = 60
-"""Most contours of a landscape."""
+"""Side of a picture, gap between two pictures, and height of a title, in inches."""
+MIN_LABEL_DISTANCE = 0.04
+"""Minimal distance of two labels as a share of an axis; nearer ones would overlap."""
+MAX_CONTOURS = 60
+"""Maximal number of contours of a landscape."""
 Floats = NDArray[np.floating[Any]]
 
 
@@ -35,27 +44,27 @@ def signed(pictures: Floats, titles: Sequence[str] = (), *, columns: int = 5) ->
 
     Args:
         pictures: ``(n, height, width)``, or ``(n, channels, height, width)`` with channels drawn side by side.
-        titles: One per picture, such as its singular value; or none.
-        columns: Pictures per row.
+        titles: Titles of the pictures, such as singular values; or none.
+        columns: Number of pictures per row.
 
     Raises:
         DataError: The shape is wrong, a value is not finite, or the number of titles differs.
     """
-    shown = np.asarray(pictures, dtype=np.float64)
-    if shown.ndim == 4:
-        shown = shown.transpose(0, 2, 1, 3).reshape(len(shown), shown.shape[2], -1)
-    if shown.ndim != 3 or not len(shown) or (titles and len(titles) != len(shown)):
+    values = np.asarray(pictures, dtype=np.float64)
+    if values.ndim == 4:
+        values = values.transpose(0, 2, 1, 3).reshape(len(values), values.shape[2], -1)
+    if values.ndim != 3 or not len(values) or (titles and len(titles) != len(values)):
         raise DataError(
             f"Expected weights (n, height, width) or (n, channels, height, width), with one title each or none; "
             f"got {np.shape(pictures)} and {len(titles)} titles."
         )
-    _check_finite(shown)
-    across = min(columns, len(shown))
-    figure, places = _grid(math.ceil(len(shown) / across), across, shown.shape[2] / shown.shape[1])
-    for number, picture in enumerate(shown):
-        most = float(np.abs(picture).max()) or 1.0
-        axes = places(*divmod(number, across))
-        axes.imshow(picture, cmap="RdBu_r", vmin=-most, vmax=most, interpolation="nearest", aspect="auto")
+    _check_finite(values)
+    across = min(columns, len(values))
+    figure, add_axes = _grid(math.ceil(len(values) / across), across, values.shape[2] / values.shape[1])
+    for number, picture in enumerate(values):
+        limit = float(np.abs(picture).max()) or 1.0
+        axes = add_axes(*divmod(number, across))
+        axes.imshow(picture, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest", aspect="auto")
         if titles:
             _title(axes, titles[number])
     return png(figure, "Singular features")
@@ -66,33 +75,33 @@ def beside(rows: Mapping[str, Floats], *, low: float, high: float, titles: Seque
 
     Args:
         rows: Images by row name, ``(n, channels, height, width)`` with 1 or 3 channels, in equal shapes.
-        low: Pixel value shown as black.
-        high: Pixel value shown as white.
-        titles: One per column, such as its error; or none.
+        low: Pixel value of black.
+        high: Pixel value of white.
+        titles: Titles of the columns, such as errors; or none.
 
     Raises:
         DataError: The rows differ in shape, or a value is not finite.
     """
-    shapes = {np.shape(images_of_row) for images_of_row in rows.values()}
+    shapes = {np.shape(images) for images in rows.values()}
     shape = next(iter(shapes), ())
     if len(shapes) != 1 or len(shape) != 4 or shape[1] not in (1, 3) or not shape[0] or not low < high:
         raise DataError(
             f"Expected rows (n, 1 or 3 channels, height, width) in equal shapes, and low below high; got {shapes}, "
             f"low={low}, high={high}."
         )
-    figure, places = _grid(len(rows), shape[0], shape[3] / shape[2], left=1.1)
+    figure, add_axes = _grid(len(rows), shape[0], shape[3] / shape[2], left=1.1)
     for row, (name, images) in enumerate(rows.items()):
         values = np.asarray(images, dtype=np.float64)
         _check_finite(values)
         scaled = ((values - low) / (high - low)).clip(0, 1)
         for column, image in enumerate(scaled.transpose(0, 2, 3, 1)):
-            axes = places(row, column)
+            axes = add_axes(row, column)
             axes.imshow(np.repeat(image, 3 // shape[1], axis=2), interpolation="nearest", aspect="auto")
             if titles and not row:
                 _title(axes, titles[column])
             if not column:
-                at_left = {"transform": axes.transAxes, "ha": "right"}
-                text_at(axes, -0.08, 0.5, printable(name), 9, INK, **at_left)
+                options = {"transform": axes.transAxes, "ha": "right"}
+                draw_text(axes, -0.08, 0.5, printable(name), 9, TEXT_COLOR, **options)
     return png(figure, "Images beside images")
 
 
@@ -106,10 +115,10 @@ def information_plane(
     """Return a PNG of the mutual information plane: I(X;T) to the right, I(T;Y) upwards, layers connected.
 
     Args:
-        arms: One array ``(layers, 2)`` per run, by arm: ``table.values`` of ``mutual_information_plane``. Runs of an
-            arm share its color; their mean is drawn strongly.
+        arms: Array ``(layers, 2)`` of each run, by arm: ``table.values`` of ``mutual_information_plane``. Runs of an
+            arm share a color, and their mean is drawn with a thick line.
         most: Upper end of I(X;T) in bits: log2 of the number of patterns.
-        layers: Names of the layers, written at the means of the first arm.
+        layers: Names of the layers, drawn at the means of the first arm.
         label_entropy: Upper end of I(T;Y) in bits.
 
     Raises:
@@ -117,7 +126,7 @@ def information_plane(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6, 4.4), dpi=DPI, facecolor=PAPER)
+    figure = Figure(figsize=(5.6, 4.4), dpi=DPI, facecolor=BACKGROUND)
     axes = figure.add_axes((0.11, 0.12, 0.86, 0.84))
     for number, (name, runs) in enumerate(arms.items()):
         points = [np.asarray(run, dtype=np.float64) for run in runs]
@@ -132,7 +141,7 @@ def information_plane(
         mean = np.mean(points, axis=0)
         axes.plot(mean[:, 0], mean[:, 1], f"{mark}-", color=color, label=printable(name), markersize=5)
         for text, (x, y) in _labels(layers, mean, (most, label_entropy)) if not number else ():
-            left = x > 0.96 * most  # the name would exceed the picture
+            left = x > 0.96 * most  # right of the point, the name would exceed the picture
             axes.annotate(
                 printable(text),
                 (x, y),
@@ -140,12 +149,12 @@ def information_plane(
                 ha="right" if left else "left",
                 textcoords="offset points",
                 fontsize=6,
-                color=QUIET,
+                color=MUTED_COLOR,
             )
     axes.set_xlim(-0.03 * most, 1.03 * most)
     axes.set_ylim(-0.03 * label_entropy, 1.05 * label_entropy)
-    axes.set_xlabel("I(X;T) in bits", color=INK)
-    axes.set_ylabel("I(T;Y) in bits", color=INK)
+    axes.set_xlabel("I(X;T) in bits", color=TEXT_COLOR)
+    axes.set_ylabel("I(T;Y) in bits", color=TEXT_COLOR)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     return png(figure, "Mutual information plane")
@@ -157,72 +166,71 @@ def landscapes(grids: Mapping[str, Floats], places: Sequence[float], *, step: fl
     Args:
         grids: Losses ``(points, points)`` by name: ``table.values[0]`` of ``loss_landscape``; NaN stays blank.
         places: Coordinates along both axes, ``(points,)``.
-        step: Loss between two contours; doubled until there are at most 60.
+        step: Difference in loss between two contours; doubled until there are at most 60.
 
     Raises:
-        DataError: A grid has another shape, or no loss at all is finite.
+        DataError: A grid has another shape, or no loss is finite.
     """
     from matplotlib.figure import Figure
 
-    losses = {name: np.asarray(grid_values, dtype=np.float64) for name, grid_values in grids.items()}
-    if (
-        not losses
-        or any(grid_values.shape != (len(places),) * 2 for grid_values in losses.values())
-        or not step > 0
-    ):
+    losses = {name: np.asarray(values, dtype=np.float64) for name, values in grids.items()}
+    if not losses or any(grid.shape != (len(places),) * 2 for grid in losses.values()) or not step > 0:
         raise DataError(
             f"Expected grids ({len(places)}, {len(places)}) and a step above 0; got "
-            f"{[grid_values.shape for grid_values in losses.values()]} and {step}."
+            f"{[grid.shape for grid in losses.values()]} and {step}."
         )
-    known = np.concatenate([grid_values[np.isfinite(grid_values)] for grid_values in losses.values()])
-    if not known.size:
+    finite = np.concatenate([grid[np.isfinite(grid)] for grid in losses.values()])
+    if not finite.size:
         raise DataError("Expected finite losses for a picture of a landscape, got none.")
-    low, high = float(known.min()), float(known.max())
-    while (high - low) / step > CONTOURS:
+    low, high = float(finite.min()), float(finite.max())
+    while (high - low) / step > MAX_CONTOURS:
         step *= 2
     levels = np.arange(math.floor(low / step), math.ceil(high / step) + 2) * step
     width = 0.7 + 2.7 * len(losses) + 0.8
-    figure = Figure(figsize=(width, 3.1), dpi=DPI, facecolor=PAPER)
+    figure = Figure(figsize=(width, 3.1), dpi=DPI, facecolor=BACKGROUND)
     filled: Any = None
     for number, (name, grid) in enumerate(losses.items()):
         axes = figure.add_axes(((0.7 + 2.7 * number) / width, 0.15, 2.4 / width, 2.4 / 3.1))
         filled = axes.contourf(places, places, grid.T, levels=levels, cmap="viridis")
         if low < high:
-            axes.contour(places, places, grid.T, levels=levels, colors=PAPER, linewidths=0.4, alpha=0.6)
-        axes.set_title(printable(name), fontsize=9, color=INK, parse_math=False)
-        axes.tick_params(labelsize=6, labelleft=not number, colors=QUIET)
-        axes.plot(0, 0, "+", color=PAPER, markersize=7)
+            axes.contour(places, places, grid.T, levels=levels, colors=BACKGROUND, linewidths=0.4, alpha=0.6)
+        axes.set_title(printable(name), fontsize=9, color=TEXT_COLOR, parse_math=False)
+        axes.tick_params(labelsize=6, labelleft=not number, colors=MUTED_COLOR)
+        axes.plot(0, 0, "+", color=BACKGROUND, markersize=7)
     scale = figure.add_axes(((width - 0.65) / width, 0.15, 0.13 / width, 2.4 / 3.1))
     bar = figure.colorbar(filled, cax=scale)
-    bar.ax.tick_params(labelsize=6, colors=QUIET)
-    text_at(figure, 0.7 / width, 0.03, f"loss; contours every {step:g}; norms of filters", 7, QUIET)
+    bar.ax.tick_params(labelsize=6, colors=MUTED_COLOR)
+    draw_text(figure, 0.7 / width, 0.03, f"loss; contours every {step:g}; norms of filters", 7, MUTED_COLOR)
     return png(figure, "Loss landscapes")
 
 
 def _labels(
     layers: Sequence[str], points: Floats, ends: tuple[float, float]
 ) -> list[tuple[str, tuple[float, float]]]:
-    """Return names with positions; consecutive layers at the same position share a label."""
+    """Return labels with positions; consecutive layers at nearly the same position share a label."""
     labels: list[tuple[str, tuple[float, float]]] = []
     for name, (x, y) in zip(layers, points.tolist(), strict=False):
         if labels:
-            names, (before, below) = labels[-1]
-            if abs(x - before) < NEAR * ends[0] and abs(y - below) < NEAR * ends[1]:
-                labels[-1] = f"{names}, {name}", (before, below)
+            names, (last_x, last_y) = labels[-1]
+            if (
+                abs(x - last_x) < MIN_LABEL_DISTANCE * ends[0]
+                and abs(y - last_y) < MIN_LABEL_DISTANCE * ends[1]
+            ):
+                labels[-1] = f"{names}, {name}", (last_x, last_y)
                 continue
         labels.append((name, (x, y)))
     return labels
 
 
 def _grid(rows: int, columns: int, ratio: float, left: float = GAP) -> tuple[Figure, Any]:
-    """Return a figure, and a function from row and column to axes."""
+    """Return a figure, and a function that adds axes at a row and column."""
     from matplotlib.figure import Figure
 
     width = left + columns * (SIDE * ratio + GAP)
     height = GAP + rows * (SIDE + TITLE)
-    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=BACKGROUND)
 
-    def place(row: int, column: int) -> Axes:
+    def add_axes(row: int, column: int) -> Axes:
         x, y = left + column * (SIDE * ratio + GAP), GAP + (rows - 1 - row) * (SIDE + TITLE)
         axes = figure.add_axes((x / width, y / height, SIDE * ratio / width, SIDE / height))
         axes.set(xticks=[], yticks=[])
@@ -230,11 +238,11 @@ def _grid(rows: int, columns: int, ratio: float, left: float = GAP) -> tuple[Fig
             spine.set_color("#cfd5db")
         return axes
 
-    return figure, place
+    return figure, add_axes
 
 
 def _title(axes: Axes, text: str) -> None:
-    text_at(axes, 0.5, 1.0 + TITLE / SIDE / 2, printable(text), 8, INK, transform=axes.transAxes)
+    draw_text(axes, 0.5, 1.0 + TITLE / SIDE / 2, printable(text), 8, TEXT_COLOR, transform=axes.transAxes)
 
 
 def _check_finite(values: Floats) -> None:

@@ -1,4 +1,4 @@
-"""Results as tables of plain values: a pandas data frame, CSV, LaTeX."""
+"""Export results as tables: pandas data frame, CSV, LaTeX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from compatkit.errors import MissingDependency
 from compatkit.foundation.display import visible
 from compatkit.foundation.limits import Number, native
-from compatkit.reports.writing import written
+from compatkit.reports.writing import write_optional
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 DIGITS = Number(least=0, most=17, whole=True)
-LARGE = 1e6
-"""From here on, LaTeX has numbers as powers of ten."""
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What a spreadsheet would run as a formula begins so."""
+MAX_PLAIN = 1e6
+"""LaTeX has numbers from here on as powers of ten."""
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""First characters of text that a spreadsheet runs as a formula."""
 
 
 class Tabular:
-    """Base of results that are tables.
+    """Base class of results with tables.
 
-    A subclass has ``_rows``, and ``_grid`` where a table in print is a grid.
+    Subclasses define ``_rows``, and ``_grid`` for a LaTeX table with one row and column per pair.
     """
 
     __slots__ = ()
 
     _columns: ClassVar[tuple[str, ...]] = ()
-    """Columns that come first, and are there without any row."""
+    """First columns; they exist without any row, too."""
     _kinds: ClassVar[Mapping[str, str]] = {}
-    """Types of pandas of columns that may hold no value."""
+    """Pandas types of columns without values."""
 
     def _grid(self) -> tuple[str, str, str] | None:
-        """Return the columns with rows, columns and cells of a table in print; None for the rows as they are."""
+        """Return the names of the columns with rows, columns and cells of the LaTeX table; None for plain rows."""
         return None
 
     def _rows(self) -> Sequence[Row]:
-        """Return a mapping from columns to plain values for each row; None where there is no value."""
+        """Return a mapping from columns to plain values for each row; None for missing values."""
         raise NotImplementedError
 
     def to_dataframe(self) -> DataFrame:
-        """Return the rows as a pandas data frame, with missing values where there is no figure.
+        """Return the rows as a pandas data frame.
 
         Raises:
             MissingDependency: pandas is not installed.
@@ -61,18 +61,21 @@ class Tabular:
 
         Text that a spreadsheet would run as a formula is prefixed with an apostrophe.
 
+        Args:
+            path: Path of the file, or None.
+
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
         rows = self._rows()
-        return written(csv_text(rows, columns_of(rows, self._columns)), path)
+        return write_optional(csv_text(rows, columns_of(rows, self._columns)), path)
 
     def to_latex(self, path: str | os.PathLike[str] | None = None, *, digits: int = 3) -> str:
         """Return a LaTeX ``tabular`` for the package booktabs; also write it if a path is given.
 
         Args:
-            path: Of the file, or None.
-            digits: Behind the point; very small and large numbers are powers of ten with as many.
+            path: Path of the file, or None.
+            digits: Digits after the point; very small and large numbers are powers of ten with as many digits.
 
         Raises:
             UsageError: ``digits`` is not from 0 to 17.
@@ -93,11 +96,11 @@ class Tabular:
             table = table.pivot(index=row, columns=column, values=cell).reset_index()
 
         def number(value: float) -> str:
-            plain = value == 0 or 10**-digits <= abs(value) < LARGE
+            plain = value == 0 or 10**-digits <= abs(value) < MAX_PLAIN
             return f"{value:.{digits}{'f' if plain else 'e'}}"
 
         text = table.to_latex(index=False, float_format=number, na_rep="", escape=True)
-        return written(text, path)
+        return write_optional(text, path)
 
 
 def columns_of(rows: Sequence[Row], first: Sequence[str] = ()) -> list[str]:
@@ -105,18 +108,18 @@ def columns_of(rows: Sequence[Row], first: Sequence[str] = ()) -> list[str]:
 
     Args:
         rows: Values by column.
-        first: Columns that come before, whether or not a row has them.
+        first: Names of the first columns, with or without values.
     """
     return list(dict.fromkeys([*first, *(name for row in rows for name in row)]))
 
 
 def frame(rows: Sequence[Row], columns: Sequence[str], kinds: Mapping[str, str] | None = None) -> DataFrame:
-    """Return rows as a data frame: booleans, integers and floats as such also where values are missing.
+    """Return rows as a data frame; booleans, integers and floats have nullable pandas types.
 
     Args:
         rows: Values by column.
-        columns: In order.
-        kinds: Types of pandas by column, for columns that may have no value.
+        columns: Names of the columns in order.
+        kinds: Pandas types by column, for columns without values.
 
     Raises:
         MissingDependency: pandas is not installed.
@@ -130,11 +133,11 @@ def frame(rows: Sequence[Row], columns: Sequence[str], kinds: Mapping[str, str] 
             subject="pandas",
         ) from error
     values = {name: [_plain(row.get(name)) for row in rows] for name in columns}
-    types = {name: kind for name in columns if (kind := _kind(values[name]))}
+    types = {name: dtype for name in columns if (dtype := _dtype(values[name]))}
     return pandas.DataFrame(values, columns=list(columns)).astype({**types, **(kinds or {})})
 
 
-def _kind(values: Sequence[Any]) -> str:
+def _dtype(values: Sequence[Any]) -> str:
     types = {type(value) for value in values if value is not None}
     if types == {bool}:
         return "boolean"
@@ -148,26 +151,26 @@ def csv_text(rows: Sequence[Row], columns: Sequence[str]) -> str:
 
     Args:
         rows: Values by column.
-        columns: In order.
+        columns: Names of the columns in order.
     """
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(map(_csv_cell, columns))
     writer.writerows([_csv_cell(row.get(name)) for name in columns] for row in rows)
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def _csv_cell(value: Any) -> str:
     value = _plain(value)
     if isinstance(value, str):
-        return f"'{value}" if value.startswith(FORMULA) else value
+        return f"'{value}" if value.startswith(FORMULA_PREFIXES) else value
     if value is None or isinstance(value, bool):
         return {True: "yes", False: "no", None: ""}[value]
     return repr(value)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that a cell can hold: numbers of Python, lists and mappings as JSON."""
+    """Return a value for a table cell: Python numbers and texts; lists and mappings as JSON."""
     if isinstance(value, list | tuple | Mapping):
         return json.dumps(value, ensure_ascii=False)
     return native(value)

@@ -1,4 +1,4 @@
-"""A matrix as rows of plain values, one per pair: CSV for spreadsheets, data frames, arrays."""
+"""Convert a matrix to rows of plain values, one per pair: for CSV, data frames and arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compatkit.contracts.evidence import Cell, Figure, Part
 from compatkit.errors import UnknownName, suggest
-from compatkit.reports.wording import rung_of, verdict
+from compatkit.reports.wording import chosen_rung, verdict
 
 if TYPE_CHECKING:
     from numpy import float64
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from compatkit.reports.grid import CellGrid
 
-FIGURE = ("accuracy", "correct", "count", "low", "high")
+FIGURE_FIELDS = ("accuracy", "correct", "count", "low", "high")
 COUNTED = tuple(
     f"{front}{name}" for front in ("", "unrestricted_", "bound_") for name in ("correct", "count")
 )
@@ -27,7 +27,7 @@ SHARES = (
     "difference_low",
     "difference_high",
 )
-SETTING = "setting_"
+SETTING_PREFIX = "setting_"
 """Prefix of columns with settings."""
 
 
@@ -37,7 +37,7 @@ def row(extractor: Part, head: Part, cell: Cell | None) -> dict[str, Any]:
     Args:
         extractor: Row of the matrix.
         head: Column of the matrix.
-        cell: The result; None if it was not measured.
+        cell: Cell of the pair, or None.
     """
     low, high = (cell.difference if cell is not None else None) or (None, None)
     return {
@@ -62,18 +62,21 @@ def row(extractor: Part, head: Part, cell: Cell | None) -> dict[str, Any]:
 
 
 def _figure(front: str, figure: Figure | None) -> dict[str, float | int | None]:
-    return {f"{front}{name}": getattr(figure, name, None) for name in FIGURE}
+    return {f"{front}{name}": getattr(figure, name, None) for name in FIGURE_FIELDS}
 
 
-NAMES = tuple(row(Part("", "", "", ""), Part("", "", "", ""), None))
-TEXTS = ("common", "reason", "findings", "settings", "through")
-COLUMNS = (*NAMES, *TEXTS)
+NUMBER_COLUMNS = tuple(row(Part("", "", "", ""), Part("", "", "", ""), None))
+TEXT_COLUMNS = ("common", "reason", "findings", "settings", "through")
+COLUMNS = (*NUMBER_COLUMNS, *TEXT_COLUMNS)
 
 
 def csv_rows(matrix: CellGrid) -> list[dict[str, Any]]:
     """Return the rows of CSV, one per pair of the grid, row by row, by ``COLUMNS``.
 
     ``common``, ``findings`` and ``settings`` are JSON; ``through`` is the rung of a bridge, or empty.
+
+    Args:
+        matrix: Matrix to convert.
     """
     return [
         row(part, head, cell) | _texts(cell)
@@ -88,50 +91,55 @@ def _texts(cell: Cell | None) -> dict[str, str]:
     common, findings, settings = (
         json.dumps(value, ensure_ascii=False) for value in (cell.common, cell.findings, cell.settings)
     )
-    return dict(zip(TEXTS, (common, cell.reason, findings, settings, rung_of(cell)), strict=True))
+    return dict(zip(TEXT_COLUMNS, (common, cell.reason, findings, settings, chosen_rung(cell)), strict=True))
 
 
 def rows(matrix: CellGrid) -> list[dict[str, Any]]:
-    """Return the rows of a data frame, one per cell; see ``Matrix.to_dataframe``."""
+    """Return the rows of a data frame, one per cell; see ``Matrix.to_dataframe``.
+
+    Args:
+        matrix: Matrix to convert.
+    """
     parts = {part.reference: part for part in (*matrix.extractors, *matrix.heads)}
     return [
         {
             **row(parts[cell.extractor], parts[cell.head], cell),
             "common_classes": len(cell.common),
             "reason": cell.reason,
-            "through": rung_of(cell),
-            **{SETTING + name: value for name, value in cell.settings.items()},
+            "through": chosen_rung(cell),
+            **{SETTING_PREFIX + name: value for name, value in cell.settings.items()},
         }
         for cell in matrix
     ]
 
 
-FRAME = (*NAMES, "common_classes", "reason", "through")
+FRAME_COLUMNS = (*NUMBER_COLUMNS, "common_classes", "reason", "through")
 """Columns of a data frame before the settings."""
-KINDS = {"own": "boolean"} | dict.fromkeys(COUNTED, "Int64") | dict.fromkeys(SHARES, "float64")
-"""Types of columns that may hold no value."""
+PANDAS_TYPES = {"own": "boolean"} | dict.fromkeys(COUNTED, "Int64") | dict.fromkeys(SHARES, "float64")
+"""Pandas types of columns without values."""
 
 
 def array(matrix: CellGrid, field: str) -> NDArray[float64]:
-    """Return one number per pair as float64 ``(extractors, heads)``; see ``Matrix.to_numpy``.
+    """Return one number per pair; see ``Matrix.to_numpy``.
 
     Args:
-        matrix: The cells.
+        matrix: Matrix to convert.
         field: Name of a numeric column.
 
     Returns:
-        NaN where a value is missing.
+        Array ``(extractors, heads)``, float64, NaN if missing.
 
     Raises:
         UnknownName: There is no such column.
     """
     import numpy as np
 
-    known = (*SHARES, *COUNTED)
-    if field not in known:
-        hint = suggest(field, known)
+    columns = (*SHARES, *COUNTED)
+    if field not in columns:
+        hint = suggest(field, columns)
         raise UnknownName(
-            f"{field!r:.80} is not one of the numbers of a cell, {', '.join(known)}.{hint}", subject=field
+            f"{field!r:.80} is not a numeric column; expected one of {', '.join(columns)}.{hint}",
+            subject=field,
         )
     values = [
         [row(part, head, matrix.find(part.reference, head.reference))[field] for head in matrix.heads]

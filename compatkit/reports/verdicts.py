@@ -1,4 +1,4 @@
-"""Verdicts of the contracts of many pairs, with reports: extractors are rows, heads are columns."""
+"""Check many pairs of contracts, and report the verdicts: extractors are rows, heads are columns."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from compatkit.foundation.arguments import checks_arguments
 from compatkit.reports.document import json_text
 from compatkit.reports.markdown import escape, row
 from compatkit.reports.tabular import Tabular
-from compatkit.reports.wording import of_word
-from compatkit.reports.writing import written
+from compatkit.reports.wording import verdict_of_word
+from compatkit.reports.writing import write_optional
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,14 +35,14 @@ FINDINGS = ("finding", "level", "severity", "pairs", "for example", "expected", 
 
 @attrs.frozen(repr=False, eq=False)
 class Verdicts(Outlines, Tabular):
-    """What is known of every extractor with every head without reading weights.
+    """Verdict on each extractor with each head, from their contracts alone.
 
-    As a table it has a row for each pair.
+    Tables have a row for each pair.
 
     Attributes:
         extractors: References of the rows.
         heads: References of the columns.
-        outlines: One per pair, row by row.
+        outlines: Outline of each pair, row by row.
     """
 
     _columns = ("extractor", "head", "word", "wiring", "promise", "evidence", "findings")
@@ -62,6 +62,9 @@ class Verdicts(Outlines, Tabular):
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the verdicts as Markdown tables; also write them if a path is given.
 
+        Args:
+            path: Path of the file, or None.
+
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
@@ -70,11 +73,11 @@ class Verdicts(Outlines, Tabular):
         lines.append(row("extractor \\\\ head", *map(escape, self.heads)))
         lines.append(row(*["---"] * (len(self.heads) + 1)))
         for extractor, outlines in zip(self.extractors, self.outlines, strict=True):
-            words = (of_word(outline.answers.word) for outline in outlines)
+            words = (verdict_of_word(outline.answers.word) for outline in outlines)
             lines.append(row(f"**{escape(extractor)}**", *(f"{word.mark} {word.word}" for word in words)))
         lines.append("")
         for word in counts:
-            lines.append(f"- {of_word(word).mark} **{word}**: {of_word(word).meaning}")
+            lines.append(f"- {verdict_of_word(word).mark} **{word}**: {verdict_of_word(word).meaning}")
         if "unproven" in counts:
             lines += ["", f"**{EQUAL_SHAPES}** Measure the unproven pairs before relying on them."]
         lines += ["", "### Findings", "", row(*FINDINGS), row(*["---"] * len(FINDINGS))]
@@ -84,19 +87,22 @@ class Verdicts(Outlines, Tabular):
             severity = display_severity(finding.severity)
             texts = finding.level, severity, *pairs, finding.expected, finding.actual, finding.remedy
             lines.append(row(f"`{finding.code}`", *map(escape, texts)))
-        return written("\n".join(lines) + "\n", path)
+        return write_optional("\n".join(lines) + "\n", path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return all reports as JSON, each finding once; also write it if a path is given.
 
+        Args:
+            path: Path of the file, or None.
+
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        places: dict[Finding, int] = {}
+        indices: dict[Finding, int] = {}
         pairs: list[dict[str, Any]] = []
         for extractor, head, outline in self.pairs():
             findings = self.report(extractor, head).findings
-            numbers = [places.setdefault(finding, len(places)) for finding in findings]
+            numbers = [indices.setdefault(finding, len(indices)) for finding in findings]
             pairs.append(
                 {**outline.answers.to_json(), "extractor": extractor, "head": head, "findings": numbers}
             )
@@ -107,9 +113,9 @@ class Verdicts(Outlines, Tabular):
             "heads": list(self.heads),
             "counts": self.counts(),
             "pairs": pairs,
-            "findings": [attrs.asdict(finding) for finding in places],
+            "findings": [attrs.asdict(finding) for finding in indices],
         }
-        return written(json_text(value), path)
+        return write_optional(json_text(value), path)
 
     def __str__(self) -> str:
         from compatkit.reports.tables import verdict_table
@@ -133,28 +139,27 @@ def check_all(
     own: Collection[tuple[str, str]] = (),
     bn_policy: str = DEFAULT,
 ) -> Verdicts:
-    """Compare every extractor's contract with every head's; reads no weights.
+    """Compare the contracts of all extractors with those of all heads, without reading weights.
 
     Args:
         extractors: Manifests by reference, or a sequence, which is numbered.
-        heads: The same.
-        data: As for ``check``, for all pairs.
+        heads: Manifests by reference, or a sequence, which is numbered.
+        data: Target classes of all pairs, see ``check``.
         evidence: Measured cells by references of extractor and head, oldest first.
-        channels: As for ``check``, for all manifests.
+        channels: Channel statistics by blob digest.
         own: References of the pairs for which ``check(own=True)`` applies.
-        bn_policy: As for ``check``, for all pairs.
+        bn_policy: Batch-norm policy of all pairs.
 
     Returns:
-        A verdict per pair; its report equals that of ``check``.
+        Verdicts on all pairs; each report equals that of ``check``.
 
     Raises:
         UsageError: A component is not an extractor, or not a head; or the policy is unknown.
         DataError: Two classes of the data, or of a head, have the same name, or one matches two of the other side.
     """
-    lefts, rights = _named(extractors, "extractor"), _named(heads, "head")
     outlines = check_pairs(
-        lefts,
-        rights,
+        _by_reference(extractors, "extractor"),
+        _by_reference(heads, "head"),
         data=data,
         evidence=evidence or {},
         channels=channels or {},
@@ -164,7 +169,7 @@ def check_all(
     return Verdicts(outlines.extractors, outlines.heads, outlines.outlines, outlines.report)
 
 
-def _named(manifests: Manifests, what: str) -> dict[str, Manifest]:
+def _by_reference(manifests: Manifests, kind: str) -> dict[str, Manifest]:
     if isinstance(manifests, Mapping):
         return dict(manifests)
-    return {f"{what} {number}": manifest for number, manifest in enumerate(manifests, 1)}
+    return {f"{kind} {number}": manifest for number, manifest in enumerate(manifests, 1)}

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 MINUS = "\N{MINUS SIGN}"
 DASH = "\N{EN DASH}"
 SHORT_DIGEST = 12
-COUNTED = ("fill", "cells")
-"""Settings of a matrix that count its cells by where they come from."""
-STORED = {"normalisation": "bn_policy", "policy": "bn_policy", "normalised": "batch normalization"}
-"""Keys of stored settings that people know by another name."""
+COUNT_SETTINGS = ("fill", "cells")
+"""Settings of a matrix with counts of stored and newly measured cells."""
+STORED_NAMES = {"normalisation": "bn_policy", "policy": "bn_policy", "normalised": "batch normalization"}
+"""Names for display of stored settings, by key."""
 SEVERITIES = {
     "refuses": "red",
     "adaptable": "magenta",
@@ -28,19 +28,19 @@ SEVERITIES = {
     "promises": "green",
     "informs": None,
 }
-"""Color of a finding by its severity; None for that of the text."""
+"""Color of a finding by its severity; None for the color of the text."""
 
 
 @attrs.frozen
 class VerdictWord:
-    """The verdict on a cell of a matrix, or on a checked pair.
+    """Verdict on a cell of a matrix, or on a checked pair.
 
     Attributes:
         key: Stable name, also the CSS class of a cell on the page.
         word: Displayed word, at most 15 characters.
-        mark: One character that is distinguishable without color.
-        sign: The same in ASCII, for plain text.
-        meaning: One line for the legend.
+        mark: Character that is distinguishable without color.
+        sign: ASCII character, for plain text.
+        meaning: Explanation for the legend.
     """
 
     key: str
@@ -56,8 +56,8 @@ _ALL = (
         "own pair",
         "◆",
         "=",
-        "The head was trained with this extractor. Its accuracy is the bound, the best this row can hope for; "
-        "where a row has several such pairs, one of them gives the bound of the row.",
+        "The head was trained with this extractor. Its accuracy is the bound, the upper limit for this row; "
+        "if a row has several such pairs, one of them gives the bound of the row.",
     ),
     VerdictWord(
         "perfect",
@@ -71,29 +71,29 @@ _ALL = (
         "compatible",
         "✓",
         "+",
-        "Above chance (p < .01) and at least half of the way from chance up to the bound.",
+        "Above chance (p < .01) and at least half of the way from chance to the bound.",
     ),
     VerdictWord(
         "weak",
         "weak",
         "◔",
         "w",
-        "Above chance (p < .01), but only a tenth to a half of the way from chance up to the bound.",
+        "Above chance (p < .01), but only a tenth to a half of the way from chance to the bound.",
     ),
     VerdictWord(
         "undecided",
         "undecided",
         "?",
         "?",
-        "Too few images to tell one grade from the next. Measure on a few hundred.",
+        "Too few images to distinguish the grades. Measure on a few hundred.",
     ),
     VerdictWord(
         "chance",
         "incompatible",
         "○",
         "-",
-        "Measured at chance, no better than always guessing the most frequent common class: "
-        "the sense of Gygli, Uijlings and Ferrari (2021).",
+        "Measured at chance, no better than always guessing the most frequent common class, "
+        "as defined by Gygli, Uijlings and Ferrari (2021).",
     ),
     VerdictWord(
         "promised",
@@ -108,17 +108,17 @@ _ALL = (
         "unproven",
         "≟",
         "u",
-        "Wired directly, but not measured, and neither with an auxiliary head in common nor of one network.",
+        "Wired directly, but not measured, and neither with a shared auxiliary head nor parts of one network.",
     ),
     VerdictWord(
         "stale",
         "stale",
         "◌",
         "~",
-        "Measured under another version of the metric, on other images of the same name, or beside another bound; the "
-        "cell says which. Measure again.",
+        "Measured under another version of the metric, on other images of the same name, or with another bound; the "
+        "cell gives the reason. Measure again.",
     ),
-    VerdictWord("ungraded", "not graded", "▫", " ", "Measured, but the figures were given no grade."),
+    VerdictWord("ungraded", "not graded", "▫", " ", "Measured, but not graded."),
     VerdictWord(
         "adapter", "adaptable", "⇄", "a", "The parts cannot be wired as they are. An adapter would fit them."
     ),
@@ -135,25 +135,28 @@ _ALL = (
         "not measured",
         "·",
         ".",
-        "There is no figure for this pair; where a reason is known, the cell tells it.",
+        "This pair was not measured; the cell gives the reason if it is known.",
     ),
-    VerdictWord("left-out", "left out", " ", "", "The pair does not fit what was asked for."),
+    VerdictWord("left-out", "left out", " ", "", "The pair was not requested."),
 )
 VERDICTS: dict[str, VerdictWord] = {word.key: word for word in _ALL}
 _BY_WORD = {word.word: word for word in _ALL}
 
 
 def verdict(cell: Cell | None) -> VerdictWord:
-    """Return the verdict on a cell; None for a pair that was never measured."""
+    """Return the verdict on a cell.
+
+    Args:
+        cell: Cell of a pair; None if the pair was never measured.
+    """
     if cell is None:
         return VERDICTS["missing"]
     if cell.state == "left-out":
         return VERDICTS["left-out"]
     if cell.restricted is not None:
         if cell.own and cell.grade in ("none", "perfect", "compatible", "weak"):
-            return VERDICTS[
-                "own"
-            ]  # compatible: a row may have several own pairs, but only one gives its bound
+            # An own pair may be compatible: a row may have several, but only one gives its bound.
+            return VERDICTS["own"]
         return VERDICTS["ungraded" if cell.grade == "none" else cell.grade]
     if cell.wiring == "refused":
         return VERDICTS["refused"]
@@ -164,55 +167,55 @@ def verdict(cell: Cell | None) -> VerdictWord:
     return VERDICTS["disjoint" if disjoint else "missing"]
 
 
-def own_pair(cell: Cell | None) -> str:
+def own_pair_suffix(cell: Cell | None) -> str:
     """Return ``", own pair"`` for a measured own pair with another verdict, such as undecided; else empty."""
     own = cell is not None and cell.own and cell.restricted is not None and verdict(cell).key != "own"
     return ", own pair" if own else ""
 
 
-def rung_of(cell: Cell | None) -> str:
-    """Return the rung of the bridge that a cell's figures were measured through; empty without figures or bridge."""
+def chosen_rung(cell: Cell | None) -> str:
+    """Return the rung of the bridge that a cell was measured with; empty without measurement or bridge."""
     if cell is None or cell.restricted is None:
         return ""
     return next((rung.name for rung in cell.ladder if rung.chosen), "")
 
 
-def through(cell: Cell | None) -> str:
-    """Return ``" through ridge"`` for a cell measured through a bridge; else empty."""
-    rung = rung_of(cell)
+def bridge_suffix(cell: Cell | None) -> str:
+    """Return ``" through ridge"`` for a cell measured with a bridge; else empty."""
+    rung = chosen_rung(cell)
     return f" through {visible(rung)}" if rung else ""
 
 
-def explained(cells: Iterable[Cell | None]) -> list[VerdictWord]:
-    """Return the verdicts for the legend of some cells; own pairs are marked whatever their verdict."""
+def legend_of_cells(cells: Iterable[Cell | None]) -> list[VerdictWord]:
+    """Return the verdicts for the legend of some cells, with that of own pairs if there are any."""
     keys: set[str] = set()
     for cell in cells:
         keys |= {verdict(cell).key, *(["own"] if cell is not None and cell.own else [])}
-    return listed(keys)
+    return legend(keys)
 
 
-def listed(keys: Collection[str]) -> list[VerdictWord]:
-    """Return the verdicts with these keys for a legend, without left-out cells."""
+def legend(keys: Collection[str]) -> list[VerdictWord]:
+    """Return the verdicts with some keys for a legend, without left-out cells."""
     return [word for word in _ALL if word.key in keys and word.mark.strip()]
 
 
-def meaning_in_brief(word: VerdictWord) -> str:
-    """Return what a mark stands for, in a few words for the legend of a picture."""
-    known = {"own": "own pair (outlined)", "chance": "incompatible (at chance)", "stale": "stale (dashed)"}
-    return known.get(word.key, word.word)
+def short_meaning(word: VerdictWord) -> str:
+    """Return the meaning of a mark in a few words, for the legend of a picture."""
+    meanings = {"own": "own pair (outlined)", "chance": "incompatible (at chance)", "stale": "stale (dashed)"}
+    return meanings.get(word.key, word.word)
 
 
-def of_word(word: Word) -> VerdictWord:
-    """Return mark, sign and meaning of the word of a check."""
+def verdict_of_word(word: Word) -> VerdictWord:
+    """Return the verdict with this word."""
     return _BY_WORD[word]
 
 
 def is_note(finding: Finding) -> bool:
-    """Return whether a finding merely informs: it neither decides the verdict nor is it a measurement."""
+    """Return whether a finding only informs: it neither decides the verdict nor is it a measurement."""
     return finding.severity == "informs" and finding.level != "empirical"
 
 
-def in_brief(finding: Finding) -> str:
+def finding_sentence(finding: Finding) -> str:
     """Return a finding as one sentence: ``channels-differ (structural): expected 64 channels, got 32 channels``."""
     front = f"{finding.code} ({finding.level})"
     if finding.severity in ("promises", "informs"):
@@ -221,8 +224,8 @@ def in_brief(finding: Finding) -> str:
     return f"{front}: expected {finding.expected}, got {finding.actual}{remedy}"
 
 
-def in_full(finding: Finding) -> dict[str, str]:
-    """Return the texts of a finding by label; where there is nothing to mend, its remedy is a note."""
+def finding_texts(finding: Finding) -> dict[str, str]:
+    """Return the texts of a finding by label; the remedy of a finding without difference is a note."""
     label = "remedy" if finding.severity in ("refuses", "adaptable", "warns") else "note"
     texts = {"expected": finding.expected, "actual": finding.actual, label: finding.remedy}
     return {label: text for label, text in texts.items() if text}
@@ -232,9 +235,9 @@ def clip(text: str, width: int, gap: str = "…") -> str:
     """Shorten ``text`` to ``width`` characters in the middle, as both ends of a reference matter.
 
     Args:
-        text: Any text.
-        width: Characters, at least those of ``gap``.
-        gap: In place of what is left out.
+        text: Text to shorten.
+        width: Maximal length in characters, at least that of ``gap``.
+        gap: Replacement of the removed part.
     """
     if len(text) <= width:
         return text
@@ -242,7 +245,7 @@ def clip(text: str, width: int, gap: str = "…") -> str:
     return text[:left] + gap + text[len(text) - (width - len(gap) - left) :]
 
 
-def many(pairs: int) -> str:
+def pair_count(pairs: int) -> str:
     """Return ``1 pair`` or ``12,000 pairs``."""
     return f"{pairs:,} pair" + ("" if pairs == 1 else "s")
 
@@ -251,8 +254,8 @@ def share(value: float, digits: int = 3) -> str:
     """Return a share in [0, 1] with a leading zero: ``0.880``.
 
     Args:
-        value: The share.
-        digits: Behind the point.
+        value: Share in [0, 1].
+        digits: Digits after the point.
     """
     return f"{value:.{digits}f}"
 
@@ -262,7 +265,7 @@ def two_digits(value: float) -> str:
     return "-" if math.isnan(value) else f"{round(value, 2) + 0.0:.2f}"
 
 
-def brief(value: float) -> str:
+def short_share(value: float) -> str:
     """Return a share in at most three characters, as papers do: ``.88``, ``1.0``."""
     text = f"{value:.2f}"
     return text[1:] if text.startswith("0") else text[:3]
@@ -272,8 +275,8 @@ def signed(value: float, digits: int = 3) -> str:
     """Return a difference with its sign, using a real minus: ``+0.012``.
 
     Args:
-        value: The difference.
-        digits: Behind the point.
+        value: Difference of two shares.
+        digits: Digits after the point.
     """
     text = f"{value:+.{digits}f}"
     return text.replace("-", MINUS)
@@ -283,8 +286,8 @@ def interval(figure: Figure, digits: int = 3) -> str:
     """Return the bounds of the Wilson interval: ``0.863`` to ``0.895``.
 
     Args:
-        figure: An accuracy.
-        digits: Behind the point.
+        figure: Accuracy with its interval.
+        digits: Digits after the point.
     """
     return f"{share(figure.low, digits)}{DASH}{share(figure.high, digits)}"
 
@@ -314,7 +317,7 @@ def setting_text(value: Any) -> str:
 
 def setting_name(name: str) -> str:
     """Return a setting's name for display: ``batch size`` for ``batch_size``; stored keys by today's names."""
-    return STORED.get(name) or visible(name.replace("_", " "))
+    return STORED_NAMES.get(name) or visible(name.replace("_", " "))
 
 
 def settings_line(settings: Mapping[str, Any]) -> str:
@@ -323,14 +326,16 @@ def settings_line(settings: Mapping[str, Any]) -> str:
 
 
 def conditions(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return name and text of the settings that figures depend on, not of what was kept and what newly measured."""
+    """Return name and text of each setting, without counts of stored and newly measured cells."""
     return [
-        (setting_name(name), setting_text(value)) for name, value in settings.items() if name not in COUNTED
+        (setting_name(name), setting_text(value))
+        for name, value in settings.items()
+        if name not in COUNT_SETTINGS
     ]
 
 
-def evidence(cell: Cell) -> list[tuple[str, str]]:
-    """Return label and text of every figure of a cell, the most important first."""
+def evidence_rows(cell: Cell) -> list[tuple[str, str]]:
+    """Return label and text of every result of a cell, the most important first."""
     rows: list[tuple[str, str]] = []
     if cell.restricted is not None:
         rows.append(("Accuracy, common classes", figure_text(cell.restricted)))

@@ -20,7 +20,7 @@ def write(path: str | os.PathLike[str], content: bytes | str) -> Path:
 
     Args:
         path: Path of the file, in an existing folder.
-        content: Bytes, or text for UTF-8; lone surrogates are written as escapes (valid in JSON).
+        content: Bytes, or text written as UTF-8; lone surrogates are written as escapes (valid in JSON).
 
     Returns:
         The path.
@@ -45,15 +45,15 @@ def write(path: str | os.PathLike[str], content: bytes | str) -> Path:
     return target
 
 
-def written(text: str, path: str | os.PathLike[str] | None) -> str:
+def write_optional(text: str, path: str | os.PathLike[str] | None) -> str:
     """Return ``text``, after writing it if a path is given.
 
     Args:
         text: Content of the file.
-        path: Of the file, or None.
+        path: Path of the file, or None.
 
     Raises:
-        EnvironmentFailure: As for ``write``.
+        EnvironmentFailure: The file cannot be written.
     """
     if path is not None:
         write(path, text)

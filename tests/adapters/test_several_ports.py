@@ -14,7 +14,7 @@ from compatkit.adapters.fingerprint import observe, probe
 from compatkit.contracts.contract import Blueprint, Port, Scaled
 from compatkit.errors import CutError
 from compatkit.foundation.codec import structure, unstructure
-from compatkit.reports.contracts import dimension
+from compatkit.reports.contracts import dimension_formula
 
 
 def blueprint(side: str, size: tuple[int, int] = (16, 16)) -> Blueprint:
@@ -335,5 +335,5 @@ def test_a_class_token_is_seen_where_the_network_does_not_count_it(token, prefix
     ],
 )
 def test_sizes_in_words(one, text):
-    assert dimension(one) == text
+    assert dimension_formula(one) == text
     assert one.at(8) == {"196 N": 1568, "(H + 1) // 2": 4, "(H // 4) * 2 + 1": 5}[text]

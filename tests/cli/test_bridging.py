@@ -193,7 +193,7 @@ def test_show_tells_how_a_kept_bridge_was_fitted_and_how_well_it_does(run: Any, 
     text = " ".join(run("show", published["adapter"]).out.split())
     left = f"{facts['residual']:.1%} of the variance left"
     assert f"fitted by ridge, on 24 images, in {facts['seconds']:.2f} s, {left}" in text
-    share = f"{bridge.agreement.accuracy:.3f} with the head's own network on 24 images held out"
+    share = f"{bridge.agreement.accuracy:.3f} with the head's own network on 24 held-out images"
     assert f"agreement {share}" in text
     assert "agreement" not in run("show", PAIR[0]).out
 

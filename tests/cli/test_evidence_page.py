@@ -172,7 +172,7 @@ def test_a_large_matrix_is_told_in_numbers(
 ) -> None:
     from compatkit.reports import tables
 
-    monkeypatch.setattr(tables, "PRINTED", 3)
+    monkeypatch.setattr(tables, "MAX_PRINTED_PAIRS", 3)
     result = run("matrix", *BOTH)
     assert "Compatibility matrix, 2 extractors x 2 heads" in result.out and "own pair" in result.out
     assert "2 pairs" in result.out and "@1.0.0" not in result.out

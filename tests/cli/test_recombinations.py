@@ -36,7 +36,7 @@ def test_recombine_publishes_under_the_policy_asked_for(run: Any, parts: Path, p
     assert "next: compatkit export pairs/ab@1.0.0 ab.safetensors" in result.out
     estimated = policy not in ("batch", "running")
     assert ("statistics are those of 48 images of left/train" in words(result.out)) == estimated
-    mixed = "as if these were of 100 images" in words(run("show", "pairs/ab").out)
+    mixed = "which count as 100 images" in words(run("show", "pairs/ab").out)
     assert mixed == (policy == "mix:100")
     assert ck.Registry.open(parts).load("pairs/ab").bn_policy == policy
 

@@ -58,20 +58,20 @@ def test_nothing_measured_shows_nothing() -> None:
     own = Matrix(digits.extractors, digits.heads, [cell for cell in digits.cells if cell.own])
     barred = [Cell(LEFT.reference, RIGHT.reference, "refused", "none", "none", reason="no")]
     for matrix in (own, Matrix((), (), ()), Matrix([LEFT], [RIGHT], barred)):
-        assert "nothing is shown" in conclusion(matrix)
+        assert "it is unknown which parts work" in conclusion(matrix)
     assert "Only networks as trained" in conclusion(own)
 
 
 def test_stale_figures_do_not_count() -> None:
     matrix = one("compatible")
     stale = attrs.evolve(matrix, cells=[attrs.evolve(matrix.cells[0], grade="stale")])
-    assert "nothing is shown" in conclusion(stale) and "1 pair are stale" in conclusion(stale)
+    assert "it is unknown which parts work" in conclusion(stale) and "1 pair are stale" in conclusion(stale)
     assert conclusion(matrix.filter(grade="perfect")).startswith("No pair was measured")
 
 
 def test_accidents_among_many_are_told() -> None:
     few: list[Grade] = ["weak"] * 2 + ["chance"] * 198
-    assert "about 2 would seem above chance by accident" in conclusion(many(few))
+    assert "About 2 of so many would be graded above chance by accident" in conclusion(many(few))
     assert "by accident" not in conclusion(many(["weak"] * 100 + ["chance"] * 100))
 
 
@@ -87,7 +87,7 @@ def test_the_highest_is_the_one_that_recovers_most() -> None:
 
 def test_chance_and_images_are_in_view_on_the_page() -> None:
     matrix = examples.digits_and_more()
-    assert scale_of(matrix) == "chance 0.114; 61 to 10,000 images of common classes a figure"
+    assert scale_of(matrix) == "chance 0.114; 61 to 10,000 images of common classes per accuracy"
     assert scale_of(Matrix((), (), ())) == ""
     page = render(matrix)
     assert scale_of(matrix) in page and "chance 0.114, n 61" in page and "No recombination" not in page
@@ -96,7 +96,7 @@ def test_chance_and_images_are_in_view_on_the_page() -> None:
 
 
 def test_the_page_outlines_in_the_colors_of_the_picture() -> None:
-    from compatkit.reports.ink import OWN_EDGE, STALE_EDGE
+    from compatkit.reports.drawing import OWN_OUTLINE, STALE_OUTLINE
 
-    assert OWN_EDGE in render(examples.digits())
-    assert STALE_EDGE in render(examples.digits())
+    assert OWN_OUTLINE in render(examples.digits())
+    assert STALE_OUTLINE in render(examples.digits())

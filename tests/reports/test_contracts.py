@@ -40,7 +40,7 @@ WHOLE = {
             {
                 "trained on": "a/train",
                 "fitted by": "ridge, on 1,000 images, in 0.05 s, 47.3% of the variance left",
-                "agreement": "1.000 with the head's own network on 500 images held out",
+                "agreement": "1.000 with the head's own network on 500 held-out images",
             },
         ),
         (
@@ -51,7 +51,7 @@ WHOLE = {
             {"bridge": WHOLE},
             {
                 "bridged by": "ridge3x3, on 2,000 images, in 1.26 s",
-                "agreement": "0.812 with the head's own network on 1,500 images held out: fit",
+                "agreement": "0.812 with the head's own network on 1,500 held-out images: fit",
             },
         ),
         ({"bridge": "?", "method": 3, "residual": 0.1, "agreement": "much", "data": 7}, {}),

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from compatkit.reports import heatmap
+from compatkit.reports.drawing import shade
 from compatkit.reports.heatmap import render
-from compatkit.reports.ink import shade
 from compatkit.reports.matrix import Matrix
 
 from . import examples

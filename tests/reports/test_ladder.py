@@ -13,7 +13,7 @@ import pytest
 from compatkit.contracts.evidence import Rung
 from compatkit.errors import UsageError
 from compatkit.reports import heatmap
-from compatkit.reports.ladder import described, draw
+from compatkit.reports.ladder import draw, rung_texts
 from compatkit.reports.matrix import Matrix
 from compatkit.reports.page import render
 
@@ -36,7 +36,7 @@ def bridged(rungs: tuple[Rung, ...] = RUNGS) -> Matrix:
 
 
 def test_figures_of_each_rung_are_told() -> None:
-    assert described(RUNGS)[1:] == [
+    assert rung_texts(RUNGS)[1:] == [
         ("ridge", "agreement 0.750 (0.657 to 0.825), accuracy 0.500 (0.431 to 0.569), 1,000 images, 0.10 s"),
         (
             "ridge3x3, chosen",
@@ -84,7 +84,7 @@ def test_the_ladder_comes_back_from_json_and_older_documents_have_none() -> None
     cells = json.loads(made.to_json())["cells"]
     assert [("ladder" in cell) for cell in cells] == [False, True, False, False]
     wrong = attrs.evolve(RUNGS[0], agreement=attrs.evolve(RUNGS[0].agreement, accuracy=1.5))
-    with pytest.raises(UsageError, match=r"figure 'statistics agreement' of the pair .* must hold shares"):
+    with pytest.raises(UsageError, match=r"'statistics agreement' of the pair .* must have shares"):
         bridged((wrong,))
 
 

@@ -15,7 +15,7 @@ import pytest
 from compatkit.contracts.evidence import Cell
 from compatkit.errors import EnvironmentFailure, FormatError, UnknownName, UsageError
 from compatkit.reports.matrix import Matrix
-from compatkit.reports.wording import brief, clip, verdict, visible
+from compatkit.reports.wording import clip, short_share, verdict, visible
 
 from . import examples
 
@@ -156,7 +156,7 @@ def test_the_word_of_a_cell():
 
 
 def test_small_texts():
-    assert [brief(number) for number in (0, 0.076, 0.884, 0.995, 0.996, 1)] == [
+    assert [short_share(number) for number in (0, 0.076, 0.884, 0.995, 0.996, 1)] == [
         ".00",
         ".08",
         ".88",

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compatkit.reports.ink import shade
+from compatkit.reports.drawing import shade
 from compatkit.reports.matrix import Matrix
-from compatkit.reports.page import LEVELS, embedded, render
+from compatkit.reports.page import SHADE_LEVELS, render, script_json
 from compatkit.reports.tables import matrix_table
 from compatkit.reports.wording import MINUS
 
@@ -39,7 +39,7 @@ def test_the_page_is_self_contained(make):
 @pytest.mark.parametrize("make", [examples.digits_and_more, examples.hostile])
 def test_the_embedded_json_is_the_matrix_and_cannot_close_its_element(make):
     matrix = make()
-    text = embedded(matrix)
+    text = script_json(matrix)
     assert not set("<>&\u2028\u2029") & set(text)
     result = re.search(
         r'<script type="application/json" id="matrix-data">(.*?)</script>', render(matrix), re.DOTALL
@@ -227,8 +227,8 @@ def test_the_count_of_own_pairs_is_in_the_right_number(rows: int, words: str):
 
 def test_page_and_picture_have_one_scale_of_colors():
     matrix = examples.digits()
-    level = round(0.951 * LEVELS)
-    fill, ink = shade(level / LEVELS)
+    level = round(0.951 * SHADE_LEVELS)
+    fill, ink = shade(level / SHADE_LEVELS)
     page = render(matrix)
     assert f'class="v-own s{level} own"' in page
     assert f".matrix td.s{level} {{ background: {fill}; color: {ink}; }}" in page
@@ -244,7 +244,7 @@ def test_what_was_newly_measured_is_no_condition():
         and "fill" not in re.sub(r"<style>.*</style>|<svg.*?</svg>", "", text, flags=re.DOTALL)
         for text in texts
     )
-    assert '"fill"' in embedded(matrix)
+    assert '"fill"' in script_json(matrix)
 
 
 def test_outlines_are_explained_also_where_no_own_pair_has_a_figure():

@@ -168,14 +168,14 @@ def test_csv_has_a_line_for_pairs_without_a_cell():
 
 
 def test_long_names_break_behind_slashes_and_dots_only():
-    from compatkit.reports.tables import NAME_WIDTH, _broken
+    from compatkit.reports.tables import NAME_WIDTH, _wrapped
 
-    assert _broken("digits/mnist.head") == "digits/mnist.head"
-    assert _broken("demo/iiw-dcc/handwritten.extractor") == "demo/iiw-dcc/\nhandwritten.extractor"
+    assert _wrapped("digits/mnist.head") == "digits/mnist.head"
+    assert _wrapped("demo/iiw-dcc/handwritten.extractor") == "demo/iiw-dcc/\nhandwritten.extractor"
     for name in ("a" * 40, "team/sub.group/an-extractor", "x." * 30 + "head"):
-        assert _broken(name).replace("\n", "") == name
+        assert _wrapped(name).replace("\n", "") == name
         assert all(
-            len(line) <= NAME_WIDTH or not {"/", "."} & set(line) for line in _broken(name).split("\n")
+            len(line) <= NAME_WIDTH or not {"/", "."} & set(line) for line in _wrapped(name).split("\n")
         )
 
 

@@ -15,7 +15,7 @@ from sample_components import extractor, head, maps, shared, vector
 from compatkit.contracts.report import EQUAL_SHAPES, WORDS
 from compatkit.reports.tables import STYLES
 from compatkit.reports.verdicts import Verdicts, check_all
-from compatkit.reports.wording import VERDICTS, of_word
+from compatkit.reports.wording import VERDICTS, verdict_of_word
 
 DCC = (shared("dcc"),)
 
@@ -52,7 +52,7 @@ def printed(value: Verdicts, width: int, *, encoding: str = "utf-8", color: Any 
 
 def test_every_word_of_a_check_has_mark_sign_style_and_meaning() -> None:
     for word in WORDS:
-        result = of_word(word)
+        result = verdict_of_word(word)
         assert result.word == word and len(result.mark) == len(result.sign) == 1 and result.meaning
         assert result.key in STYLES
     signs = [verdict.sign for verdict in VERDICTS.values()]

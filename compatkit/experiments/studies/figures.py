@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from compatkit.experiments.spread import Spread
 from compatkit.experiments.studies.results import Results
-from compatkit.reports.ink import png
+from compatkit.reports.drawing import png
 from compatkit.reports.writing import write
 
 if TYPE_CHECKING:
