@@ -1,15 +1,15 @@
-"""A promise, kept and broken: what a compatibility policy does for the people who build on a released extractor.
+"""Compatibility policy of a released extractor: one update passes, another is refused.
 
-1. An extractor is released as 1.0.0. Three heads are released against it: its own, and two that others trained on it.
-2. Its owner promises ``backward_transitive``: no later 1.x takes more than three points from any of them.
-3. A second extractor is trained later on other images, incrementally: from the released weights, against the released
-   auxiliary head, frozen. The policy measures it with the three heads; it passes, and becomes 1.1.0.
-4. A third is trained independently on the same images. It is as good on its own, and its ports are the same; under the
-   three heads it is measured, refused, and offered only as 2.0.0.
+1. An extractor is released as 1.0.0, with three heads: its own head, and two heads trained on it by others.
+2. The policy ``backward_transitive`` is set: no later 1.x may lose more than three points of accuracy with any head.
+3. A second extractor is trained on other images, incrementally: from the released weights, with the released auxiliary
+   head frozen. The policy measures it with the three heads; it passes and becomes 1.1.0.
+4. A third extractor is trained independently on the same images. It is as accurate and has the same ports; measured
+   with the three heads it is refused, and is published only as 2.0.0.
 
     python examples/policy_story.py --data-root DIR --out story
 
-Real MNIST where a data folder is given, else scikit-learn's handwritten digits, which need no file.
+Uses MNIST if a data folder is given, otherwise scikit-learn's handwritten digits, which need no file.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from compatkit.evaluation.preprocessing import normalize, prepare
 
 EXTRACTOR, OWN = "digits/any.extractor", "digits/any.head"
 HEADS = {"low": ("0", "1", "2", "3", "4"), "high": ("5", "6", "7", "8", "9")}
-"""Heads of others: they tell only some of the digits apart."""
+"""Classes of the heads of others: half of the digits each."""
 
 
 @attrs.frozen(kw_only=True)
 class Story:
-    """How large the story is.
+    """Data and training settings of the story.
 
     Attributes:
         first: Training data of 1.0.0 and of all heads.
         second: Training data of its successors: other images of the same classes.
-        steps: Steps of each network; heads of others take as many.
-        size: Height and width of the images, pixels.
+        steps: Training steps of each network and of each head of others.
+        size: Height and width of the images in pixels.
     """
 
     first: ck.DataSet
@@ -57,11 +57,11 @@ class Story:
     tolerance: float = 0.03
 
     def task(self, data: ck.DataSet, weights: dict[str, Tensor] | None = None) -> ck.Task:
-        """Return the task that every network of the story is trained for."""
+        """Return the task of every network of the story."""
         return ck.Task("any", data, self.model, self.cut, size=self.size, weights=weights)
 
     def trainer(self, number: int) -> ck.Trainer:
-        """Return a trainer; each network has a seed of its own."""
+        """Return the trainer of a network, with a separate seed."""
         seed = 100 * self.seed + number
         return ck.Trainer(steps=self.steps, batch_size=self.batch_size, seed=seed, progress=False)
 
@@ -69,11 +69,13 @@ class Story:
 def story(data: ck.DataSet, train: int, test: int, **settings: object) -> Story:
     """Return a story on disjoint, class-balanced parts of a data set; ``train`` images for each version."""
     labels, count = data.train.labels, train // len(data.classes)
-    places = [np.flatnonzero(labels == one) for one in range(len(data.classes))]
-    held = data.test.subset(test)
+    by_class = [np.flatnonzero(labels == label) for label in range(len(data.classes))]
+    test_split = data.test.subset(test)
     parts = [
         ck.DataSet(
-            data.name, data.train.take(np.concatenate([one[start : start + count] for one in places])), held
+            data.name,
+            data.train.take(np.concatenate([indices[start : start + count] for indices in by_class])),
+            test_split,
         )
         for start in (0, count)
     ]
@@ -89,41 +91,41 @@ def release(registry: ck.Registry, plan: Story) -> None:
 
 
 def train_head(registry: ck.Registry, plan: Story, name: str, classes: Sequence[str], seed: int) -> None:
-    """Train a head on the released extractor, which stays as it is, and release it."""
+    """Train a head on the frozen released extractor, and release it."""
     parent = registry.store.resolve(EXTRACTOR)
-    extractor, like = registry.load(EXTRACTOR), registry.store.manifest(OWN)
-    blueprint = with_classes(like.blueprint, len(classes))
+    extractor, template = registry.load(EXTRACTOR), registry.store.manifest(OWN)
+    blueprint = with_classes(template.blueprint, len(classes))
     head = build(blueprint, seed=seed).train()
     data, split = registry.store.manifest(EXTRACTOR).contract.data, plan.first.train
-    known = np.flatnonzero(np.isin(split.labels, [split.classes.index(one) for one in classes]))
-    mine = split.take(known)
-    images = normalize(prepare(mine, data).images, data)
-    targets = torch.tensor([classes.index(mine.classes[one]) for one in mine.labels])
+    indices = np.flatnonzero(np.isin(split.labels, [split.classes.index(label) for label in classes]))
+    subset = split.take(indices)
+    images = normalize(prepare(subset, data).images, data)
+    targets = torch.tensor([classes.index(subset.classes[label]) for label in subset.labels])
     with torch.no_grad():
-        features = torch.cat([extractor(one) for one in images.split(256)])
+        features = torch.cat([extractor(chunk) for chunk in images.split(256)])
     optimizer = torch.optim.Adam(head.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, max(1, plan.steps // 4), 0.1)
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     for _ in range(plan.steps):
-        chosen = torch.randint(len(targets), (plan.batch_size,), generator=draw)
-        loss = nn.functional.cross_entropy(head(features[chosen]), targets[chosen])
+        batch = torch.randint(len(targets), (plan.batch_size,), generator=generator)
+        loss = nn.functional.cross_entropy(head(features[batch]), targets[batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-    ports = like.contract.structural
+    ports = template.contract.structural
     contract = attrs.evolve(
-        like.contract,
+        template.contract,
         structural=attrs.evolve(ports, outputs=(attrs.evolve(ports.outputs[0], shape=("N", len(classes))),)),
-        data=attrs.evolve(like.contract.data, labels=tuple(map(ck.label, classes))),
-        protocol=attrs.evolve(like.contract.protocol, anchors=()),
-        statistical=attrs.evolve(like.contract.statistical, probe=None),
+        data=attrs.evolve(template.contract.data, labels=tuple(map(ck.label, classes))),
+        protocol=attrs.evolve(template.contract.protocol, anchors=()),
+        statistical=attrs.evolve(template.contract.statistical, probe=None),
     )
     manifest = attrs.evolve(
-        like,
+        template,
         blueprint=blueprint,
         contract=contract,
-        about=attrs.evolve(like.about, title=f"Head for {name} digits, on the released extractor"),
+        about=attrs.evolve(template.about, title=f"Head for {name} digits, on the released extractor"),
         training={"seed": seed, "steps": plan.steps},
         parents=(Parent("trained_with", str(parent.digest)),),
     )
@@ -131,7 +133,7 @@ def train_head(registry: ck.Registry, plan: Story, name: str, classes: Sequence[
 
 
 def promise(registry: ck.Registry, plan: Story) -> None:
-    """Say what later versions of the extractor have to keep working with."""
+    """Set the policy for later versions of the extractor."""
     registry.policies.set(
         EXTRACTOR,
         "backward_transitive",
@@ -142,7 +144,7 @@ def promise(registry: ck.Registry, plan: Story) -> None:
 
 
 def incremental(registry: ck.Registry, plan: Story) -> ck.Fit:
-    """Train a successor from the released weights, against the released auxiliary head, frozen."""
+    """Train a successor from the released weights, with the released auxiliary head frozen."""
     weights = {
         **registry.load(f"{EXTRACTOR}@1.0.0").state_dict(),
         **registry.load(f"{OWN}@1.0.0").state_dict(),
@@ -156,12 +158,12 @@ def incremental(registry: ck.Registry, plan: Story) -> ck.Fit:
 
 
 def independent(plan: Story) -> ck.Fit:
-    """Train a network on the same images that knows nothing of what was released."""
+    """Train a network on the same images, independently of the released weights."""
     return plan.trainer(5).fit([plan.task(plan.second)])
 
 
 def tell(registry: ck.Registry, plan: Story) -> ck.Matrix:
-    """Tell the whole story into an empty registry; return the extractors under the heads of 1.0.0."""
+    """Run the whole story in an empty registry; return the matrix of all extractors with the heads of 1.0.0."""
     release(registry, plan)
     print(f"released {EXTRACTOR}@1.0.0 and, against it, {', '.join(heads(registry))}\n")
     promise(registry, plan)
@@ -174,26 +176,26 @@ def tell(registry: ck.Registry, plan: Story) -> ck.Matrix:
     fit = independent(plan)
     try:
         registry.publish(fit, prefix="digits")
-    except PolicyBroken as refused:
-        print(f"refused [{refused.code}]\n{refused.subject}")
+    except PolicyBroken as error:
+        print(f"refused [{error.code}]\n{error.subject}")
     else:
         raise SystemExit("The independent extractor passed, which is not the story: nothing made it fit.")
     published = registry.publish(fit, prefix="digits", major=True)
     print(f"published {published['any.extractor']}: a break, for all to see\n")
-    versions = [f"{EXTRACTOR}@{one}" for one in registry.store.versions(EXTRACTOR)]
-    # what the policy measured before the successors had heads of their own is measured again, with their bound
+    versions = [f"{EXTRACTOR}@{version}" for version in registry.store.versions(EXTRACTOR)]
+    # pairs measured before the successors had their own heads are measured again, with the upper bound
     return registry.matrix(
         versions, heads(registry), {EXTRACTOR: plan.first.test}, bn_policy="running", fill="stale"
     )
 
 
 def heads(registry: ck.Registry) -> list[str]:
-    """Return the heads that were released against 1.0.0."""
+    """Return the heads released with 1.0.0."""
     return [f"{name}@1.0.0" for name in registry.store.names("digits/*.head")]
 
 
 def figures(plan: Story) -> dict[str, ck.Outcome]:
-    """Return what the policy says of both successors of 1.0.0."""
+    """Return the outcome of the policy for both successors of 1.0.0."""
     with tempfile.TemporaryDirectory() as folder:
         registry = ck.Registry.init(Path(folder) / "parts")
         release(registry, plan)
@@ -206,55 +208,57 @@ def figures(plan: Story) -> dict[str, ck.Outcome]:
 
 
 def spread(plans: Sequence[Story]) -> str:
-    """Return a Markdown table: for each seed and head the bound, and what each successor loses against it."""
+    """Return a Markdown table: the bound of each seed and head, and the loss of each successor against it."""
     lines = ["| seed | head | images | bound | incremental | independent |", "|---|---|---|---|---|---|"]
     losses: dict[str, list[float]] = {"incremental": [], "independent": []}
     for plan in plans:
-        found = figures(plan)
-        for one, other in zip(found["incremental"].answers, found["independent"].answers, strict=True):
+        outcomes = figures(plan)
+        for first, second in zip(
+            outcomes["incremental"].answers, outcomes["independent"].answers, strict=True
+        ):
             texts: list[str] = []
-            for name, answer in (("incremental", one), ("independent", other)):
+            for name, answer in (("incremental", first), ("independent", second)):
                 if answer.accuracy is None or answer.bound is None:
                     raise SystemExit(f"{name}: {answer}")
                 losses[name].append(answer.bound.accuracy - answer.accuracy.accuracy)
-                said = "passes" if answer.passed else "fails"
-                texts.append(f"{answer.accuracy.accuracy:.3f} ({-losses[name][-1]:+.3f}) {said}")
-            bound = one.bound.accuracy if one.bound else 0.0
-            count = one.accuracy.count if one.accuracy else 0
-            lines.append(f"| {plan.seed} | {one.partner} | {count:,} | {bound:.3f} | {' | '.join(texts)} |")
-    worst = ", ".join(f"{name} {max(each):.3f}" for name, each in losses.items())
-    mean = ", ".join(f"{name} {sum(each) / len(each):.3f}" for name, each in losses.items())
+                verdict = "passes" if answer.passed else "fails"
+                texts.append(f"{answer.accuracy.accuracy:.3f} ({-losses[name][-1]:+.3f}) {verdict}")
+            bound = first.bound.accuracy if first.bound else 0.0
+            count = first.accuracy.count if first.accuracy else 0
+            lines.append(f"| {plan.seed} | {first.partner} | {count:,} | {bound:.3f} | {' | '.join(texts)} |")
+    worst = ", ".join(f"{name} {max(values):.3f}" for name, values in losses.items())
+    mean = ", ".join(f"{name} {sum(values) / len(values):.3f}" for name, values in losses.items())
     return "\n".join([*lines, "", f"Largest loss: {worst}. Mean loss: {mean}."])
 
 
 def main() -> None:
-    """Tell the story, and write its matrix as a picture and a page; or its figures for several seeds."""
+    """Run the story and write its matrix as a picture and a page; or print its figures for several seeds."""
     parser = argparse.ArgumentParser(description="The story of a compatibility policy.")
     parser.add_argument("--data-root", help="Folder with mnist.npz; else scikit-learn's digits are taken.")
     parser.add_argument("--steps", type=int, default=200, help="Of each network.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, help="Print the figures for so many seeds, from 0, as a table.")
     parser.add_argument("--out", type=Path, help="Folder for matrix.png and matrix.html.")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
 
-    def planned(seed: int) -> Story:
-        if given.data_root:
-            data, sizes = ck.data.load("mnist", root=given.data_root), (4000, 2000)
+    def plan(seed: int) -> Story:
+        if options.data_root:
+            data, sizes = ck.data.load("mnist", root=options.data_root), (4000, 2000)
         else:
             data, sizes = ck.data.load("digits"), (700, 297)
-        return story(data, *sizes, steps=given.steps, seed=seed)
+        return story(data, *sizes, steps=options.steps, seed=seed)
 
-    if given.seeds is not None:
-        print(spread([planned(seed) for seed in range(given.seeds)]))
+    if options.seeds is not None:
+        print(spread([plan(seed) for seed in range(options.seeds)]))
         return
     with tempfile.TemporaryDirectory() as folder:
-        matrix = tell(ck.Registry.init(Path(folder) / "parts"), planned(given.seed))
+        matrix = tell(ck.Registry.init(Path(folder) / "parts"), plan(options.seed))
     print(matrix)
-    if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
         print(
-            f"wrote {matrix.to_png(given.out / 'matrix.png')} and {matrix.to_html(given.out / 'matrix.html')}"
+            f"wrote {matrix.to_png(options.out / 'matrix.png')} and {matrix.to_html(options.out / 'matrix.html')}"
         )
 
 

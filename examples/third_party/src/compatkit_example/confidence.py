@@ -1,4 +1,4 @@
-"""Confidence: the mean of the highest softmax probability, whether the class is right or not.
+"""Confidence: the mean highest softmax probability, of correct and incorrect predictions.
 
 Paper: Guo, Pleiss, Sun, Weinberger (2017), "On Calibration of Modern Neural Networks".
 Equations: 1/N sum over x of max over c of softmax(z(x))_c.
@@ -40,7 +40,7 @@ class Confidence:
         return Total(torch.zeros((), dtype=torch.float64), 0)
 
     def update(self, state: Total, logits: Tensor, labels: Tensor) -> Total:
-        """Add the batch ``(batch, classes)``; labels are not looked at."""
+        """Add logits ``(batch, classes)`` of a batch; labels are ignored."""
         highest = logits.detach().float().softmax(1).amax(1).double().sum()
         return Total(state.sum.to(highest.device) + highest, state.count + len(logits))
 

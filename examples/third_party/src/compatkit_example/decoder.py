@@ -1,4 +1,4 @@
-"""Decoder: one layer for all tasks gives back each image, small and gray, from its features.
+"""Decoder: one layer, shared by all tasks, reconstructs a small gray image from the features.
 
 Equations: mean over batch and positions of (d(f(x)) - g(x))^2, g the gray image averaged to the size of the features.
 Cost: a 1 x 1 convolution of the features, forward and backward.
@@ -27,16 +27,16 @@ def compatkit_regularizers(register: Register) -> None:
 
 @attrs.define(eq=False)
 class Decoder:
-    """Trains a layer of its own, which the run owns, on the features of all tasks."""
+    """Regularizer with one trained layer on the features of all tasks."""
 
     layer: nn.Module | None = attrs.field(default=None, init=False)
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:
-        """Make the layer.
+        """Create the layer.
 
         Raises:
-            UsageError: The tasks' features are no maps of one width.
+            UsageError: The features of the tasks are not maps of one width.
         """
         shapes = {state.name: state.feature_shape for state in setup.tasks.values()}
         widths = {shape[1] for shape in shapes.values()}
@@ -50,9 +50,9 @@ class Decoder:
     @hookimpl
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
-        """Return the mean squared error of what the layer gives back."""
+        """Return the mean squared error of the reconstruction."""
         if self.layer is None or step.features is None:
-            raise UsageError("decoder: losses were asked for before the run was set up.")
+            raise UsageError("decoder: the run was not set up before its losses were computed.")
         gray = step.batch.images.mean(1, keepdim=True)
         small = F.adaptive_avg_pool2d(gray, step.features.shape[2:])
         return {"error": F.mse_loss(self.layer(step.features).float(), small.float())}

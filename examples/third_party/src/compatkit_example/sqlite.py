@@ -1,4 +1,4 @@
-"""sqlite: a remote in one file that can be carried about, such as ``sqlite:///media/stick/parts.db``."""
+"""sqlite: a remote in one portable file, such as ``sqlite:///media/stick/parts.db``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_remote(address: str, timeout: float = 60.0) -> SqliteStore:
     """Return the files in a database.
 
     Args:
-        address: ``sqlite://`` and the absolute path of the database, which the first push makes.
+        address: ``sqlite://`` and the absolute path of the database; the first push creates it.
         timeout: Seconds to wait for another writer.
 
     Raises:
@@ -41,7 +41,7 @@ def open_remote(address: str, timeout: float = 60.0) -> SqliteStore:
 
 @attrs.frozen
 class SqliteStore(ObjectStore):
-    """Files as rows of a table whose primary key is the path, so that exactly one of several writers creates a file."""
+    """Files as rows of a table with the path as primary key, so that exactly one of several writers creates a file."""
 
     path: Path
     timeout: float
@@ -74,14 +74,14 @@ class SqliteStore(ObjectStore):
         self._change("DELETE FROM files WHERE path = ?", path)
 
     def _select(self, query: str, *values: Any) -> list[Any]:
-        """Return the rows of a query; none without a database, which reading does not make."""
+        """Return the rows of a query; none if the database does not exist."""
         if not self.path.exists():
             return []
         with closing(sqlite3.connect(self.path, timeout=self.timeout)) as connection:
             return connection.execute(query, values).fetchall()
 
     def _change(self, statement: str, *values: Any) -> int:
-        """Carry out a change as one transaction; return the number of rows. Calls come from several threads."""
+        """Run a change as one transaction; return the number of changed rows."""
         with closing(sqlite3.connect(self.path, timeout=self.timeout)) as connection, connection:
             connection.execute("CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, data BLOB)")
             return connection.execute(statement, values).rowcount

@@ -1,4 +1,4 @@
-"""Strips: small networks that look at rows and columns by turns, as a builder of backbones.
+"""Strips: a builder of small backbones that alternate convolutions over rows and columns.
 
 Each stage halves the image with a 1 x 3 and a 3 x 1 convolution; the last feature map is averaged.
 """
@@ -30,15 +30,15 @@ def build(model: str, *, in_chans: int = 3, num_classes: int = 10, widths: Seque
     Args:
         model: One of ``WIDTHS``.
         in_chans: Channels of the images.
-        num_classes: Count of logits.
-        widths: Channels after each stage, in place of the model's own.
+        num_classes: Number of logits.
+        widths: Channels after each stage; empty for the model's default.
 
     Raises:
-        UsageError: A width is no whole number above 0.
+        UsageError: A width is not a positive integer.
     """
     chosen = tuple(widths) or WIDTHS[model]
     if not all(isinstance(width, int) and width > 0 for width in chosen):
-        raise UsageError(f"widths are whole numbers above 0; got {list(chosen)}.")
+        raise UsageError(f"widths are positive integers; got {list(chosen)}.")
     return Strips(in_chans, num_classes, chosen)
 
 
@@ -57,13 +57,13 @@ class Strips(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits."""
-        for one in self.stages:
-            images = one(images)
+        for layers in self.stages:
+            images = layers(images)
         return self.classifier(images.mean((2, 3)))
 
 
 def stage(before: int, after: int) -> nn.Module:
-    """Return the layers that halve height and width."""
+    """Return a stage that halves height and width."""
     return nn.Sequential(
         nn.Conv2d(before, after, (1, 3), stride=(1, 2), padding=(0, 1)),
         nn.Conv2d(after, after, (3, 1), stride=(2, 1), padding=(1, 0)),
