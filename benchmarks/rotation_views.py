@@ -24,7 +24,7 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.experiments.studies import Run, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit.training import extra_views as view_batching
 from compatkit_studies import _pairs
 
@@ -60,7 +60,7 @@ def run_of(views: str, seed: int, data: str, steps: int) -> Run:
     """Return a run of study 3.1 with rotation prediction."""
     mode = "per_view" if views == "joint" else views
     settings = settings_of(find("3.1"), "cpu", {"views": mode, "steps": steps})
-    return Run("3.1", "rp", seed, settings, Shelf("3.1", data))
+    return Run("3.1", "rp", seed, settings, StudyData("3.1", data))
 
 
 @contextlib.contextmanager

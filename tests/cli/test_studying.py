@@ -285,7 +285,7 @@ def test_a_file_of_something_else_is_left_alone(run: Run, toy: Any, tmp_path: Pa
         ),
         ('"energy": value', '"energy": float("nan")', "expected a finite number or None"),
         ('figure_data={"arm": run.arm}', 'figure_data={"arm": {1}}', "must hold JSON values"),
-        ('arms=("std", "rr")', 'arms=("Std", "rr")', "arms are lower-case words, each once"),
+        ('arms=("std", "rr")', 'arms=("Std", "rr")', "arms must be distinct lower-case words"),
         ('"paper": ""', '"papers": ""', "sizes and scale need 'cpu' and 'paper'"),
         (
             "lambda: Study(",

@@ -1,4 +1,4 @@
-"""Studies: numbered experiments of papers, their discovery, runs and results."""
+"""Studies: numbered experiments of papers with their runs and results."""
 
 from compatkit.experiments.studies.finding import find, numbers
 from compatkit.experiments.studies.results import Results, StudyDocument

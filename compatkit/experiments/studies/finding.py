@@ -1,4 +1,4 @@
-"""Find studies by number among the plugins, and resolve requested arms and settings."""
+"""Find studies by number among the plugins, and check requested arms and settings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ from compatkit.experiments.studies.study import Study
 from compatkit.plugins.isolation import Owner
 
 KIND = "studies"
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", list: "a list"}
+_TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+}
 
 
 @attrs.frozen(eq=False)
 class InstalledStudy:
-    """A study with its number and the distribution that provides it."""
+    """Study with its number and the owner of its plugin."""
 
     number: str
     study: Study
@@ -30,8 +36,8 @@ class InstalledStudy:
 
 
 def numbers() -> list[str]:
-    """Return the numbers of all installed studies in order: 0.1, 0.1b, 0.9, 0.10; no study is imported."""
-    return sorted(plugins.names(KIND), key=_order)
+    """Return the numbers of all installed studies in order (0.1, 0.1b, 0.9, 0.10), without importing them."""
+    return sorted(plugins.names(KIND), key=_sort_key)
 
 
 def find(number: str) -> InstalledStudy:
@@ -39,7 +45,7 @@ def find(number: str) -> InstalledStudy:
 
     Raises:
         UnknownName: There is no such study; the message suggests similar numbers.
-        PluginError: It is blocked, broken, or provided by two distributions.
+        PluginError: The study is blocked, broken, or provided by two distributions.
     """
     offer = plugins.find(KIND, number)
     study = offer.make({})
@@ -51,7 +57,11 @@ def find(number: str) -> InstalledStudy:
 
 
 def find_all() -> tuple[list[InstalledStudy], dict[str, CompatkitError]]:
-    """Import every installed study; return those that work, and the errors of the others by number."""
+    """Import all installed studies.
+
+    Returns:
+        Working studies, and the errors of the others by number.
+    """
     studies: list[InstalledStudy] = []
     broken: dict[str, CompatkitError] = {}
     for number in numbers():
@@ -63,28 +73,28 @@ def find_all() -> tuple[list[InstalledStudy], dict[str, CompatkitError]]:
 
 
 def arms_of(installed: InstalledStudy, arms: Iterable[str]) -> tuple[str, ...]:
-    """Return the requested arms in the study's order; all if none are requested.
+    """Return the selected arms in the study's order.
 
     Args:
-        installed: The study.
-        arms: Names of arms.
+        installed: Study.
+        arms: Names of arms; empty for all.
 
     Raises:
         UsageError: An arm is unknown; the message suggests a similar one.
     """
-    wanted = [name.strip() for name in arms]
-    for name in wanted:
+    selected = [name.strip() for name in arms]
+    for name in selected:
         if name not in installed.study.arms:
             raise UsageError(
                 f"Study {installed.number} has no arm {name!r}.{suggest(name, installed.study.arms)} Its arms are "
                 f"{', '.join(installed.study.arms)}.",
                 subject=name,
             )
-    return tuple(arm for arm in installed.study.arms if arm in wanted or not wanted)
+    return tuple(arm for arm in installed.study.arms if arm in selected or not selected)
 
 
-def _order(number: str) -> list[tuple[float, str]]:
-    """Return a sort key: 0.1b comes after 0.1 and before 0.2, words after numbers."""
+def _sort_key(number: str) -> list[tuple[float, str]]:
+    """Return a sort key: 0.1b is after 0.1 and before 0.2, words are after numbers."""
     parts = (re.fullmatch(r"(\d*)(.*)", part) for part in number.split("."))
     return [(float(match[1] or "inf"), match[2]) for match in parts if match is not None]
 
@@ -95,9 +105,9 @@ def settings_of(
     """Return the settings of a study at a size.
 
     Args:
-        installed: The study.
-        size: One of its sizes.
-        changes: Values that replace those of the size, of the same types.
+        installed: Study.
+        size: Name of a size of the study.
+        changes: Settings to use instead of those of the size, of the same types.
 
     Raises:
         UsageError: The size or a setting is unknown, or a value is of another type.
@@ -113,15 +123,15 @@ def settings_of(
         if name not in settings:
             raise UsageError(
                 f"Study {installed.number} has no setting {name!r}.{suggest(name, settings)} At size {size!r} there "
-                f"are {', '.join(f'{key}={present}' for key, present in settings.items())}.",
+                f"are {', '.join(f'{key}={default}' for key, default in settings.items())}.",
                 subject=name,
             )
-        settings[name] = _like(value, settings[name], f"Study {installed.number}: the setting {name!r}")
+        settings[name] = _convert(value, settings[name], f"Study {installed.number}: the setting {name!r}")
     return settings
 
 
 def read_changes(texts: Iterable[str]) -> dict[str, Any]:
-    """Parse ``NAME=VALUE`` texts; a value is written as in JSON, or is a bare text.
+    """Parse ``NAME=VALUE`` texts; a value that is not JSON is a string.
 
     Raises:
         UsageError: A text has no ``=``.
@@ -137,13 +147,15 @@ def read_changes(texts: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
-def _like(value: Any, example: Any, what: str) -> Any:
-    """Return the value as the type of the one that it replaces."""
-    value, kind = _plain(value), type(example)
+def _convert(value: Any, default: Any, what: str) -> Any:
+    """Return the value with the type of the default, with integers as floats where needed."""
+    value, kind = _plain(value), type(default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        raise UsageError(f"{what} is {_WORDS.get(kind, kind.__name__)}, such as {example!r}; got {value!r}.")
+        raise UsageError(
+            f"{what} is {_TYPE_NAMES.get(kind, kind.__name__)}, such as {default!r}; got {value!r}."
+        )
     return value
 
 

@@ -1,4 +1,4 @@
-"""The log of a study: one line per finished run, so that an interrupted study continues with the others."""
+"""Log of a study with a line per finished run, from which an interrupted study resumes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ FILE = "runs.jsonl"
 
 @attrs.frozen(kw_only=True)
 class StudyRecord:
-    """A finished run.
+    """Finished run of a study.
 
     Attributes:
         study: Number of the study.
-        values: Measured values by the measure's name.
+        size: Size of the study.
+        arm: Arm of the study.
+        seed: Seed of the run.
+        settings: Settings of the run.
+        values: Measured values by measure.
         figure_data: JSON values for figures.
-        notes: Sentences for the reader.
+        notes: Notes for the reader.
         seconds: Wall-clock time.
-        versions: Versions of the packages that affect the figures.
+        versions: Versions of the packages that affect the results.
         machine: Processor, device, threads.
         data: Digests of the data by split.
     """
@@ -48,12 +52,12 @@ class StudyRecord:
 
     @property
     def measured(self) -> bool:
-        """Whether the run measured anything; False if it was skipped for lack of data."""
+        """Whether the run measured a value; False if it was skipped because data is missing."""
         return any(value is not None for value in self.values.values())
 
     @property
     def plan(self) -> dict[str, Any]:
-        """Settings common to all runs of a table."""
+        """Study, size and settings, which all runs of a folder share."""
         return {"study": self.study, "size": self.size, **self.settings}
 
 
@@ -63,52 +67,52 @@ RENAMED = {
     "backbone": "model",
     "split": "cut",
 }
-"""Former names of settings, as older records have them, and today's."""
+"""Current name of a setting by its former name in old records."""
 
 
 def read(folder: Path) -> list[StudyRecord]:
-    """Return the runs recorded in a folder; an incomplete last line, left by a killed run, is removed.
+    """Return the runs recorded in a folder; an incomplete last line of a killed run is removed.
 
     Raises:
         FormatError: Another line is not a run.
-        EnvironmentFailure: The file cannot be read, or not be truncated.
+        EnvironmentFailure: The file cannot be read or truncated.
     """
     path = folder / FILE
     with environment("read", path):
         if not path.exists():
             return []
         data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
+    complete = data[: data.rfind(b"\n") + 1]
+    if len(complete) < len(data):
         with environment("write", path):
-            os.truncate(path, len(whole))
-    return [_parsed(line, number, path) for number, line in enumerate(whole.splitlines(), 1)]
+            os.truncate(path, len(complete))
+    return [_parse(line, number, path) for number, line in enumerate(complete.splitlines(), 1)]
 
 
 def append(folder: Path, record: StudyRecord) -> None:
-    """Append a finished run durably.
+    """Append a finished run and sync the file to disk.
 
     Args:
-        folder: Of the study's runs.
-        record: The finished run.
+        folder: Folder of the study's runs.
+        record: Finished run.
 
     Raises:
         EnvironmentFailure: The folder cannot be written.
     """
     path = folder / FILE
     with environment("write", path), path.open("a", encoding="utf-8") as file:
-        file.write(_line(record))
+        file.write(_format(record))
         file.flush()
         os.fsync(file.fileno())
 
 
-def _line(record: StudyRecord) -> str:
+def _format(record: StudyRecord) -> str:
     fields = attrs.fields(StudyRecord)
     values = {key_of(field): getattr(record, field.name) for field in fields}
     return json.dumps(values, allow_nan=False) + "\n"
 
 
-def _parsed(line: bytes, number: int, path: Path) -> StudyRecord:
+def _parse(line: bytes, number: int, path: Path) -> StudyRecord:
     try:
         record = parse_record(StudyRecord, json.loads(line), f"{path}: line {number}")
         settings = {RENAMED.get(name, name): value for name, value in record.settings.items()}

@@ -1,4 +1,4 @@
-"""The results of a study: values by arm and measure, as JSON and as Markdown."""
+"""Results of a study: values by arm and measure, as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SCHEMA = 1
 
 
 class StudyDocument(Tabular, dict[str, Any]):
-    """The content of ``results.json``: JSON values by name; ``StudyDocument(json.loads(text))`` reads an existing file.
+    """Content of ``results.json``: JSON values by name; ``StudyDocument(json.loads(text))`` reads an existing file.
 
-    As a table it has a row for each run, with arm, seed and each measure as columns.
+    The table has a row for each run, with arm, seed and each measure as columns.
     """
 
     _columns = ("study", "size", "arm", "seed")
@@ -32,25 +32,27 @@ class StudyDocument(Tabular, dict[str, Any]):
         return [
             {"study": self["study"], "size": self["size"], "arm": arm, "seed": seed}
             | {
-                result["metric"]: result["values"][place]
+                result["metric"]: result["values"][index]
                 for result in self["results"]
                 if result["arm"] == arm
             }
             for arm in arms
-            for place, seed in enumerate(self["seeds"])
+            for index, seed in enumerate(self["seeds"])
         ]
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Results:
-    """The runs of some arms and seeds at one size.
+    """Runs of some arms and seeds at one size.
 
     Attributes:
-        installed: The study.
-        arms: In the study's order.
-        seeds: From 0.
-        data_given: Whether a folder of data sets was named.
-        records: One per arm and seed.
+        installed: Study.
+        size: Size of the study.
+        settings: Settings of all runs.
+        arms: Arms in the study's order.
+        seeds: Seeds from 0.
+        data_given: Whether the runs used a given folder of data sets.
+        records: Record by arm and seed.
     """
 
     installed: InstalledStudy
@@ -72,10 +74,10 @@ class Results:
 
     @property
     def scale(self) -> str:
-        """How size and changed settings differ from the paper's; empty if they do not."""
+        """Differences of size and settings from the paper's; empty if there are none."""
         text = self.installed.study.scale.get(self.size, "")
-        plain = settings_of(self.installed, self.size)
-        changes = [f"{name} {value} in place of {plain[name]}" for name, value in self.changes.items()]
+        defaults = settings_of(self.installed, self.size)
+        changes = [f"{name} {value} in place of {defaults[name]}" for name, value in self.changes.items()]
         if changes:
             text += f" Changed by hand: {', '.join(changes)}."
         return text.strip()
@@ -83,12 +85,12 @@ class Results:
     @property
     def changes(self) -> dict[str, Any]:
         """Settings that differ from those of the size."""
-        plain = settings_of(self.installed, self.size)
-        return {name: value for name, value in self.settings.items() if value != plain[name]}
+        defaults = settings_of(self.installed, self.size)
+        return {name: value for name, value in self.settings.items() if value != defaults[name]}
 
     @property
     def command(self) -> str:
-        """The command that reproduces the results, with folders as DIR and OUT."""
+        """Command that reproduces the results, with folders as DIR and OUT."""
         words = ["compatkit", "study", "run", self.installed.number]
         words += ["--seeds", str(len(self.seeds)), "--size", self.size]
         if self.arms != self.installed.study.arms:
@@ -99,7 +101,7 @@ class Results:
 
     @property
     def notes(self) -> list[str]:
-        """The notes of all runs, each once."""
+        """Distinct notes of all runs."""
         return list(dict.fromkeys(note for record in self.records.values() for note in record.notes))
 
     @property
@@ -172,11 +174,11 @@ def _distinct(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def render(results: Results, figures: Iterable[str]) -> str:
-    """Return results as Markdown: means and spread over seeds, separate from the paper's figures.
+    """Return results as Markdown: means and deviations over seeds, then the paper's figures.
 
     Args:
         results: Results of the runs.
-        figures: Names of picture files in the same folder.
+        figures: Names of image files in the same folder.
     """
     study, count = results.installed.study, len(results.seeds)
     seeds = f"{count} seeds: mean ± standard deviation over seeds" if count > 1 else "1 seed, so no spread"

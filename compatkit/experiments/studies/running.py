@@ -1,4 +1,4 @@
-"""Run a study: carry out the missing runs, record each one, and write the results."""
+"""Run a study: carry out the missing runs, record each, and write the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compatkit.experiments.studies import records
 from compatkit.experiments.studies.finding import InstalledStudy, arms_of, find, settings_of
 from compatkit.experiments.studies.records import StudyRecord
 from compatkit.experiments.studies.results import Results, StudyDocument, render
-from compatkit.experiments.studies.runs import Run, Shelf
+from compatkit.experiments.studies.runs import Run, StudyData
 from compatkit.experiments.studies.study import CPU, Outcome
 from compatkit.foundation.addresses import local
 from compatkit.reports.writing import write
@@ -41,98 +41,99 @@ def carry_out(
 
     Args:
         number: Number of the study.
-        out: Folder; created if missing.
+        out: Folder for records and results; created if missing.
         seeds: Number of seeds, counted from 0.
-        size: One of the study's sizes.
-        arms: Some of the study's arms; empty for all.
+        size: Name of a size of the study.
+        arms: Names of arms; empty for all.
         data: Folder of data sets; None for the search path of ``compatkit.data.load``.
-        changes: Settings that replace those of the size.
-        progress: Called with runs done, runs in all, and what is being done.
-        say: Called with each line of news.
+        changes: Settings to use instead of those of the size.
+        progress: Callback with the number of finished runs, the number of all runs, and the current step.
+        say: Callback with each message.
 
     Returns:
-        The content of ``results.json``, which is a data frame and CSV too.
+        Content of ``results.json``, with methods for data frames and CSV.
 
     Raises:
         UnknownName: The study is unknown.
-        UsageError: An arm, a size or a setting is unknown, or the folder holds runs of other settings or images.
+        UsageError: An arm, a size or a setting is unknown, or the folder has runs with other settings or images.
         DataError: A data set is missing.
         EnvironmentFailure: The folder cannot be written.
     """
     if seeds < 1:
         raise UsageError(f"A study needs at least one seed, got {seeds}.")
     installed = find(number)
-    settings, chosen = settings_of(installed, size, changes), arms_of(installed, arms)
+    settings, selected_arms = settings_of(installed, size, changes), arms_of(installed, arms)
     folder = Path(local(out, "a folder of results"))
     with created_folder(folder):
-        done = _kept(folder, {"study": number, "size": size, **settings}, say)
-        seen = {split: digest for record in done.values() for split, digest in record.data.items()}
-        shelf = Shelf(number, data, seen, folder)
-        wanted = [(arm, seed) for seed in range(seeds) for arm in chosen]
-        for place, (arm, seed) in enumerate(wanted):
-            if (arm, seed) in done:
+        finished = _recorded_runs(folder, {"study": number, "size": size, **settings}, say)
+        digests = {split: digest for record in finished.values() for split, digest in record.data.items()}
+        study_data = StudyData(number, data, digests, folder)
+        runs = [(arm, seed) for seed in range(seeds) for arm in selected_arms]
+        for index, (arm, seed) in enumerate(runs):
+            if (arm, seed) in finished:
                 continue
-            progress(place, len(wanted), f"{arm}, seed {seed}")
-            run = Run(number, arm, seed, settings, shelf)
-            done[arm, seed] = record = _measured(installed, run, size)
+            progress(index, len(runs), f"{arm}, seed {seed}")
+            run = Run(number, arm, seed, settings, study_data)
+            finished[arm, seed] = record = _carry_out_run(installed, run, size)
             if record.measured:  # skipped runs are tried again next time
                 records.append(folder, record)
                 if run.checkpoint is not None:
                     run.checkpoint.unlink(missing_ok=True)
-            say(_line(record))
-        progress(len(wanted), len(wanted), "writing")
+            say(_summary(record))
+        progress(len(runs), len(runs), "writing")
         results = Results(
             installed=installed,
             size=size,
             settings=settings,
-            arms=chosen,
+            arms=selected_arms,
             seeds=tuple(range(seeds)),
             data_given=data is not None,
-            records={key: done[key] for key in wanted},
+            records={key: finished[key] for key in runs},
         )
         return _write(results, folder)
 
 
-def _kept(folder: Path, plan: Mapping[str, Any], say: Say) -> dict[tuple[str, int], StudyRecord]:
-    """Return the recorded runs, which are all of this plan.
+def _recorded_runs(folder: Path, plan: Mapping[str, Any], say: Say) -> dict[tuple[str, int], StudyRecord]:
+    """Return the recorded runs by arm and seed.
 
     Raises:
-        UsageError: There are others.
+        UsageError: A run has another plan.
     """
     recorded = [record for record in records.read(folder) if record.measured]
-    other = [record.plan for record in recorded if record.plan != plan]
-    if other:
+    other_plans = [record.plan for record in recorded if record.plan != plan]
+    if other_plans:
+        other = other_plans[0]
         differences = [
-            f"{name}: {other[0].get(name, 'nothing')} there, {plan.get(name, 'nothing')} here"
-            for name in dict.fromkeys((*other[0], *plan))
-            if other[0].get(name) != plan.get(name)
+            f"{name}: {other.get(name, 'nothing')} there, {plan.get(name, 'nothing')} here"
+            for name in dict.fromkeys((*other, *plan))
+            if other.get(name) != plan.get(name)
         ]
         raise UsageError(
-            f"{folder} holds {_runs(len(other))} with other settings ({'; '.join(differences)}). Name another folder "
-            "(--out).",
+            f"{folder} holds {_count(len(other_plans))} with other settings ({'; '.join(differences)}). Name another "
+            "folder (--out).",
             subject=folder,
         )
     if recorded:
-        say(f"already there: {_runs(len(recorded))}")
+        say(f"already there: {_count(len(recorded))}")
     return {(record.arm, record.seed): record for record in recorded}
 
 
-def _runs(runs: int) -> str:
+def _count(runs: int) -> str:
     return "1 run" if runs == 1 else f"{runs} runs"
 
 
-def _measured(installed: InstalledStudy, run: Run, size: str) -> StudyRecord:
+def _carry_out_run(installed: InstalledStudy, run: Run, size: str) -> StudyRecord:
     """Carry out one run."""
     import torch
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     outcome = installed.study.run(run)
     if not isinstance(outcome, Outcome):
         raise installed.owner.error(f"its run returned {type_of(outcome)}; expected an Outcome.")
-    known = {measure.name for measure in installed.study.measures}
-    if unknown := sorted(outcome.values.keys() - known):
+    measures = {measure.name for measure in installed.study.measures}
+    if unknown := sorted(outcome.values.keys() - measures):
         raise installed.owner.error(f"its run measures {unknown[0]!r}, which is not one of its measures.")
-    seconds = round(time.perf_counter() - began, 2)
+    seconds = round(time.perf_counter() - start, 2)
     owner = installed.owner.distribution or "compatkit"
     versions = {name: version(name) for name in ("compatkit", "torch", "numpy")}
     versions |= {owner: installed.owner.version or "unknown", "python": platform.python_version()}
@@ -158,13 +159,13 @@ def _write(results: Results, folder: Path) -> StudyDocument:
     """Write figures, table and results.json; return the content of results.json."""
     from compatkit.experiments.studies.figures import draw
 
-    pictures = draw(results, folder)
-    write(folder / TABLE, render(results, pictures))
-    document = StudyDocument(results.to_json([TABLE, *pictures, records.FILE]))
+    figures = draw(results, folder)
+    write(folder / TABLE, render(results, figures))
+    document = StudyDocument(results.to_json([TABLE, *figures, records.FILE]))
     write(folder / RESULTS, json.dumps(document, indent=2, allow_nan=False) + "\n")
     return document
 
 
-def _line(record: StudyRecord) -> str:
-    figures = ", ".join(f"{name} {value:.3f}" for name, value in record.values.items() if value is not None)
-    return f"seed {record.seed} {record.arm:<12} {record.seconds:7.1f} s  {figures}"
+def _summary(record: StudyRecord) -> str:
+    values = ", ".join(f"{name} {value:.3f}" for name, value in record.values.items() if value is not None)
+    return f"seed {record.seed} {record.arm:<12} {record.seconds:7.1f} s  {values}"

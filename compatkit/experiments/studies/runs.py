@@ -1,4 +1,4 @@
-"""One run from the study's point of view: arm, seed, settings and data."""
+"""Run of a study: arm, seed, settings and data."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 @attrs.define(eq=False)
-class Shelf:
-    """Data sets shared by runs, each read once.
+class StudyData:
+    """Data sets that the runs of a study share, each read once.
 
     Attributes:
         study: Number of the study, for messages.
         root: Folder of data sets; None for the search path of ``compatkit.data.load``.
-        seen: Digests of the images of earlier runs, by split.
+        recorded_digests: Digests of the images of earlier runs, by split.
         folder: Folder of those runs.
     """
 
     study: str
     root: str | None = None
-    seen: Mapping[str, str] = attrs.field(factory=dict)
+    recorded_digests: Mapping[str, str] = attrs.field(factory=dict)
     folder: Path | None = None
-    _read: dict[str, DataSet] = attrs.field(factory=dict)
+    _loaded: dict[str, DataSet] = attrs.field(factory=dict)
 
     def load(self, name: str) -> DataSet:
         """Return a data set by name.
@@ -40,60 +40,59 @@ class Shelf:
             DataError: The data set is not found, or damaged.
             UsageError: Earlier runs used other images under this name.
         """
-        if name not in self._read:
+        if name not in self._loaded:
             from compatkit.data import load
 
             try:
                 data = load(name, root=self.root)
             except (DataError, UnknownName) as error:
-                plain = name.rstrip("/")
-                if str(error.subject) != plain:  # found but damaged
+                if str(error.subject) != name.rstrip("/"):  # the data set exists, but is damaged
                     raise
                 text = f"Study {self.study} needs the data set {name!r}. {error} Name its folder with --data."
                 raise DataError(text, subject=name) from error
             self._check(data)
-            self._read[name] = data
-        return self._read[name]
+            self._loaded[name] = data
+        return self._loaded[name]
 
     def _check(self, data: DataSet) -> None:
         for split in (data.train, data.test):
-            was = self.seen.get(split.name, split.digest)
-            if was != split.digest:
+            recorded = self.recorded_digests.get(split.name, split.digest)
+            if recorded != split.digest:
                 raise UsageError(
-                    f"{self.folder} holds runs with other images of {split.name} ({_brief(was)}, here "
-                    f"{_brief(split.digest)}). Name another folder (--out), or those images (--data).",
+                    f"{self.folder} holds runs with other images of {split.name} ({_shorten(recorded)}, here "
+                    f"{_shorten(split.digest)}). Name another folder (--out), or those images (--data).",
                     subject=self.folder,
                 )
 
     def note(self, data: DataSet) -> None:
-        """Note a data set that a study drew itself.
+        """Add a data set that a study created or read itself.
 
         Raises:
             UsageError: Earlier runs used other images under this name.
         """
         self._check(data)
-        self._read[data.name] = data
+        self._loaded[data.name] = data
 
     def digests(self, names: set[str]) -> dict[str, str]:
-        """Return the digests of the splits of these data sets, by the splits' names."""
+        """Return the digests of the splits of these data sets, by the names of the splits."""
         splits = [
-            split for name in sorted(names) for split in (self._read[name].train, self._read[name].test)
+            split for name in sorted(names) for split in (self._loaded[name].train, self._loaded[name].test)
         ]
         return {split.name: split.digest for split in splits}
 
 
-def _brief(digest: str) -> str:
+def _shorten(digest: str) -> str:
     return digest.rpartition(":")[2][:12]
 
 
 @attrs.define(eq=False)
 class Run:
-    """One run: an arm at a seed.
+    """Run of an arm with a seed.
 
     Attributes:
         study: Number of the study.
-        arm: One of the study's arms.
-        seed: Seed of everything random.
+        arm: Arm of the study.
+        seed: Seed of all random numbers.
         settings: Settings of the size, with the requested changes.
     """
 
@@ -101,29 +100,29 @@ class Run:
     arm: str
     seed: int
     settings: Mapping[str, Any]
-    _shelf: Shelf
+    _data: StudyData
     _used: set[str] = attrs.field(factory=set)
 
     def load(self, name: str) -> DataSet:
-        """Return a data set by name, read once for all runs.
+        """Return a data set by name; all runs share it.
 
         Raises:
             DataError: The data set is not found, or damaged.
         """
-        data = self._shelf.load(name)
+        data = self._data.load(name)
         self._used.add(name)
         return data
 
     def note(self, data: DataSet) -> None:
-        """Record the digests of a data set that the study drew or read itself, as those of ``load`` are.
+        """Record the digests of a data set that the study created or read itself, as for ``load``.
 
         Args:
-            data: No other one of the study has its name.
+            data: Data set with a name that no other one of the study has.
 
         Raises:
             UsageError: Earlier runs in the folder used other images under this name.
         """
-        self._shelf.note(data)
+        self._data.note(data)
         self._used.add(data.name)
 
     def find(self, name: str) -> DataSet | None:
@@ -141,17 +140,17 @@ class Run:
 
     @property
     def root(self) -> str | None:
-        """Folder of data sets that was named; None for the search path of ``compatkit.data.load``."""
-        return self._shelf.root
+        """Folder of data sets; None for the search path of ``compatkit.data.load``."""
+        return self._data.root
 
     @property
     def checkpoint(self) -> Path | None:
-        """Checkpoint file of a long run, from which it can be resumed; deleted when the run is done."""
-        if self._shelf.folder is None:
+        """Checkpoint file of the run, deleted when the run is done; None without a folder."""
+        if self._data.folder is None:
             return None
         plan = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
-        return self._shelf.folder / f"{self.arm}-{self.seed}-{plan[:12]}.checkpoint"
+        return self._data.folder / f"{self.arm}-{self.seed}-{plan[:12]}.checkpoint"
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the loaded splits by name."""
-        return self._shelf.digests(self._used)
+        return self._data.digests(self._used)

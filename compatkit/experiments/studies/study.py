@@ -1,4 +1,4 @@
-"""Definition of a study: arms, settings by size, measures, and the figures that the paper reports."""
+"""Definition of a study: arms, settings by size, measures, and the paper's figures."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from compatkit.experiments.studies.runs import Run
 
 CPU, PAPER = "cpu", "paper"
-"""Sizes that every study has: minutes on two cores, and the paper's size."""
+"""Sizes of every study: minutes on two cores, and the paper's size."""
 _WORD = re.compile(r"[a-z0-9][a-z0-9_.+-]*")
 
 
 @attrs.frozen(kw_only=True)
 class Measure:
-    """A quantity that every run of a study measures.
+    """Quantity that every run of a study measures.
 
     Attributes:
-        name: Lower-case word, for results.
+        name: Name in results, in lower case.
         title: Title in tables and figures.
         unit: ``"1"`` for a share or a ratio, ``"bits"``, ``"s"``, ...
-        better: Which values are better.
-        drawn: Whether it has a panel in the figure of all arms.
+        better: Whether higher or lower values are better.
+        drawn: Whether to draw it in the figure of all arms.
     """
 
     name: str
@@ -41,14 +41,15 @@ class Measure:
 
 @attrs.frozen
 class Reported:
-    """A figure that the paper reports.
+    """Value in the paper.
 
     Attributes:
-        arm: An arm of the study, or of the paper if the study leaves it out.
-        metric: A measure of the study, or what the paper measured instead.
-        value: As printed in the paper, in ``unit``.
+        arm: Arm of the study, or another one of the paper.
+        metric: Measure of the study, or another one of the paper.
+        value: Value as printed in the paper, in ``unit``.
         source: Table, figure or section of the paper.
-        spread: Standard deviation, if the paper gives one.
+        unit: Unit, as for ``Measure``.
+        spread: Standard deviation; None if the paper has none.
     """
 
     arm: str
@@ -64,9 +65,9 @@ class Outcome:
     """Measurements of one run.
 
     Attributes:
-        values: By the name of the measure; None or missing if it cannot be measured.
-        figure_data: JSON values for figures, such as pictures of weights.
-        notes: Sentences that a reader must know; a note of several runs is shown once.
+        values: Value by measure; None or missing if it cannot be measured.
+        figure_data: JSON values for figures, such as weights to draw.
+        notes: Notes for the reader; equal notes of several runs are shown once.
 
     Raises:
         UsageError: A value is not a finite number, or ``figure_data`` is not JSON.
@@ -82,8 +83,8 @@ class Outcome:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (number and math.isfinite(value)):
                 raise UsageError(
-                    f"Study outcome: expected a finite number or None for {name}, got {value!r}. Return None, and say "
-                    "why in a note."
+                    f"Study outcome: expected a finite number or None for {name}, got {value!r}. Return None, with the "
+                    "reason in a note."
                 )
         try:
             json.dumps(self.figure_data, allow_nan=False)
@@ -93,21 +94,21 @@ class Outcome:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Study:
-    """An experiment of a paper, or one like it.
+    """Experiment of a paper, or one like it.
 
     Attributes:
-        title: What is studied, in a few words.
-        question: What it shows, in a sentence or two.
-        reference: The paper: authors, year, title, section.
-        arms: Lower-case, as in the paper; methods are joined by ``+``. The first is the baseline.
-        measures: What every run measures.
+        title: Title in a few words.
+        question: Question of the study in one or two sentences.
+        reference: Paper: authors, year, title, section.
+        arms: Names of the arms in lower case, as in the paper; methods are joined by ``+``. The first is the baseline.
+        measures: Measures of every run.
         sizes: Settings by size as JSON values; at least ``cpu`` and ``paper``.
-        scale: By size, how it differs from the paper; printed in every table, since figures at different scales cannot
-            be compared. Empty if nothing differs.
-        paper: Figures that the paper reports.
+        scale: Differences from the paper by size, printed in every table, since figures at different scales cannot be
+            compared. Empty if nothing differs.
+        paper: Values in the paper.
         data: Names of the data sets that it reads from files.
-        run: Carries out one run: an arm with a seed.
-        draw: Draws further figures from the results: PNG by file name without suffix.
+        run: Function that carries out a run of an arm with a seed.
+        draw: Function that draws further figures from ``Results``: PNG by file name without suffix.
 
     Raises:
         UsageError: A name is not lower-case or is repeated, or a size is missing.
@@ -131,7 +132,7 @@ class Study:
             wrong = [name for name in names if not _WORD.fullmatch(name)]
             if wrong or not names or len(set(names)) != len(names):
                 raise UsageError(
-                    f"Study {self.title!r}: {what} are lower-case words, each once; got {', '.join(names) or 'none'}."
+                    f"Study {self.title!r}: {what} must be distinct lower-case words; got {', '.join(names) or 'none'}."
                 )
         missing = [size for size in (CPU, PAPER) if size not in self.sizes or size not in self.scale]
         if missing:

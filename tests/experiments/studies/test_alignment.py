@@ -13,7 +13,7 @@ from small import data_set, quick, write_pack
 import compatkit as ck
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies import covariance_transfer, eigenvector_tables
 from compatkit_studies._alignment import learned, misaligned, seen_by
 from compatkit_studies.patch_eigenvectors import agreement, patch_moments
@@ -73,7 +73,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_of(data: Path, study: str, arm: str, **changes: Any) -> Run:
     settings = settings_of(find(study), "cpu", {**TINY[study], **changes})
-    return Run(study, arm, 0, settings, Shelf(study, str(data)))
+    return Run(study, arm, 0, settings, StudyData(study, str(data)))
 
 
 @pytest.mark.parametrize(

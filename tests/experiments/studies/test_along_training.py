@@ -13,7 +13,7 @@ from small import data_set, quick, write_pack
 import compatkit as ck
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies import along_training
 from compatkit_studies._pairs import measure, ordered
 
@@ -21,7 +21,7 @@ TINY: dict[str, Any] = {"train": 48, "test": 24, "steps": 4, "every": 2, "batch_
 
 
 def run_of(arm: str) -> Run:
-    return Run("3.1b", arm, 0, settings_of(find("3.1b"), "cpu", TINY), Shelf("3.1b"))
+    return Run("3.1b", arm, 0, settings_of(find("3.1b"), "cpu", TINY), StudyData("3.1b"))
 
 
 @pytest.fixture

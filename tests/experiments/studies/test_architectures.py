@@ -13,7 +13,7 @@ import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies.architectures import NETWORKS, first, run, tasks, update
 
 TEN = tuple(map(str, range(10)))
@@ -37,7 +37,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def run_of(data: Path, arm: str, size: str = "cpu") -> Run:
-    return Run("3.10", arm, 0, settings_of(find("3.10"), size, TINY), Shelf("3.10", str(data)))
+    return Run("3.10", arm, 0, settings_of(find("3.10"), size, TINY), StudyData("3.10", str(data)))
 
 
 def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from small import data_set, write_pack
 import compatkit as ck
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies.domain_adaptation import of_common_classes, pair
 
 TINY: dict[str, Any] = {
@@ -37,7 +37,9 @@ def data(tmp_path: Path) -> Path:
 
 
 def run_of(data: Path, arm: str, **changes: Any) -> Run:
-    return Run("3.9", arm, 0, settings_of(find("3.9"), "cpu", {**TINY, **changes}), Shelf("3.9", str(data)))
+    return Run(
+        "3.9", arm, 0, settings_of(find("3.9"), "cpu", {**TINY, **changes}), StudyData("3.9", str(data))
+    )
 
 
 @pytest.mark.parametrize("arm", ["mnist-usps", "cifar10-shifted"])

@@ -15,7 +15,7 @@ import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies.faster_transfer import Keep, accuracy, run, tasks_of, train
 
 TINY: dict[str, Any] = {
@@ -40,7 +40,7 @@ def data(tmp_path: Path) -> Path:
 
 def run_of(data: Path, arm: str, size: str = "cpu", seed: int = 0, **changes: Any) -> Run:
     settings = settings_of(find("3.11"), size, {**TINY, **changes})
-    return Run("3.11", arm, seed, settings, Shelf("3.11", str(data)))
+    return Run("3.11", arm, seed, settings, StudyData("3.11", str(data)))
 
 
 @pytest.mark.parametrize("arm", ["iiw+rp", "re-initialised"])
@@ -62,7 +62,7 @@ def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path, arm
 def test_settings_that_cannot_be_meant_are_refused(data: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         inputs = settings_of(find("3.11"), "cpu", {**TINY, **changes})
-        run(Run("3.11", "rp", 0, inputs, Shelf("3.11", str(data))))
+        run(Run("3.11", "rp", 0, inputs, StudyData("3.11", str(data))))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_accuracy_takes_the_statistics_of_each_batch() -> None:
 
     network = nn.Sequential(Rows())
     network.register_parameter("device", nn.Parameter(torch.zeros(1)))
-    run = Run("3.11", "rp", 0, {"test_batch": 500}, Shelf("3.11"))
+    run = Run("3.11", "rp", 0, {"test_batch": 500}, StudyData("3.11"))
     assert accuracy(network, data.test, state, run) == 1.0
     wrong = ck.Split(data.test.images, (data.test.labels + 1) % 3, data.classes, "wrong/test")
     assert accuracy(network, wrong, state, run) == 0.0

@@ -15,7 +15,7 @@ from small import data_set, write_pack
 from compatkit.data.dataset import DataSet, Split
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_plugins.metrics.theory_transfer import Transfer
 from compatkit_studies._fine_tuning import (
     TASK,
@@ -79,7 +79,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_of(noise: Path, number: str = "4.1", arm: str = "tuned", **changes: Any) -> Run:
     settings = {**settings_of(find(number), "cpu"), **TINY, **changes}
-    return Run(number, arm, 0, settings, Shelf(number, str(noise)))
+    return Run(number, arm, 0, settings, StudyData(number, str(noise)))
 
 
 def figures(

@@ -11,7 +11,7 @@ from small import data_set, write_pack
 import compatkit as ck
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies.normalization import ARMS, PRIORS, policies_of, regularizers
 
 TINY = {"model": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
@@ -37,7 +37,7 @@ def rows(folder: Path, number: str, packs: Path, **more: Any) -> dict[str, dict[
 
 
 def run_of(arm: str) -> Run:
-    return Run("3.4", arm, 0, settings_of(find("3.4"), "cpu"), Shelf("3.4"))
+    return Run("3.4", arm, 0, settings_of(find("3.4"), "cpu"), StudyData("3.4"))
 
 
 def test_what_is_mixed_is_counted_in_test_images() -> None:

@@ -12,7 +12,7 @@ from small import data_set, write_pack
 
 import compatkit as ck
 from compatkit.experiments.studies import carry_out, find, numbers
-from compatkit.experiments.studies.finding import _order
+from compatkit.experiments.studies.finding import _sort_key
 from compatkit_studies._arms import half_sum, regularizers
 from compatkit_studies._features import to_pixels
 from compatkit_studies._sphere import whole
@@ -77,7 +77,7 @@ def test_variants_of_a_study_follow_it() -> None:
     ours = [entry for entry in numbers() if entry.startswith("0.")]
     assert ours == ["0.1", "0.1b", *(f"0.{number}" for number in range(2, 12))]
     mixed = ["mylab.1", "0.10", "3.1", "0.9", "0.1b", "0.1", "10.1"]
-    assert sorted(mixed, key=_order) == ["0.1", "0.1b", "0.9", "0.10", "3.1", "10.1", "mylab.1"]
+    assert sorted(mixed, key=_sort_key) == ["0.1", "0.1b", "0.9", "0.10", "3.1", "10.1", "mylab.1"]
 
 
 def test_all_studies_are_on_the_page() -> None:

@@ -12,7 +12,7 @@ from small import data_set, write_pack
 
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies._random_labels import TASK, compare, finetune, permuted, pretrain, subsets
 from compatkit_studies.transfer_scatter import RANGES, configuration
 
@@ -42,7 +42,7 @@ def noise(tmp_path: Path) -> Path:
 
 def run_of(noise: Path, number: str = "1.1", arm: str = "positive", **changes: Any) -> Run:
     settings = {**settings_of(find(number), "cpu"), **TINY, **changes}
-    return Run(number, arm, 0, settings, Shelf(number, str(noise)))
+    return Run(number, arm, 0, settings, StudyData(number, str(noise)))
 
 
 def test_upstream_and_downstream_images_are_disjoint(noise: Path) -> None:
@@ -98,10 +98,10 @@ def test_pretraining_on_random_labels_makes_real_labels_faster_and_its_permuted_
     """On CIFAR-10, at five seeds; the setting of the paper's experiments 1 and 2 on few images."""
     few = {"up": 500, "down": 500, "test": 100, "epochs_up": 40, "epochs_down": 15, "points": 5}
     settings = {**settings_of(find("1.1"), "cpu"), **few, "init_scale": 0.526}
-    shelf = Shelf("1.1", str(packs))
+    data = StudyData("1.1", str(packs))
     gains, controls = [], []
     for seed in range(5):
-        values, _ = compare(Run("1.1", "positive", seed, settings, shelf), settings, ("real",))
+        values, _ = compare(Run("1.1", "positive", seed, settings, data), settings, ("real",))
         gains.append(values["real-gain"] or 0.0)
         controls.append(values["real-control"] or 0.0)
     assert min(gains) > 0.03 and max(controls) < min(gains), (gains, controls)

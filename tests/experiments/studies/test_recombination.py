@@ -15,7 +15,7 @@ from compatkit.errors import UsageError
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.records import read
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies import _pairs, recombination
 from compatkit_studies._pairs import COMBINATIONS, ORDERS, measure, ordered, tasks_of, uses_of, values_of
 from compatkit_studies.recombination import train
@@ -32,7 +32,7 @@ def tasks() -> list[ck.Task]:
 
 
 def run_of(arm: str, **changes: Any) -> Run:
-    return Run("3.1", arm, 0, settings_of(find("3.1"), "cpu", changes), Shelf("3.1"))
+    return Run("3.1", arm, 0, settings_of(find("3.1"), "cpu", changes), StudyData("3.1"))
 
 
 def cell(extractor: str, head: str, accuracy: float, policy: str = "batch") -> dict[str, Any]:
@@ -195,7 +195,7 @@ def test_every_size_has_its_pair_of_domains(tmp_path: Path, size: str, names: li
     write_noise(tmp_path)
     changes = {} if size == "paper" else {"train": 48, "test": 48}
     settings = settings_of(find("3.1"), size, changes)
-    made = tasks_of(Run("3.1", "none", 0, settings, Shelf("3.1", str(tmp_path))))
+    made = tasks_of(Run("3.1", "none", 0, settings, StudyData("3.1", str(tmp_path))))
     assert [task.name for task in made] == names
     assert all((len(task.data.train), len(task.data.test)) == (images, images) for task in made)
     assert {task.augment for task in made} == {() if size == "cpu" else ("crop", "flip")}

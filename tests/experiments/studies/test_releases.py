@@ -14,7 +14,7 @@ from small import data_set, write_pack
 import compatkit as ck
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies._chain import chain, means
 from compatkit_studies.releases import ARMS, first_classes, releases, train, values_of
 
@@ -40,7 +40,7 @@ def data(tmp_path: Path) -> Path:
 
 def run_of(data: Path, arm: str, size: str = "cpu", **changes: Any) -> Run:
     settings = settings_of(find("releases"), size, {**TINY, **changes})
-    return Run("releases", arm, 0, settings, Shelf("releases", str(data)))
+    return Run("releases", arm, 0, settings, StudyData("releases", str(data)))
 
 
 @pytest.mark.parametrize("arm", ["distillation", "bct+warm", "bct+forward", "bct+dcc"])

@@ -9,14 +9,14 @@ from small import data_set, write_pack
 import compatkit as ck
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies.self_supervision import ARMS, regularizers
 
 TINY = {"model": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
 
 
 def run_of(arm: str, size: str = "cpu") -> Run:
-    return Run("3.12", arm, 0, settings_of(find("3.12"), size), Shelf("3.12"))
+    return Run("3.12", arm, 0, settings_of(find("3.12"), size), StudyData("3.12"))
 
 
 def test_every_arm_names_the_plugins_it_says() -> None:

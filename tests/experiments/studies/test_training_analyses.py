@@ -16,7 +16,7 @@ import compatkit as ck
 from compatkit.adapters.cutting.planning import plan
 from compatkit.experiments.studies import Outcome, Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies import common_classes, joint_incremental, pretrained_init, same_data
 from compatkit_studies._pairs import BOUND, incremental, values_of
 from compatkit_studies.common_classes import classes_of
@@ -37,7 +37,9 @@ def data(tmp_path: Path) -> Path:
 
 
 def run_of(data: Path, study: str, arm: str, size: str = "cpu", seed: int = 0, **changes: Any) -> Run:
-    return Run(study, arm, seed, settings_of(find(study), size, {**TINY, **changes}), Shelf(study, str(data)))
+    return Run(
+        study, arm, seed, settings_of(find(study), size, {**TINY, **changes}), StudyData(study, str(data))
+    )
 
 
 def carried_out(data: Path, study: str, arm: str, **changes: Any) -> tuple[dict[str, float], dict[str, Any]]:

@@ -12,7 +12,7 @@ import torch
 from compatkit.errors import UsageError
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
-from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies import _vaes
 from compatkit_studies.learning_order import MOMENTS
 from compatkit_studies.probe_tables import STUDIES
@@ -26,7 +26,7 @@ SLOW = pytest.mark.slow
 
 def run_of(number: str, arm: str, seed: int = 0, **changes: Any) -> Run:
     settings = {**settings_of(find(number), "cpu"), **TINY, **changes}
-    return Run(number, arm, seed, settings, Shelf(number))
+    return Run(number, arm, seed, settings, StudyData(number))
 
 
 def carried(number: str, out: Path, *arms: str, **changes: Any) -> dict[str, Any]:
@@ -81,7 +81,9 @@ def test_digests_of_drawn_images_are_recorded_and_held_against_later_runs(tmp_pa
     run = run_of("2.5", "fixed")
     data = _vaes.data_of(run, "sprites")
     assert run.digests() == {item.name: item.digest for item in (data.train, data.test)}
-    later = Run("2.5", "fixed", 0, run.settings, Shelf("2.5", seen={"sprites/train": "data:other"}))
+    later = Run(
+        "2.5", "fixed", 0, run.settings, StudyData("2.5", recorded_digests={"sprites/train": "data:other"})
+    )
     with pytest.raises(UsageError) as message:
         _vaes.data_of(later, "sprites")
     assert message.value.code == "usage"
