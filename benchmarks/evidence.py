@@ -92,7 +92,7 @@ def measured(row: int, column: int, bound: str) -> Cell:
     figure = Figure(right / IMAGES, right, IMAGES, right / IMAGES - 0.01, right / IMAGES + 0.01)
     best = Figure(0.97, 9700, IMAGES, 0.96, 0.98)
     images = ImageFacts("bench/test", DATA, IMAGES)
-    settings = Conditions().settings(images, normalized=True, bound=bound)
+    settings = Conditions().settings(images, batch_norm=True, bound=bound)
     cell = Cell(
         "e", "h", "direct", "none", "compatible", figure, figure, 0.1, best, 0.5, (-0.5, -0.4), ("0", "1")
     )

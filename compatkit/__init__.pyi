@@ -47,7 +47,7 @@ from compatkit.measuring.arrays import measure_arrays as measure_arrays
 from compatkit.measuring.measure import measure as measure
 from compatkit.measuring.measurement import Measurement as Measurement
 from compatkit.measuring.similarity import similarity as similarity
-from compatkit.plugins import Use as Use
+from compatkit.plugins import RegularizerConfig as RegularizerConfig
 from compatkit.plugins import use as use
 from compatkit.registry.policies import Policy as Policy
 from compatkit.registry.signing import public

@@ -93,7 +93,7 @@ def layer_of(state: ck.TaskState, path: str) -> nn.Module:
 
 
 def learned(
-    trainer: ck.Trainer, task: ck.Task, layer: str, uses: Sequence[ck.Use], points: int
+    trainer: ck.Trainer, task: ck.Task, layer: str, uses: Sequence[ck.RegularizerConfig], points: int
 ) -> tuple[ck.Fit, dict[int, Tensor]]:
     """Train; return the fit and the layer's weights after equally spaced numbers of steps, 0 and all included."""
     steps = [round(trainer.steps * place / points) for place in range(1, points + 1)]

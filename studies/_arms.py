@@ -16,7 +16,7 @@ SAMPLED = 0.125
 """Share of the layers that ``rr-sampled`` draws: it adds an eighth of the cost of ``rr`` to a step."""
 
 
-def regularizers(arm: str, settings: Mapping[str, Any], **reverse: Any) -> list[ck.Use]:
+def regularizers(arm: str, settings: Mapping[str, Any], **reverse: Any) -> list[ck.RegularizerConfig]:
     """Return the plugins of an arm.
 
     Args:
@@ -82,7 +82,9 @@ def gradient_ratio(fit: ck.Fit) -> float | None:
 SECONDS = Measure(name="seconds", title="training time", unit="s", better="lower", drawn=False)
 
 
-def timed(plan: ck.Trainer, task: ck.Task, used: Sequence[ck.Use]) -> tuple[ck.Fit, dict[str, float | None]]:
+def timed(
+    plan: ck.Trainer, task: ck.Task, used: Sequence[ck.RegularizerConfig]
+) -> tuple[ck.Fit, dict[str, float | None]]:
     """Train one network; return the fit and the values of ``SECONDS`` and ``GRADIENT``."""
     began = time.perf_counter()
     fit = plan.fit([task], used)

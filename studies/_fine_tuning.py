@@ -119,7 +119,7 @@ def tune(
     settings: Mapping[str, Any],
     data: ck.DataSet,
     weights: Weights | None,
-    uses: Sequence[str | ck.Use] = (),
+    uses: Sequence[str | ck.RegularizerConfig] = (),
     *,
     steps: int | None = None,
     fixed: bool = False,

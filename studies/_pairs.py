@@ -159,9 +159,9 @@ def task_of(run: Run, name: str, data: ck.DataSet, cut: str | None = None) -> ck
     )
 
 
-def uses_of(run: Run, methods: str) -> list[str | ck.Use]:
+def uses_of(run: Run, methods: str) -> list[str | ck.RegularizerConfig]:
     """Return the plugins of methods joined by ``+``; none for ``none``."""
-    made: dict[str, str | ck.Use] = {
+    made: dict[str, str | ck.RegularizerConfig] = {
         "iiw": ck.use("identical_init", class_layer=run.settings["class_layer"]),
         "rp": rotation(run),
         "dcc": "dcc",
@@ -169,7 +169,7 @@ def uses_of(run: Run, methods: str) -> list[str | ck.Use]:
     return [made[method] for method in methods.split("+") if method in made]
 
 
-def rotation(run: Run) -> ck.Use:
+def rotation(run: Run) -> ck.RegularizerConfig:
     """Return rotation prediction with the settings of the run."""
     settings = run.settings
     return ck.use(
@@ -190,7 +190,7 @@ def trainer_of(run: Run) -> ck.Trainer:
 
 def incremental(
     tasks: Sequence[ck.Task],
-    uses: Sequence[str | ck.Use],
+    uses: Sequence[str | ck.RegularizerConfig],
     trainer: ck.Trainer,
     statistics: Statistics = "stored",
 ) -> list[ck.Fit]:

@@ -133,7 +133,7 @@ def pretrain(
     run: Run,
     settings: Mapping[str, Any],
     up: ck.DataSet,
-    *uses: str | ck.Use,
+    *uses: str | ck.RegularizerConfig,
     factories: Factories | None = None,
 ) -> Upstream:
     """Train a network on random labels; further plugins may look on."""
@@ -154,7 +154,7 @@ def finetune(
     down: ck.DataSet,
     labels: str,
     before: Upstream | None,
-    *uses: str | ck.Use,
+    *uses: str | ck.RegularizerConfig,
     first: int | None = None,
     factories: Factories | None = None,
     **more: Any,
@@ -179,7 +179,7 @@ def finetune(
         norms = before.norms if settings["rescale"] else None
         begun = ck.use("transfer", **{"first": first, "norms": norms, **drawn, **more})
         start = task(settings, down, weights=before.weights)
-    used: list[str | ck.Use] = [begun, *uses]
+    used: list[str | ck.RegularizerConfig] = [begun, *uses]
     if labels == "random":
         seed = DOWNSTREAM_SEED + run.seed
         used.append(ck.use("random_labels", classes=settings["classes_down"], seed=seed))

@@ -67,7 +67,7 @@ def generator(run: Run, arm: str, steps: int | None = None) -> ck.Fit:
 def fit(
     run: Run,
     task: ck.Task,
-    used: Sequence[ck.Use],
+    used: Sequence[ck.RegularizerConfig],
     steps: int,
     *,
     kept: bool = False,

@@ -117,8 +117,8 @@ def samples_of(run: Run, name: str) -> ck.Split:
 def train(
     run: Run,
     name: str,
-    objective: ck.Use | None = None,
-    *uses: ck.Use,
+    objective: ck.RegularizerConfig | None = None,
+    *uses: ck.RegularizerConfig,
     seed: int | None = None,
     factories: Mapping[str, Any] | None = None,
     **changes: Any,
@@ -169,7 +169,7 @@ def train(
 def _kept(
     settings: Mapping[str, Any],
     data: ck.DataSet,
-    uses: Sequence[ck.Use],
+    uses: Sequence[ck.RegularizerConfig],
     weights: Mapping[str, torch.Tensor] | None,
     seed: int,
     kind: str,
@@ -190,7 +190,7 @@ def _kept(
     }
 
 
-def objective(run: Run, arm: str) -> ck.Use:
+def objective(run: Run, arm: str) -> ck.RegularizerConfig:
     """Return the objective that an arm names, such as ``beta-8``, ``beta-tc-2``, ``dip-5`` or ``annealed-25``.
 
     The weights are those of the paper; the lambda of its beta-TC-VAE is beta - 1. Capacity rises over a third of the

@@ -78,7 +78,7 @@ def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:
     return made
 
 
-def rotation(run: Run) -> ck.Use:
+def rotation(run: Run) -> ck.RegularizerConfig:
     """Return rotation prediction; digits are flipped instead of half turns, which make a 9 of a 6."""
     return ck.use("rotation_prediction", half_turn=run.settings["half_turn"], views=run.settings["views"])
 

@@ -143,7 +143,7 @@ def run(run: Run) -> Outcome:
     own_accuracy = _accuracy(own.step("direct"))
     values: dict[str, float | None] = {
         "own": own_accuracy,
-        "reference": ladders[max(ladders)].facts["reference"],
+        "reference": ladders[max(ladders)].details["reference"],
     }
     for count, ladder in ladders.items():
         values |= {f"{name}-{count}": value for name, value in _told(ladder, own_accuracy).items()}

@@ -46,7 +46,7 @@ def upstream(run: Run, task: ck.Task) -> tuple[dict[str, Any], dict[str, float]]
     return _KNOWN[key]
 
 
-def started(run: Run, task: ck.Task, before: ck.Task) -> tuple[ck.Task, list[ck.Use]]:
+def started(run: Run, task: ck.Task, before: ck.Task) -> tuple[ck.Task, list[ck.RegularizerConfig]]:
     """Return the downstream task of an arm and the plugins that start it."""
     drawn = ck.use("scaled_init")
     if run.arm == "scratch":

@@ -54,7 +54,7 @@ def task_of(run: Run, train: ck.Split, test: ck.Split) -> ck.Task:
     )
 
 
-def uses_of(arm: str, images: int) -> list[ck.Use]:
+def uses_of(arm: str, images: int) -> list[ck.RegularizerConfig]:
     """Return the initialization of an arm, without ``random-labels``."""
     kind, _, depth = arm.rpartition("-")
     layers = [f"blocks.{place}.conv" for place in range(len(depth))]
@@ -73,7 +73,7 @@ def uses_of(arm: str, images: int) -> list[ck.Use]:
     return [drawn, ck.use("eigenvector_init", after="scaled_init", layers=layers, images=images, **chosen)]
 
 
-def started(run: Run, task: ck.Task, up: ck.Split) -> tuple[ck.Task, list[ck.Use]]:
+def started(run: Run, task: ck.Task, up: ck.Split) -> tuple[ck.Task, list[ck.RegularizerConfig]]:
     """Return the task and the plugins of an arm; convolutions trained on random labels come from ``up``."""
     kind, _, depth = run.arm.rpartition("-")
     if kind != LABELS:

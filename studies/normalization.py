@@ -79,7 +79,7 @@ def tasks_for(arm: str, run: Run) -> list[ck.Task]:
     return [attrs.evolve(task, kwargs={**task.kwargs, **kwargs}) for task in tasks_of(run)]
 
 
-def regularizers(run: Run) -> list[str | ck.Use]:
+def regularizers(run: Run) -> list[str | ck.RegularizerConfig]:
     """Return the plugins of the arm."""
     arm = run.arm
     if arm == "none":

@@ -18,7 +18,7 @@ TASKS = ("rp", "jigsaw", "contrastive", "colourisation")
 ARMS = ("none", *TASKS, "iiw", *(f"iiw+{one}" for one in TASKS))
 
 
-def regularizers(run: Run) -> list[str | ck.Use]:
+def regularizers(run: Run) -> list[str | ck.RegularizerConfig]:
     """Return the plugins of the arm, with defaults except for the settings; contrastive views do not mirror digits."""
     made = {
         "jigsaw": ck.use("jigsaw", grid=run.settings["grid"]),

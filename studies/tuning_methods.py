@@ -39,7 +39,7 @@ LAYERS = ("layer1", "layer2", "layer3")
 TWO = {"model": "two_layer_head", "cut": "conv1", "kwargs": {"channels": 64}}
 
 
-def methods(steps: int) -> dict[str, list[ck.Use]]:
+def methods(steps: int) -> dict[str, list[ck.RegularizerConfig]]:
     """Return the regularizers of each arm."""
     return {
         "plain": [],

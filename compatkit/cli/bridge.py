@@ -98,8 +98,8 @@ def bridge_command(options: BridgeOptions) -> int | None:
         f"{bridge.says}, judged by {bridge.judged_by}: {bridge.chosen} agrees with the head's own network on "
         f"{agreement.accuracy:.3f} ({agreement.low:.3f} to {agreement.high:.3f}) of {agreement.count:,} images."
     )
-    if bridge.facts["reference"] is not None:
-        paragraph(f"The head's own network reaches {bridge.facts['reference']:.3f} on the test images.")
+    if bridge.details["reference"] is not None:
+        paragraph(f"The head's own network reaches {bridge.details['reference']:.3f} on the test images.")
     for note in (*notes, *bridge.notes):
         paragraph(note)
     for what, reference in published.items():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.conditions import Progress
     from compatkit.evaluation.recombination import Recombination
-    from compatkit.plugins import Use
+    from compatkit.plugins import RegularizerConfig
     from compatkit.training.prepare import Statistics
     from compatkit.training.task import Augment, Rest, Task
     from compatkit.training.task_state import AuxiliaryHead, ReleasedExtractor
@@ -210,7 +210,7 @@ class Combining:
         data: Split,
         *,
         trainer: Trainer | None = None,
-        method: str | Use | None = None,
+        method: str | RegularizerConfig | None = None,
         frozen_statistics: Statistics = "stored",
         test: Split | None = None,
         augment: Augment = (),

@@ -117,7 +117,7 @@ class Comparing:
             UsageError: ``data`` is not a data set or split; ``scores`` is empty; or a number is too small.
         """
         from compatkit.components.matrices.bounds import bounds_of
-        from compatkit.components.ranking import Ranking, Scored, agreements_of
+        from compatkit.components.ranking import ExtractorScore, Ranking, agreements_of
         from compatkit.components.scoring import SCORES, Origins, measured_on, score
         from compatkit.data.dataset import DataSet, Split
         from compatkit.plugins.discovery import find
@@ -140,7 +140,7 @@ class Comparing:
         parts = PartLoader(self.store)
         chosen = [parts.component(reference) for reference in self.store.select(extractors, "extractor")]
         heads = bounds_of(parts, chosen, [])
-        rows, passes, origins = list[Scored](), dict[str, float](), Origins(self.store, sources, seed)
+        rows, passes, origins = list[ExtractorScore](), dict[str, float](), Origins(self.store, sources, seed)
         for number, part in enumerate(chosen):
             if progress is not None:
                 progress(number, len(chosen), part.reference)

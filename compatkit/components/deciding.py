@@ -13,7 +13,7 @@ import attrs
 
 from compatkit.components.images import PolicyData, policy_images
 from compatkit.components.loading import PartLoader
-from compatkit.components.outcomes import Answer, PolicyOutcome, refusal
+from compatkit.components.outcomes import PartnerResult, PolicyOutcome, refusal
 from compatkit.contracts.check import Report, check
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell
 from compatkit.contracts.manifest import trained_with
@@ -22,14 +22,14 @@ from compatkit.errors import FormatError, NotFound, PolicyBroken, PolicyUndecide
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, is_kept, key_of
 from compatkit.evaluation.matrix import measure
-from compatkit.evaluation.prospect import is_normalized, wiring_obstacle
+from compatkit.evaluation.prospect import have_batch_norm, wiring_obstacle
 from compatkit.evaluation.records import Cells, keep
 from compatkit.registry.copy.admission import Deciding
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.publish import Decide
-from compatkit.registry.required_partners import Partner, Question
+from compatkit.registry.required_partners import Partner, PolicyRequirement
 from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
@@ -79,7 +79,7 @@ class Decider:
         init=False, default=attrs.Factory(lambda self: PartLoader(self.store, self.recalls), takes_self=True)
     )
 
-    def __call__(self, question: Question) -> PolicyOutcome:
+    def __call__(self, requirement: PolicyRequirement) -> PolicyOutcome:
         """Decide, and raise if the candidate fails.
 
         Raises:
@@ -87,51 +87,51 @@ class Decider:
             PolicyDataMissing: The policy's images are not available.
             UsageError: This compatkit does not support the policy's metric.
         """
-        outcome = self.answer(question)
+        outcome = self.answer(requirement)
         if not outcome.passed:
             raise PolicyBroken(refusal(outcome), subject=outcome)
         return outcome
 
-    def answer(self, question: Question) -> PolicyOutcome:
+    def answer(self, requirement: PolicyRequirement) -> PolicyOutcome:
         """Measure what the policy requires and return the outcome."""
-        policy = question.policy
-        outcome = PolicyOutcome(question)
-        if policy is not None and policy.data is not None and question.is_open:
-            outcome = self._measured(question, policy, policy.data)
+        policy = requirement.policy
+        outcome = PolicyOutcome(requirement)
+        if policy is not None and policy.data is not None and requirement.is_open:
+            outcome = self._measured(requirement, policy, policy.data)
         return self._numbered(outcome)
 
     def _numbered(self, outcome: PolicyOutcome) -> PolicyOutcome:
         """Add the version numbers that the candidate may take."""
-        question, policy = outcome.question, outcome.question.policy
-        name, manifest = question.name, self.candidate.manifest
+        requirement, policy = outcome.requirement, outcome.requirement.policy
+        name, manifest = requirement.name, self.candidate.manifest
         across_major = policy is not None and policy.across_major
         if outcome.passed or not across_major:
             outcome = attrs.evolve(outcome, offered=str(self.store.least_version(name, manifest, major=True)))
         if not outcome.passed:
             return outcome
-        least = self.version or str(self.store.least_version(name, manifest, measured=question.is_open))
+        least = self.version or str(self.store.least_version(name, manifest, measured=requirement.is_open))
         return attrs.evolve(outcome, allowed=least)
 
-    def _measured(self, question: Question, policy: Policy, wanted: Images) -> PolicyOutcome:
+    def _measured(self, requirement: PolicyRequirement, policy: Policy, wanted: Images) -> PolicyOutcome:
         if (policy.metric, policy.metric_version) != (METRIC, METRIC_VERSION):
             raise UsageError(
-                f"{question.name}: the policy uses the metric {policy.metric} {policy.metric_version}, but this "
+                f"{requirement.name}: the policy uses the metric {policy.metric} {policy.metric_version}, but this "
                 f"compatkit measures {METRIC} {METRIC_VERSION}. Set the policy again, or publish with a compatkit that "
                 "measures the policy's metric.",
                 subject=policy,
             )
-        pairs = [self._pair(item) for item in question.partners]
+        pairs = [self._pair(item) for item in requirement.partners]
         obstacles = [wiring_obstacle(_report(extractor, head)) for _, extractor, head, _ in pairs]
         if any(obstacles):
             unmeasured = "not measured: the others do not fit"
             answers = [
-                Answer(partner, left.reference, head.reference, reason=obstacle or unmeasured)
+                PartnerResult(partner, left.reference, head.reference, reason=obstacle or unmeasured)
                 for (partner, left, head, _), obstacle in zip(pairs, obstacles, strict=True)
             ]
-            return PolicyOutcome(question, tuple(answers), self._matrix(pairs, policy))
+            return PolicyOutcome(requirement, tuple(answers), self._matrix(pairs, policy))
         self._provide(pairs, policy, wanted)
         answers = [self._judged(*pair, policy.tolerance) for pair in pairs]
-        return PolicyOutcome(question, tuple(answers), self._matrix(pairs, policy))
+        return PolicyOutcome(requirement, tuple(answers), self._matrix(pairs, policy))
 
     def _provide(self, pairs: Sequence[Pair], policy: Policy, wanted: Images) -> None:
         """Recall or measure the cells of all pairs and their bounds.
@@ -219,8 +219,8 @@ class Decider:
     ) -> bool:
         settings = self._stored.settings(result)
         images = ImageFacts(settings["data"], digest, settings["images"])
-        normalized = is_normalized(extractor.manifest, head.manifest)
-        key = key_of(conditions_of(policy).settings(images, normalized=normalized, bound=""))
+        batch_norm = have_batch_norm(extractor.manifest, head.manifest)
+        key = key_of(conditions_of(policy).settings(images, batch_norm=batch_norm, bound=""))
         return is_kept(key, result.conditions)
 
     def _undecided(self, policy: Policy, missing: Sequence[tuple[Component, Component]]) -> str:
@@ -234,18 +234,20 @@ class Decider:
 
     def _judged(
         self, partner: str, extractor: Component, head: Component, own: Component | None, tolerance: float
-    ) -> Answer:
-        answer = Answer(partner, extractor.reference, head.reference)
+    ) -> PartnerResult:
+        result = PartnerResult(partner, extractor.reference, head.reference)
         if own is None:
             reason = "no bound: the head names no own extractor, or one that is not in this registry"
-            return attrs.evolve(answer, reason=reason)
+            return attrs.evolve(result, reason=reason)
         cell, limit = self._cells[extractor.function, head.function], self._cells[own.function, head.function]
         accuracy, bound = cell.restricted, limit.restricted
         if accuracy is None or bound is None:
-            return attrs.evolve(answer, reason=cell.reason or limit.reason)
-        least = bound.accuracy - tolerance
-        passed = accuracy.accuracy >= least - ROUNDING
-        return attrs.evolve(answer, accuracy=accuracy, bound=bound, least=max(least, 0.0), passed=passed)
+            return attrs.evolve(result, reason=cell.reason or limit.reason)
+        required = bound.accuracy - tolerance
+        passed = accuracy.accuracy >= required - ROUNDING
+        return attrs.evolve(
+            result, accuracy=accuracy, bound=bound, min_accuracy=max(required, 0.0), passed=passed
+        )
 
     def _matrix(self, pairs: Sequence[Pair], policy: Policy) -> Matrix:
         """Return the pairs as a matrix, with extractors of bounds in the first rows, the candidate in the last."""
@@ -284,7 +286,7 @@ def deciding(*, measure: bool = False, data: PolicyData = (), progress: Progress
     """
 
     def decider_of(store: Store) -> Decide:
-        def decide(question: Question) -> None:
+        def decide(requirement: PolicyRequirement) -> None:
             """Decide the policy for a version whose bytes have arrived.
 
             Raises:
@@ -292,14 +294,16 @@ def deciding(*, measure: bool = False, data: PolicyData = (), progress: Progress
                 PolicyUndecided: Results are missing, and ``measure`` is False.
                 PolicyDataMissing: The policy's images are needed but not available.
             """
-            reference = Reference(question.name, digest=question.candidate)
-            candidate = PartLoader(store, admitted=True).component(reference, f"{question.name}@{CANDIDATE}")
+            reference = Reference(requirement.name, digest=requirement.candidate)
+            candidate = PartLoader(store, admitted=True).component(
+                reference, f"{requirement.name}@{CANDIDATE}"
+            )
             decider = Decider(store, candidate, data, progress=progress, recalls=True, measures=measure)
-            outcome = decider.answer(question)
+            outcome = decider.answer(requirement)
             if not outcome.passed:
                 remedy = (
                     "A copy has a fixed number: publish it as the next MAJOR version at its origin, or first allow the "
-                    f"break here with `compatkit policy set {question.name} --mode none`"
+                    f"break here with `compatkit policy set {requirement.name} --mode none`"
                 )
                 raise PolicyBroken(refusal(outcome, remedy), subject=outcome)
 
@@ -309,25 +313,25 @@ def deciding(*, measure: bool = False, data: PolicyData = (), progress: Progress
 
 
 def narrowed(
-    store: Store, question: Question, candidate: Component, against: Iterable[Reference]
-) -> Question:
-    """Return the question with the given partners instead of those of the policy.
+    store: Store, requirement: PolicyRequirement, candidate: Component, against: Iterable[Reference]
+) -> PolicyRequirement:
+    """Return the requirement with the given partners instead of those of the policy.
 
     Args:
         store: Registry of the partners.
-        question: Requirement of the policy.
+        requirement: Requirement of the policy.
         candidate: Part to be released.
         against: Partners to measure with.
 
     Raises:
         UsageError: No policy defines the measurement, or a partner has the wrong kind.
     """
-    policy = question.policy
+    policy = requirement.policy
     wanted = {"extractor": "head", "head": "extractor"}.get(candidate.kind)
     if policy is None or policy.data is None or wanted is None:
         raise UsageError(
-            f"{question.name}: no policy defines how to measure this {candidate.kind}: {question.reason}. Set a "
-            f"policy with `compatkit policy set {question.name}`."
+            f"{requirement.name}: no policy defines how to measure this {candidate.kind}: {requirement.reason}. Set a "
+            f"policy with `compatkit policy set {requirement.name}`."
         )
     partners: list[Partner] = []
     for reference in against:
@@ -339,7 +343,9 @@ def narrowed(
         head = manifest if wanted == "head" else candidate.manifest
         own = next(trained_with(head), None)
         partners.append(Partner(reference, own))
-    return attrs.evolve(question, partners=tuple(partners), reason="" if partners else "no partner was named")
+    return attrs.evolve(
+        requirement, partners=tuple(partners), reason="" if partners else "no partner was named"
+    )
 
 
 def _report(extractor: Component, head: Component) -> Report:

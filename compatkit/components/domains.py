@@ -21,7 +21,7 @@ from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import measure
 from compatkit.foundation.display import Shown, aligned
-from compatkit.plugins import Use, as_use
+from compatkit.plugins import RegularizerConfig, regularizer_config
 from compatkit.plugins.installed import current
 from compatkit.registry.names import Reference
 from compatkit.training.fit import Fit
@@ -99,7 +99,7 @@ class Adapted(Shown):
 def adapt(
     task: Task,
     auxiliary: AuxiliaryHead,
-    method: Use,
+    method: RegularizerConfig,
     trainer: Trainer,
     statistics: Statistics,
     test: Split | None,
@@ -181,7 +181,7 @@ def check_anchor(extractor: Component, auxiliary: AuxiliaryHead, owner: str) -> 
     )
 
 
-def method_of(manifest: Manifest, owner: str, requested: str | Use | None) -> Use:
+def method_of(manifest: Manifest, owner: str, requested: str | RegularizerConfig | None) -> RegularizerConfig:
     """Return the regularizer that trained an auxiliary head, with its settings.
 
     Args:
@@ -194,14 +194,14 @@ def method_of(manifest: Manifest, owner: str, requested: str | Use | None) -> Us
         PluginError: The regularizer is not usable.
     """
     if requested is not None:
-        return as_use(requested)
+        return regularizer_config(requested)
     instance, plugins = manifest.training.get("plugin"), manifest.training.get("plugins") or ()
     for plugin in plugins:
         if plugin.get("as") == instance:
             settings = {
                 key: value for key, value in plugin["settings"].items() if key not in TRAINER_SETTINGS
             }
-            return Use(current(plugin["name"]).removeprefix("regularizers."), settings=settings)
+            return RegularizerConfig(current(plugin["name"]).removeprefix("regularizers."), settings=settings)
     listed = ", ".join(str(plugin.get("as")) for plugin in plugins) or "none"
     raise UsageError(
         f"The manifest of {owner} does not name the regularizer that trained it (its run had: {listed}). Pass method, "

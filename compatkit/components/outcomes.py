@@ -8,7 +8,7 @@ import attrs
 
 from compatkit.contracts.evidence import Figure
 from compatkit.foundation.display import Shown, aligned
-from compatkit.registry.required_partners import Question
+from compatkit.registry.required_partners import PolicyRequirement
 from compatkit.reports.tabular import Tabular
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ HEADINGS = ("extractor", "head", "bound", "least", "measured", "images", "")
 
 
 @attrs.frozen
-class Answer:
-    """Result of a candidate with one released part.
+class PartnerResult:
+    """Result of measuring a candidate with a released part.
 
     Attributes:
         partner: Reference of the released part.
@@ -29,9 +29,9 @@ class Answer:
         head: Reference of the pair's head.
         accuracy: Accuracy of the pair on the policy's images of the common classes; None if not measured.
         bound: Accuracy of the head on its own extractor, on the same images; None if not measured.
-        least: Bound minus tolerance; None without a bound.
-        passed: Whether the accuracy is at least ``least``.
-        reason: Why the pair failed without a figure; empty if there is one.
+        min_accuracy: Bound minus tolerance; None without a bound.
+        passed: Whether the accuracy is at least ``min_accuracy``.
+        reason: Reason for a failure without measurement; else empty.
     """
 
     partner: str
@@ -39,25 +39,31 @@ class Answer:
     head: str
     accuracy: Figure | None = None
     bound: Figure | None = None
-    least: float | None = None
+    min_accuracy: float | None = None
     passed: bool = False
     reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {
+            "least" if name == "min_accuracy" else name: value for name, value in attrs.asdict(self).items()
+        }
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of a table row, for the columns ``HEADINGS``."""
         bound = "" if self.bound is None else f"{self.bound.accuracy:.3f}"
-        least = "" if self.least is None else f"{self.least:.3f}"
+        required = "" if self.min_accuracy is None else f"{self.min_accuracy:.3f}"
         accuracy = "" if self.accuracy is None else f"{self.accuracy.accuracy:.3f}"
         count = "" if self.accuracy is None else f"{self.accuracy.count:,}"
         verdict = "passes" if self.passed else f"fails{': ' * bool(self.reason)}{self.reason}"
-        return self.extractor, self.head, bound, least, accuracy, count, verdict
+        return self.extractor, self.head, bound, required, accuracy, count, verdict
 
     def __str__(self) -> str:
-        if self.accuracy is None or self.bound is None or self.least is None:
+        if self.accuracy is None or self.bound is None or self.min_accuracy is None:
             return f"{self.partner}: {self.reason}"
         return (
             f"{self.partner}: {self.accuracy.accuracy:.3f} of {self.accuracy.count:,} images, where at least "
-            f"{self.least:.3f} is required (bound {self.bound.accuracy:.3f})"
+            f"{self.min_accuracy:.3f} is required (bound {self.bound.accuracy:.3f})"
         )
 
 
@@ -66,15 +72,15 @@ class PolicyOutcome(Shown, Tabular):
     """Outcome of a policy for one candidate; as a table it has a row for each partner.
 
     Attributes:
-        question: Question to the policy, with the state of the registry it refers to.
-        answers: Answer for each partner; empty if nothing was required.
+        requirement: Measurements that the policy requires, with the state of the registry.
+        answers: Result with each partner; empty if nothing was required.
         matrix: The measured pairs, including bounds; None if nothing was required.
         allowed: Version number it may be published under; None if it fails.
         offered: Next MAJOR number, open to it despite a failure; None if the policy also binds that.
     """
 
-    question: Question
-    answers: tuple[Answer, ...] = ()
+    requirement: PolicyRequirement
+    answers: tuple[PartnerResult, ...] = ()
     matrix: Matrix | None = None
     allowed: str | None = None
     offered: str | None = None
@@ -88,7 +94,7 @@ class PolicyOutcome(Shown, Tabular):
 
     def _rows(self) -> list[dict[str, Any]]:
         return [
-            attrs.asdict(answer)
+            answer.to_json()
             | {
                 "accuracy": answer.accuracy and answer.accuracy.accuracy,
                 "count": answer.accuracy and answer.accuracy.count,
@@ -101,17 +107,17 @@ class PolicyOutcome(Shown, Tabular):
         """Return JSON values."""
         import json
 
-        question, policy = self.question, self.question.policy
+        requirement, policy = self.requirement, self.requirement.policy
         return {
-            "name": question.name,
-            "kind": question.kind,
-            "candidate": question.candidate,
-            "previous": None if question.previous is None else str(question.previous),
+            "name": requirement.name,
+            "kind": requirement.kind,
+            "candidate": requirement.candidate,
+            "previous": None if requirement.previous is None else str(requirement.previous),
             "policy": None if policy is None else policy.to_json(),
-            "revision": None if question.revision is None else question.revision.number,
+            "revision": None if requirement.revision is None else requirement.revision.number,
             "passed": self.passed,
-            "reason": question.reason,
-            "answers": [attrs.asdict(answer) for answer in self.answers],
+            "reason": requirement.reason,
+            "answers": [answer.to_json() for answer in self.answers],
             "allowed": self.allowed,
             "offered": self.offered,
             "matrix": None if self.matrix is None else json.loads(self.matrix.to_json()),
@@ -121,7 +127,7 @@ class PolicyOutcome(Shown, Tabular):
     def verdict(self) -> str:
         """Verdict and allowed version numbers, in one line."""
         if not self.answers:
-            return f"nothing to measure: {self.question.reason}; it may be published as {self.allowed}"
+            return f"nothing to measure: {self.requirement.reason}; it may be published as {self.allowed}"
         if self.passed:
             return f"passes; it may be published as {self.allowed}"
         if self.offered is None:
@@ -133,8 +139,8 @@ class PolicyOutcome(Shown, Tabular):
         return [HEADINGS, *(answer.row() for answer in self.answers)]
 
     def __str__(self) -> str:
-        policy = self.question.policy
-        lines = [f"{self.question.name}: {self.verdict}"]
+        policy = self.requirement.policy
+        lines = [f"{self.requirement.name}: {self.verdict}"]
         if policy is not None and self.answers:
             lines.append(f"policy {policy}")
         if self.answers:
@@ -149,10 +155,10 @@ def refusal(outcome: PolicyOutcome, remedy: str = "") -> str:
         outcome: Outcome of the policy.
         remedy: Advice if the version number is fixed; empty for the default.
     """
-    question = outcome.question
+    requirement = outcome.requirement
     failed = [str(answer) for answer in outcome.answers if not answer.passed]
     more = f"; and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
-    after = f" after {question.previous.version}" if question.previous is not None else ""
+    after = f" after {requirement.previous.version}" if requirement.previous is not None else ""
     if not remedy and outcome.offered is None:
         remedy = "The policy binds across majors: publish under another name, or change the policy"
     elif not remedy:
@@ -161,6 +167,6 @@ def refusal(outcome: PolicyOutcome, remedy: str = "") -> str:
             "--version or --major"
         )
     return (
-        f"{question.name}: the new {question.kind}{after} breaks the policy {question.policy}. "
+        f"{requirement.name}: the new {requirement.kind}{after} breaks the policy {requirement.policy}. "
         f"{'; '.join(failed[:SHOWN])}{more}. {remedy}."
     )

@@ -172,12 +172,12 @@ class Policies(Mapping[str, Policy]):
         store, resolved = self.store, self.store.resolve(reference)
         own = name is None or name == resolved.name
         candidate, version = PartLoader(store).component(resolved), str(resolved.version) if own else None
-        question = store.policy_question(
+        requirement = store.policy_requirement(
             resolved.name if name is None else check_name(name), candidate.manifest, version=version
         )
         if against is not None:
-            question = narrowed(store, question, candidate, store.select(against))
-        return Decider(store, candidate, data, version=version, progress=progress).answer(question)
+            requirement = narrowed(store, requirement, candidate, store.select(against))
+        return Decider(store, candidate, data, version=version, progress=progress).answer(requirement)
 
     def _set(self) -> dict[str, Policy]:
         return {entry.scope: entry.policy for entry in self.store.policies.all() if entry.policy is not None}

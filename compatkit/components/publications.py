@@ -200,9 +200,11 @@ class FitParts:
         decisions: dict[str, tuple[Decider, PolicyOutcome]] = {}
         for key, part in self.parts.items():
             if key not in self.released and not self._is_published(part, version):
-                question = self.store.policy_question(part.name, part.manifest, version=version, major=major)
+                requirement = self.store.policy_requirement(
+                    part.name, part.manifest, version=version, major=major
+                )
                 decider = Decider(self.store, part, data, kin, version, progress)
-                decisions[key] = decider, decider.answer(question)
+                decisions[key] = decider, decider.answer(requirement)
         return decisions
 
     def publish(self, decisions: Decisions, version: str | None, major: bool) -> dict[str, str]:
@@ -218,7 +220,7 @@ class FitParts:
         """
         broken = [outcome for _, outcome in decisions.values() if not outcome.passed]
         if broken:
-            others = [outcome.question.name for outcome in broken[1:]]
+            others = [outcome.requirement.name for outcome in broken[1:]]
             more = f" So do {', '.join(others)}." if others else ""
             raise PolicyBroken(f"{refusal(broken[0])}{more} Nothing was published.", subject=broken[0])
         published: dict[str, str] = {}

@@ -32,15 +32,15 @@ DRAWS = 20_000
 
 
 @attrs.frozen(kw_only=True)
-class Scored:
-    """One score of one extractor.
+class ExtractorScore:
+    """Score of an extractor by a metric.
 
     Attributes:
         score: Name of the metric.
         extractor: Reference of the extractor.
-        cell: Value of the score: the first figure of the metric.
-        beside: Other figures of the metric by name, such as permuted labels or the bound from scratch, and with
-            controls those of random weights.
+        cell: Value of the score: the first value of the metric.
+        other_values: Other values of the metric by name, such as with permuted labels or the bound from scratch, and
+            with controls those of random weights.
         direction: Which values are better.
         seconds: Time of the score alone, without the pass of the extractor (``Ranking.passes``).
     """
@@ -48,7 +48,7 @@ class Scored:
     score: str
     extractor: str
     cell: TableCell
-    beside: Mapping[str, TableCell]
+    other_values: Mapping[str, TableCell]
     direction: Direction
     seconds: float
 
@@ -95,7 +95,7 @@ class Ranking(Shown, Tabular):
 
     data: str
     examples: int
-    rows: tuple[Scored, ...]
+    rows: tuple[ExtractorScore, ...]
     measured: Mapping[str, tuple[float, str]]
     agreements: tuple[Agreement, ...]
     passes: Mapping[str, float]
@@ -105,14 +105,14 @@ class Ranking(Shown, Tabular):
     def _rows(self) -> list[dict[str, Any]]:
         return [self._row(scored) for scored in self.rows]
 
-    def _row(self, scored: Scored) -> dict[str, Any]:
+    def _row(self, scored: ExtractorScore) -> dict[str, Any]:
         accuracy, how = self.measured.get(scored.extractor, (None, None))
         return {
             "score": scored.score,
             "extractor": scored.extractor,
             **attrs.asdict(scored.cell),
             "direction": scored.direction,
-            **{name: cell.value for name, cell in scored.beside.items()},
+            **{name: cell.value for name, cell in scored.other_values.items()},
             MEASURED: accuracy,
             "measured as": how,
             "data": self.data,
@@ -171,19 +171,29 @@ class Ranking(Shown, Tabular):
         measured = {
             name: {"accuracy": accuracy, "how": how} for name, (accuracy, how) in self.measured.items()
         }
-        return {**attrs.asdict(self), "measured": measured, "advice": self.advice, "caution": self.caution}
+        rows = [
+            {"beside" if name == "other_values" else name: value for name, value in attrs.asdict(row).items()}
+            for row in self.rows
+        ]
+        return {
+            **attrs.asdict(self),
+            "rows": rows,
+            "measured": measured,
+            "advice": self.advice,
+            "caution": self.caution,
+        }
 
     def __str__(self) -> str:
-        beside = [name for name in PRINTED if any(name in row.beside for row in self.rows)]
-        table: list[tuple[str, ...]] = [("score", "extractor", "value", *beside, "measured", "seconds", "")]
+        names = [name for name in PRINTED if any(name in row.other_values for row in self.rows)]
+        table: list[tuple[str, ...]] = [("score", "extractor", "value", *names, "measured", "seconds", "")]
         for row in self.rows:
             measured = self.measured.get(row.extractor)
-            others = (_shown(row.beside[name]) if name in row.beside else "" for name in beside)
+            others = (_shown(row.other_values[name]) if name in row.other_values else "" for name in names)
             accuracy = "" if measured is None else f"{measured[0]:.3f}"
             status = f"{row.cell.status} {row.cell.reason}" if row.cell.status != "ok" else ""
-            name = f"{row.score} ({row.direction})"
+            score = f"{row.score} ({row.direction})"
             table.append(
-                (name, row.extractor, _shown(row.cell), *others, accuracy, f"{row.seconds:.2f}", status)
+                (score, row.extractor, _shown(row.cell), *others, accuracy, f"{row.seconds:.2f}", status)
             )
         pairs: list[tuple[str, ...]] = [("rank correlation", "", "extractors", "Spearman", "chance")]
         for agreement in self.agreements:
@@ -204,7 +214,7 @@ class Ranking(Shown, Tabular):
         return "\n".join(parts)
 
 
-def first_of(rows: Sequence[Scored]) -> tuple[str, str]:
+def first_of(rows: Sequence[ExtractorScore]) -> tuple[str, str]:
     """Return the extractor that a score clearly ranks first, or the reason why there is none.
 
     Args:
@@ -218,8 +228,8 @@ def first_of(rows: Sequence[Scored]) -> tuple[str, str]:
         return "", "has no sound value"
     goodness = [row.goodness or 0.0 for row in sound]
     sign = -1 if sound[0].direction == "lower" else 1
-    beside = [sound[0].beside[name].value for name in PRINTED if name in sound[0].beside]
-    controls = [sign * value for value in beside if value is not None]
+    others = [sound[0].other_values[name].value for name in PRINTED if name in sound[0].other_values]
+    controls = [sign * value for value in others if value is not None]
     lead = goodness[0] - max(controls) if controls else abs(goodness[0])
     if lead <= 0:
         return "", "is not above its controls"
@@ -260,7 +270,7 @@ def _shown(cell: TableCell) -> str:
 
 
 def agreements_of(
-    scores: Sequence[str], rows: Sequence[Scored], measured: Mapping[str, tuple[float, str]]
+    scores: Sequence[str], rows: Sequence[ExtractorScore], measured: Mapping[str, tuple[float, str]]
 ) -> tuple[Agreement, ...]:
     """Return the rank correlation of each pair of columns.
 

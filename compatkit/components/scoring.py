@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from compatkit.components.images import OR_SET, images_again
 from compatkit.components.loading import PartLoader
-from compatkit.components.ranking import RANDOM, Scored
+from compatkit.components.ranking import RANDOM, ExtractorScore
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.component import Component
@@ -49,12 +49,12 @@ def score(
     seed: int,
     batch_size: int,
     device: str,
-) -> tuple[list[Scored], float]:
+) -> tuple[list[ExtractorScore], float]:
     """Return all scores of one extractor, and the seconds of its pass."""
     import torch
 
     contract = part.manifest.contract.data
-    began, rows = time.perf_counter(), list[Scored]()
+    began, rows = time.perf_counter(), list[ExtractorScore]()
     seen = _observe(part.module, head, sample, contract, batch_size, device)
     took, random = time.perf_counter() - began, list[Observation]()
     if controls:
@@ -80,11 +80,11 @@ def score(
         except DataError as error:
             cell = TableCell(None, "undefined", str(error))
         rows.append(
-            Scored(
+            ExtractorScore(
                 score=name,
                 extractor=part.reference,
                 cell=cell,
-                beside=others,
+                other_values=others,
                 direction=direction,  # type: ignore[arg-type]
                 seconds=time.perf_counter() - start,
             )

@@ -15,7 +15,7 @@ from compatkit.contracts.contract import Contract
 from compatkit.data.damaged import check_damaged
 from compatkit.data.split import Split
 from compatkit.errors import DamagedImage, UsageError
-from compatkit.evaluation.batchnorm import batch_statistics, batches, evaluation_mode, normalized
+from compatkit.evaluation.batchnorm import batch_statistics, batches, evaluation_mode, has_batch_norm
 from compatkit.evaluation.inputs import Unread, unread
 from compatkit.evaluation.predictions import Predictions
 from compatkit.evaluation.preprocessing import fitted, normalize, prepare
@@ -79,7 +79,7 @@ class Assembly(nn.Module):
         """
         if self.bn_policy != "batch" or self.training:
             return self.through(images)
-        if images.shape[0] == 1 and normalized(self):
+        if images.shape[0] == 1 and has_batch_norm(self):
             warnings.warn(_ALONE, BatchStatisticsWarning, stacklevel=2)
         with batch_statistics(self, others="keep"):
             return self.through(images)
@@ -120,7 +120,7 @@ class Assembly(nn.Module):
             lacking = "extractor" if self.extractor is None else "head"
             raise UsageError(f"Predicting classes needs a complete network; this one has no {lacking}.")
         skipped: dict[int, str] | None = {} if check_damaged(damaged) == "skip" else None
-        if self.bn_policy == "batch" and normalized(self):
+        if self.bn_policy == "batch" and has_batch_norm(self):
             warnings.warn(_TOGETHER, BatchStatisticsWarning, stacklevel=2)
         files = list[str]()
         parts = self._parts(images, batch_size, skipped, files)

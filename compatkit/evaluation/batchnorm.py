@@ -3,7 +3,7 @@
 ``batch`` uses the statistics of each batch (Gygli et al. 2021, App. C.1), ``reestimate`` estimates them on unlabeled
 images, ``mix:N`` mixes the estimate with the stored ones, ``running`` uses the stored ones. Buffers are restored
 bitwise unless an estimate is requested; dropout and stochastic depth stay in eval mode. Without batch normalization all
-policies give the same outputs; see ``normalized``.
+policies give the same outputs; see ``has_batch_norm``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def norm_layers(module: nn.Module) -> tuple[_BatchNorm, ...]:
     return tuple(layer for layer in module.modules() if isinstance(layer, _BatchNorm))
 
 
-def normalized(*modules: nn.Module) -> bool:
-    """Return whether the batch-norm policy makes a difference to any of the modules."""
+def has_batch_norm(*modules: nn.Module) -> bool:
+    """Return whether any of the modules contains batch normalization."""
     return any(norm_layers(module) for module in modules)
 
 

@@ -94,13 +94,13 @@ class Conditions:
         return (2 if estimates(self.bn_policy) else 1) * -(-count // self.batch_size)
 
     def settings(
-        self, images: ImageFacts, *, normalized: bool, bound: str, adapters: Sequence[tuple[str, str]] = ()
+        self, images: ImageFacts, *, batch_norm: bool, bound: str, adapters: Sequence[tuple[str, str]] = ()
     ) -> Settings:
         """Return the settings of a cell that determine its key.
 
         Args:
             images: Images that it is measured on.
-            normalized: Whether either part contains batch normalization.
+            batch_norm: Whether either part contains batch normalization.
             bound: Function digest of the head that gives the upper bound, or empty.
             adapters: Function digest and description of each adapter, in order.
         """
@@ -114,7 +114,7 @@ class Conditions:
             "data": images.name,
             "data_digest": images.digest,
             "images": images.count,
-            "normalised": normalized,
+            "normalised": batch_norm,
             BOUND: bound,
         }
         if images.sample:

@@ -17,8 +17,8 @@ from compatkit.evaluation.batchnorm import (
     batches,
     estimating,
     evaluation_mode,
+    has_batch_norm,
     kept_statistics,
-    normalized,
 )
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.preprocessing import Prepared, normalize
@@ -28,15 +28,15 @@ Features = Tensor | tuple[Tensor, ...]
 
 
 @attrs.define(eq=False)
-class Column:
-    """A column of the extractor x head matrix: a head on the features of the current extractor.
+class EvaluatedHead:
+    """A head that is evaluated on the features of the current extractor.
 
     Attributes:
         name: Reference of the head, for messages.
         outputs: Number of outputs in the head's contract.
-        module: Consumes the features: the head, after its adapters.
-        tallies: Tallies of the head's predictions, one for each set of classes; the first is over its own.
-        failure: Why the head rejected the features, or empty.
+        module: Module that takes the features: adapters and head.
+        tallies: Tallies of the head's predictions, one for each set of classes; the first is over its own classes.
+        failure: Reason why the head rejected the features, or empty.
     """
 
     name: str
@@ -65,19 +65,19 @@ class Column:
         return logits.float().cpu()
 
 
-def run(
+def evaluate_heads(
     extractor: nn.Module,
-    columns: Sequence[Column],
+    heads: Sequence[EvaluatedHead],
     examples: Prepared,
     data: Data,
     conditions: Conditions,
     progress: Callable[[int], None],
 ) -> None:
-    """Fill the tallies of the columns; modules are left bitwise unchanged, also after an error.
+    """Fill the tallies of heads on one extractor; modules stay bitwise unchanged, also after an error.
 
     Args:
-        extractor: Runs once over all images; twice if statistics are estimated.
-        columns: Heads with their tallies.
+        extractor: Extractor, run once over all images; twice if statistics are estimated.
+        heads: Heads with their tallies.
         examples: All images of the extractor's split.
         data: Normalization of the images.
         conditions: Policy, batches, precision, device.
@@ -88,8 +88,8 @@ def run(
         EnvironmentFailure: The device does not exist.
     """
     image_batches = batches(len(examples), conditions.batch_size, conditions.seed)
-    modules = [extractor, *(column.module for column in columns)]
-    if conditions.bn_policy != "running" and len(image_batches[-1]) < 2 and normalized(*modules):
+    modules = [extractor, *(head.module for head in heads)]
+    if conditions.bn_policy != "running" and len(image_batches[-1]) < 2 and has_batch_norm(*modules):
         raise DataError(
             f"bn_policy {conditions.bn_policy!r} needs at least 2 images in a batch; {len(examples)} images in "
             f"batches of up to {conditions.batch_size} leave a last batch of 1. Use another batch_size, or "
@@ -101,11 +101,11 @@ def run(
         for number, (positions, pixels) in enumerate(pairs, start=done + 1):
             images = normalize(pixels, data, device=conditions.device)
             features = extractor(images)
-            for column in columns:
+            for head in heads:
                 # A head may begin with an in-place operation, so all but the last get a copy.
-                logits = column.logits(_copied(features) if column is not columns[-1] else features)
+                logits = head.logits(_copied(features) if head is not heads[-1] else features)
                 if record and logits is not None:
-                    for tally in column.tallies:
+                    for tally in head.tallies:
                         tally.add(positions, logits)
             progress(number)
 

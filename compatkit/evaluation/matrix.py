@@ -19,10 +19,10 @@ from compatkit.contracts.evidence import Cell, figure, grade, paired_interval_of
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
 from compatkit.evaluation.adapter import Adapter
-from compatkit.evaluation.batchnorm import normalized
+from compatkit.evaluation.batchnorm import has_batch_norm
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, Settings
-from compatkit.evaluation.extractor_pass import Column, run
+from compatkit.evaluation.extractor_pass import EvaluatedHead, evaluate_heads
 from compatkit.evaluation.preprocessing import Prepared, prepare
 from compatkit.evaluation.prospect import BROKEN, Prospect, no_bound, notes_of, prospect, unknown_classes
 from compatkit.evaluation.tally import Tally, chance_level
@@ -32,7 +32,7 @@ Adapters = Mapping[tuple[str, str], Sequence[Adapter]]
 
 
 @attrs.define(eq=False)
-class _PlannedCell(Column):
+class _PlannedCell(EvaluatedHead):
     """A planned cell.
 
     Attributes:
@@ -190,15 +190,15 @@ def _row(
         _bound(own, wired, labels, len(split.classes))
     if wired:
         data = extractor.manifest.contract.data
-        run(extractor.module, wired, ready.images(split, data), data, conditions, tick)
-    norms, bound = normalized(extractor.module), own.head.function if own is not None else ""
+        evaluate_heads(extractor.module, wired, ready.images(split, data), data, conditions, tick)
+    norms, bound = has_batch_norm(extractor.module), own.head.function if own is not None else ""
     cells: list[Cell] = []
     for pair in (*pairs, *extra):
         either, adapters = (
-            norms or normalized(pair.head.module),
+            norms or has_batch_norm(pair.head.module),
             [(a.function, str(a)) for a in pair.adapters],
         )
-        settings = conditions.settings(images, normalized=either, bound=bound, adapters=adapters)
+        settings = conditions.settings(images, batch_norm=either, bound=bound, adapters=adapters)
         settings |= {"device": conditions.device, "torch": str(torch.__version__)}
         settings["own"] = pair.head.is_own(pair.extractor)
         cells.append(_cell(pair, split, settings, own))

@@ -119,7 +119,7 @@ def promise(extractor: Anchors, head: Anchors, *, own: bool) -> Promise:
     return "shared-head" if kinds != {"initial_weights"} else "shared-init"
 
 
-def is_normalized(extractor: Manifest, head: Manifest) -> bool:
+def have_batch_norm(extractor: Manifest, head: Manifest) -> bool:
     """Return whether the batch-norm policy matters to either part, according to their contracts.
 
     Args:

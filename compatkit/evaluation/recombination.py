@@ -19,7 +19,7 @@ from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.assembly import Assembly
-from compatkit.evaluation.batchnorm import norm_layers, normalized, reestimate
+from compatkit.evaluation.batchnorm import has_batch_norm, norm_layers, reestimate
 from compatkit.evaluation.component import Component
 
 
@@ -125,7 +125,7 @@ class Recombination(Assembly):
         if estimates(policy):
             parts = [copy.deepcopy(module) for module in parts]
         notes = [_inserted(adapter, extractor, head) for adapter in adapters]
-        notes += _notes(policy, normalized(*parts, *(adapter.module for adapter in adapters)), own)
+        notes += _notes(policy, has_batch_norm(*parts, *(adapter.module for adapter in adapters)), own)
         network = cls(
             *parts,
             report=report.with_findings(notes),

@@ -9,7 +9,7 @@ from compatkit.plugins.implementations import Implementation
 from compatkit.plugins.isolation import Owner, PluginWarning
 from compatkit.plugins.loading import KINDS, Offer
 from compatkit.plugins.plan import EVENTS, Member, RunPlugins
-from compatkit.plugins.selection import Use, as_use, use
+from compatkit.plugins.selection import RegularizerConfig, regularizer_config, use
 from compatkit.plugins.settings import Setting
 
 __all__ = [
@@ -22,16 +22,16 @@ __all__ = [
     "Offer",
     "Owner",
     "PluginWarning",
+    "RegularizerConfig",
     "RunPlugins",
     "Setting",
     "Status",
-    "Use",
     "add_file",
-    "as_use",
     "check_batch",
     "check_losses",
     "find",
     "listing",
     "names",
+    "regularizer_config",
     "use",
 ]

@@ -22,7 +22,7 @@ from compatkit.plugins.discovery import find, require
 from compatkit.plugins.implementations import Implementation, arguments_of, implementations, refuse_class
 from compatkit.plugins.isolation import Owner, suggestion
 from compatkit.plugins.loading import Offer
-from compatkit.plugins.selection import Use, as_use, check_unique_names, ordered
+from compatkit.plugins.selection import RegularizerConfig, check_unique_names, ordered, regularizer_config
 from compatkit.plugins.settings import plain
 
 KIND = "regularizers"
@@ -37,7 +37,7 @@ HEADER = ("event", "order", "instance", "weight", "steps", "effect", "from")
 class Member:
     """One regularizer of a run: its use, the plugin's offer, and the object."""
 
-    use: Use
+    use: RegularizerConfig
     offer: Offer
     instance: object
     hooks: tuple[Implementation, ...]
@@ -91,7 +91,7 @@ class RunPlugins:
     @classmethod
     def create(
         cls,
-        uses: Sequence[str | Use | Mapping[str, Any]],
+        uses: Sequence[str | RegularizerConfig | Mapping[str, Any]],
         *,
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> RunPlugins:
@@ -105,7 +105,10 @@ class RunPlugins:
             UnknownName: A plugin is not installed.
             PluginError: A plugin is broken, two instances have one name, or the order has a cycle.
         """
-        wanted = [as_use(use) for use in ([uses] if isinstance(uses, (str, Use)) else uses)]
+        wanted = [
+            regularizer_config(use)
+            for use in ([uses] if isinstance(uses, (str, RegularizerConfig)) else uses)
+        ]
         local = factories or {}
         for use in wanted:
             if use.name not in local:
@@ -191,7 +194,7 @@ class RunPlugins:
         return "\n".join(lines)
 
 
-def _member(use: Use, local: Mapping[str, Callable[..., Any]]) -> Member:
+def _member(use: RegularizerConfig, local: Mapping[str, Callable[..., Any]]) -> Member:
     offer = Offer(KIND, use.name, local[use.name]) if use.name in local else find(KIND, use.name)
     instance = offer.make(use.settings)
     owner = Owner(use.as_, offer.distribution, offer.version)

@@ -20,8 +20,8 @@ _INSTANCE = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?")
 
 
 @attrs.frozen
-class Use:
-    """A regularizer of a run.
+class RegularizerConfig:
+    """Configuration of a regularizer of a run; created by ``use``.
 
     Attributes:
         name: ``"dcc"``, ``"regularizers.dcc"``, or ``"package:dcc"`` if several distributions
@@ -82,11 +82,11 @@ def use(
     before: str | Sequence[str] = (),
     after: str | Sequence[str] = (),
     **settings: Any,
-) -> Use:
+) -> RegularizerConfig:
     """Select a regularizer, for example ``use("dcc", weight=0.5, start=1000)``.
 
     Args:
-        name: Name of the plugin, as in ``Use``.
+        name: Name of the plugin, as in ``RegularizerConfig``.
         weight: Factor of its losses, finite, >= 0; 0 leaves it out.
         as_: Name of this instance; needed if a run uses one plugin twice.
         start: First step of a task in which it is active.
@@ -102,16 +102,19 @@ def use(
         phase = Phase(start, stop)
     except UsageError as error:
         raise PluginError(f"Plugin {name!r}: {error}", plugin=name) from error
-    return Use(name, weight, as_ or "", phase, before, after, settings)
+    return RegularizerConfig(name, weight, as_ or "", phase, before, after, settings)
 
 
-def as_use(value: str | Use | Mapping[str, Any]) -> Use:
-    """Return a Use from a name, a Use, or a table of a recipe (``name``, ``weight``, ``as``, ... , settings).
+def regularizer_config(value: str | RegularizerConfig | Mapping[str, Any]) -> RegularizerConfig:
+    """Return a configuration from a name, a configuration, or a recipe table (``name``, ``weight``, ``as``, settings).
+
+    Args:
+        value: Name, configuration or table.
 
     Raises:
         PluginError: It is none of these, or a value is invalid.
     """
-    if isinstance(value, Use):
+    if isinstance(value, RegularizerConfig):
         return value
     if isinstance(value, str):
         return use(value)
@@ -128,7 +131,7 @@ def as_use(value: str | Use | Mapping[str, Any]) -> Use:
     return use(name, **settings)
 
 
-def check_unique_names(wanted: Sequence[Use]) -> None:
+def check_unique_names(wanted: Sequence[RegularizerConfig]) -> None:
     """Refuse two instances of the same name.
 
     Raises:
@@ -143,7 +146,7 @@ def check_unique_names(wanted: Sequence[Use]) -> None:
             )
 
 
-def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
+def ordered(active: Sequence[RegularizerConfig], dropped: Sequence[str]) -> list[RegularizerConfig]:
     """Sort the uses topologically by ``before`` and ``after``, and by instance name where both orders are allowed.
 
     Args:
@@ -173,7 +176,7 @@ def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
             f"The order of the plugins has a cycle: {cycle}. Remove one of these before= or after=.",
             plugin=error.args[1][0],
         ) from error
-    result: dict[str, Use] = {}
+    result: dict[str, RegularizerConfig] = {}
     while len(result) < len(by_name):
         name = min(name for name in by_name if name not in result and earlier[name] <= result.keys())
         result[name] = by_name[name]

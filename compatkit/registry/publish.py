@@ -19,7 +19,7 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.holding import Holding
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
-from compatkit.registry.required_partners import PartnerFinder, Question, Vanished
+from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement, Vanished
 from compatkit.registry.version_bumps import check_step
 from compatkit.registry.versions.diff import Difference, diff
 
@@ -28,8 +28,8 @@ MAX_REASON = 2000
 """Maximum number of characters of the reason when a conflicting version is withdrawn."""
 MAX_ATTEMPTS = 10
 """Maximum number of attempts if versions vanish while they are read."""
-Decide = Callable[[Question], object]
-"""Function that measures the partners of a question, and raises an error to refuse the version."""
+Decide = Callable[[PolicyRequirement], object]
+"""Function that measures the partners of a requirement, and raises an error to refuse the version."""
 
 
 @attrs.frozen
@@ -40,13 +40,13 @@ class Basis:
         target: Chosen version number.
         below: Version to compare with, and its digest; None for a first version.
         above: Used numbers above the target in its major line, including withdrawn versions.
-        question: Measurements that the policy requires for this number.
+        requirement: Measurements that the policy requires for this number.
     """
 
     target: Version
     below: tuple[Version, str | None] | None
     above: tuple[Version, ...]
-    question: Question
+    requirement: PolicyRequirement
 
 
 class _Overtaken(Exception):
@@ -72,7 +72,7 @@ class Publisher:
     measured: bool = False
     major: bool = False
     decide: Decide | None = None
-    _answered: Question | None = attrs.field(init=False, default=None)
+    _answered: PolicyRequirement | None = attrs.field(init=False, default=None)
     _passed: bool = attrs.field(init=False, default=False)
 
     @cached_property
@@ -118,15 +118,15 @@ class Publisher:
         existing = self._published(requested)
         if existing is not None:
             return Reference(self.name, existing, digest=self.digest)
-        question = self._question(requested)
-        if question.is_open and question != self._answered:
-            self._decide(question)
-            self._answered = question
+        requirement = self._requirement(requested)
+        if requirement.is_open and requirement != self._answered:
+            self._decide(requirement)
+            self._answered = requirement
             return None  # the registry may have changed during the measurement
-        self._passed = question.is_open
+        self._passed = requirement.is_open
         target = requested if requested is not None else self.least(measured=self._passed)
         basis = self._basis(target)
-        if basis.question.is_open and basis.question != self._answered:
+        if basis.requirement.is_open and basis.requirement != self._answered:
             return None  # another process changed the partners
         if requested is not None and self.references.digest(self.name, requested) is None:
             self._check_step(basis)
@@ -134,8 +134,8 @@ class Publisher:
             return Reference(self.name, target, digest=self.digest)
         return None  # another process was faster
 
-    def _question(self, requested: Version | None) -> Question:
-        return self.finder.question(self.name, self.manifest, self.digest, requested, major=self.major)
+    def _requirement(self, requested: Version | None) -> PolicyRequirement:
+        return self.finder.requirement(self.name, self.manifest, self.digest, requested, major=self.major)
 
     def least(self, *, measured: bool) -> Version:
         """Return the version number that ``publish`` would choose now.
@@ -176,15 +176,15 @@ class Publisher:
             )
         return requested if existing is not None else None
 
-    def _decide(self, question: Question) -> None:
+    def _decide(self, requirement: PolicyRequirement) -> None:
         if self.decide is None:
-            raise PolicyUndecided(undecided(question), subject=question)
-        self.decide(question)
+            raise PolicyUndecided(undecided(requirement), subject=requirement)
+        self.decide(requirement)
 
     def _basis(self, target: Version) -> Basis:
         below, above = self.references.neighbors(self.name, target)
         compared = None if below is None else (below, self.references.digest(self.name, below))
-        return Basis(target, compared, above, self._question(target))
+        return Basis(target, compared, above, self._requirement(target))
 
     def _link(self, basis: Basis) -> bool:
         """Link the version; return False if the registry changed since the number was chosen."""
@@ -239,8 +239,8 @@ class Publisher:
                     self._check_below(after)
                 for above in sorted({*after.above} - {*before.above})[:1]:
                     self._check_above(before.target, above)
-                if not {*after.question.partners} <= {*before.question.partners}:
-                    self._decide(after.question)
+                if not {*after.requirement.partners} <= {*before.requirement.partners}:
+                    self._decide(after.requirement)
                 return
             except Vanished:
                 if attempt == MAX_ATTEMPTS:
@@ -281,10 +281,10 @@ class Publisher:
         )
 
 
-def undecided(question: Question) -> str:
+def undecided(requirement: PolicyRequirement) -> str:
     """Return the message for a version without the measurements that its policy requires."""
     return (
-        f"{question.name}: the policy {question.policy} requires a measurement of the new {question.kind} with "
-        f"{question.partner_names()}. Publish with Registry.publish, which measures first, or publish the next MAJOR "
-        "version."
+        f"{requirement.name}: the policy {requirement.policy} requires a measurement of the new "
+        f"{requirement.kind} with {requirement.partner_names()}. Publish with Registry.publish, which measures first, "
+        "or publish the next MAJOR version."
     )

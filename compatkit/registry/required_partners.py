@@ -52,10 +52,10 @@ class Partner:
 
 
 @attrs.frozen
-class Question:
+class PolicyRequirement:
     """Measurements that a policy requires of a candidate, for one state of the registry.
 
-    Equal questions have equal answers.
+    Equal requirements have equal results.
 
     Attributes:
         name: Name that the candidate is published under.
@@ -124,7 +124,7 @@ class PartnerFinder:
             if reference.version is not None:
                 self._coming[reference.name][reference.version] = str(reference.digest)
 
-    def question(
+    def requirement(
         self,
         name: str,
         manifest: Manifest,
@@ -132,7 +132,7 @@ class PartnerFinder:
         version: Version | None,
         *,
         major: bool = False,
-    ) -> Question:
+    ) -> PolicyRequirement:
         """Return the measurements that the policy of a name requires of a candidate.
 
         Args:
@@ -146,26 +146,26 @@ class PartnerFinder:
             FormatError: The policy is damaged.
             IntegrityError: A manifest that the result depends on is missing or damaged.
         """
-        question = Question(name, manifest.kind, digest, self.policies.of(name))
-        policy = question.policy
+        requirement = PolicyRequirement(name, manifest.kind, digest, self.policies.of(name))
+        policy = requirement.policy
         if policy is None:
-            return attrs.evolve(question, reason="no policy binds this name")
+            return attrs.evolve(requirement, reason="no policy binds this name")
         if not policy.concerns(manifest.kind):
-            return attrs.evolve(question, reason=policy.unconcerned(manifest.kind))
+            return attrs.evolve(requirement, reason=policy.unconcerned(manifest.kind))
         earlier = [number for number in self.alive(name) if version is None or number < version]
         if not earlier:
-            return attrs.evolve(question, reason="it is the first version")
+            return attrs.evolve(requirement, reason="it is the first version")
         previous = self._reference(name, earlier[-1])
-        question = attrs.evolve(question, previous=previous)
+        requirement = attrs.evolve(requirement, previous=previous)
         if not policy.across_major:
             if major or (version is not None and version.major != earlier[-1].major):
                 return attrs.evolve(
-                    question, reason="it begins a new MAJOR line, which the policy does not bind"
+                    requirement, reason="it begins a new MAJOR line, which the policy does not bind"
                 )
             earlier = [number for number in earlier if number.major == earlier[-1].major]
         if function_digest(self.manifest(str(previous.digest))) == function_digest(manifest):
             return attrs.evolve(
-                question, reason=f"it has the function of {previous.version}, which is released"
+                requirement, reason=f"it has the function of {previous.version}, which is released"
             )
         counted = earlier if policy.transitive else earlier[-1:]
         which = "an earlier version" if policy.transitive else str(previous.version)
@@ -175,7 +175,7 @@ class PartnerFinder:
         else:
             partners = self._extractors(name, counted, manifest, policy)
             none = f"no extractor of a line that {which} was trained with is released"
-        return attrs.evolve(question, partners=partners, reason="" if partners else none)
+        return attrs.evolve(requirement, partners=partners, reason="" if partners else none)
 
     def _heads(self, name: str, earlier: list[Version]) -> tuple[Partner, ...]:
         """Return the heads released against versions of an extractor, sorted by name and version."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from compatkit.registry.policies import Policy
     from compatkit.registry.policylog import PolicyLog, Revision
     from compatkit.registry.publish import Decide, Publisher
-    from compatkit.registry.required_partners import PartnerFinder, Question
+    from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement
     from compatkit.registry.signing.trust import Trusted
 
 
@@ -279,9 +279,9 @@ class Store:
 
         return PartnerFinder(self.manifest, self.references, lambda: self.index, self.policies)
 
-    def policy_question(
+    def policy_requirement(
         self, name: str, manifest: Manifest, *, version: str | None = None, major: bool = False
-    ) -> Question:
+    ) -> PolicyRequirement:
         """Return the measurements that the policy of a name requires of a candidate, without publishing.
 
         Args:
@@ -291,7 +291,7 @@ class Store:
             major: Whether to take the next MAJOR number.
         """
         number = None if version is None else Version.parse(version)
-        return self.finder.question(
+        return self.finder.requirement(
             check_name(name), manifest, manifest_digest(manifest), number, major=major
         )
 

@@ -18,7 +18,7 @@ from compatkit.errors import PluginError
 from compatkit.hooks import Batch, Training
 from compatkit.plugins.implementations import implementations, refuse_class
 from compatkit.plugins.isolation import Owner
-from compatkit.plugins.selection import Use
+from compatkit.plugins.selection import RegularizerConfig
 from compatkit.training.fit import Fit
 from compatkit.training.prepare import Frozen
 from compatkit.training.task import Task
@@ -55,7 +55,9 @@ class Trial:
         frozen: See ``Trainer.fit``.
     """
 
-    def __init__(self, factory: Callable[..., Any], used: Use, tasks: Sequence[Task], frozen: Frozen) -> None:
+    def __init__(
+        self, factory: Callable[..., Any], used: RegularizerConfig, tasks: Sequence[Task], frozen: Frozen
+    ) -> None:
         self.factory, self.used, self.tasks, self.frozen = factory, used, list(tasks), frozen
 
     def run(self) -> None:

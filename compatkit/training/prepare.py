@@ -20,7 +20,7 @@ from compatkit.data.split import Split
 from compatkit.errors import DataError, PluginError, UsageError, type_of
 from compatkit.foundation.bars import silent
 from compatkit.foundation.codec import digest, dumps
-from compatkit.plugins import RunPlugins, Use
+from compatkit.plugins import RegularizerConfig, RunPlugins
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
 from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import name_worker_deaths
@@ -121,7 +121,7 @@ class FitRequest:
 
     settings: Settings
     tasks: Sequence[Task] = attrs.field(converter=_as_tasks)
-    regularizers: Sequence[str | Use] = ()
+    regularizers: Sequence[str | RegularizerConfig] = ()
     frozen: Frozen = None
     frozen_statistics: Statistics = "stored"
     factories: Mapping[str, Callable[..., Any]] | None = None

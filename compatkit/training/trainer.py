@@ -9,7 +9,7 @@ import attrs
 
 from compatkit.errors import UsageError
 from compatkit.foundation.arguments import checks_arguments
-from compatkit.plugins import Use
+from compatkit.plugins import RegularizerConfig
 from compatkit.training.fit import Fit
 from compatkit.training.manifest import Explanation
 from compatkit.training.prepare import FitRequest, Frozen, Statistics, prepare
@@ -104,7 +104,7 @@ class Trainer(Settings):
     def fit(
         self,
         tasks: Task | Sequence[Task],
-        regularizers: Sequence[str | Use] = (),
+        regularizers: Sequence[str | RegularizerConfig] = (),
         *,
         frozen: Frozen = None,
         frozen_statistics: Statistics = "stored",
@@ -137,7 +137,7 @@ class Trainer(Settings):
     def explain(
         self,
         tasks: Task | Sequence[Task],
-        regularizers: Sequence[str | Use] = (),
+        regularizers: Sequence[str | RegularizerConfig] = (),
         *,
         frozen: Frozen = None,
         frozen_statistics: Statistics = "stored",
@@ -162,7 +162,7 @@ class Trainer(Settings):
     def profile(
         self,
         tasks: Task | Sequence[Task],
-        regularizers: Sequence[str | Use] = (),
+        regularizers: Sequence[str | RegularizerConfig] = (),
         *,
         steps: int = 20,
         frozen: Frozen = None,

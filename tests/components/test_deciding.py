@@ -113,7 +113,7 @@ def test_what_breaks_is_refused_with_the_matrix_and_offered_as_the_next_major(re
     assert not outcome.passed and (outcome.allowed, outcome.offered) == (None, "2.0.0")
     (answer,) = outcome.answers
     assert answer.accuracy is not None and answer.bound is not None and outcome.matrix is not None
-    assert answer.accuracy.accuracy < answer.bound.accuracy - 0.05 == answer.least
+    assert answer.accuracy.accuracy < answer.bound.accuracy - 0.05 == answer.min_accuracy
     assert outcome.matrix.cell(f"{EXTRACTOR}@candidate", HEAD).restricted == answer.accuracy
     assert outcome.matrix.cell(f"{EXTRACTOR}@1.0.0", HEAD).restricted == answer.bound
     assert [str(version) for version in registry.store.versions(EXTRACTOR)] == ["1.0.0"]
@@ -257,7 +257,9 @@ def test_no_released_partner_is_said_and_vouches_for_nothing(registry: ck.Regist
     registry.store.withdraw(HEAD, "1.0.0", "wrong")
     policy(registry)
     part = candidate(registry, nearly)
-    outcome = Decider(registry.store, part).answer(registry.store.policy_question(EXTRACTOR, part.manifest))
+    outcome = Decider(registry.store, part).answer(
+        registry.store.policy_requirement(EXTRACTOR, part.manifest)
+    )
     assert outcome.passed and outcome.matrix is None and outcome.allowed == "2.0.0"
     assert (
         outcome.verdict
@@ -391,7 +393,7 @@ def test_a_released_version_is_tested_as_the_version_that_it_is(registry: ck.Reg
     policy(registry, across_major=True)
     outcome = registry.policies.test(f"{EXTRACTOR}@2.0.0", data=[SPLIT])
     assert not outcome.passed and outcome.offered is None and "no number is open" in outcome.verdict
-    assert registry.policies.test(f"{EXTRACTOR}@1.0.0").question.reason == "it is the first version"
+    assert registry.policies.test(f"{EXTRACTOR}@1.0.0").requirement.reason == "it is the first version"
 
 
 def test_a_part_of_another_name_is_tested_as_the_next_version(registry: ck.Registry) -> None:
@@ -401,7 +403,7 @@ def test_a_part_of_another_name_is_tested_as_the_next_version(registry: ck.Regis
     policy(registry)
     outcome = registry.policies.test(trial, name=EXTRACTOR, data=[SPLIT])
     assert outcome.passed and outcome.allowed == "1.1.0"
-    assert registry.policies.test(trial).question.reason == "no policy binds this name"
+    assert registry.policies.test(trial).requirement.reason == "no policy binds this name"
     assert registry.store.versions(EXTRACTOR) == registry.store.versions(HEAD)  # nothing was published
 
 

@@ -16,7 +16,7 @@ from small import data_set, quick
 from torch import nn
 
 import compatkit as ck
-from compatkit.components.ranking import RANDOM, Ranking, Scored, spearman
+from compatkit.components.ranking import RANDOM, ExtractorScore, Ranking, spearman
 from compatkit.errors import DataError, NotFound, UnknownName, UsageError
 from compatkit.evaluation.metrics import TableCell
 
@@ -56,8 +56,11 @@ def test_a_ranking_is_a_table(ranking: Any) -> None:
     frame = ranking.to_dataframe()
     assert frame["value"].tolist() == [scored.cell.value for scored in ranking.rows]
     assert frame["extractor"].tolist() == [scored.extractor for scored in ranking.rows]
-    for name in {name for scored in ranking.rows for name in scored.beside}:
-        expected = [scored.beside[name].value if name in scored.beside else None for scored in ranking.rows]
+    for name in {name for scored in ranking.rows for name in scored.other_values}:
+        expected = [
+            scored.other_values[name].value if name in scored.other_values else None
+            for scored in ranking.rows
+        ]
         assert [None if math.isnan(value) else value for value in frame[name].tolist()] == expected
     measured = frame["measured"] if ranking.measured else []
     assert [value for value in measured if not math.isnan(value)] == [
@@ -78,10 +81,15 @@ def test_every_extractor_has_every_score_the_best_first(ranking: Any) -> None:
 
 def test_controls_stand_beside_the_scores_and_scratch_beside_the_theory(ranking: Any) -> None:
     best = next(row for row in ranking.rows if row.score == "logme")
-    assert best.cell.value > best.beside["permuted"].value and best.cell.value > best.beside[RANDOM].value
+    assert (
+        best.cell.value > best.other_values["permuted"].value
+        and best.cell.value > best.other_values[RANDOM].value
+    )
     theory = next(row for row in ranking.rows if row.score == "theory_transfer")
     assert theory.direction == "lower"
-    assert theory.cell.value < theory.beside["from scratch"].value < theory.beside["permuted"].value
+    assert (
+        theory.cell.value < theory.other_values["from scratch"].value < theory.other_values["permuted"].value
+    )
     message = str(ranking)
     assert "from scratch" in message and "theory_transfer (lower)" in message
 
@@ -155,11 +163,11 @@ def test_nothing_in_the_registry_or_the_network_changes(place: Path) -> None:
 def ranked(measured: dict[str, float] | None = None, **scores: dict[str, tuple[float, float]]) -> Ranking:
     """A ranking of scores given as extractor to value and control; ``theory`` is better where it is lower."""
     rows = [
-        Scored(
+        ExtractorScore(
             score=score,
             extractor=extractor,
             cell=TableCell(value),
-            beside={"permuted": TableCell(control)},
+            other_values={"permuted": TableCell(control)},
             direction="lower" if score == "theory" else "higher",
             seconds=0.0,
         )

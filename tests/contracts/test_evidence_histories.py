@@ -318,7 +318,7 @@ class World:
         between = (how["adapters"] or {}).get((left.reference, right.reference), ())
         result = conditions.settings(
             ImageFacts(split.name, split.digest, len(split), sample=split.sample),
-            normalized=truth.normalized,
+            batch_norm=truth.normalized,
             bound=truth.bound,
             adapters=[(entry.function, str(entry)) for entry in between],
         )

@@ -20,9 +20,9 @@ from compatkit.evaluation.batchnorm import (
     batches,
     estimating,
     evaluation_mode,
+    has_batch_norm,
     kept_statistics,
     norm_layers,
-    normalized,
     reestimate,
 )
 
@@ -281,7 +281,7 @@ def test_an_estimate_without_images_is_refused_and_changes_nothing(net: Net) -> 
 
 def test_without_batch_normalization_nothing_is_run() -> None:
     plain = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.GroupNorm(1, 2))
-    assert not normalized(plain)
+    assert not has_batch_norm(plain)
     assert reestimate(plain, iter([])) == 0
     x = torch.randn(4, 2)
     with batch_statistics(plain):

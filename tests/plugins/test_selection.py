@@ -10,11 +10,13 @@ import pytest
 
 from compatkit.errors import PluginError
 from compatkit.hooks import Phase
-from compatkit.plugins import Use, as_use, use
+from compatkit.plugins import RegularizerConfig, regularizer_config, use
 
 
 def test_a_name_is_enough() -> None:
-    assert as_use("dcc") == use("dcc") == Use("dcc") == as_use(use("dcc")) == use("regularizers.dcc")
+    config = use("dcc")
+    assert regularizer_config("dcc") == config == RegularizerConfig("dcc") == regularizer_config(config)
+    assert config == use("regularizers.dcc")
     assert (use("dcc").as_, use("dcc").weight, use("dcc").phase) == ("dcc", 1.0, Phase(0, None))
 
 
@@ -41,7 +43,7 @@ def test_a_recipe_says_the_same_as_python() -> None:
         after=("rp", "x"),
         classes=["cat", "dog"],
     )
-    assert as_use(table) == request
+    assert regularizer_config(table) == request
 
 
 @pytest.mark.parametrize(
@@ -61,11 +63,11 @@ def test_a_recipe_says_the_same_as_python() -> None:
 )
 def test_unusable_values_name_the_plugin(said: dict[str, Any], message: str) -> None:
     with pytest.raises(PluginError, match=message) as caught:
-        as_use({"name": "dcc", **said})
+        regularizer_config({"name": "dcc", **said})
     assert "Plugin 'dcc'" in str(caught.value)
 
 
 @pytest.mark.parametrize("said", [3, None, {"weight": 1.0}, {"name": 3}])
 def test_what_is_no_use(said: Any) -> None:
     with pytest.raises(PluginError, match=r"name"):
-        as_use(said)
+        regularizer_config(said)

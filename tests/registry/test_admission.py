@@ -16,7 +16,7 @@ from compatkit.registry.copy.report import Moved
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes.pushpull import import_components, pull, push
-from compatkit.registry.required_partners import Question
+from compatkit.registry.required_partners import PolicyRequirement
 from compatkit.registry.store import Store
 
 E, H = "digits/eye", "digits/hand"
@@ -32,7 +32,7 @@ class Both:
     there: Store
     put: Callable[..., Payload]
     build: Callable[..., Manifest]
-    asked: list[Question] = attrs.field(factory=list)
+    asked: list[PolicyRequirement] = attrs.field(factory=list)
 
     def extractor(self, store: Store, value: int, name: str = E, **more: Any) -> Reference:
         return self._publish(store, name, self.build(self.put(store, value)), **more)
@@ -48,7 +48,7 @@ class Both:
     def bind(self, mode: Any = "backward", scope: str = E, **changes: Any) -> None:
         self.here.set_policy(scope, Policy(scope=scope, mode=mode, data=DATA, **changes))
 
-    def passing(self, store: Store) -> Callable[[Question], None]:
+    def passing(self, store: Store) -> Callable[[PolicyRequirement], None]:
         assert store is self.here or store.root == self.here.root
         return self.asked.append
 
@@ -101,8 +101,8 @@ def test_what_passes_comes_in_and_is_asked_of_the_parts_that_are_here(both: Both
     both.bind()
     bring(both, E, deciding=both.passing)
     assert f"{E}@1.1.0" in both.names()
-    (question,) = both.asked
-    assert [str(partner.reference) for partner in question.partners] == [f"{H}@1.0.0"]
+    (requirement,) = both.asked
+    assert [str(partner.reference) for partner in requirement.partners] == [f"{H}@1.0.0"]
 
 
 @ways
@@ -138,8 +138,8 @@ def test_what_comes_in_unmeasured_is_written_into_the_log_of_the_policy(both: Bo
 
 @ways
 def test_what_breaks_does_not_come_in_as_unmeasured(both: Both, bring: Bring) -> None:
-    def breaks(question: Question) -> None:
-        raise PolicyBroken("it does not work", subject=question)
+    def breaks(requirement: PolicyRequirement) -> None:
+        raise PolicyBroken("it does not work", subject=requirement)
 
     both.bind()
     with pytest.raises((PolicyBroken, Incomplete), match="it does not work"):
@@ -237,13 +237,13 @@ def test_a_parent_that_is_refused_comes_without_its_name(both: Both) -> None:
 def test_a_head_that_is_released_while_it_is_measured_is_measured_too(both: Both) -> None:
     both.bind()
 
-    def decide(question: Question) -> None:
-        both.asked.append(question)
+    def decide(requirement: PolicyRequirement) -> None:
+        both.asked.append(requirement)
         if len(both.asked) == 1:
             both.head(both.here, 12, both.here.resolve(f"{E}@1.0.0"), name="digits/new")
 
     pulled(both, E, deciding=lambda store: decide)
-    assert [[partner.reference.name for partner in question.partners] for question in both.asked] == [
+    assert [[partner.reference.name for partner in requirement.partners] for requirement in both.asked] == [
         [H],
         ["digits/hand", "digits/new"],
     ]
@@ -265,9 +265,9 @@ def test_what_was_linked_at_that_very_moment_is_decided_on_too(
             both.head(both.here, 12, both.here.resolve(f"{E}@1.0.0"), name="digits/new")
         return made
 
-    def decide(question: Question) -> None:
-        if len(question.partners) > 1:
-            raise PolicyBroken("it does not work with digits/new", subject=question)
+    def decide(requirement: PolicyRequirement) -> None:
+        if len(requirement.partners) > 1:
+            raise PolicyBroken("it does not work with digits/new", subject=requirement)
 
     monkeypatch.setattr(durable, "create_once", and_another)
     with pytest.raises((PolicyBroken, Incomplete), match="it does not work with digits/new"):

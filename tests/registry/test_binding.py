@@ -1,4 +1,4 @@
-"""What policies ask of a new version, and that nothing is published on an answer that is no longer the question's."""
+"""Requirements of policies on a new version; nothing is published on the result of an outdated requirement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compatkit.errors import (
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.refs import References
-from compatkit.registry.required_partners import Question
+from compatkit.registry.required_partners import PolicyRequirement
 from compatkit.registry.store import Store
 
 E, H = "digits/eye", "digits/hand"
@@ -33,13 +33,13 @@ class Parts:
     """Publishes extractors and heads that differ by a number.
 
     Attributes:
-        asked: Every question that was asked, in order.
+        asked: Every requirement that was asked, in order.
     """
 
     store: Store
     put: Callable[..., Payload]
     build: Callable[..., Manifest]
-    asked: list[Question] = attrs.field(factory=list)
+    asked: list[PolicyRequirement] = attrs.field(factory=list)
 
     def extractor(self, value: int, **changes: Any) -> Manifest:
         return self.build(self.put(self.store, value), **changes)
@@ -59,11 +59,12 @@ class Parts:
 
     def partners(self, name: str, manifest: Manifest, **more: Any) -> list[str]:
         return [
-            str(partner.reference) for partner in self.store.policy_question(name, manifest, **more).partners
+            str(partner.reference)
+            for partner in self.store.policy_requirement(name, manifest, **more).partners
         ]
 
     def reason(self, name: str, manifest: Manifest, **more: Any) -> str:
-        return self.store.policy_question(name, manifest, **more).reason
+        return self.store.policy_requirement(name, manifest, **more).reason
 
 
 @pytest.fixture
@@ -97,18 +98,18 @@ def test_backward_transitive_asks_for_the_heads_of_every_version_of_the_line(fam
 
 def test_the_bound_of_each_is_the_extractor_that_it_was_trained_with(family: Parts) -> None:
     family.bind("backward_transitive")
-    question = family.store.policy_question(E, family.extractor(2))
+    requirement = family.store.policy_requirement(E, family.extractor(2))
     digests = {
         str(version): str(family.store.resolve(f"{E}@{version}").digest)
         for version in family.store.versions(E)
     }
-    assert [partner.bound for partner in question.partners] == [
+    assert [partner.bound for partner in requirement.partners] == [
         digests["1.0.0"],
         digests["1.1.0"],
         digests["1.0.0"],
     ]
-    assert question.previous == Reference(E, family.store.versions(E)[-1], digest=digests["1.1.0"])
-    assert question.is_open and not question.reason
+    assert requirement.previous == Reference(E, family.store.versions(E)[-1], digest=digests["1.1.0"])
+    assert requirement.is_open and not requirement.reason
 
 
 def test_the_number_asked_for_says_which_version_is_the_previous(family: Parts) -> None:
@@ -142,10 +143,12 @@ def test_forward_transitive_asks_for_the_lines_of_every_earlier_head(family: Par
 def test_the_bound_of_a_new_head_is_its_own_extractor(family: Parts) -> None:
     family.bind("forward")
     own = family.store.resolve(f"{E}@1.0.0")
-    assert {partner.bound for partner in family.store.policy_question(H, family.head(20, own)).partners} == {
-        own.digest
+    assert {
+        partner.bound for partner in family.store.policy_requirement(H, family.head(20, own)).partners
+    } == {own.digest}
+    assert {partner.bound for partner in family.store.policy_requirement(H, family.head(20)).partners} == {
+        None
     }
-    assert {partner.bound for partner in family.store.policy_question(H, family.head(20)).partners} == {None}
 
 
 def test_full_asks_both_ways(family: Parts) -> None:
@@ -218,8 +221,8 @@ def test_why_nothing_is_asked(family: Parts) -> None:
 # Publishing
 
 
-def refuse(question: Question) -> None:
-    raise PolicyBroken("fails", subject=question)
+def refuse(requirement: PolicyRequirement) -> None:
+    raise PolicyBroken("fails", subject=requirement)
 
 
 @pytest.mark.parametrize("more", [{}, {"measured": True}, {"version": "1.2.0"}], ids=str)
@@ -229,7 +232,7 @@ def test_a_plain_publish_is_refused_and_told_what_to_call(family: Parts, more: d
         PolicyUndecided, match=rf"measurement of the new extractor with {H}@1\.1\.0.*Registry\.publish"
     ) as refused:
         family.store.publish(E, family.extractor(2), **more)
-    assert refused.value.subject == family.store.policy_question(E, family.extractor(2))
+    assert refused.value.subject == family.store.policy_requirement(E, family.extractor(2))
     assert len(family.store.versions(E)) == 2
 
 
@@ -306,12 +309,12 @@ def test_nothing_is_published_under_a_damaged_policy(family: Parts) -> None:
 # Beside others: what is linked while somebody measures
 
 
-def during(parts: Parts, act: Callable[[], object]) -> Callable[[Question], None]:
+def during(parts: Parts, act: Callable[[], object]) -> Callable[[PolicyRequirement], None]:
     """Decide that it passes, after somebody else did something, once."""
     left = [act]
 
-    def decide(question: Question) -> None:
-        parts.asked.append(question)
+    def decide(requirement: PolicyRequirement) -> None:
+        parts.asked.append(requirement)
         if left:
             left.pop()()
 
@@ -396,9 +399,9 @@ def test_a_version_that_fails_afterwards_is_withdrawn_with_the_reason(
     own = family.store.resolve(f"{E}@1.1.0")
     at_the_link(lambda: family.publish("late/hand", family.head(40, own)))
 
-    def decide(question: Question) -> None:
-        if len(question.partners) > 1:
-            raise PolicyBroken("late/hand@1.0.0 is lost", subject=question)
+    def decide(requirement: PolicyRequirement) -> None:
+        if len(requirement.partners) > 1:
+            raise PolicyBroken("late/hand@1.0.0 is lost", subject=requirement)
 
     with pytest.raises(PolicyBroken, match=r"late/hand@1\.0\.0 is lost .*was withdrawn again"):
         family.publish(E, family.extractor(2), decide=decide)
@@ -416,8 +419,8 @@ def test_an_interrupted_second_look_withdraws_nothing(
     own = family.store.resolve(f"{E}@1.1.0")
     at_the_link(lambda: family.publish("late/hand", family.head(40, own)))
 
-    def decide(question: Question) -> None:
-        if len(question.partners) > 1:
+    def decide(requirement: PolicyRequirement) -> None:
+        if len(requirement.partners) > 1:
             raise interruption
 
     with pytest.raises(type(interruption)) as caught:

@@ -27,7 +27,7 @@ def task(name: str = "a", **kwargs: Any) -> ck.Task:
     return ck.Task(name, data_set(name), "conv_chain", "layer1", size=12, kwargs=kwargs)
 
 
-def started(use: ck.Use | str, *tasks: ck.Task, seed: int = 0, **settings: Any) -> ck.Fit:
+def started(use: ck.RegularizerConfig | str, *tasks: ck.Task, seed: int = 0, **settings: Any) -> ck.Fit:
     return quick(steps=0, seed=seed, **settings).fit(list(tasks) or [task()], [use])
 
 
@@ -36,7 +36,7 @@ def covariance(width: int = 9, seed: int = 0) -> Tensor:
     return some @ some.T / width
 
 
-def use(name: str, **settings: Any) -> ck.Use:
+def use(name: str, **settings: Any) -> ck.RegularizerConfig:
     usual = {"covariance_init": {"covariances": {FIRST: covariance().tolist()}}}.get(name, SMALL)
     return ck.use(name, **{**usual, **settings})
 

@@ -78,7 +78,7 @@ def plain() -> np.ndarray:
     return np.broadcast_to(noise(1, 1), (COUNT, SIDE, SIDE, 3)).copy()
 
 
-def watched(use: ck.Use, probes: np.ndarray, steps: int) -> Witness:
+def watched(use: ck.RegularizerConfig, probes: np.ndarray, steps: int) -> Witness:
     """Train with ``use`` in batches of ordinary images and probes; return what was seen in the last step."""
     witness = Witness(
         {"rotation_prediction": "rotation"}.get(use.name, use.name), torch.arange(COUNT) % 2 == 1
@@ -107,7 +107,7 @@ def told(witness: Witness) -> float:
     ids=["rotation", "rotation-flip", "jigsaw", "jigsaw-3"],
 )
 def test_views_that_do_not_differ_are_told_apart_by_chance(
-    use: ck.Use, probes: np.ndarray, views: int
+    use: ck.RegularizerConfig, probes: np.ndarray, views: int
 ) -> None:
     witness = watched(use, probes, steps=12)
     logits = witness.of_probes(witness.logits)

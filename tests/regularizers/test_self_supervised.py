@@ -45,7 +45,7 @@ def pair(*names: str, **settings: Any) -> list[ck.Task]:
     ]
 
 
-def use(name: str, **settings: Any) -> ck.Use:
+def use(name: str, **settings: Any) -> ck.RegularizerConfig:
     return ck.use(name, **TASKS[name], **settings)
 
 

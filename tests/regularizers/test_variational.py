@@ -125,7 +125,7 @@ def test_the_diagonal_counts_ten_times_in_type_i(kind: str, factor: float) -> No
 
 
 @pytest.mark.parametrize("use", OBJECTIVES, ids=lambda item: f"{item.name}-{len(item.settings)}")
-def test_an_objective_trains_the_whole_network(use: ck.Use) -> None:
+def test_an_objective_trains_the_whole_network(use: ck.RegularizerConfig) -> None:
     fit = quick(steps=40, lr=0.003).fit([task()], [use])
     rows = fit.history[f"a/{use.name}/reconstruction"]
     assert rows[-5:].mean() < 0.97 * rows[:5].mean()
@@ -148,7 +148,7 @@ def test_the_elbo_of_the_first_step_is_that_of_its_parts() -> None:
 
 @pytest.mark.parametrize("use", OBJECTIVES[:3], ids=lambda item: item.name)
 def test_a_resumed_run_draws_the_same_variables_and_has_the_same_capacity(
-    use: ck.Use, tmp_path: Path
+    use: ck.RegularizerConfig, tmp_path: Path
 ) -> None:
     whole = quick(steps=6).fit([task()], [use])
 

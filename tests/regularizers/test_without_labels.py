@@ -29,7 +29,7 @@ def state(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in module.state_dict().items()}
 
 
-def trained(task: ck.Task, *uses: ck.Use, **settings: Any) -> ck.Fit:
+def trained(task: ck.Task, *uses: ck.RegularizerConfig, **settings: Any) -> ck.Fit:
     """Return two steps, of which the head has no trace."""
     assert task.head is not None and task.extractor is not None
     fit = quick(**{"steps": 2, "lr": 1e-3, **settings}).fit([task], uses)
@@ -61,7 +61,7 @@ def convolutions(task: ck.Task) -> list[str]:
         (ck.use("identical_init"), "would draw its weights again"),
     ],
 )
-def test_what_needs_labels_or_the_head_is_refused(task: ck.Task, use: ck.Use, why: str) -> None:
+def test_what_needs_labels_or_the_head_is_refused(task: ck.Task, use: ck.RegularizerConfig, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         quick(steps=1).fit([task], [use])
 

@@ -73,7 +73,7 @@ def test_joint_training_equals_a_hand_written_loop() -> None:
 
 @pytest.mark.parametrize(("views", "updates"), [("per_view", 1), ("mixed", 1), ("separate", 4)])
 def test_running_statistics_move_as_the_views_say(views: str, updates: int) -> None:
-    def buffers(uses: list[ck.Use]) -> dict[str, torch.Tensor]:
+    def buffers(uses: list[ck.RegularizerConfig]) -> dict[str, torch.Tensor]:
         extractor = quick(steps=1).fit(tasks()[:1], uses).tasks["left"].extractor
         return {key: value for key, value in extractor.named_buffers() if "running" in key or "num" in key}
 

@@ -85,7 +85,7 @@ def bridge_pair(
 
 
 def _metadata(request: BridgeRequest, base: BridgeInputs, ladder: Ladder) -> dict[str, Any]:
-    """Return the metadata of a bridge (``Bridge.facts``), as JSON values."""
+    """Return the metadata of a bridge (``Bridge.details``), as JSON values."""
     return {
         "data": base.fit_facts,
         "paired_on": {

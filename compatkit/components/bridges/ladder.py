@@ -172,7 +172,7 @@ class Bridge(Shown, Tabular):
         steps: Result of each rung, in the order of trying.
         chosen: Name of the chosen rung.
         recombination: The resulting network, in eval mode.
-        facts: Names, digests and numbers of the images, where features were paired, seed; ``largest``, the share of
+        details: Names, digests and numbers of the images, where features were paired, seed; ``largest``, the share of
             the most frequent prediction of the head's own network on held-out images; and ``reference``, its accuracy
             on the test images, if any.
         notes: Remarks, one sentence each.
@@ -184,7 +184,7 @@ class Bridge(Shown, Tabular):
     steps: tuple[RungResult, ...]
     chosen: str
     recombination: Recombination
-    facts: Mapping[str, Any]
+    details: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     not_climbed: tuple[str, ...] = ()
 
@@ -280,7 +280,7 @@ class Bridge(Shown, Tabular):
             "judged_by": self.judged_by,
             "steps": steps,
             "not_climbed": list(self.not_climbed),
-            "facts": dict(self.facts),
+            "facts": dict(self.details),
             "notes": list(self.notes),
         }
 

@@ -68,7 +68,7 @@ def publish(
         published["head"] = _publish_head(store, f"{name}.head", _manifest(step, candidate), candidate)
         head = load(store, published["head"])
     network = _recombined(candidate, head, adapters, result.recombination.report)
-    judgment = {"bridge": _judgment(step, result.facts, candidate.inputs.head)}
+    judgment = {"bridge": _judgment(step, result.details, candidate.inputs.head)}
     published["recombination"] = publish_recombination(store, name, network, about=about, training=judgment)
     return published
 
@@ -144,9 +144,9 @@ def _recombined(
     )
 
 
-def _judgment(step: RungResult, facts: Mapping[str, Any], head: Component) -> dict[str, Any]:
+def _judgment(step: RungResult, details: Mapping[str, Any], head: Component) -> dict[str, Any]:
     """Return the record of a bridge: its rung, its judgment, and the images it is based on."""
-    judgment = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": facts["seed"]}
+    judgment = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": details["seed"]}
     if step.labels:
         judgment["labels"] = step.labels
     if step.checked is not None:
@@ -156,7 +156,7 @@ def _judgment(step: RungResult, facts: Mapping[str, Any], head: Component) -> di
             "images": figure.count,
             "chance": step.checked.chance,
         }
-    basis = {"reference": facts["reference"], "paired_on": dict(facts["paired_on"])}
+    basis = {"reference": details["reference"], "paired_on": dict(details["paired_on"])}
     return judgment | basis | {BRIDGED: head.digest}
 
 

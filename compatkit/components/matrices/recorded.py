@@ -23,7 +23,7 @@ from compatkit.evaluation.conditions import (
     question_of,
     stale_reason,
 )
-from compatkit.evaluation.prospect import is_normalized, promise
+from compatkit.evaluation.prospect import have_batch_norm, promise
 from compatkit.evaluation.records import Cells
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.store import Store
@@ -170,15 +170,15 @@ def recorded_cells(
         shared: dict[bool, PairQuery] = {}  # queries shared by the pairs of a row
         for head in heads:
             pair = extractor.reference, head.reference
-            normalized, adapters = is_normalized(extractor.manifest, head.manifest), between.get(pair, ())
-            query = None if adapters else shared.get(normalized)
+            batch_norm, adapters = have_batch_norm(extractor.manifest, head.manifest), between.get(pair, ())
+            query = None if adapters else shared.get(batch_norm)
             if query is None:
                 settings = conditions.settings(
-                    images=images_of_row, normalized=normalized, bound=bound, adapters=adapters
+                    images=images_of_row, batch_norm=batch_norm, bound=bound, adapters=adapters
                 )
                 query = PairQuery(settings, cells, own)
                 if not adapters:
-                    shared[normalized] = query
+                    shared[batch_norm] = query
             recorded.queries[pair] = query
             if results := row.get(head.function):
                 cell = query.newest(results, extractor, head)

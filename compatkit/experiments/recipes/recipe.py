@@ -18,7 +18,7 @@ from compatkit.registry.names import check_name
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
-    from compatkit.plugins import Use
+    from compatkit.plugins import RegularizerConfig
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
 
@@ -76,7 +76,7 @@ class Recipe:
     prefix: str
     trainer: Trainer
     entries: tuple[Mapping[str, Any], ...]
-    regularizers: tuple[Use, ...]
+    regularizers: tuple[RegularizerConfig, ...]
     frozen: FrozenParts
     about: About
     tasks: tuple[Task, ...] = ()
@@ -217,9 +217,9 @@ def _resolve_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
     return {**entry, "weights": str(path)}
 
 
-def _regularizers(value: Any, file: Path) -> tuple[Use, ...]:
+def _regularizers(value: Any, file: Path) -> tuple[RegularizerConfig, ...]:
     """Return the regularizers of a run; their plugins must be installed, but are not imported."""
-    from compatkit.plugins import as_use, names
+    from compatkit.plugins import names, regularizer_config
     from compatkit.plugins.discovery import require
 
     if not isinstance(value, list):
@@ -227,7 +227,7 @@ def _regularizers(value: Any, file: Path) -> tuple[Use, ...]:
             f"{file}: regularizers must be a list of names or tables, such as ['identical_init', 'dcc']; got "
             f"{value!r:.100}. There are {', '.join(names('regularizers'))}."
         )
-    uses = tuple(as_use(use) for use in value)
+    uses = tuple(regularizer_config(use) for use in value)
     for entry in uses:
         require("regularizers", entry.name)
     return uses

@@ -26,14 +26,14 @@ from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry.copy.report import refusing
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.publish import MAX_REASON, Decide
-from compatkit.registry.required_partners import PartnerFinder, Question
+from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement
 from compatkit.registry.version_bumps import why_understated
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 Deciding = Callable[["Store"], Decide]
-"""Function that returns the function answering the questions of a registry's policies."""
+"""Factory of the function that measures the requirements of a registry's policies."""
 TRIES = 100
 """How often a blob is copied again after a garbage collection removed it."""
 
@@ -45,18 +45,22 @@ class AdmissionInputs:
     Attributes:
         below: Previous version with its digest, or None.
         above: Next version with the same major number and its digest, or None.
-        question: Question of the policy of its name; None if no policy applies.
+        requirement: Measurements that the policy of its name requires; None if no policy applies.
     """
 
     below: tuple[Version, str] | None
     above: tuple[Version, str] | None
-    question: Question | None
+    requirement: PolicyRequirement | None
 
     @property
     def basis(self) -> tuple[Any, ...]:
         """Values that determine the decision; if one changes, it is made again."""
-        question = self.question
-        return self.below, self.above, question and (question.policy, question.previous, question.partners)
+        requirement = self.requirement
+        return (
+            self.below,
+            self.above,
+            requirement and (requirement.policy, requirement.previous, requirement.partners),
+        )
 
 
 @attrs.define(eq=False)
@@ -67,7 +71,7 @@ class Admission:
         store: Registry that receives them.
         incoming: Incoming versions with name, number and digest, without those withdrawn in their source.
         copy_blob: Copies a blob unless it exists; until a version refers to it, it may be garbage-collected.
-        deciding: Makes the function that answers the questions of policies; None leaves them unanswered.
+        deciding: Factory of the function that measures the requirements of policies; None leaves them unmeasured.
         unmeasured: Whether to admit versions that were not measured; the log of the policy records it.
     """
 
@@ -91,8 +95,8 @@ class Admission:
         """Return the function digests of all parts whose measured results could answer the policies."""
         functions: set[str] = set()
         for reference in self.incoming:
-            question = self._inputs(reference).question
-            for partner in question.partners if question is not None else ():
+            requirement = self._inputs(reference).requirement
+            for partner in requirement.partners if requirement is not None else ():
                 wanted = (reference.digest, partner.reference.digest, partner.bound)
                 present = (each for each in wanted if each and self.store.objects.size(each) is not None)
                 functions.update(function_digest(self._manifest(each)) for each in present)
@@ -187,18 +191,18 @@ class Admission:
                     "the component there, with a larger step.",
                     subject=str(reference),
                 )
-        question = inputs.question
-        if question is None:
+        requirement = inputs.requirement
+        if requirement is None:
             return
         try:
-            if question.is_open:
-                self._answer(question)
+            if requirement.is_open:
+                self._answer(requirement)
             else:
-                self._check_unmeasured(reference, inputs, question)
+                self._check_unmeasured(reference, inputs, requirement)
         except (PolicyUndecided, PolicyDataMissing):
-            if not self.unmeasured or question.revision is None:
+            if not self.unmeasured or requirement.revision is None:
                 raise
-            self.store.policies.admit(question.revision.scope, reference)
+            self.store.policies.admit(requirement.revision.scope, reference)
 
     def _inputs(self, reference: Reference) -> AdmissionInputs:
         version = reference.version
@@ -208,38 +212,46 @@ class Admission:
         below = max((each for each in alive if each < version), default=None)
         above = min((each for each in alive if each > version and each.major == version.major), default=None)
         sides = [each and (each, str(self._finder.digest(reference.name, each))) for each in (below, above)]
-        return AdmissionInputs(sides[0], sides[1], self._question(reference, version))
+        return AdmissionInputs(sides[0], sides[1], self._requirement(reference, version))
 
-    def _question(self, reference: Reference, version: Version) -> Question | None:
+    def _requirement(self, reference: Reference, version: Version) -> PolicyRequirement | None:
         gone = version in self.store.references.withdrawn(reference.name)
         if gone or self.store.policies.of(reference.name) is None:
             return None
         digest = str(reference.digest)
-        return self._finder.question(reference.name, self._manifest(digest), digest, version)
+        return self._finder.requirement(reference.name, self._manifest(digest), digest, version)
 
-    def _answer(self, question: Question) -> None:
+    def _answer(self, requirement: PolicyRequirement) -> None:
         if self.deciding is None:
             raise PolicyUndecided(
-                f"{question.name}: the policy {question.policy} requires a measurement of this {question.kind} with "
-                f"{question.partner_names()}. Measure it with `compatkit.components.deciding.deciding`, or admit it "
-                "unmeasured (unmeasured=True, --unmeasured), which the policy's log records.",
-                subject=question,
+                f"{requirement.name}: the policy {requirement.policy} requires a measurement of this "
+                f"{requirement.kind} with {requirement.partner_names()}. Measure it with "
+                "`compatkit.components.deciding.deciding`, or admit it unmeasured (unmeasured=True, "
+                "--unmeasured), which the policy's log records.",
+                subject=requirement,
             )
         self._decide = self._decide or self.deciding(self.store)
-        self._decide(question)
+        self._decide(requirement)
 
-    def _check_unmeasured(self, reference: Reference, inputs: AdmissionInputs, question: Question) -> None:
+    def _check_unmeasured(
+        self, reference: Reference, inputs: AdmissionInputs, requirement: PolicyRequirement
+    ) -> None:
         """Require the step without a policy if there is nothing to measure, as no result supports new weights."""
-        policy, below = question.policy, inputs.below
-        if policy is None or below is None or reference.version is None or not policy.concerns(question.kind):
+        policy, below = requirement.policy, inputs.below
+        if (
+            policy is None
+            or below is None
+            or reference.version is None
+            or not policy.concerns(requirement.kind)
+        ):
             return
         before, after = self._manifest(below[1]), self._manifest(str(reference.digest))
         if why := why_understated((below[0], before), (reference.version, after), measured=False):
             raise PolicyUndecided(
-                f"{reference.name}: the policy {policy} applies, {question.reason}, and no result supports it: {why}. "
-                "Import the parts released against that version too, or admit it unmeasured (unmeasured=True, "
+                f"{reference.name}: the policy {policy} applies, {requirement.reason}, and no result supports it: "
+                f"{why}. Import the parts released against that version too, or admit it unmeasured (unmeasured=True, "
                 "--unmeasured), which the policy's log records.",
-                subject=question,
+                subject=requirement,
             )
 
     def _manifest(self, digest: str) -> Manifest:

@@ -251,11 +251,11 @@ def test_the_recombination_states_how_the_bridge_was_judged(registry: ck.Registr
             "says": step.meaning,
             "head": registry.store.resolve("zoo/one.head").digest,
             "seed": 3,
-            "reference": outcome.facts["reference"],
+            "reference": outcome.details["reference"],
             "paired_on": {
                 "on": "src",
                 "name": images.name,
-                "digest": outcome.facts["data"]["digest"],
+                "digest": outcome.details["data"]["digest"],
                 "images": 30,
             },
         }
@@ -318,7 +318,7 @@ def test_a_matrix_is_bridged_without_accuracy_on_classes_that_the_head_does_not_
     other = data_set("pets", size=(16, 16), count=30, classes=("cat", "dog", "fox")).test
     pair, name = ("zoo/two.extractor", "zoo/one.head"), "zoo/two.extractor"
     (result,) = made.bridges.between(*pair, {name: images}, "ridge", tests={name: other}).values()
-    assert result.step("ridge").accuracy is None and result.facts["reference"] is None
+    assert result.step("ridge").accuracy is None and result.details["reference"] is None
     note = "No accuracy is measured: pets/test holds no image of a class that zoo/one.head@1.0.0 knows."
     assert note in result.notes and note in result.lines()
     (known,) = made.bridges.between(*pair, {name: images}, "ridge", tests={name: images}).values()

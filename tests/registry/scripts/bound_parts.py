@@ -12,7 +12,7 @@ from compatkit.contracts.manifest import Parent
 from compatkit.errors import PolicyBroken
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
-from compatkit.registry.required_partners import Question
+from compatkit.registry.required_partners import PolicyRequirement
 from compatkit.registry.store import Store
 
 E, H = "eye", "hand"
@@ -54,12 +54,12 @@ def release(root: Path, extractor: int, head: int, mode: str | None) -> None:
         bind(root, mode)
 
 
-def _deciding(store: Store, value: int, clash: Clash) -> Callable[[Question], None]:
-    def decide(question: Question) -> None:
-        for partner in question.partners:
+def _deciding(store: Store, value: int, clash: Clash) -> Callable[[PolicyRequirement], None]:
+    def decide(requirement: PolicyRequirement) -> None:
+        for partner in requirement.partners:
             other = value_of(store, str(partner.reference.digest))
-            pair = (value, other) if question.kind == "extractor" else (other, value)
+            pair = (value, other) if requirement.kind == "extractor" else (other, value)
             if clash(*pair):
-                raise PolicyBroken(f"{pair} do not work", subject=question)
+                raise PolicyBroken(f"{pair} do not work", subject=requirement)
 
     return decide
