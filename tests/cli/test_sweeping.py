@@ -83,12 +83,12 @@ def test_an_interrupted_sweep_says_how_it_goes_on(run: Any, tmp_path: Path, monk
         ('tasks.ct = ["a"]', "has the unknown key 'ct'. Did you mean 'cut'?"),
         ('tasks.lft.cut = ["a"]', "has the unknown key 'lft'"),
         ("tasks.data.trian = [8]", "has the unknown key 'trian'. Did you mean 'train'?"),
-        ("tasks.size.width = [8]", "expects a table, but the recipe has [8, 8] there"),
+        ("tasks.size.width = [8]", "needs a table, but the recipe has [8, 8] there"),
         ("tasks.cut = [3]", "cut must be a string, got 3"),
         ('regularizers = ["dcc"]', "regularizers must be a list of names or tables"),
         ('regularizers = [["dccc"]]', "Did you mean 'dcc'?"),
-        ("regularizers.dcc.weight = [1]", "a run uses no 'dcc', or several (no regularizers)"),
-        ("regularizers.dcc = [1]", "a run uses no 'dcc'"),
+        ("regularizers.dcc.weight = [1]", "a run has no regularizer 'dcc', or several (no regularizers)"),
+        ("regularizers.dcc = [1]", "a run has no regularizer 'dcc'"),
         ('"tasks.cut" = ["a"]\n"tasks.left.cut" = ["b"]', "set the same value"),
         ('"trainer.seed" = [0]\ntrainer.seed = [1]', "is written twice"),
         ("frozen.head = [1]", "has the unknown key 'head'. Did you mean 'heads'?"),
@@ -115,7 +115,7 @@ def test_a_prefix_leaves_room_for_the_names_of_runs_and_of_runs_there_are_not_to
     many = ", ".join(map(str, range(101)))
     file = written(tmp_path, f"trainer.seed = [{many}]", f"trainer.warmup = [{many}]")
     result = run("sweep", file, "--registry", tmp_path / "parts")
-    assert result.code == 2 and "the lists make 10,201 runs" in result.err
+    assert result.code == 2 and "the lists give 10,201 runs" in result.err
 
 
 def test_train_and_sweep_send_to_each_other(run: Any, recipe: Any, tmp_path: Path) -> None:

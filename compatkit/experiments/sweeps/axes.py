@@ -1,4 +1,4 @@
-"""The table ``[sweep]`` of a recipe: which values vary, over which lists, and what the runs are called."""
+"""Read the table ``[sweep]`` of a recipe: axes with their values, and names of the runs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ EXAMPLES = {
     "regularizers": "regularizers.dcc.weight",
 }
 HEADS = ("heads", "statistics")
-LONGEST = 56
-"""Length limit of a run's name, which is part of the names of its components."""
+MAX_NAME = 56
+"""Length of a run's name at most; it is part of the names of components."""
 
 
 @attrs.frozen
 class Axis:
-    """One value of the recipe that varies.
+    """Value of the recipe that varies.
 
     Attributes:
-        path: Path as written: ``"trainer.seed"``, ``"tasks.mnist.cut"``.
-        values: At least one, all different; JSON values.
+        path: Path as in the recipe: ``"trainer.seed"``, ``"tasks.mnist.cut"``.
+        values: Distinct JSON values, at least one.
     """
 
     path: str
@@ -47,21 +47,21 @@ class Axis:
 
 
 def axes_of(tables: Tables, file: Path) -> tuple[Axis, ...]:
-    """Return the axes of a sweep in the order written.
+    """Return the axes of a sweep in the order of the recipe.
 
     Args:
-        tables: The recipe, parsed.
-        file: Its path, for messages.
+        tables: Tables of the recipe.
+        file: Path of the recipe, for messages.
 
     Raises:
-        UsageError: The table is missing, or a list is empty or holds a value twice.
+        UsageError: The table is missing, or a list is empty or has a value twice.
     """
     table = tables.get(SWEEP)
     where = f"{file}: [{SWEEP}]"
     if table is None:
         raise UsageError(
-            f"{file} has no table [{SWEEP}], so it is one run: `compatkit train {file}`. A sweep lists what varies, "
-            f'for example\n[{SWEEP}]\n"trainer.seed" = [0, 1, 2]'
+            f"{file} has no table [{SWEEP}], so it is one run: `compatkit train {file}`. A sweep lists the values that "
+            f'vary, for example\n[{SWEEP}]\n"trainer.seed" = [0, 1, 2]'
         )
     if not isinstance(table, Mapping) or not table:
         raise UsageError(f'{where} must be a table of lists: "trainer.seed" = [0, 1, 2]; got {table!r:.100}.')
@@ -73,35 +73,35 @@ def axes_of(tables: Tables, file: Path) -> tuple[Axis, ...]:
     return tuple(axes.values())
 
 
-def put(tables: Tables, values: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Return the recipe of one run: ``tables`` without the sweep, with ``values`` at their paths.
+def set_values(tables: Tables, values: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """Return the recipe of one run: tables without ``[sweep]``, with the values at their paths.
 
     Args:
-        tables: The recipe, parsed; left as it is.
-        values: One value for each axis, by its path.
+        tables: Tables of the recipe; they are not changed.
+        values: Value of each axis, by path.
         file: Path of the recipe, for messages.
 
     Raises:
-        UsageError: A path leads to no value of a recipe, or two lead to the same value.
+        UsageError: A path is no value of a recipe, or two paths are the same value.
     """
     recipe = copy.deepcopy({key: value for key, value in tables.items() if key != SWEEP})
-    taken: dict[tuple[int, str], str] = {}
-    # Complete lists come first, so that a setting of one regularizer finds it.
+    assigned: dict[tuple[int, str], str] = {}
+    # Whole lists first, as a setting of a regularizer needs its entry.
     for path in sorted(values, key=lambda name: name.count(".")):
         where = f"{file}: [{SWEEP}]: {path!r}"
-        for table, key in _places(recipe, path, where):
-            earlier = taken.setdefault((id(table), key), path)
+        for table, key in _resolve(recipe, path, where):
+            earlier = assigned.setdefault((id(table), key), path)
             if earlier != path:
                 raise UsageError(f"{where} and {earlier!r} set the same value; leave one of them out.")
             table[key] = copy.deepcopy(values[path])
     return recipe
 
 
-def _flat(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    """Return paths and values; ``trainer.seed = [...]`` is a table in a table to TOML."""
+def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return paths and values of nested tables, as TOML reads ``trainer.seed = [...]`` without quotes."""
     entries: list[tuple[str, Any]] = []
     for key, value in table.items():
-        path = f"{before}{key}"
+        path = f"{prefix}{key}"
         entries += _flat(value, f"{path}.") if isinstance(value, Mapping) and value else [(path, value)]
     return entries
 
@@ -111,20 +111,20 @@ def _values(values: Any, where: str) -> tuple[Any, ...]:
         raise UsageError(f"{where} must be a list of the values that vary, got {values!r:.100}.")
     if not values:
         raise UsageError(f"{where} is an empty list. Give it values, or leave it out.")
-    seen: set[bytes] = set()
+    distinct: set[bytes] = set()
     for value in values:
         try:
-            written = dumps(value)
+            text = dumps(value)
         except FormatError as error:
             raise UsageError(f"{where} has a value that is not JSON: {error}") from error
-        if written in seen:
+        if text in distinct:
             raise UsageError(f"{where} has the value {value!r:.100} twice; give each value once.")
-        seen.add(written)
+        distinct.add(text)
     return tuple(values)
 
 
-def _places(recipe: dict[str, Any], path: str, where: str) -> list[tuple[dict[str, Any], str]]:
-    """Return the tables and keys of a path in the recipe; most keys are checked with the recipe of each run."""
+def _resolve(recipe: dict[str, Any], path: str, where: str) -> list[tuple[dict[str, Any], str]]:
+    """Return the tables and keys of a path; most keys are checked later, with the recipe of each run."""
     first, *rest = path.split(".")
     check_keys({first: None}, TOP, where)
     if path == "regularizers":
@@ -136,7 +136,7 @@ def _places(recipe: dict[str, Any], path: str, where: str) -> list[tuple[dict[st
     entries = recipe.setdefault(first, [] if first in LISTS else {})
     tables = [entries]
     if first in LISTS and isinstance(entries, list):
-        tables, rest = _named(entries, rest, first == "tasks", where)
+        tables, rest = _select(entries, rest, first == "tasks", where)
     if not rest:
         raise UsageError(f"{where} must name one value, such as {EXAMPLES[first]!r}.")
     for key in rest[:-1]:
@@ -144,37 +144,37 @@ def _places(recipe: dict[str, Any], path: str, where: str) -> list[tuple[dict[st
     return [(table, rest[-1]) for table in tables]
 
 
-def _named(entries: list[Any], rest: list[str], every: bool, where: str) -> tuple[list[Any], list[str]]:
-    """Return the tables that a path is about, and what follows the name of one; names may hold dots."""
-    tables = [_table(entries, place, where) for place in range(len(entries))]
+def _select(entries: list[Any], rest: list[str], allow_all: bool, where: str) -> tuple[list[Any], list[str]]:
+    """Return the tables of a path, and its rest after the name of one; names may contain dots."""
+    tables = [_table(entries, index, where) for index in range(len(entries))]
     names = [str(table.get("as", table.get("name"))) for table in tables]
     for end in range(len(rest), 0, -1):
         if names.count(name := ".".join(rest[:end])) == 1:
             return [tables[names.index(name)]], rest[end:]
-    if not every and rest:
+    if not allow_all and rest:
         raise UsageError(
-            f"{where}: a run uses no {rest[0]!r}, or several ({', '.join(names) or 'no regularizers'}); a setting that "
-            "varies needs one. To vary which regularizers there are, write them out as tables: "
+            f"{where}: a run has no regularizer {rest[0]!r}, or several ({', '.join(names) or 'no regularizers'}); a "
+            "setting that varies needs one. To vary the regularizers themselves, list them as tables: "
             '"regularizers" = [[], [{ name = "dcc", weight = 0.5 }]].'
         )
     return tables, rest
 
 
-def _table(holder: Any, key: Any, where: str) -> dict[str, Any]:
-    """Return a table inside a table or a list; a name alone is short for a table with it."""
-    value = holder.setdefault(key, {}) if isinstance(holder, dict) else holder[key]
+def _table(parent: Any, key: Any, where: str) -> dict[str, Any]:
+    """Return a table in a table or a list; a name alone stands for a table with this name."""
+    value = parent.setdefault(key, {}) if isinstance(parent, dict) else parent[key]
     if isinstance(value, str):
-        value = holder[key] = {"name": value}
+        value = parent[key] = {"name": value}
     if not isinstance(value, dict):
-        raise UsageError(f"{where} expects a table, but the recipe has {value!r:.100} there.")
+        raise UsageError(f"{where} needs a table, but the recipe has {value!r:.100} there.")
     return value
 
 
 def names_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a name for each run from its own values; a digest is added where two would be equal.
+    """Return a name for each run from its values; equal names get a digest.
 
     Args:
-        runs: The values that vary, by path.
+        runs: Varied values of each run, by path.
     """
     names = [_valid("-".join(label(path, value) for path, value in run.items()), run) for run in runs]
     counts = Counter(names)
@@ -185,8 +185,8 @@ def label(path: str, value: Any) -> str:
     """Return a word for a value: ``seed0``, ``layer2``, ``identical_init.dcc``, ``none``.
 
     Args:
-        path: Of the axis, names joined by dots.
-        value: A TOML value.
+        path: Path of the axis, names joined by dots.
+        value: TOML value.
     """
     word = path.rsplit(".", 1)[-1]
     if isinstance(value, bool):
@@ -201,28 +201,30 @@ def label(path: str, value: Any) -> str:
         name = _word(str(value.get("as", value.get("name", word))))
         if value.keys() == {"name", "weight"}:
             return f"{name}_{_word(repr(value['weight']))}"
-        return f"{name}_{_mark(value, 4)}"
+        return f"{name}_{_digest_prefix(value, 4)}"
     return _word(str(value))
 
 
 def _word(text: str) -> str:
-    """Return ``text`` as part of a name, with a digest if it had to be changed."""
+    """Return a text as part of a name, with a digest if it must be changed."""
     plain = re.sub(r"\.\.+", ".", re.sub(r"[^a-z0-9_.-]+", "-", text.lower())).strip("._-")
-    return plain if plain == text and len(plain) <= LONGEST // 2 else f"{plain[:16]}_{_mark(text, 4)}"
+    return (
+        plain if plain == text and len(plain) <= MAX_NAME // 2 else f"{plain[:16]}_{_digest_prefix(text, 4)}"
+    )
 
 
 def _valid(name: str, run: Mapping[str, Any]) -> str:
-    if len(name) > LONGEST:
+    if len(name) > MAX_NAME:
         return _short(name, run)
     try:
         return check_segment(name)
     except InvalidName:
-        return f"run-{_mark(run, 8)}"
+        return f"run-{_digest_prefix(run, 8)}"
 
 
 def _short(name: str, run: Mapping[str, Any]) -> str:
-    return f"{name[: LONGEST - 9].rstrip('._-')}-{_mark(run, 8)}"
+    return f"{name[: MAX_NAME - 9].rstrip('._-')}-{_digest_prefix(run, 8)}"
 
 
-def _mark(value: Any, digits: int) -> str:
+def _digest_prefix(value: Any, digits: int) -> str:
     return digest(dumps(value)).removeprefix("sha256:")[:digits]

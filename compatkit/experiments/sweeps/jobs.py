@@ -1,4 +1,4 @@
-"""One run as plain values, for any process: check whether it is done, or carry it out."""
+"""Runs of a sweep as JSON values for any process: find the unfinished ones, and carry them out."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Job:
-    """One run; all values are JSON values.
+    """Run of a sweep; all values are JSON values.
 
     Attributes:
-        run: Its name: short and valid in a component's name; the same values give the same name.
-        values: The varied values, by path.
-        tables: The recipe of this run alone.
-        file: Path of the sweep's recipe; paths inside are relative to its folder.
+        run: Name of the run, valid in a component's name; equal values have equal names.
+        values: Varied values, by path.
+        tables: Recipe of this run alone.
+        file: Path of the sweep's recipe; paths in the recipe start at its folder.
         data_root: Folder of data sets, or None.
         download: Whether torchvision may download missing data sets.
-        plan: As in ``RunRecord``.
+        plan: Digest of the plan, as in ``RunRecord``.
         registry: Registry for parts and results.
         folder: Folder for records and checkpoints.
         launcher: Name of the launcher, for the record.
@@ -67,7 +67,7 @@ class Job:
         """Prefix of the published parts of this run."""
         return f"{self.tables['prefix']}/{self.run}"
 
-    def begun(self) -> RunRecord:
+    def start_record(self) -> RunRecord:
         """Return the record of this run at its start."""
         return RunRecord(
             run=self.run,
@@ -80,23 +80,23 @@ class Job:
 
 
 class DataCache:
-    """Data sets cached by a process across runs."""
+    """Cache of data sets for the runs of a process."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Create an empty cache."""
         self._sets: dict[bytes, DataSet] = {}
 
     def data(self, job: Job) -> Callable[[Any], DataSet]:
-        """Return a function that loads the data sets of a run, each of them once."""
+        """Return a function that loads each data set of a run once."""
         load = loader(Path(job.file), job.data_root, job.download)
 
-        def once(spec: Any) -> DataSet:
+        def load_once(spec: Any) -> DataSet:
             key = dumps([spec, job.file, job.data_root])
             if key not in self._sets:
                 self._sets[key] = load(spec)
             return self._sets[key]
 
-        return once
+        return load_once
 
     def recipe(self, job: Job) -> Recipe:
         """Return the recipe of a run with its data sets."""
@@ -104,55 +104,56 @@ class DataCache:
         loggers = logger_settings(job.tables["trainer"].get("loggers"))
         for settings in loggers.values():
             settings["folder"] = str(Path(settings["folder"]) / job.run)
-        written = check(
+        recipe = check(
             job.tables, Path(job.file), checkpoint=str(checkpoint), progress=False, loggers=loggers
         )
-        return written.load(self.data(job))
+        return recipe.load(self.data(job))
 
 
 def carry_out(job: Job, cache: DataCache) -> RunRecord:
-    """Train, publish and measure one run.
+    """Train, publish and measure a run, and write its record.
 
     Args:
-        job: What to run, and where.
-        cache: Data sets that earlier jobs of the process loaded.
+        job: Run to carry out.
+        cache: Data sets of earlier jobs of the process.
 
     Returns:
-        Its record, which is also written; its state is ``"failed"`` if anything but an interruption ended the run.
+        Record with the state ``"done"``, or ``"failed"`` after an error.
     """
-    folder, began = Path(job.folder), time.perf_counter()
-    record = job.begun()
+    folder, start = Path(job.folder), time.perf_counter()
+    record = job.start_record()
     try:
         records.write(folder, record)
-        record = _made(job, record, cache.recipe(job))
+        record = _train(job, record, cache.recipe(job))
     except Exception as error:  # reported at the end of the sweep; other runs continue
         record = record.failed(error)
-    record = attrs.evolve(record, seconds=round(time.perf_counter() - began, 3))
+    record = attrs.evolve(record, seconds=round(time.perf_counter() - start, 3))
     if not folder.is_dir():  # for example on another machine: the calling process writes the record
-        gone = UsageError(
-            f"This process does not see the sweep's folder {folder}; use a path that all machines share."
+        return record.failed(
+            UsageError(
+                f"This process does not see the sweep's folder {folder}; use a path that all machines share."
+            )
         )
-        return record.failed(gone)
     records.write(folder, record)
     if record.state == "done":
         records.checkpoint(folder, job.run).unlink(missing_ok=True)
     return record
 
 
-def _made(job: Job, record: RunRecord, plan: Recipe) -> RunRecord:
+def _train(job: Job, record: RunRecord, recipe: Recipe) -> RunRecord:
     """Train a run, publish its parts, measure its extractors with its heads; return the finished record."""
     registry = Registry.open(job.registry)
-    fit = plan.trainer.fit(
-        plan.tasks,
-        plan.regularizers,
-        frozen=registry.frozen(**plan.frozen_references),
-        frozen_statistics=plan.frozen.statistics,
+    fit = recipe.trainer.fit(
+        recipe.tasks,
+        recipe.regularizers,
+        frozen=registry.frozen(**recipe.frozen_references),
+        frozen_statistics=recipe.frozen.statistics,
     )
-    parts = registry.publish(fit, prefix=job.prefix, about=plan.about)
+    parts = registry.publish(fit, prefix=job.prefix, about=recipe.about)
     sides = {
         side: [name for key, name in parts.items() if key.endswith(side)] for side in (".extractor", ".head")
     }
-    tests = {f"{job.prefix}/{task.name}.extractor": task.data.test for task in plan.tasks}
+    tests = {f"{job.prefix}/{task.name}.extractor": task.data.test for task in recipe.tasks}
     device = fit.run["environment"]["device"]
     matrix = registry.matrix(sides[".extractor"], sides[".head"], tests, device=device)
     return attrs.evolve(
@@ -166,13 +167,13 @@ def _made(job: Job, record: RunRecord, plan: Recipe) -> RunRecord:
 
 
 def work(line: str) -> str:
-    """Carry out a job in a launcher's process; data sets stay loaded for its next jobs.
+    """Carry out a job in a launcher's process, with data sets cached for the next jobs.
 
     Args:
-        line: A job as one line of JSON.
+        line: Job as one line of JSON.
 
     Returns:
-        Its record, as one line of JSON.
+        Record as one line of JSON.
     """
     return dumps(carry_out(Job(**json.loads(line)), _cache()).to_json()).decode().strip()
 
@@ -182,7 +183,7 @@ def _cache() -> DataCache:
     return DataCache()
 
 
-def sort(
+def separate_finished(
     jobs: Sequence[Job], folder: Path, registry: Registry | None
 ) -> tuple[dict[str, RunRecord], list[Job], list[str]]:
     """Separate finished runs from the remaining ones; checkpoints of other plans are deleted.
@@ -190,29 +191,29 @@ def sort(
     Args:
         jobs: All runs with their plans.
         folder: Folder of the sweep.
-        registry: Registry that must hold the parts of finished runs; None if there is none yet.
+        registry: Registry with the parts of finished runs; None if there is none yet.
 
     Returns:
-        Records of finished runs by name, the remaining jobs, and a note for each run that is repeated.
+        Records of finished runs by name, the remaining jobs, and a note for each repeated run.
     """
-    done: dict[str, RunRecord] = {}
-    left: list[Job] = []
+    finished: dict[str, RunRecord] = {}
+    remaining: list[Job] = []
     notes: list[str] = []
     for job in jobs:
-        record, why = _held(job, folder, registry)
-        if record is not None and not why:
-            done[job.run] = record
+        record, reason = _saved_record(job, folder, registry)
+        if record is not None and not reason:
+            finished[job.run] = record
             continue
-        left.append(job)
-        if why:
-            notes.append(f"{job.run} {why}")
+        remaining.append(job)
+        if reason:
+            notes.append(f"{job.run} {reason}")
         if record is None or record.plan != job.plan:
             records.checkpoint(folder, job.run).unlink(missing_ok=True)
-    return done, left, notes
+    return finished, remaining, notes
 
 
-def _held(job: Job, folder: Path, registry: Registry | None) -> tuple[RunRecord | None, str]:
-    """Return the record of a run, and why it is repeated: empty if it is done, or was never begun."""
+def _saved_record(job: Job, folder: Path, registry: Registry | None) -> tuple[RunRecord | None, str]:
+    """Return the record of a run, and the reason to repeat it; no reason for finished and new runs."""
     try:
         record = records.read(folder, job.run)
     except FormatError as error:
@@ -222,9 +223,9 @@ def _held(job: Job, folder: Path, registry: Registry | None) -> tuple[RunRecord 
     if record.plan != job.plan:
         return record, f"is done again: its record is {records.OTHER_PLAN}"
     if record.state != "done":
-        before = f"failed before ({record.reason})" if record.state == "failed" else "was interrupted"
-        saved = records.checkpoint(folder, job.run).exists()
-        return record, f"{before}, and {'goes on from its checkpoint' if saved else 'is done again'}"
+        outcome = f"failed before ({record.reason})" if record.state == "failed" else "was interrupted"
+        resumable = records.checkpoint(folder, job.run).exists()
+        return record, f"{outcome}, and {'resumes from its checkpoint' if resumable else 'is done again'}"
     try:
         for name in record.parts.values():
             if registry is None:

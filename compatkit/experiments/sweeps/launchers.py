@@ -1,4 +1,4 @@
-"""Launchers carry out the runs of a sweep: in this process, or in those that a plugin starts."""
+"""Launchers: carry out the runs of a sweep in this process, or in processes of a plugin."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SEQUENTIAL, AUTO, PROCESS = "sequential", "auto", "process"
 
 
 def choose(name: str, workers: int | None) -> str:
-    """Return the launcher for ``name``; ``"auto"`` means processes if a number of workers is given.
+    """Return the launcher's name; ``"auto"`` is ``"process"`` if a number of workers is given, else ``"sequential"``.
 
     Args:
-        name: ``"auto"``, ``"sequential"``, or that of a plugin.
-        workers: Runs at a time, or None.
+        name: ``"auto"``, ``"sequential"``, or the name of a plugin.
+        workers: Number of parallel runs, or None.
 
     Raises:
-        UsageError: There cannot be so many workers.
+        UsageError: The number of workers is below 1, or the launcher takes none.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"workers must be at least 1, got {workers}.")
@@ -37,13 +37,13 @@ def choose(name: str, workers: int | None) -> str:
 
 
 class Launcher:
-    """Carries out runs with a plugin, or one after the other in this process."""
+    """Launcher of a plugin, or of this process for runs in sequence."""
 
     def __init__(self, name: str) -> None:
-        """Make the plugin's launcher, before any work is done.
+        """Create the plugin's launcher.
 
         Args:
-            name: As ``choose`` returned it.
+            name: Result of ``choose``.
 
         Raises:
             PluginError: The plugin cannot be used.
@@ -54,15 +54,15 @@ class Launcher:
         self._launch = None if self._offer is None else self._offer.make({})
 
     def records(self, jobs: Sequence[Job], cache: DataCache, workers: int | None) -> Iterator[RunRecord]:
-        """Yield the record of every run as soon as it has ended.
+        """Yield the record of every run when it ends.
 
         Args:
-            jobs: Runs.
+            jobs: Runs to carry out.
             cache: Data sets for runs in this process.
-            workers: Runs at a time, or None.
+            workers: Number of parallel runs, or None.
 
         Raises:
-            PluginError: The launcher fails, or does not give an answer for each job.
+            PluginError: The launcher fails, or returns no answer for a job.
         """
         if self._offer is None or self._launch is None:
             for job in jobs:
@@ -84,20 +84,20 @@ class Launcher:
         finally:
             answers.close()
         if waiting:
-            left = ", ".join(job.run for job in waiting.values())
-            raise self._offer.owner.error(f"it gave no answer for {left}.")
+            names = ", ".join(job.run for job in waiting.values())
+            raise self._offer.owner.error(f"it gave no answer for {names}.")
 
 
 def _record(job: Job, answer: str | Exception) -> RunRecord:
-    """Return the record of a run, or of the failure of its process; write it in case its process could not."""
+    """Return the record of a run, or of its failure, and write it, as the run's process may have failed to."""
     folder = Path(job.folder)
     if isinstance(answer, str):
         record = RunRecord.from_json(loads(answer.encode(), what=job.run), job.run)
     else:
-        begun = None
+        saved = None
         with suppress(CompatkitError):  # the process may have died while it wrote this
-            begun = records.read(folder, job.run)
-        record = (job.begun() if begun is None or begun.plan != job.plan else begun).failed(answer)
+            saved = records.read(folder, job.run)
+        record = (job.start_record() if saved is None or saved.plan != job.plan else saved).failed(answer)
     try:
         records.write(folder, record)
     except CompatkitError as error:

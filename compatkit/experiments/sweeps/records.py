@@ -1,4 +1,4 @@
-"""The folder of a sweep: a note that describes it, and a record of each run."""
+"""Folder of a sweep: ``sweep.json`` with its axes and runs, and a record of each run."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from compatkit.reports.matrix import Matrix
 
 SCHEMA = 1
 NOTE = "sweep.json"
-"""File that marks the folder of a sweep; it describes the axes and the chosen launcher."""
+"""File of every sweep's folder with the axes, the launcher and the runs."""
 OTHER_PLAN = "of another plan (recipe, data, plugins or versions changed)"
-_BESIDE = {"schema": SCHEMA, "kind": "sweep-run"}
-_NOTE = {"schema": SCHEMA, "kind": "sweep"}
+_RECORD_HEADER = {"schema": SCHEMA, "kind": "sweep-run"}
+_NOTE_HEADER = {"schema": SCHEMA, "kind": "sweep"}
 
 
 @attrs.frozen(kw_only=True)
 class RunPlan:
-    """One run in the note of a sweep.
+    """Run in the note of a sweep.
 
     Attributes:
-        run: Its name.
-        values: The varied values, by path.
-        plan: As in ``RunRecord``.
-        seed: Of the trainer, whether or not it varies.
+        run: Name of the run.
+        values: Varied values, by path.
+        plan: Digest of the plan, as in ``RunRecord``.
+        seed: Seed of the trainer, varied or not.
     """
 
     run: str
@@ -43,13 +43,13 @@ class RunPlan:
 
 @attrs.frozen(kw_only=True)
 class SweepNote:
-    """The content of ``sweep.json``.
+    """Content of ``sweep.json``.
 
     Attributes:
-        recipe: Name of its file.
-        axes: Values of each axis, by its path.
-        choice: The requested and the used launcher.
-        runs: In the order of the recipe; empty in folders of versions before these were noted.
+        recipe: Name of the recipe file.
+        axes: Values of each axis, by path.
+        choice: Requested launcher and used launcher.
+        runs: Runs in the order of the recipe; empty in old folders.
     """
 
     recipe: str
@@ -60,22 +60,22 @@ class SweepNote:
 
 @attrs.frozen(kw_only=True)
 class RunRecord:
-    """One run of a sweep.
+    """Record of a run.
 
     Attributes:
-        run: Its name.
-        values: The varied values, by path.
-        plan: Digest of everything known before the run that affects its result.
-        state: ``"begun"`` if it was interrupted or is under way; ``"planned"``, which no file has, if it has no record.
-        launcher: What carried it out.
-        code: Code of the error that ended it, or empty.
-        reason: Why it failed, or empty.
-        fit: Digest of the trainer's plan, which checkpoints belong to.
+        run: Name of the run.
+        values: Varied values, by path.
+        plan: Digest of all inputs that affect the result.
+        state: State of the run: ``"begun"`` if it was interrupted or is under way, ``"planned"`` if it has no file.
+        launcher: Name of the launcher.
+        code: Code of the error, or empty.
+        reason: Message of the error, or empty.
+        fit: Digest of the trainer's plan, as in checkpoints.
         parts: Published references, by ``"<task>.extractor"`` and so on.
         losses: Losses in the last row of the history, by task and name.
-        matrix: JSON of the matrix of its own extractors and heads; None until measured.
+        matrix: JSON of the matrix of its extractors and heads; None until measured.
         seconds: Wall-clock time.
-        threads: Threads used by operations, which may affect the last bits of sums.
+        threads: Number of threads of operations, which may affect the last bits of sums.
     """
 
     run: str
@@ -93,22 +93,22 @@ class RunRecord:
     threads: int = 0
 
     def figures(self) -> Matrix | None:
-        """Return its matrix."""
+        """Return the matrix of the run; None until measured."""
         return None if self.matrix is None else Matrix.from_json(dumps(self.matrix))
 
     def failed(self, error: BaseException) -> RunRecord:
-        """Return the record of the same run, ended by ``error``."""
+        """Return the record of the run after an error."""
         if isinstance(error, CompatkitError):
             code, reason = error.code, str(error)
         elif isinstance(error, MemoryError):
-            code, reason = "environment", "The memory is used up. Use a smaller batch or fewer workers."
+            code, reason = "environment", "Out of memory. Use a smaller batch or fewer workers."
         else:
             code, reason = "defect", f"{type(error).__name__}: {error}"
         return attrs.evolve(self, state="failed", code=code, reason=reason)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values."""
-        return {**_BESIDE, **unstructure(self)}
+        return {**_RECORD_HEADER, **unstructure(self)}
 
     @classmethod
     def from_json(cls, value: Any, what: str) -> RunRecord:
@@ -116,14 +116,16 @@ class RunRecord:
 
         Args:
             value: JSON value.
-            what: Its origin, for messages.
+            what: Origin of the value, for messages.
 
         Raises:
             FormatError: The value is not a record.
         """
-        record = parse_record(cls, value, what, _BESIDE)
+        record = parse_record(cls, value, what, _RECORD_HEADER)
         if record.state == "done" and (record.matrix is None or record.matrix.get("schema") != MATRIX):
-            raise FormatError(f"{what} describes a finished run, but has no matrix of schema {MATRIX}.")
+            raise FormatError(
+                f"{what} is the record of a finished run, but has no matrix of schema {MATRIX}."
+            )
         try:
             record.figures()
         except FormatError as error:
@@ -132,10 +134,10 @@ class RunRecord:
 
 
 def checkpoint(folder: Path, run: str) -> Path:
-    """Return the path of a run's checkpoint, which exists until the run is done.
+    """Return the path of a run's checkpoint, which is deleted when the run is done.
 
     Args:
-        folder: Of the sweep.
+        folder: Folder of the sweep.
         run: Name of the run.
     """
     return folder / f"{run}.safetensors"
@@ -145,8 +147,8 @@ def write(folder: Path, record: RunRecord) -> None:
     """Write a record atomically.
 
     Args:
-        folder: Of the sweep.
-        record: Of one run.
+        folder: Folder of the sweep.
+        record: Record of a run.
 
     Raises:
         EnvironmentFailure: The folder cannot be written.
@@ -158,12 +160,12 @@ def read(folder: Path, run: str) -> RunRecord | None:
     """Return the record of a run, or None if there is none.
 
     Args:
-        folder: Of the sweep.
+        folder: Folder of the sweep.
         run: Name of the run.
 
     Raises:
         FormatError: The file is not a record.
-        EnvironmentFailure: It cannot be read.
+        EnvironmentFailure: The file cannot be read.
     """
     path = folder / f"{run}.json"
     value = read_json(path)
@@ -176,15 +178,15 @@ def read(folder: Path, run: str) -> RunRecord | None:
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Raise if a folder contains anything but the sweep to resume.
+    """Check that a folder is empty, or contains a sweep to resume.
 
     Args:
-        folder: Where the sweep is to be.
-        resume: Whether to go on with a sweep that is there.
+        folder: Folder of the sweep.
+        resume: Whether to resume an existing sweep.
 
     Raises:
-        UsageError: It contains other files, or a sweep and ``resume`` is False.
-        EnvironmentFailure: It cannot be read.
+        UsageError: The folder contains other files, or a sweep and ``resume`` is False.
+        EnvironmentFailure: The folder cannot be read.
     """
     if contains_runs(folder, NOTE, "sweep") and not resume:
         text = f"{folder} holds a sweep already. Resume it (--resume), or name another folder (--out)."
@@ -192,18 +194,18 @@ def check_folder(folder: Path, resume: bool) -> None:
 
 
 def write_note(folder: Path, note: SweepNote) -> None:
-    """Create the folder and write the note that marks it.
+    """Create the folder of a sweep and write its note.
 
     Args:
-        folder: Of the sweep.
-        note: Of the sweep.
+        folder: Folder of the sweep.
+        note: Content of ``sweep.json``.
 
     Raises:
-        EnvironmentFailure: It cannot be created or written.
+        EnvironmentFailure: The folder cannot be created or written.
     """
     with environment("make", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / NOTE, dumps({**_NOTE, **attrs.asdict(note)}))
+    replace_file(folder / NOTE, dumps({**_NOTE_HEADER, **attrs.asdict(note)}))
 
 
 def read_note(folder: Path) -> SweepNote:
@@ -211,8 +213,8 @@ def read_note(folder: Path) -> SweepNote:
 
     Raises:
         UsageError: The folder contains no sweep.
-        FormatError: The note is damaged.
-        EnvironmentFailure: It cannot be read.
+        FormatError: ``sweep.json`` is damaged.
+        EnvironmentFailure: ``sweep.json`` cannot be read.
     """
     value = read_json(folder / NOTE)
     if value is None:
@@ -220,10 +222,10 @@ def read_note(folder: Path) -> SweepNote:
             f"{folder} holds no sweep: {NOTE} is missing. The default folder is <registry>-sweeps/<recipe>.",
             subject=folder,
         )
-    return parse_record(SweepNote, value, str(folder / NOTE), _NOTE)
+    return parse_record(SweepNote, value, str(folder / NOTE), _NOTE_HEADER)
 
 
-def names_of_records(folder: Path) -> list[str]:
-    """Return the names of the runs that have a record, in alphabetical order."""
+def recorded_names(folder: Path) -> list[str]:
+    """Return the names of the runs with a record, in alphabetical order."""
     with environment("read", folder):
         return sorted(path.stem for path in folder.glob("*.json") if path.name != NOTE)

@@ -1,4 +1,4 @@
-"""Results of a sweep: a record of each run, and means and deviations over seeds."""
+"""Results of a sweep: records of its runs, and means and deviations over seeds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from compatkit.reports import tidy
 from compatkit.reports.tabular import Tabular
 
 SEED = "trainer.seed"
-"""The value over which means are taken; runs that differ in anything else form separate groups."""
+"""Path of the seed; means are over runs that differ in nothing else."""
 PAIR = (
     *("extractor", "head", "own", "grade", "accuracy", "correct", "count", "low", "high"),
     *("chance", "bound_accuracy", "recovered"),
 )
-"""Columns of a pair's figures."""
+"""Columns of a pair."""
 
 
 @attrs.frozen
@@ -33,7 +33,7 @@ class SeedGroup:
     """Runs that differ only in the seed.
 
     Attributes:
-        values: Their common varied values, by path.
+        values: Common varied values, by path.
         runs: Number of finished runs.
         failed: Number of failed runs.
         own: Mean accuracy of a run's networks as trained.
@@ -59,17 +59,17 @@ class SeedGroup:
 
 @attrs.frozen(eq=False, repr=False)
 class SweepResult(Shown, Tabular):
-    """The runs of a sweep: all of them when ``Sweep.run`` returns, those recorded so far from ``Sweep.open``.
+    """Records of all runs of a sweep, from ``Sweep.run`` or ``Sweep.open``.
 
-    As a table it has a row for each pair of each run, with the seed and the varied values as columns; a run without
-    figures has one row, with its state and reason.
+    The table has a row for each pair of each run, with the seed and the varied values as columns. A run without
+    a matrix has one row, with its state and reason.
 
     Attributes:
-        folder: Folder of its records.
-        records: One per run, in the order of the recipe.
-        choice: The requested and the used launcher.
-        notes: Which runs were repeated or are not shown, and why.
-        seeds: Seed of each run by its name, where it is known.
+        folder: Folder of the records.
+        records: Records of the runs, in the order of the recipe.
+        choice: Requested launcher and used launcher.
+        notes: Runs that were repeated or are not shown, with the reason.
+        seeds: Seed by name of the run, if known.
     """
 
     folder: Path
@@ -80,19 +80,19 @@ class SweepResult(Shown, Tabular):
 
     @property
     def failed(self) -> tuple[RunRecord, ...]:
-        """The runs that failed, each with its reason."""
+        """Failed runs."""
         return tuple(record for record in self.records if record.state == "failed")
 
     @property
     def unfinished(self) -> tuple[RunRecord, ...]:
-        """The runs that were not begun, or not ended."""
+        """Runs that were not begun, or not finished."""
         return tuple(record for record in self.records if record.state in ("planned", "begun"))
 
     def check(self) -> None:
         """Raise if a run failed or is not finished.
 
         Raises:
-            Incomplete: Names every such run, with its reason.
+            Incomplete: A run failed, or is not finished; the message lists all of these with their reasons.
         """
         if self.failed:
             reasons = " ".join(f"{record.run}: {record.reason}" for record in self.failed)
@@ -102,7 +102,7 @@ class SweepResult(Shown, Tabular):
         if self.unfinished:
             names = ", ".join(record.run for record in self.unfinished)
             raise Incomplete(
-                f"{len(self.unfinished)} of {len(self.records)} runs are not finished: {names}. Go on with the sweep "
+                f"{len(self.unfinished)} of {len(self.records)} runs are not finished: {names}. Resume the sweep "
                 "(--resume).",
                 subject=self,
             )
@@ -113,14 +113,14 @@ class SweepResult(Shown, Tabular):
         return [row for record in self.records for row in _rows(record, self.seeds.get(record.run))]
 
     def table(self) -> list[tuple[str, ...]]:
-        """Return headings, and a row for each group of runs that differ only in the seed."""
+        """Return the header, and a row for each group of runs that differ only in the seed."""
         groups = self.groups()
         paths = list(dict.fromkeys(path for group in groups for path in group.values))
         rows: list[tuple[str, ...]] = [(*paths, "runs", "failed", "as trained", "recombined")]
         for group in groups:
-            values = (str(worded(group.values[path])) for path in paths)
-            figures = ("" if spread is None else str(spread) for spread in (group.own, group.cross))
-            rows.append((*values, str(group.runs), str(group.failed or ""), *figures))
+            values = (str(cell_value(group.values[path])) for path in paths)
+            spreads = ("" if spread is None else str(spread) for spread in (group.own, group.cross))
+            rows.append((*values, str(group.runs), str(group.failed or ""), *spreads))
         return rows
 
     def __str__(self) -> str:
@@ -133,20 +133,20 @@ class SweepResult(Shown, Tabular):
         return "\n".join([*lines, *self.notes])
 
     def groups(self) -> tuple[SeedGroup, ...]:
-        """Return means and spreads over seeds, in the order of the recipe."""
-        sorts: dict[bytes, list[RunRecord]] = {}
+        """Return means and deviations over seeds, in the order of the recipe."""
+        groups: dict[bytes, list[RunRecord]] = {}
         for record in self.records:
             key = {path: value for path, value in record.values.items() if path != SEED}
-            sorts.setdefault(dumps(key), []).append(record)
-        return tuple(map(_group, sorts.values()))
+            groups.setdefault(dumps(key), []).append(record)
+        return tuple(map(_group, groups.values()))
 
 
 def _rows(record: RunRecord, seed: int | None) -> list[dict[str, Any]]:
     """Return a row for each pair of a run, or one with its state."""
-    front = {
+    run_columns = {
         "run": record.run,
         "seed": record.values.get(SEED, seed),
-        **{path: worded(value) for path, value in record.values.items() if path != SEED},
+        **{path: cell_value(value) for path, value in record.values.items() if path != SEED},
         "state": record.state,
         "reason": record.reason,
         "seconds": record.seconds,
@@ -154,19 +154,19 @@ def _rows(record: RunRecord, seed: int | None) -> list[dict[str, Any]]:
     matrix = record.figures()
     cells = {} if matrix is None else {(cell.extractor, cell.head): cell for cell in matrix}
     if matrix is None or not cells:
-        return [front]
+        return [run_columns]
     return [
-        front
+        run_columns
         | {name: row[name] for name in PAIR}
         | dict(zip(("extractor", "head"), _tasks(cells[row["extractor"], row["head"]]), strict=True))
         for row in tidy.rows(matrix)
     ]
 
 
-def worded(value: Any) -> Any:
-    """Return a varied value for a table: numbers as they are, lists and tables of a recipe as text."""
+def cell_value(value: Any) -> Any:
+    """Return a varied value for a table cell: numbers unchanged, lists and tables of a recipe as text."""
     if isinstance(value, list | tuple):
-        return ", ".join(str(worded(item)) for item in value) or "none"
+        return ", ".join(str(cell_value(item)) for item in value) or "none"
     if isinstance(value, Mapping):
         rest = ", ".join(f"{key} {item}" for key, item in value.items() if key != "name")
         return f"{value.get('name', '')} ({rest})".strip() if rest else str(value.get("name", ""))
@@ -174,7 +174,7 @@ def worded(value: Any) -> Any:
 
 
 def accuracies(record: RunRecord) -> dict[tuple[str, str], float]:
-    """Return the accuracies of a run's pairs by the names of their tasks, without pairs that have no figure."""
+    """Return the accuracies of a run's measured pairs, by the names of their tasks."""
     matrix = record.figures()
     cells = () if matrix is None else matrix.cells
     return {_tasks(cell): cell.restricted.accuracy for cell in cells if cell.restricted is not None}
@@ -203,12 +203,12 @@ def _group(records: Sequence[RunRecord]) -> SeedGroup:
     )
 
 
-def opened(folder: Path) -> SweepResult:
+def read_results(folder: Path) -> SweepResult:
     """Return the results in a folder; see ``Sweep.open``."""
     note = records.read_note(folder)
-    if not note.runs:  # written by a version that did not note them
-        known = [records.read(folder, name) for name in records.names_of_records(folder)]
-        return SweepResult(folder, tuple(filter(None, known)), note.choice)
+    if not note.runs:  # written by a version that did not list them
+        recorded = [records.read(folder, name) for name in records.recorded_names(folder)]
+        return SweepResult(folder, tuple(filter(None, recorded)), note.choice)
     notes = list[str]()
     runs = tuple(_record(folder, plan, notes) for plan in note.runs)
     seeds = {plan.run: plan.seed for plan in note.runs}
@@ -216,7 +216,7 @@ def opened(folder: Path) -> SweepResult:
 
 
 def _record(folder: Path, plan: RunPlan, notes: list[str]) -> RunRecord:
-    """Return the record of a planned run; a record of another plan is not shown, and is added to the notes."""
+    """Return the record of a planned run; a record of another plan is ignored with a note."""
     record = records.read(folder, plan.run)
     if record is not None and record.plan == plan.plan:
         return record

@@ -1,4 +1,4 @@
-"""Sweeps: check a recipe with lists as a whole, and carry out its runs."""
+"""Sweeps: check all runs of a recipe with lists, and carry them out."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from compatkit.contracts.own_networks import planned_builder
 from compatkit.errors import CompatkitError, InvalidName, UsageError
 from compatkit.experiments.recipes import Recipe, check, parse
 from compatkit.experiments.sweeps import records
-from compatkit.experiments.sweeps.axes import Axis, axes_of, names_of, put
-from compatkit.experiments.sweeps.jobs import DataCache, Job, sort
+from compatkit.experiments.sweeps.axes import Axis, axes_of, names_of, set_values
+from compatkit.experiments.sweeps.jobs import DataCache, Job, separate_finished
 from compatkit.experiments.sweeps.launchers import Launcher, choose
 from compatkit.experiments.sweeps.records import SCHEMA, RunPlan, SweepNote
-from compatkit.experiments.sweeps.results import SweepResult, opened
+from compatkit.experiments.sweeps.results import SweepResult, read_results
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import digest, dumps, key_of
 from compatkit.plugins import RunPlugins
@@ -34,19 +34,19 @@ from compatkit.training.prepare import FitRequest, prepare
 from compatkit.training.settings import BESIDE, plan_key
 from compatkit.training.task import Rest, Task
 
-MOST = 10_000
-"""Most runs of one sweep."""
+MAX_RUNS = 10_000
+"""Runs of a sweep at most."""
 Progress = Callable[[int, int, str], None]
 
 
 @attrs.frozen(eq=False)
 class Sweep:
-    """Many runs of one recipe, all checked.
+    """Runs of a recipe with lists of values.
 
     Attributes:
-        file: The recipe.
-        axes: What varies; the runs are their Cartesian product.
-        runs: In the order of the recipe, the last axis fastest.
+        file: Recipe file.
+        axes: Varied values; the runs are their Cartesian product.
+        runs: Runs in the order of the recipe, the last axis fastest.
     """
 
     file: Path
@@ -62,20 +62,24 @@ class Sweep:
         download: bool = False,
         prefix: str | None = None,
     ) -> Sweep:
-        """Read a recipe with a table ``[sweep]``; all values of all runs are checked, and no data set is loaded.
+        """Read a recipe with a table ``[sweep]`` and check all values of all runs, without loading data sets.
 
         Args:
-            path: A recipe as for ``compatkit train``, with a table ``[sweep]`` of paths, each with a list of values:
+            path: Recipe as for ``compatkit train``, with a table ``[sweep]`` of paths, each with a list of values:
                 ``"trainer.seed" = [0, 1]``, ``"regularizers" = [[], ["dcc"]]``, ``"tasks.cut" = [...]`` (all
                 tasks), ``"tasks.mnist.cut"``, ``"regularizers.dcc.weight"``.
             root: Folder of data sets; None for the search path of ``compatkit.data.load``.
             download: Whether torchvision may download missing data sets.
-            prefix: Replaces the prefix of the file; parts are published as ``<prefix>/<run>/<task>.extractor``.
+            prefix: Prefix to use instead of that of the file; parts are published as
+                ``<prefix>/<run>/<task>.extractor``.
+
+        Returns:
+            Sweep with all runs.
 
         Raises:
             UsageError: The file is not TOML, a path does not exist, a list is empty or has a duplicate, or a value is
                 invalid.
-            InvalidName: Prefix, names of runs and of tasks do not form valid component names.
+            InvalidName: Prefix, run names and task names do not form valid component names.
             UnknownName: A plugin is unknown.
         """
         file = Path(local(path, "a recipe")).absolute()
@@ -84,9 +88,9 @@ class Sweep:
             tables["prefix"] = prefix
         axes = axes_of(tables, file)
         count = math.prod(len(axis.values) for axis in axes)
-        if count > MOST:
+        if count > MAX_RUNS:
             raise UsageError(
-                f"{file}: the lists make {count:,} runs, but a sweep has at most {MOST:,}. Split it."
+                f"{file}: the lists give {count:,} runs, but a sweep has at most {MAX_RUNS:,}. Split it."
             )
         paths = [axis.path for axis in axes]
         products = [
@@ -95,7 +99,7 @@ class Sweep:
         ]
         data_root = None if root is None else str(Path(root).absolute())
         runs = tuple(
-            Job(name, values, put(tables, values, file), str(file), data_root, download)
+            Job(name, values, set_values(tables, values, file), str(file), data_root, download)
             for name, values in zip(names_of(products), products, strict=True)
         )
         for run in runs:
@@ -113,91 +117,88 @@ class Sweep:
         progress: Progress | None = None,
         say: Callable[[str], None] | None = None,
     ) -> SweepResult:
-        """Carry out all runs: train, publish and measure each, and write its record when it ends.
+        """Carry out all runs: train, publish and measure each, and write its record at its end.
 
         Args:
             registry: Registry for the parts and results of each run.
             out: Folder of records and checkpoints; None for ``<registry>-sweeps/<recipe>`` next to the registry.
-            launcher: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), that of a plugin, or
+            launcher: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), name of a plugin, or
                 ``"auto"``: processes if ``workers`` is given, else sequential.
-            workers: Runs at a time; None for as many as the launcher thinks fit.
-            resume: Keep the finished runs of an earlier call, and resume the others from their checkpoints.
-            progress: Called with runs done, runs in all, and what is being done.
-            say: Called with lines of news.
+            workers: Number of parallel runs; None for the launcher's default.
+            resume: Whether to keep finished runs of an earlier call and resume the others from their checkpoints.
+            progress: Callback with the number of finished runs, the number of all runs, and the current step.
+            say: Callback with each message.
 
         Returns:
-            The records of all runs; a failed run does not end the others.
+            Records of all runs; a failed run does not end the others.
 
         Raises:
-            UsageError: The folder holds something else, or the launcher is unknown.
+            UsageError: The folder contains other files, or the launcher is unknown.
             CompatkitError: A run cannot be trained; the message names it, and nothing was trained.
             MissingDependency: The launcher's library is not installed.
         """
-        tell, report = say or _silent, progress or _silent
+        say, progress = say or _silent, progress or _silent
         launch = Launcher(choose(launcher, workers))
-        place = registry.store.root if isinstance(registry, Registry) else registry
-        root = Path(local(place, "a registry")).absolute()
-        opened = Registry.open(root) if (root / MARKER).exists() else None
-        records_at = root.with_name(f"{root.name}-sweeps") / self.file.stem if out is None else out
-        folder = Path(local(records_at, "a folder of records")).absolute()
+        location = registry.store.root if isinstance(registry, Registry) else registry
+        root = Path(local(location, "a registry")).absolute()
+        existing = Registry.open(root) if (root / MARKER).exists() else None
+        default = root.with_name(f"{root.name}-sweeps") / self.file.stem
+        folder = Path(local(default if out is None else out, "a folder of records")).absolute()
         records.check_folder(folder, resume)
         cache = DataCache()
-        places = {"registry": str(root), "folder": str(folder), "launcher": launch.name}
-        jobs = [attrs.evolve(run, **places) for run in self.runs]
-        planned = planned_jobs(jobs, cache, opened, report)
-        ended, left, notes = sort(planned, folder, opened)
+        paths = {"registry": str(root), "folder": str(folder), "launcher": launch.name}
+        jobs = plan_jobs([attrs.evolve(run, **paths) for run in self.runs], cache, existing, progress)
+        finished, remaining, notes = separate_finished(jobs, folder, existing)
         Registry.init(root, exist_ok=True)  # after the checks: a refused sweep leaves nothing behind
-        for line in notes:
-            tell(line)
+        for note in notes:
+            say(note)
         choice = {"asked": launcher, "backend": launch.name}
-        note = SweepNote(
+        sweep_note = SweepNote(
             recipe=self.file.name,
             axes={axis.path: axis.values for axis in self.axes},
             choice=choice,
-            runs=tuple(
-                RunPlan(run=job.run, values=job.values, plan=job.plan, seed=job.seed) for job in planned
-            ),
+            runs=tuple(RunPlan(run=job.run, values=job.values, plan=job.plan, seed=job.seed) for job in jobs),
         )
-        records.write_note(folder, note)
+        records.write_note(folder, sweep_note)
 
-        report(len(ended), len(self.runs), "")
-        for record in launch.records(left, cache, workers):
-            ended[record.run] = record
-            failed = sum(run.state == "failed" for run in ended.values())
-            report(len(ended), len(self.runs), f"{failed} failed" if failed else "")
-        seeds = {job.run: job.seed for job in planned}
-        return SweepResult(folder, tuple(ended[run.run] for run in self.runs), choice, tuple(notes), seeds)
+        progress(len(finished), len(jobs), "")
+        for record in launch.records(remaining, cache, workers):
+            finished[record.run] = record
+            failed = sum(run.state == "failed" for run in finished.values())
+            progress(len(finished), len(jobs), f"{failed} failed" if failed else "")
+        seeds = {job.run: job.seed for job in jobs}
+        return SweepResult(folder, tuple(finished[job.run] for job in jobs), choice, tuple(notes), seeds)
 
     @staticmethod
     def open(folder: str | os.PathLike[str]) -> SweepResult:
-        """Read the results of a sweep from its folder, also of one that is under way or was interrupted.
+        """Read the results of a sweep from its folder, also while it runs or after an interruption.
 
-        Neither the recipe nor data sets nor a registry are needed, and no network is built.
+        Neither the recipe nor data sets nor a registry are needed.
 
         Args:
-            folder: The folder of its records: ``<registry>-sweeps/<recipe>``, or what ``run`` was given as ``out``.
+            folder: Folder of the records: ``<registry>-sweeps/<recipe>``, or ``out`` of ``run``.
 
         Returns:
-            A record for every run: those that were not begun, or whose record is of another plan, are ``"planned"``.
+            Record of every run; its state is ``"planned"`` if the run was not begun, or the record is of another plan.
 
         Raises:
-            UsageError: The folder holds no sweep.
+            UsageError: The folder contains no sweep.
             FormatError: A file is damaged; the message names it.
             EnvironmentFailure: A file cannot be read.
         """
-        return opened(Path(folder).absolute())
+        return read_results(Path(folder).absolute())
 
 
 def _check(run: Job, file: Path) -> None:
-    with _named(run.run):
+    with _run_in_message(run.run):
         if "checkpoint" in run.tables.get("trainer", ()):
             raise UsageError(
                 f"{file}: [trainer]: a sweep manages the checkpoints of its runs; leave checkpoint out."
             )
-        written = check(run.tables, file)
+        recipe = check(run.tables, file)
         try:
-            for task in written.entries:
-                check_name(f"{written.prefix}/{run.run}/{task['name']}.extractor")
+            for task in recipe.entries:
+                check_name(f"{recipe.prefix}/{run.run}/{task['name']}.extractor")
         except InvalidName as error:
             error.args = (
                 f"{error} A sweep's parts are named <prefix>/<run>/<task>.extractor, so its prefix is one word "
@@ -207,12 +208,12 @@ def _check(run: Job, file: Path) -> None:
 
 
 @contextmanager
-def _named(run: str, after: str = "") -> Iterator[None]:
-    """Add the name of a run before an error's message, and ``after`` to its end."""
+def _run_in_message(run: str, suffix: str = "") -> Iterator[None]:
+    """Add the name of a run and a suffix to an error's message."""
     try:
         yield
     except CompatkitError as error:
-        error.args = (f"Run {run}: {error}{after}", *error.args[1:])
+        error.args = (f"Run {run}: {error}{suffix}", *error.args[1:])
         raise
 
 
@@ -220,77 +221,80 @@ def _silent(*words: object) -> None:
     """Report nothing."""
 
 
-def planned_jobs(
+def plan_jobs(
     jobs: Sequence[Job], cache: DataCache, registry: Registry | None, progress: Progress
 ) -> list[Job]:
     """Load all data sets and prepare one run of each group that differs only in the seed.
 
     Args:
         jobs: Jobs without plans.
-        cache: Caches the data sets for the runs.
+        cache: Cache for the data sets.
         registry: Registry of the heads to train against; None if there is none yet.
-        progress: Called with runs checked, runs in all, and what is being done.
+        progress: Callback with the number of checked runs, the number of all runs, and the current step.
 
     Returns:
-        The jobs with their plans.
+        Jobs with their plans.
 
     Raises:
         CompatkitError: A run cannot be trained; the message names it, and nothing was trained.
     """
-    kinds: set[bytes] = set()
+    prepared: set[bytes] = set()
     planned: list[Job] = []
-    for number, job in enumerate(jobs):
-        progress(number, len(jobs), f"checks {job.run}")
-        with _named(job.run, " Nothing was trained."):
-            plan = cache.recipe(job)
-            if plan.frozen_references and registry is None:
+    for index, job in enumerate(jobs):
+        progress(index, len(jobs), f"checks {job.run}")
+        with _run_in_message(job.run, " Nothing was trained."):
+            recipe = cache.recipe(job)
+            if recipe.frozen_references and registry is None:
                 raise UsageError(
-                    f"It trains against {', '.join(map(str, plan.frozen_references.values()))}, but {job.registry} is "
-                    "not a registry yet."
+                    f"It trains against {', '.join(map(str, recipe.frozen_references.values()))}, but {job.registry} "
+                    "is not a registry yet."
                 )
-            heads = registry.frozen(**plan.frozen_references) if registry is not None else {}
-            decides = _decides(job, plan, {name: head.digest for name, head in heads.items()})
-            kind = dumps({**decides, "trainer": {**decides["trainer"], "seed": 0}})
-            if kind not in kinds:
-                trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
-                request = FitRequest(trainer, plan.tasks, plan.regularizers, heads, plan.frozen.statistics)
+            heads = registry.frozen(**recipe.frozen_references) if registry is not None else {}
+            plan = _plan(job, recipe, {name: head.digest for name, head in heads.items()})
+            group = dumps({**plan, "trainer": {**plan["trainer"], "seed": 0}})
+            if group not in prepared:
+                trainer = attrs.evolve(recipe.trainer, checkpoint=None, execution="eager")
+                request = FitRequest(
+                    trainer, recipe.tasks, recipe.regularizers, heads, recipe.frozen.statistics
+                )
                 with prepare(request):
-                    kinds.add(kind)
-        planned.append(attrs.evolve(job, plan=digest(dumps(decides))))
+                    prepared.add(group)
+        planned.append(attrs.evolve(job, plan=digest(dumps(plan))))
     return planned
 
 
-def _decides(job: Job, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]:
-    """Return everything known before a run that affects its result, as JSON values."""
-    settings = {plan_key(name): value for name, value in attrs.asdict(plan.trainer, filter=_decisive).items()}
-    if plan.trainer.cache == "on":  # crops are then taken from smaller images
+def _plan(job: Job, recipe: Recipe, heads: Mapping[str, str]) -> dict[str, Any]:
+    """Return all inputs that affect the result of a run, as JSON values."""
+    trainer = recipe.trainer
+    settings = {plan_key(name): value for name, value in attrs.asdict(trainer, filter=_is_planned).items()}
+    if trainer.cache == "on":  # crops are then taken from smaller images
         settings["cache"] = "on"
     return {
         "schema": SCHEMA,
         "prefix": job.prefix,
         "trainer": settings,
-        "tasks": [_task(task) for task in plan.tasks],
-        "regularizers": RunPlugins.create(plan.regularizers).manifest(),
-        "frozen": {"heads": dict(heads), "statistics": plan.frozen.statistics},
+        "tasks": [_plan_task(task) for task in recipe.tasks],
+        "regularizers": RunPlugins.create(recipe.regularizers).manifest(),
+        "frozen": {"heads": dict(heads), "statistics": recipe.frozen.statistics},
         "versions": {name: version(name) for name in ("compatkit",)} | {"torch": torch.__version__},
     }
 
 
-_LATER = ("optimizer_options", "layer_decay", "floor")
-"""Later settings, left out of plans where they have their defaults, so that earlier runs are found again."""
+_NEWER_SETTINGS = ("optimizer_options", "layer_decay", "floor")
+"""Settings of newer versions; a plan without their defaults equals that of an older version."""
 
 
-def _decisive(field: attrs.Attribute[Any], value: Any) -> bool:
-    return field.name not in BESIDE and (field.name not in _LATER or value != field.default)
+def _is_planned(field: attrs.Attribute[Any], value: Any) -> bool:
+    return field.name not in BESIDE and (field.name not in _NEWER_SETTINGS or value != field.default)
 
 
-_STATED = ("name", "model", "cut", "builder", "size", "augment")
-"""Attributes of a task that every plan states; others are left out where they have their defaults."""
-_OTHERWISE = (*_STATED, "kwargs", "weights", "data")
-_SAME_BITS = ("recompute_activations",)
+_ALWAYS_PLANNED = ("name", "model", "cut", "builder", "size", "augment")
+"""Attributes of a task in every plan; others are left out if they have their defaults."""
+_PLANNED_APART = (*_ALWAYS_PLANNED, "kwargs", "weights", "data")
+_SAME_RESULT = ("recompute_activations",)
 
 
-def _task(task: Task) -> dict[str, Any]:
+def _plan_task(task: Task) -> dict[str, Any]:
     weights = task.weights
     if weights is not None and weights != "pretrained":
         path = Path(cast("str", weights))
@@ -298,9 +302,9 @@ def _task(task: Task) -> dict[str, Any]:
         contents = [read_file(file, file.parent) for file in files]
         weights = "+".join(digest(content[0]) for content in contents if content is not None) or str(path)
     fields = attrs.fields(type(task))
-    others = [field for field in fields if field.name not in (*_OTHERWISE, *_SAME_BITS)]
+    others = [field for field in fields if field.name not in (*_PLANNED_APART, *_SAME_RESULT)]
     return {
-        **_by_key(task, [field for field in fields if field.name in _STATED]),
+        **_by_key(task, [field for field in fields if field.name in _ALWAYS_PLANNED]),
         "kwargs": dict(task.kwargs),
         "weights": weights,
         **{
@@ -314,6 +318,6 @@ def _task(task: Task) -> dict[str, Any]:
 
 
 def _by_key(instance: Task | Rest, fields: Iterable[attrs.Attribute[Any]]) -> dict[str, Any]:
-    """Return values by the keys that plans have for them."""
+    """Return values by their keys in plans."""
     values = {key_of(field): getattr(instance, field.name) for field in fields}
     return {**values, "builder": planned_builder(instance.builder, instance.model)}

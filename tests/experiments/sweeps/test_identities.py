@@ -13,7 +13,7 @@ import compatkit as ck
 from compatkit.contracts.manifest import About
 from compatkit.experiments.recipes.recipe import PART_KEYS, FrozenParts, Recipe, task_keys
 from compatkit.experiments.sweeps.jobs import Job
-from compatkit.experiments.sweeps.sweep import _decides, _task
+from compatkit.experiments.sweeps.sweep import _plan, _plan_task
 from compatkit.foundation.codec import dumps
 
 DATA = data_set("a", channels=3, size=(16, 16))
@@ -52,12 +52,12 @@ def test_a_task_that_differs_in_one_key_is_another(key: str, monkeypatch: pytest
     monkeypatch.setattr(
         "compatkit.training.task.check_model", lambda *arguments: None
     )  # of the other builder
-    assert dumps(_task(attrs.evolve(PLAIN, **{key: OTHER[key]}))) != dumps(_task(PLAIN))
+    assert dumps(_plan_task(attrs.evolve(PLAIN, **{key: OTHER[key]}))) != dumps(_plan_task(PLAIN))
 
 
 def test_what_changes_no_bit_is_the_same_run_and_found_again() -> None:
-    plain = _task(PLAIN)
-    assert plain == _task(attrs.evolve(PLAIN, recompute_activations=True))
+    plain = _plan_task(PLAIN)
+    assert plain == _plan_task(attrs.evolve(PLAIN, recompute_activations=True))
     assert {*plain} == {
         *("name", "backbone", "split", "builder", "size", "augment", "kwargs", "weights", "data")
     }
@@ -72,6 +72,6 @@ def test_a_cache_that_changes_pixels_is_another_run() -> None:
             **dict.fromkeys(field.name for field in attrs.fields(Job))
             | {"run": "r", "tables": {"prefix": "p"}}
         )
-        return dumps(_decides(job, plan, {}))
+        return dumps(_plan(job, plan, {}))
 
     assert decides() == decides(cache="off") == decides(workers=0) != decides(cache="on")

@@ -15,7 +15,7 @@ from swept import TASK, write_recipe
 import compatkit as ck
 from compatkit.errors import FormatError, Incomplete, UsageError
 from compatkit.experiments.sweeps import records
-from compatkit.experiments.sweeps.results import accuracies, worded
+from compatkit.experiments.sweeps.results import accuracies, cell_value
 from compatkit.foundation.codec import dumps, loads
 
 LINES = ('"trainer.seed" = [3, 1]', 'regularizers = [[], ["identical_init"]]')
@@ -182,4 +182,4 @@ def test_opening_loads_no_image_and_builds_no_network(folder: Path, monkeypatch:
     ],
 )
 def test_varied_values_in_words(value: Any, text: Any) -> None:
-    assert worded(value) == text
+    assert cell_value(value) == text
