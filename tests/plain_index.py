@@ -70,7 +70,7 @@ class Plain:
                 digest = self.digest(name, version)
                 about = self.facts_of(digest)
                 if about is not None and fits(query, name, about, str(digest)):
-                    yield found(name, version, str(digest), about, version in gone)
+                    yield search_result(name, version, str(digest), about, version in gone)
 
     def _listed(self, name: str) -> ListedName | None:
         live = resolving.live(self.references, name)
@@ -106,7 +106,9 @@ def fits(query: Query, name: str, about: ManifestFacts, digest: str) -> bool:
     return all(tests)
 
 
-def found(name: str, version: Version, digest: str, about: ManifestFacts, withdrawn: bool) -> SearchResult:
+def search_result(
+    name: str, version: Version, digest: str, about: ManifestFacts, withdrawn: bool
+) -> SearchResult:
     facts = (about.kind, about.builder, about.model, about.cut, about.parameters, about.bytes, about.title)
     more = (
         about.license,

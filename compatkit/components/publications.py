@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -21,7 +22,7 @@ from compatkit.components.registering import register
 from compatkit.components.splitting import Parts, publish_split
 from compatkit.components.stitching import publish_adapter
 from compatkit.contracts.manifest import About, Manifest, Parent, Payload, to_bytes
-from compatkit.errors import PolicyBroken, UsageError
+from compatkit.errors import NotFound, PolicyBroken, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.component import Component, pinned
 from compatkit.evaluation.conditions import Progress
@@ -263,10 +264,11 @@ def _origins(fit: Fit, kind: str, task: TaskState | None) -> tuple[Parent, ...]:
 def _released(store: Store, fit: Fit, name: str, payload: Payload) -> Reference | None:
     """Return the existing release of a head frozen in this fit, which is not published again."""
     head = fit.auxiliary.get(name.rsplit("shared.", 1)[-1])
-    if head is None or not head.frozen or name not in store.names(name):
+    if head is None or not head.frozen:
         return None
-    for version in reversed(store.versions(name)):
-        release = store.resolve(Reference(name, version))
-        if store.manifest(release).payload.tensors == payload.tensors:
-            return release
+    with suppress(NotFound):
+        for version in reversed(store.versions(name)):
+            release = store.resolve(Reference(name, version))
+            if store.manifest(release).payload.tensors == payload.tensors:
+                return release
     return None

@@ -52,11 +52,11 @@ def test_the_old_layer_keeps_its_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "came"), [("none", "nothing"), ("1", "Flatten"), ("2", "Conv2d"), ("", "Sequential")]
+    ("path", "actual"), [("none", "nothing"), ("1", "Flatten"), ("2", "Conv2d"), ("", "Sequential")]
 )
-def test_what_is_no_linear_layer_is_refused(path: str, came: str) -> None:
+def test_what_is_no_linear_layer_is_refused(path: str, actual: str) -> None:
     head = nn.Sequential(nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Conv2d(4, 4, 3, groups=4))
-    with pytest.raises(CutError, match=f"the head has {came} at '{path}'"):
+    with pytest.raises(CutError, match=f"the head has {actual} at '{path}'"):
         widen_entry(head, path, 7)
 
 

@@ -180,7 +180,7 @@ def test_only_known_adapters_are_built() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "kwargs", "said"),
+    ("model", "kwargs", "message"),
     [
         ("cast", {}, "missing a required argument: 'to'"),
         ("cast", {"to": "int64"}, "one of float16, bfloat16, float32, float64"),
@@ -197,8 +197,8 @@ def test_only_known_adapters_are_built() -> None:
         ("project", {"layout": "NCHW", "channels": [3, True], "nonnegative": False}, "a whole number from 1"),
     ],
 )
-def test_arguments_are_checked(model: str, kwargs: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_arguments_are_checked(model: str, kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         build_adapter(blueprint(model, **kwargs))
 
 

@@ -327,13 +327,13 @@ def test_a_class_token_is_seen_where_the_network_does_not_count_it(token, prefix
 
 
 @pytest.mark.parametrize(
-    ("one", "text"),
+    ("first", "text"),
     [
         (Scaled("N", times=196), "196 N"),
         (Scaled("H", 1, 2), "(H + 1) // 2"),
         (Scaled("H", 0, 4, 1, times=2), "(H // 4) * 2 + 1"),
     ],
 )
-def test_sizes_in_words(one, text):
-    assert dimension_formula(one) == text
-    assert one.at(8) == {"196 N": 1568, "(H + 1) // 2": 4, "(H // 4) * 2 + 1": 5}[text]
+def test_sizes_in_words(first, text):
+    assert dimension_formula(first) == text
+    assert first.at(8) == {"196 N": 1568, "(H + 1) // 2": 4, "(H // 4) * 2 + 1": 5}[text]

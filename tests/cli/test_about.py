@@ -30,7 +30,7 @@ tags = { team = "digits", state = "trial" }
 """
 
 
-def found(run: Any, root: Path, *words: str) -> set[str]:
+def search_names(run: Any, root: Path, *words: str) -> set[str]:
     result = run("--registry", root, "search", *words, "--json")
     assert result.code == 0
     return {component["name"] for component in result.json["components"]}
@@ -53,11 +53,13 @@ def test_parts_of_a_run_are_found_by_data_set_backbone_and_what_was_said(
     path = recipe(("[trainer]", f"{TABLE}\n[trainer]"))
     result = run("--registry", root, "train", path, "--tag", "state=final")
     assert result.code == 0, result.err
-    assert found(run, root, "--kind", "head", "--tag", "dataset=left") == {"digits/left.head"}
+    assert search_names(run, root, "--kind", "head", "--tag", "dataset=left") == {"digits/left.head"}
     both = {"digits/left.extractor", "digits/right.extractor"}
-    assert found(run, root, "--kind", "extractor", "--tag", "backbone=resnet8_cifar") == both
-    assert found(run, root, "--kind", "extractor", "--tag", "team=digits", "--tag", "state=final") == both
-    assert found(run, root, "--tag", "state=trial") == set()
+    assert search_names(run, root, "--kind", "extractor", "--tag", "backbone=resnet8_cifar") == both
+    assert (
+        search_names(run, root, "--kind", "extractor", "--tag", "team=digits", "--tag", "state=final") == both
+    )
+    assert search_names(run, root, "--tag", "state=trial") == set()
     message = about(root, "digits/left.head")
     assert message["license"] == "Apache-2.0" and message["title"].startswith("resnet8_cifar after layer2")
 
@@ -73,11 +75,11 @@ def test_parts_of_a_cut_and_of_a_checkpoint_say_what_they_are_told(run: Any, tmp
     assert result.code == 0, result.err
     for name in ("cut.extractor", "cut.head", "taken.extractor", "taken.head"):
         assert about(root, name) == EVERYTHING
-    assert found(run, root, "--tag", "backbone=resnet8_cifar", "--tag", "team=vision") == {
+    assert search_names(run, root, "--tag", "backbone=resnet8_cifar", "--tag", "team=vision") == {
         "cut.extractor",
         "cut.head",
     }
-    assert found(run, root, "--tag", "backbone=mine") == {"taken.extractor", "taken.head"}
+    assert search_names(run, root, "--tag", "backbone=mine") == {"taken.extractor", "taken.head"}
 
 
 def test_a_recombination_says_what_it_is_told(run: Any, parts: Path) -> None:
@@ -123,25 +125,25 @@ def test_what_was_said_of_a_run_is_remembered_until_it_is_published(
     ],
     ids=lambda words: words[0],
 )
-@pytest.mark.parametrize("said", [("--tag", "a=b"), ("--title", "Ours")], ids=lambda words: words[0])
+@pytest.mark.parametrize("message", [("--tag", "a=b"), ("--title", "Ours")], ids=lambda words: words[0])
 def test_what_is_said_of_nothing_is_refused(
-    run: Any, command: tuple[str, ...], said: tuple[str, ...]
+    run: Any, command: tuple[str, ...], message: tuple[str, ...]
 ) -> None:
-    result = run(*command, *said, "--json")
+    result = run(*command, *message, "--json")
     assert result.code == 2 and result.json["error"]["code"] == "usage"
-    assert said[0] in result.json["error"]["message"] and "--publish" in result.json["error"]["message"]
+    assert message[0] in result.json["error"]["message"] and "--publish" in result.json["error"]["message"]
 
 
 @pytest.mark.parametrize(
-    ("table", "named"),
+    ("table", "names"),
     [("tags = { year = 2026 }", "'year'"), ('licence = "MIT"', "Did you mean 'license'")],
 )
 def test_a_table_that_cannot_be_used_is_refused_before_the_run(
-    run: Any, recipe: Any, tmp_path: Path, table: str, named: str
+    run: Any, recipe: Any, tmp_path: Path, table: str, names: str
 ) -> None:
     path = recipe(("[trainer]", f"[about]\n{table}\n\n[trainer]"))
     error = run("--registry", tmp_path / "parts", "train", path, "--json").json["error"]
-    assert error["code"] == "usage" and named in error["message"] and not (tmp_path / "parts").exists()
+    assert error["code"] == "usage" and names in error["message"] and not (tmp_path / "parts").exists()
     wrong = run("--registry", tmp_path / "parts", "train", recipe(), "--tag", "team", "--json").json["error"]
     assert wrong["code"] == "usage" and "KEY=VALUE" in wrong["message"]
 

@@ -20,7 +20,7 @@ QUICK = ("--steps", 2, "--batch-size", 8)
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("adapt")
     publish_source(folder / "parts")
     write_packs(folder)
@@ -33,8 +33,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(kept, tmp_path / "here")
+def place(source_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(source_folder, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 
@@ -136,7 +136,7 @@ def test_without_a_name_nothing_is_published(run: Run, place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ((*NAMES, "--data", "nothing"), "There is no data set 'nothing'"),
         ((*NAMES, "--data", "nothing.npz"), "There is no data set nothing.npz"),
@@ -150,8 +150,8 @@ def test_without_a_name_nothing_is_published(run: Run, place: Path) -> None:
         ((*NAMES[:3], "d/none", "--data", "photos"), "d/none"),
     ],
 )
-def test_bad_input_is_one_clear_error(run: Run, place: Path, words: tuple[object, ...], told: str) -> None:
+def test_bad_input_is_one_clear_error(run: Run, place: Path, words: tuple[object, ...], message: str) -> None:
     result = run("--registry", "parts", "adapt", *words, "--json")
     assert result.code == 2, result.out
-    assert told in result.json["error"]["message"]
+    assert message in result.json["error"]["message"]
     assert len(ck.Registry.open("parts").store.names()) == 3

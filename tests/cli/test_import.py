@@ -64,7 +64,7 @@ def test_a_number_that_is_taken_is_refused(run: Any, parts: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (("nowhere",), 2, "nowhere"),
         (("parts", "nothing*"), 2, "matches no component"),
@@ -73,10 +73,10 @@ def test_a_number_that_is_taken_is_refused(run: Any, parts: Path, tmp_path: Path
     ],
 )
 def test_what_cannot_be_imported_leaves_nothing(
-    run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, told: str
+    run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, message: str
 ) -> None:
     result = run("--registry", tmp_path / "copy", "import", *words)
-    assert result.code == code and told in result.err
+    assert result.code == code and message in result.err
     assert not (tmp_path / "copy").exists()
 
 

@@ -119,7 +119,7 @@ def test_processes_of_a_sweep_know_the_file(run: Any, ours: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("missing.py", None, "does not exist"),
         ("weights.txt", "x = 1\n", "expected a Python file"),
@@ -129,13 +129,13 @@ def test_processes_of_a_sweep_know_the_file(run: Any, ours: Path, tmp_path: Path
     ],
 )
 def test_a_file_that_cannot_be_used_is_an_error_of_its_own(
-    run: Any, ours: Path, name: str, content: str | None, said: str
+    run: Any, ours: Path, name: str, content: str | None, message: str
 ) -> None:
     if content is not None:
         ours.with_name(name).write_text(content)
     result = run("plugins", "--plugin", name, "--json")
     assert result.code == 2 and result.json["error"]["code"] == "plugin"
-    assert said in result.json["error"]["message"] and name in result.json["error"]["message"]
+    assert message in result.json["error"]["message"] and name in result.json["error"]["message"]
 
 
 def test_two_files_of_one_stem_are_refused(run: Any, ours: Path) -> None:

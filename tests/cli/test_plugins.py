@@ -59,7 +59,7 @@ def test_an_exception_of_a_plugin_names_file_and_line(run: Any, mine: Any, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("body", "code", "named"),
+    ("body", "code", "names"),
     [
         ("return {'x': step.features.mean() * float('nan')}", "training", "plugin 'mine' computed it"),
         ("step.features.mul_(2); return {'x': step.features.mean()}", "plugin", "wrote into step.features"),
@@ -67,11 +67,11 @@ def test_an_exception_of_a_plugin_names_file_and_line(run: Any, mine: Any, tmp_p
     ],
 )
 def test_broken_losses_are_errors_that_name_the_plugin(
-    run: Any, mine: Any, tmp_path: Path, body: str, code: str, named: str
+    run: Any, mine: Any, tmp_path: Path, body: str, code: str, names: str
 ) -> None:
     result = run("--registry", tmp_path / "parts", "train", mine(body), "--json").json["error"]
     assert result["code"] == code
-    assert "'mine'" in result["message"] and named in result["message"]
+    assert "'mine'" in result["message"] and names in result["message"]
 
 
 def test_a_blocked_distribution_settles_a_clash(

@@ -32,14 +32,14 @@ def photos(parts: Path) -> Path:
     return folder
 
 
-def said(run: Any, *words: object) -> Any:
+def predicted(run: Any, *words: object) -> Any:
     result = run("predict", *words, "--json")
     assert result.code in (0, 1), result.err
     return result.json
 
 
 def test_rows_are_those_of_python(run: Any, parts: Path, photos: Path) -> None:
-    result = said(run, LEFT, photos, "--head", RIGHT)
+    result = predicted(run, LEFT, photos, "--head", RIGHT)
     data = ck.data.load("left", root=parts.parent)
     model = ck.Registry.open(parts).recombine(LEFT, RIGHT, data=data.train)
     expected = model.predict(photos)
@@ -61,7 +61,7 @@ def test_rows_are_those_of_python(run: Any, parts: Path, photos: Path) -> None:
 def test_without_a_head_it_is_the_extractors_own(run: Any, parts: Path, photos: Path) -> None:
     text = run("predict", LEFT, photos)
     assert text.code == 0 and "with its own head digits/left.head@1.0.0" in text.err
-    result = said(run, LEFT, photos)
+    result = predicted(run, LEFT, photos)
     model = ck.Registry.open(parts).recombine(LEFT, OWN)
     assert result["bn_policy"] == "running" == model.bn_policy
     assert [row["label"] for row in result["predictions"]] == model.predict(photos).labels
@@ -69,8 +69,8 @@ def test_without_a_head_it_is_the_extractors_own(run: Any, parts: Path, photos: 
 
 @pytest.mark.parametrize("number", range(6))
 def test_a_photo_alone_is_told_as_among_others(run: Any, photos: Path, number: int) -> None:
-    together = said(run, LEFT, photos, "--head", RIGHT)["predictions"]
-    alone = said(run, LEFT, photos / "ab"[number % 2] / f"{number}.png", "--head", RIGHT)["predictions"]
+    together = predicted(run, LEFT, photos, "--head", RIGHT)["predictions"]
+    alone = predicted(run, LEFT, photos / "ab"[number % 2] / f"{number}.png", "--head", RIGHT)["predictions"]
     assert len(alone) == 1
     (same,) = [row for row in together if row["image"] == alone[0]["image"]]
     assert alone[0]["probability"] == pytest.approx(same["probability"], abs=1e-5)
@@ -78,7 +78,7 @@ def test_a_photo_alone_is_told_as_among_others(run: Any, photos: Path, number: i
 
 def test_files_and_folders_come_in_one_answer(run: Any, photos: Path) -> None:
     os.chdir(photos.parent)
-    result = said(run, LEFT, "photos/a/0.png", "photos/b")["predictions"]
+    result = predicted(run, LEFT, "photos/a/0.png", "photos/b")["predictions"]
     names = [row["image"].removeprefix(f"{photos}/") for row in result]
     assert names == ["a/0.png", "b/1.png", "b/3.png", "b/5.png"]
 
@@ -92,11 +92,11 @@ def test_what_cannot_be_read_has_a_row_with_the_reason(run: Any, photos: Path) -
     assert ".txt: 1" in text.err and ".heic: 1" in text.err
     (line,) = [line for line in text.out.splitlines() if "broken.jpg" in line]
     assert "not read" in line
-    result = said(run, LEFT, photos)
+    result = predicted(run, LEFT, photos)
     (row,) = [row for row in result["predictions"] if "damaged" in row]
     assert row["image"].endswith("broken.jpg") and row["damaged"] and set(row) == {"image", "damaged"}
     assert result["left_out"] == {".heic": 1, ".txt": 1}
-    names = said(run, LEFT, photos / "b" / "notes.txt", photos / "a" / "0.png")["predictions"]
+    names = predicted(run, LEFT, photos / "b" / "notes.txt", photos / "a" / "0.png")["predictions"]
     assert ["damaged" in row for row in names] == [True, False]
     alone = run("predict", LEFT, photos / "a" / "broken.jpg")
     assert alone.code == 1 and "not read" in alone.out
@@ -108,7 +108,7 @@ def test_rows_as_csv(run: Any, photos: Path, tmp_path: Path) -> None:
     assert text.code == 1 and f"wrote {tmp_path / 'rows.csv'}" in text.out
     with open(tmp_path / "rows.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    expected = said(run, LEFT, photos)["predictions"]
+    expected = predicted(run, LEFT, photos)["predictions"]
     assert [row["image"] for row in rows] == [row["image"] for row in expected]
     assert [row["label"] for row in rows] == [row.get("label", "") for row in expected]
     assert [bool(row["damaged"]) for row in rows] == ["damaged" in row for row in expected]
@@ -123,12 +123,12 @@ class TestStatistics:
 
     def test_images_name_where_they_are_estimated(self, run: Any, parts: Path, photos: Path) -> None:
         words = LEFT, photos, "--head", RIGHT
-        result = said(run, *words, "--data", photos)
+        result = predicted(run, *words, "--data", photos)
         model = ck.Registry.open(parts).recombine(LEFT, RIGHT, data=read_unlabeled(photos))
         assert [row["label"] for row in result["predictions"]] == model.predict(photos).labels
         assert result["bn_policy"] == "reestimate"
-        assert result["predictions"] != said(run, *words)["predictions"]
-        mixed = said(run, *words, "--data", photos, "--bn-policy", "mix:100")
+        assert result["predictions"] != predicted(run, *words)["predictions"]
+        mixed = predicted(run, *words, "--data", photos, "--bn-policy", "mix:100")
         assert mixed["bn_policy"] == "mix:100"
         refused = run("predict", *words, "--data", photos, "--bn-policy", "running")
         assert refused.code == 2
@@ -149,9 +149,9 @@ class TestRecombinations:
     def test_a_published_one_predicts_as_it_was_published(self, run: Any, photos: Path) -> None:
         words = "recombine", LEFT, RIGHT, "--no-measure", "--bn-policy", "reestimate", "--publish", "pairs/ab"
         assert run(*words).code == 0
-        result = said(run, "pairs/ab", photos)
+        result = predicted(run, "pairs/ab", photos)
         assert result["bn_policy"] == "reestimate"
-        assert result == said(run, LEFT, photos, "--head", RIGHT)
+        assert result == predicted(run, LEFT, photos, "--head", RIGHT)
         assert run("predict", "pairs/ab", photos, "--head", RIGHT).code == 2
 
     def test_its_policy_can_be_another(self, run: Any, photos: Path) -> None:
@@ -162,8 +162,8 @@ class TestRecombinations:
             and "next: compatkit predict pairs/ab@1.0.0" in published.out
         )
         assert "classified at chance" in run("predict", "pairs/ab", photos).err
-        again = said(run, "pairs/ab", photos, "--bn-policy", "reestimate")
-        assert again == said(run, LEFT, photos, "--head", RIGHT)
+        again = predicted(run, "pairs/ab", photos, "--bn-policy", "reestimate")
+        assert again == predicted(run, LEFT, photos, "--head", RIGHT)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_the_network_runs_on_the_device(run: Any, photos: Path, monkeypatch: pyt
             yield
 
     monkeypatch.setattr(extractor_pass, "placed", watched)
-    assert said(run, LEFT, photos, "--device", "cpu:0") == said(run, LEFT, photos)
+    assert predicted(run, LEFT, photos, "--device", "cpu:0") == predicted(run, LEFT, photos)
     assert devices == ["cpu:0", "cpu"]
     refused = run("predict", LEFT, photos, "--device", "nowhere", "--json")
     assert refused.code == 4 and refused.json["error"]["code"] == "environment"

@@ -21,7 +21,7 @@ def words(text: str) -> str:
 
 
 @pytest.fixture
-def kept(run: Any, parts: Path) -> Path:
+def registry_root(run: Any, parts: Path) -> Path:
     """A registry that holds a recombination."""
     assert run("recombine", LEFT, RIGHT, "--no-measure", "--publish", "pairs/ab").code == 0
     return parts
@@ -100,7 +100,7 @@ def test_a_name_that_is_none_is_refused_before_any_work(run: Any) -> None:
     assert result.code == 2 and "Pairs" in result.err and result.out == ""
 
 
-def test_show_list_and_search_know_it(run: Any, kept: Path) -> None:
+def test_show_list_and_search_know_it(run: Any, registry_root: Path) -> None:
     reply = words(run("show", "pairs/ab").out)
     assert "kind recombination" in reply and "network resnet8_cifar, put together at layer2" in reply
     assert "bn_policy batch: statistics of each batch" in reply
@@ -114,32 +114,32 @@ def test_show_list_and_search_know_it(run: Any, kept: Path) -> None:
     assert run("log", "pairs/ab").code == 0
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("registry_root")
 def test_check_refuses_it_by_kind(run: Any) -> None:
     result = run("check", "pairs/ab", RIGHT)
     assert result.code == 2 and "is of kind recombination" in result.err
 
 
-def test_care_knows_its_edges(run: Any, kept: Path, tmp_path: Path) -> None:
+def test_care_knows_its_edges(run: Any, registry_root: Path, tmp_path: Path) -> None:
     assert run("verify").code == 0
     assert run("gc", "--json").json["plan"]["totals"]["blobs"]["files"] == 0
     other = tmp_path / "other"
     run("init", other)
-    assert run("--registry", other, "import", kept, "pairs/*").code == 0
+    assert run("--registry", other, "import", registry_root, "pairs/*").code == 0
     assert run("--registry", other, "verify").code == 0
     assert ck.Registry.open(other).load("pairs/ab")
     assert run("diff", "pairs/ab", "pairs/ab", "--exit-code").code == 0
 
 
-def test_verify_tells_of_a_part_that_is_missing(run: Any, kept: Path) -> None:
-    registry = ck.Registry.open(kept)
+def test_verify_tells_of_a_part_that_is_missing(run: Any, registry_root: Path) -> None:
+    registry = ck.Registry.open(registry_root)
     lost = registry.store.manifest(RIGHT).payload.file.blob
     registry.store.objects.path(lost).unlink()
     result = run("verify")
     assert result.code == 3 and "blob-missing" in result.out
 
 
-def test_export_and_inspect(run: Any, kept: Path) -> None:
+def test_export_and_inspect(run: Any, registry_root: Path) -> None:
     output = run("export", "pairs/ab", "ab.safetensors")
     text = words(output.out)
     assert output.code == 0 and "wrote ab.safetensors (" in text and "recombination pairs/ab@1.0.0" in text
@@ -164,7 +164,7 @@ def test_export_and_inspect(run: Any, kept: Path) -> None:
     assert again["exported"]["parts"][0]["prefix"] == "extractor." and again["bytes"] > 10**5
 
 
-def test_an_export_goes_nowhere_where_it_cannot(run: Any, kept: Path, tmp_path: Path) -> None:
+def test_an_export_goes_nowhere_where_it_cannot(run: Any, registry_root: Path, tmp_path: Path) -> None:
     assert run("export", "pairs/ab", tmp_path).code == 2
     result = run("export", "pairs/ab", tmp_path / "nowhere" / "ab.safetensors")
     assert result.code == 4 and "does not exist" in result.err

@@ -128,7 +128,7 @@ def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (("pull", "nowhere"), 2, "compatkit.json"),
         (("pull", "memory://nowhere"), 2, "compatkit.json"),
@@ -141,10 +141,10 @@ def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory:
     ],
 )
 def test_what_cannot_be_pulled_leaves_nothing(
-    run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, told: str
+    run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, message: str
 ) -> None:
     result = run("--registry", tmp_path / "copy", *words)
-    assert result.code == code and told in " ".join(result.err.split())
+    assert result.code == code and message in " ".join(result.err.split())
     assert not (tmp_path / "copy").exists()
 
 
@@ -230,17 +230,17 @@ def test_components_go_through_an_image_layout(run: Any, parts: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (("pull", "oci-layout://nowhere"), 2, "is no OCI image layout"),
         (("pull", "oci-layout://parts"), 2, "is no OCI image layout"),
     ],
 )
 def test_what_is_no_layout_leaves_nothing(
-    run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, told: str
+    run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, message: str
 ) -> None:
     result = run("--registry", tmp_path / "copy", *words)
-    assert result.code == code and told in result.err and not (tmp_path / "copy").exists()
+    assert result.code == code and message in result.err and not (tmp_path / "copy").exists()
 
 
 def test_an_export_of_what_is_not_there_leaves_nothing(run: Any, parts: Path, tmp_path: Path) -> None:

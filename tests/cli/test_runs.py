@@ -139,7 +139,7 @@ def test_a_folder_that_was_named_keeps_the_state(
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("--out", "held"), 2, "holds other files and no run"),
         (("--out", "held/file"), 4, "is not a folder; name another"),
@@ -147,13 +147,13 @@ def test_a_folder_that_was_named_keeps_the_state(
     ],
 )
 def test_folders_that_no_run_can_have(
-    run: Any, recipe: Any, tmp_path: Path, monkeypatch: Any, words: tuple[str, ...], code: int, said: str
+    run: Any, recipe: Any, tmp_path: Path, monkeypatch: Any, words: tuple[str, ...], code: int, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "held").mkdir()
     (tmp_path / "held" / "file").write_text("mine")
     result = run("train", recipe(), "--registry", "parts", *words)
-    assert result.code == code and said in result.err and not (tmp_path / "parts").exists()
+    assert result.code == code and message in result.err and not (tmp_path / "parts").exists()
 
 
 class TestPublishingLater:

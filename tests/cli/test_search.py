@@ -24,7 +24,7 @@ from compatkit.registry.index.lookup import Index
 from compatkit.registry.store import Store
 
 
-def told(value: object) -> str:
+def joined(value: object) -> str:
     return " ".join(value) if isinstance(value, list) else ""
 
 
@@ -137,7 +137,7 @@ def test_search_as_json_gives_all_facts_and_no_limit(run: Run, monkeypatch: pyte
         (["team=red", "--latest"], 1),
         (["vgg", "--text", "dcc"], 0),
     ],
-    ids=told,
+    ids=joined,
 )
 def test_search_filters(run: Run, words: list[str], expected: int) -> None:
     assert run(search_command, *words, "--json").json["total"] == expected
@@ -152,7 +152,7 @@ def test_search_filters(run: Run, words: list[str], expected: int) -> None:
         (["--anchor", "zz"], "first 4 to 64 hexadecimal digits"),
         (["--parent", "digits/mnist"], "perhaps digits/mnist"),
     ],
-    ids=told,
+    ids=joined,
 )
 def test_search_refuses_what_means_nothing(run: Run, words: list[str], expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
@@ -160,7 +160,7 @@ def test_search_refuses_what_means_nothing(run: Run, words: list[str], expected:
 
 
 @pytest.mark.parametrize(
-    "words", [["--tag", "domain"], ["--tag", "=x"], ["--tag", "a=1", "--tag", "a=2"]], ids=told
+    "words", [["--tag", "domain"], ["--tag", "=x"], ["--tag", "a=1", "--tag", "a=2"]], ids=joined
 )
 def test_search_asks_for_tags_as_key_and_value(run: Run, words: list[str]) -> None:
     result = run(search_command, *(word for tag in words for word in ("--tag", tag)))

@@ -166,7 +166,7 @@ def test_other_settings_are_refused(run: Run, toy: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("9.2", "--out", "out"), "There is no plugin studies.9.2. Did you mean '9.1'?"),
         (
@@ -186,9 +186,9 @@ def test_other_settings_are_refused(run: Run, toy: Any, tmp_path: Path) -> None:
         (("9.1", "--seeds", "0", "--out", "out"), "--seeds"),
     ],
 )
-def test_what_cannot_be_meant_is_named(run: Run, toy: Any, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_meant_is_named(run: Run, toy: Any, words: tuple[str, ...], message: str) -> None:
     result = run("study", "run", *words)
-    assert result.code == 2 and said in result.err and toy() == []
+    assert result.code == 2 and message in result.err and toy() == []
 
 
 def test_without_a_folder_a_study_writes_to_one_of_its_number(run: Run, toy: Any, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_file_of_something_else_is_left_alone(run: Run, toy: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         (
             "return Outcome(values={",
@@ -295,13 +295,19 @@ def test_a_file_of_something_else_is_left_alone(run: Run, toy: Any, tmp_path: Pa
     ],
 )
 def test_a_study_that_is_written_wrongly_is_named(
-    run: Run, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, said: str
+    run: Run,
+    install: Install,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    new: str,
+    message: str,
 ) -> None:
     assert old in TOY
     install("toys", {"studies.9.1": "toy_studies"}, {"toy_studies": TOY.replace(old, new)}, "2.0")
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "log"))
     result = run("study", "run", "9.1", "--seeds", "1", "--arms", "std", "--out", tmp_path / "out")
-    assert result.code == 2 and said in result.err
+    assert result.code == 2 and message in result.err
 
 
 def test_ctrl_c_keeps_what_is_done(toy: Any, install: Install, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_an_interrupted_sweep_says_how_it_goes_on(run: Any, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("", "must be a table of lists"),
         ("trainer.seed = 3", "'trainer.seed' must be a list of the values that vary, got 3"),
@@ -95,14 +95,14 @@ def test_an_interrupted_sweep_says_how_it_goes_on(run: Any, tmp_path: Path, monk
     ],
 )
 def test_what_is_no_sweep_is_refused_before_any_data_is_loaded(
-    run: Any, tmp_path: Path, monkeypatch: Any, line: str, told: str
+    run: Any, tmp_path: Path, monkeypatch: Any, line: str, message: str
 ) -> None:
     def loaded(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("data was loaded")
 
     monkeypatch.setattr("compatkit.data.load_spec", loaded)
     result = run("sweep", written(tmp_path, line), "--registry", tmp_path / "parts")
-    assert result.code == 2 and told in result.err, result.err
+    assert result.code == 2 and message in result.err, result.err
     assert not (tmp_path / "parts").exists() and not (tmp_path / "parts-sweeps").exists()
 
 

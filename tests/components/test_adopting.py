@@ -214,10 +214,10 @@ def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda one: one.numpy(),
+        lambda tensors: tensors.numpy(),
         lambda item: item.tolist(),
-        lambda one: None,
-        lambda one: one.to("meta"),
+        lambda tensors: None,
+        lambda tensors: tensors.to("meta"),
         lambda entry: entry.to_sparse(),
     ],
     ids=["numpy", "list", "None", "meta", "sparse"],

@@ -48,7 +48,7 @@ def here(released: Path, tmp_path: Path) -> ck.Registry:
 
 
 @pytest.fixture
-def there(released: Path, tmp_path: Path) -> ck.Registry:
+def target(released: Path, tmp_path: Path) -> ck.Registry:
     """A registry that has promised nothing."""
     return ck.Registry.open(shutil.copytree(released, tmp_path / "there"))
 
@@ -88,108 +88,110 @@ def has(registry: ck.Registry) -> bool:
 
 
 def test_figures_that_come_along_decide_and_nothing_is_measured(
-    here: ck.Registry, there: ck.Registry, monkeypatch: pytest.MonkeyPatch
+    here: ck.Registry, target: ck.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    succeed_measured(there)
+    succeed_measured(target)
     monkeypatch.setattr(deciding, "measure", None)
-    moved = here.pull(str(there.store.root), EXTRACTOR)  # its head stays, and is here
+    moved = here.pull(str(target.store.root), EXTRACTOR)  # its head stays, and is here
     assert has(here) and moved.results == 2
 
 
 def test_without_figures_the_message_says_what_is_missing_and_what_to_do(
-    here: ck.Registry, there: ck.Registry
+    here: ck.Registry, target: ck.Registry
 ) -> None:
-    succeed_measured(there)
+    succeed_measured(target)
     with pytest.raises(PolicyUndecided) as refused:
-        here.care.import_from(there.store, [EXTRACTOR], evidence=False)
+        here.care.import_from(target.store, [EXTRACTOR], evidence=False)
     message = str(refused.value)
     assert message.startswith(f"{EXTRACTOR}: no result")
     for text in (f"{EXTRACTOR}@candidate with {HEAD}@1.0.0", "--measure", "--unmeasured"):
         assert text in message
     assert not has(here)
-    here.care.import_from(there.store, [EXTRACTOR])
+    here.care.import_from(target.store, [EXTRACTOR])
     assert has(here)
 
 
-def test_what_is_missing_is_measured_where_that_is_asked_for(here: ck.Registry, there: ck.Registry) -> None:
-    succeed(there, nearly)
+def test_what_is_missing_is_measured_where_that_is_asked_for(here: ck.Registry, target: ck.Registry) -> None:
+    succeed(target, nearly)
     with pytest.raises(Incomplete, match="no result"):
-        here.pull(str(there.store.root))
+        here.pull(str(target.store.root))
     with pytest.raises(Incomplete, match="not available") as refused:
-        here.pull(str(there.store.root), measure=True)
+        here.pull(str(target.store.root), measure=True)
     assert isinstance(refused.value.errors[0], PolicyDataMissing)
-    here.pull(str(there.store.root), measure=True, data=[SPLIT])
+    here.pull(str(target.store.root), measure=True, data=[SPLIT])
     assert has(here)
     assert here.policies.test(NEXT, data=[SPLIT]).passed
 
 
-def test_what_breaks_is_refused_on_figures_and_on_measuring(here: ck.Registry, there: ck.Registry) -> None:
-    succeed(there, spoilt)
+def test_what_breaks_is_refused_on_figures_and_on_measuring(here: ck.Registry, target: ck.Registry) -> None:
+    succeed(target, spoilt)
     measuring = deciding.deciding(measure=True, data=[SPLIT])
     with pytest.raises(PolicyBroken, match="A copy has a fixed number") as refused:
-        here.care.import_from(there.store, deciding=measuring)
+        here.care.import_from(target.store, deciding=measuring)
     assert refused.value.subject.matrix is not None and not has(here)
     with pytest.raises(PolicyBroken, match="A copy has a fixed number"):
-        here.care.import_from(there.store, unmeasured=True)  # the figures are here now
+        here.care.import_from(target.store, unmeasured=True)  # the figures are here now
     here.policies.set(EXTRACTOR, "none")
-    here.care.import_from(there.store)
+    here.care.import_from(target.store)
     assert has(here)
 
 
 def test_of_several_figures_the_one_that_says_least_for_it_counts(
-    here: ck.Registry, there: ck.Registry
+    here: ck.Registry, target: ck.Registry
 ) -> None:
-    succeed(there, spoilt)
-    policy(there)
-    there.policies.test(NEXT, data=[SPLIT])
-    functions = [item.function for item in (loaded(there, NEXT), loaded(there, f"{HEAD}@1.0.0"))]
-    (true,) = there.store.evidence.results(functions[:1], functions[1:])
+    succeed(target, spoilt)
+    policy(target)
+    target.policies.test(NEXT, data=[SPLIT])
+    functions = [item.function for item in (loaded(target, NEXT), loaded(target, f"{HEAD}@1.0.0"))]
+    (true,) = target.store.evidence.results(functions[:1], functions[1:])
     rosy = [1.0, 48, 48, 0.9, 1.0]
     figures = {**true.figures, "restricted": rosy, "grade": "compatible"}
-    there.store.evidence.keep(*functions, conditions=true.conditions, settings=true.settings, figures=figures)
+    target.store.evidence.keep(
+        *functions, conditions=true.conditions, settings=true.settings, figures=figures
+    )
     with pytest.raises(PolicyBroken):
-        here.care.import_from(there.store)
+        here.care.import_from(target.store)
 
 
 @pytest.mark.parametrize(
     "other", [{"bn_policy": "running"}, {"cap": 12}, {"seed": 3, "bn_policy": "running"}]
 )
 def test_figures_under_other_conditions_decide_nothing(
-    here: ck.Registry, there: ck.Registry, other: dict[str, Any]
+    here: ck.Registry, target: ck.Registry, other: dict[str, Any]
 ) -> None:
-    succeed_measured(there)
+    succeed_measured(target)
     policy(here, **other)
     with pytest.raises((PolicyUndecided, PolicyDataMissing)):
-        here.care.import_from(there.store)
+        here.care.import_from(target.store)
     with pytest.raises(PolicyUndecided):
-        here.care.import_from(there.store, deciding=deciding.deciding(data=[SPLIT]))
+        here.care.import_from(target.store, deciding=deciding.deciding(data=[SPLIT]))
     assert not has(here)
 
 
 def test_figures_on_a_sample_decide_where_the_images_are_at_hand(
-    here: ck.Registry, there: ck.Registry
+    here: ck.Registry, target: ck.Registry
 ) -> None:
-    succeed(there, nearly)
-    policy(there, cap=12)
+    succeed(target, nearly)
+    policy(target, cap=12)
     policy(here, cap=12)
-    assert there.policies.test(NEXT, data=[SPLIT]).passed
+    assert target.policies.test(NEXT, data=[SPLIT]).passed
     with pytest.raises(PolicyDataMissing):
-        here.care.import_from(there.store)
-    here.care.import_from(there.store, deciding=deciding.deciding(data=[SPLIT]))
+        here.care.import_from(target.store)
+    here.care.import_from(target.store, deciding=deciding.deciding(data=[SPLIT]))
     assert has(here)
 
 
-def test_a_version_whose_number_lies_does_not_load_and_its_digest_does(there: ck.Registry) -> None:
-    succeed(there, nearly)
-    digest = str(there.store.resolve(NEXT).digest)
-    there.store.references.create(EXTRACTOR, Version.parse("1.0.1"), digest)
+def test_a_version_whose_number_lies_does_not_load_and_its_digest_does(target: ck.Registry) -> None:
+    succeed(target, nearly)
+    digest = str(target.store.resolve(NEXT).digest)
+    target.store.references.create(EXTRACTOR, Version.parse("1.0.1"), digest)
     lie = f"{EXTRACTOR}@1.0.1"
-    for load in (there.load, lambda item: there.recombine(item, f"{HEAD}@1.0.0")):
+    for load in (target.load, lambda item: target.recombine(item, f"{HEAD}@1.0.0")):
         with pytest.raises(VersionUntrue, match="its number is untrue"):
             load(lie)
-    there.load(f"{EXTRACTOR}@{digest}")
-    there.load(lie, verify="never")
-    there.load(f"{EXTRACTOR}@1.0.0")
+    target.load(f"{EXTRACTOR}@{digest}")
+    target.load(lie, verify="never")
+    target.load(f"{EXTRACTOR}@1.0.0")
 
 
 def loaded(registry: ck.Registry, reference: str) -> Any:

@@ -29,15 +29,15 @@ def fast(**settings: object) -> ck.Trainer:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("source") / "parts"
     publish_source(root)
     return root
 
 
 @pytest.fixture
-def registry(kept: Path, tmp_path: Path) -> ck.Registry:
-    return copied(kept, tmp_path / "parts")
+def registry(source_root: Path, tmp_path: Path) -> ck.Registry:
+    return copied(source_root, tmp_path / "parts")
 
 
 def weights(adapted: Adapted) -> dict[str, torch.Tensor]:

@@ -18,17 +18,17 @@ from compatkit.errors import UsageError, VersionTooSmall
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
+def released(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
     return published(tmp_path_factory.mktemp("extended") / "parts")
 
 
-def test_old_rows_and_names_stay_and_new_rows_come_from_the_seed(kept: ck.Registry) -> None:
-    old = kept.load("fleet/shared.dcc").state_dict()
+def test_old_rows_and_names_stay_and_new_rows_come_from_the_seed(released: ck.Registry) -> None:
+    old = released.load("fleet/shared.dcc").state_dict()
     states = []
     for place, seed in enumerate((0, 0, 1)):
-        name = kept.extend("fleet/shared.dcc", ["frog", "truck"], f"seeds/{place}.head", seed=seed)
+        name = released.extend("fleet/shared.dcc", ["frog", "truck"], f"seeds/{place}.head", seed=seed)
         assert name == f"seeds/{place}.head@1.0.0"
-        states.append(kept.load(name).state_dict())
+        states.append(released.load(name).state_dict())
     layer = "classifier.weight", "classifier.bias"
     for made in states:
         assert made.keys() == old.keys()
@@ -39,25 +39,25 @@ def test_old_rows_and_names_stay_and_new_rows_come_from_the_seed(kept: ck.Regist
     assert same and not other
     drawn = states[0][layer[0]][3:]
     assert 0.5 < float(drawn.std() / old[layer[0]].std()) < 2  # drawn as the head's own rows were
-    manifest = kept.store.manifest("seeds/2.head")
+    manifest = released.store.manifest("seeds/2.head")
     assert [label.name for label in manifest.contract.data.labels or ()] == list(ALL)
-    before = kept.store.resolve("fleet/shared.dcc")
+    before = released.store.resolve("fleet/shared.dcc")
     assert [(parent.relation, parent.component) for parent in manifest.parents] == [
         ("extended_from", str(before.digest))
     ]
     assert manifest.training["extension"] == {"classes": ["frog", "truck"], "seed": 1}
     assert (manifest.kind, manifest.contract.structural.outputs[0].channels) == ("head", 5)
-    assert manifest.contract.protocol == kept.store.manifest("fleet/shared.dcc").contract.protocol
+    assert manifest.contract.protocol == released.store.manifest("fleet/shared.dcc").contract.protocol
 
 
-def test_answers_for_the_old_classes_are_those_of_the_old_head(kept: ck.Registry) -> None:
+def test_answers_for_the_old_classes_are_those_of_the_old_head(released: ck.Registry) -> None:
     features = torch.randn(2, 16, 4, 4)
-    name = kept.extend("fleet/shared.dcc", ["frog"], "answers/four.head")
-    old, new = kept.load("fleet/shared.dcc"), kept.load(name)
+    name = released.extend("fleet/shared.dcc", ["frog"], "answers/four.head")
+    old, new = released.load("fleet/shared.dcc"), released.load(name)
     assert torch.allclose(new(features)[:, :3], old(features), atol=1e-6)
-    assert kept.check("fleet/desk.extractor", name).promise == "shared-head"
-    five = kept.extend(name, ["truck"], "answers/five.head")
-    assert torch.allclose(kept.load(five)(features)[:, :4], new(features), atol=1e-6)
+    assert released.check("fleet/desk.extractor", name).promise == "shared-head"
+    five = released.extend(name, ["truck"], "answers/five.head")
+    assert torch.allclose(released.load(five)(features)[:, :4], new(features), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -75,22 +75,22 @@ def test_answers_for_the_old_classes_are_those_of_the_old_head(kept: ck.Registry
     ],
 )
 def test_a_class_is_there_once_under_whatever_name(
-    kept: ck.Registry, classes: list[str], message: str
+    released: ck.Registry, classes: list[str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        kept.extend("fleet/shared.dcc", classes, "x/x.head")
+        released.extend("fleet/shared.dcc", classes, "x/x.head")
 
 
-def test_a_seed_is_a_whole_number(kept: ck.Registry) -> None:
+def test_a_seed_is_a_whole_number(released: ck.Registry) -> None:
     with pytest.raises(UsageError) as caught:
-        kept.extend("fleet/shared.dcc", ["frog"], "x/x.head", seed="zero")  # type: ignore[arg-type]
+        released.extend("fleet/shared.dcc", ["frog"], "x/x.head", seed="zero")  # type: ignore[arg-type]
     assert caught.value.subject == "zero"
 
 
-def test_what_is_no_head_of_one_class_layer_is_refused(kept: ck.Registry) -> None:
+def test_what_is_no_head_of_one_class_layer_is_refused(released: ck.Registry) -> None:
     with pytest.raises(UsageError, match=r"is of kind extractor, which has no classes"):
-        kept.extend("fleet/desk.extractor", ["frog"], "x/x.head")
-    part = load(kept.store, kept.store.resolve("fleet/shared.dcc"))
+        released.extend("fleet/desk.extractor", ["frog"], "x/x.head")
+    part = load(released.store, released.store.resolve("fleet/shared.dcc"))
     with pytest.raises(UsageError, match="have no class names"):
         extend(attrs.evolve(part, manifest=_without_labels(part.manifest)), ["frog"])
     part.module.classifier = nn.Sequential(nn.Linear(1280, 8), nn.Linear(8, 3))
@@ -98,14 +98,14 @@ def test_what_is_no_head_of_one_class_layer_is_refused(kept: ck.Registry) -> Non
         extend(part, ["frog"])
 
 
-def test_heads_that_tell_no_classes_apart_are_refused(kept: ck.Registry) -> None:
+def test_heads_that_tell_no_classes_apart_are_refused(released: ck.Registry) -> None:
     with pytest.raises(
         UsageError,
         match=r"fleet/shared\.rotation@1\.0\.0 was trained by rotation_prediction; its outputs \(0 degrees, 90 deg",
     ):
-        kept.extend("fleet/shared.rotation", ["frog"], "x/x.head")
-    assert not kept.search(pattern="x/*")
-    part = load(kept.store, kept.store.resolve("fleet/shared.rotation"))
+        released.extend("fleet/shared.rotation", ["frog"], "x/x.head")
+    assert not released.search(pattern="x/*")
+    part = load(released.store, released.store.resolve("fleet/shared.rotation"))
     names = dict(part.manifest.training) | {
         "plugin": "mine",
         "plugins": [{"as": "mine", "name": "regularizers.own"}],
@@ -135,12 +135,14 @@ def _without_labels(manifest: object) -> object:
     return attrs.evolve(manifest, contract=bare)  # type: ignore[type-var]
 
 
-def test_under_the_name_of_the_old_head_it_is_a_major_step(kept: ck.Registry) -> None:
-    first = kept.extend("fleet/shared.dcc", ["frog"], "steps/step.head")
+def test_under_the_name_of_the_old_head_it_is_a_major_step(released: ck.Registry) -> None:
+    first = released.extend("fleet/shared.dcc", ["frog"], "steps/step.head")
     with pytest.raises(VersionTooSmall, match=r"2\.0\.0"):
-        kept.extend(first, ["truck"], "steps/step.head", version="1.1.0")
-    assert kept.extend(first, ["truck"], "steps/step.head") == "steps/step.head@2.0.0"
+        released.extend(first, ["truck"], "steps/step.head", version="1.1.0")
+    assert released.extend(first, ["truck"], "steps/step.head") == "steps/step.head@2.0.0"
     labels = [
-        change for change in kept.diff(first, "steps/step.head@2.0.0").changes if "labels" in change.location
+        change
+        for change in released.diff(first, "steps/step.head@2.0.0").changes
+        if "labels" in change.location
     ]
     assert labels and {label.bump for label in labels} == {"minor"}

@@ -51,7 +51,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
 
 
-def kept(registry: ck.Registry, part: Draft, state: Mapping[str, Tensor], **blueprint: Any) -> str:
+def publish_unchecked(
+    registry: ck.Registry, part: Draft, state: Mapping[str, Tensor], **blueprint: Any
+) -> str:
     """Publish a component as a stranger would: its weights and blueprint are not held against each other."""
     payload = registry.store.put_state(state, parameters=part.parameters)
     changed: Blueprint = attrs.evolve(part.blueprint, **blueprint)
@@ -63,7 +65,7 @@ def kept(registry: ck.Registry, part: Draft, state: Mapping[str, Tensor], **blue
 @pytest.mark.case("G")
 @pytest.mark.usefixtures("no_network")
 def test_building_a_component_asks_no_network(registry: ck.Registry, part: Draft) -> None:
-    registry.load(kept(registry, part, part.module.state_dict()))
+    registry.load(publish_unchecked(registry, part, part.module.state_dict()))
 
 
 TIMM = {"builder": "timm", "library": f"timm {timm.__version__}"}
@@ -89,7 +91,7 @@ def test_no_blueprint_brings_about_a_download(
     registry: ck.Registry, part: Draft, blueprint: dict[str, Any]
 ) -> None:
     with pytest.raises(CompatkitError):
-        registry.load(kept(registry, part, part.module.state_dict(), **blueprint))
+        registry.load(publish_unchecked(registry, part, part.module.state_dict(), **blueprint))
 
 
 def without(state: State) -> State:
@@ -131,7 +133,7 @@ def test_weights_that_are_not_exactly_those_of_the_network_are_refused(
 ) -> None:
     state = change(dict(part.module.state_dict()))
     with pytest.raises(IntegrityError, match=r"theirs@1\.0\.0") as caught:
-        registry.load(kept(registry, part, state))
+        registry.load(publish_unchecked(registry, part, state))
     assert caught.value.exit_code == 3
 
 
@@ -145,13 +147,13 @@ def test_meta_tensors_hold_nothing_that_could_be_kept(registry: ck.Registry, par
 @pytest.mark.case("G")
 def test_a_renamed_architecture_gets_a_suggestion(registry: ck.Registry, part: Draft) -> None:
     with pytest.raises(UnknownName, match="did you mean resnet8_cifar"):
-        registry.load(kept(registry, part, part.module.state_dict(), model="resnet8_cifra"))
+        registry.load(publish_unchecked(registry, part, part.module.state_dict(), model="resnet8_cifra"))
 
 
 @pytest.mark.case("G", "I")
 def test_a_component_of_a_plugin_that_is_not_installed_names_it(registry: ck.Registry, part: Draft) -> None:
     with pytest.raises(UnknownName, match=r"Install the package with the key 'builders\.theirs'"):
-        registry.load(kept(registry, part, part.module.state_dict(), builder="theirs"))
+        registry.load(publish_unchecked(registry, part, part.module.state_dict(), builder="theirs"))
 
 
 @pytest.mark.case("G")
@@ -178,4 +180,4 @@ def test_a_part_that_is_not_what_its_contract_says_is_still_blamed_itself(
     }
     with pytest.raises(IntegrityError, match="gives other outputs"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        registry.load(kept(registry, part, state))
+        registry.load(publish_unchecked(registry, part, state))

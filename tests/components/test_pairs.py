@@ -254,11 +254,11 @@ def test_a_scope_without_a_policy_is_told_with_those_that_have_one(registry: ck.
     assert "a/*" in registry.policies and registry.policies.get("a/*") == registry.policies["a/*"]
 
 
-@pytest.mark.parametrize("given", [data_set("a"), "a/test", [3], ["a/test"]])
-def test_images_for_a_policy_come_in_a_list(given: Any) -> None:
+@pytest.mark.parametrize("requested", [data_set("a"), "a/test", [3], ["a/test"]])
+def test_images_for_a_policy_come_in_a_list(requested: Any) -> None:
     with pytest.raises(UsageError) as caught:
-        policy_images(Images("a/test", data_set("a").test.digest), given)
-    assert caught.value.subject is (given[0] if isinstance(given, list) else given)
+        policy_images(Images("a/test", data_set("a").test.digest), requested)
+    assert caught.value.subject is (requested[0] if isinstance(requested, list) else requested)
 
 
 def test_a_part_that_only_changed_its_description_keeps_its_evidence(registry: ck.Registry) -> None:

@@ -305,48 +305,54 @@ def other_policy(manifest: Manifest) -> Manifest:
 LIES: dict[str, tuple[Lie, str]] = {
     "parts in each other's place": (swapped, "is of kind head; expected extractor or encoder"),
     "no head": (
-        lambda one: attrs.evolve(one, parents=one.parents[:1]),
+        lambda document: attrs.evolve(document, parents=document.parents[:1]),
         "expected the parents extractor, head",
     ),
     "two heads": (
-        lambda one: attrs.evolve(one, parents=(*one.parents, one.parents[1])),
+        lambda document: attrs.evolve(document, parents=(*document.parents, document.parents[1])),
         "expected the parents",
     ),
     "another function": (
-        lambda one: with_kwargs(one, functions=list(reversed(one.blueprint.kwargs["functions"]))),
+        lambda document: with_kwargs(
+            document, functions=list(reversed(document.blueprint.kwargs["functions"]))
+        ),
         "is the function value:sha256",
     ),
     "a policy that keeps no statistics": (other_policy, "unexpected tensors"),
-    "no policy": (lambda one: with_kwargs(one, normalisation="best"), "expected a policy of batch"),
-    "an adapter that is not there": (lambda one: with_kwargs(one, pinned=[0]), "expected the parents"),
+    "no policy": (lambda document: with_kwargs(document, normalisation="best"), "expected a policy of batch"),
+    "an adapter that is not there": (
+        lambda document: with_kwargs(document, pinned=[0]),
+        "expected the parents",
+    ),
     "unknown arguments": (lambda item: with_kwargs(item, model="x"), "unknown field"),
-    "another builder": (lambda one: with_blueprint(one, builder="timm"), "builder 'recombination'"),
-    "another side": (lambda one: with_blueprint(one, side="extractor"), "side and builder"),
+    "another builder": (lambda document: with_blueprint(document, builder="timm"), "builder 'recombination'"),
+    "another side": (lambda document: with_blueprint(document, side="extractor"), "side and builder"),
     "another network": (
-        lambda one: with_blueprint(one, model="vgg11"),
+        lambda document: with_blueprint(document, model="vgg11"),
         "contradicts its parts: .*blueprint.model",
     ),
     "other classes": (
-        lambda one: attrs.evolve(
-            one,
+        lambda document: attrs.evolve(
+            document,
             contract=attrs.evolve(
-                one.contract,
-                data=attrs.evolve(one.contract.data, labels=one.contract.data.labels[::-1]),
+                document.contract,
+                data=attrs.evolve(document.contract.data, labels=document.contract.data.labels[::-1]),
             ),
         ),
         "contradicts its parts: contract.data.labels",
     ),
     "another mean": (
-        lambda one: attrs.evolve(
-            one, contract=attrs.evolve(one.contract, data=attrs.evolve(one.contract.data, mean=(0.9,)))
+        lambda document: attrs.evolve(
+            document,
+            contract=attrs.evolve(document.contract, data=attrs.evolve(document.contract.data, mean=(0.9,))),
         ),
         r"contract.data.mean\[0\]",
     ),
     "an adapter of nothing": (
-        lambda one: attrs.evolve(
-            one,
+        lambda document: attrs.evolve(
+            document,
             contract=attrs.evolve(
-                one.contract,
+                document.contract,
                 adapters=(
                     Blueprint(
                         "adapter",
@@ -364,27 +370,27 @@ LIES: dict[str, tuple[Lie, str]] = {
         "does not take input as stated",
     ),
     "an adapter without arguments": (
-        lambda one: attrs.evolve(
-            one,
+        lambda document: attrs.evolve(
+            document,
             contract=attrs.evolve(
-                one.contract,
+                document.contract,
                 adapters=(Blueprint("adapter", "x", "cast", {}, "", "adapter", "whole", (16, 16)),),
             ),
         ),
         "cannot be composed",
     ),
     "another count of parameters": (
-        lambda one: attrs.evolve(one, payload=attrs.evolve(one.payload, parameters=7)),
+        lambda document: attrs.evolve(document, payload=attrs.evolve(document.payload, parameters=7)),
         "7 parameters are stated",
     ),
     "another probe": (
-        lambda one: attrs.evolve(
-            one,
+        lambda document: attrs.evolve(
+            document,
             contract=attrs.evolve(
-                one.contract,
+                document.contract,
                 statistical=attrs.evolve(
-                    one.contract.statistical,
-                    probe=attrs.evolve(one.contract.statistical.probe, sketch=(1.0,) * 16),
+                    document.contract.statistical,
+                    probe=attrs.evolve(document.contract.statistical.probe, sketch=(1.0,) * 16),
                 ),
             ),
         ),
@@ -395,7 +401,7 @@ LIES: dict[str, tuple[Lie, str]] = {
         "one entry for each of 0 adapters",
     ),
     "facts that are none": (
-        lambda one: attrs.evolve(one, training={**one.training, "adapters": 3}),
+        lambda document: attrs.evolve(document, training={**document.training, "adapters": 3}),
         "training.adapters: expected array, got 3",
     ),
 }

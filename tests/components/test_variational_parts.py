@@ -28,13 +28,15 @@ def trained() -> ck.Fit:
 
 
 @pytest.fixture(scope="module")
-def kept(trained: ck.Fit, tmp_path_factory: pytest.TempPathFactory) -> tuple[ck.Registry, dict[str, str]]:
+def vae_parts(
+    trained: ck.Fit, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[ck.Registry, dict[str, str]]:
     registry = ck.Registry.init(tmp_path_factory.mktemp("vae") / "parts")
     return registry, registry.publish(trained, prefix="vae")
 
 
-def test_three_components_a_network(kept: tuple[ck.Registry, dict[str, str]]) -> None:
-    registry, parts = kept
+def test_three_components_a_network(vae_parts: tuple[ck.Registry, dict[str, str]]) -> None:
+    registry, parts = vae_parts
     assert [registry[parts[f"a.{role}"]].kind for role in ("encoder", "latent", "decoder")] == [
         *("extractor", "adapter", "head")
     ]
@@ -50,9 +52,9 @@ def test_three_components_a_network(kept: tuple[ck.Registry, dict[str, str]]) ->
 
 @pytest.mark.parametrize("name", ["a", "c"])
 def test_joined_they_are_the_network(
-    trained: ck.Fit, kept: tuple[ck.Registry, dict[str, str]], name: str, tmp_path: Path
+    trained: ck.Fit, vae_parts: tuple[ck.Registry, dict[str, str]], name: str, tmp_path: Path
 ) -> None:
-    registry, parts = kept
+    registry, parts = vae_parts
     joined = registry.recombine(
         parts[f"{name}.encoder"], parts[f"{name}.decoder"], adapters=[parts[f"{name}.latent"]]
     )
@@ -63,17 +65,17 @@ def test_joined_they_are_the_network(
     torch.testing.assert_close(registry.load(whole)(images), joined(images))
 
 
-def test_a_foreign_decoder_is_joined_with_a_warning(kept: tuple[ck.Registry, dict[str, str]]) -> None:
-    registry, parts = kept
+def test_a_foreign_decoder_is_joined_with_a_warning(vae_parts: tuple[ck.Registry, dict[str, str]]) -> None:
+    registry, parts = vae_parts
     joined = registry.recombine(parts["a.encoder"], parts["b.decoder"], adapters=[parts["a.latent"]])
     warned = [finding.code for finding in joined.report.findings if finding.severity == "warns"]
     assert warned == ["adapter-inserted"]
 
 
 def test_without_latent_layers_or_with_other_widths_nothing_is_joined(
-    kept: tuple[ck.Registry, dict[str, str]],
+    vae_parts: tuple[ck.Registry, dict[str, str]],
 ) -> None:
-    registry, parts = kept
+    registry, parts = vae_parts
     with pytest.raises(IncompatibleError):
         registry.recombine(parts["a.encoder"], parts["a.decoder"])
     with pytest.raises(IncompatibleError):

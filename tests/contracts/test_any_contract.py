@@ -35,9 +35,9 @@ def test_the_strategies_make_what_the_registry_accepts(left: Manifest, right: Ma
 @some
 @given(extractors, heads, st.none() | data(), evidence)
 def test_a_check_never_fails_and_its_answers_follow_from_its_findings(
-    left: Manifest, right: Manifest, asked: Data | None, known: list[Cell]
+    left: Manifest, right: Manifest, target_data: Data | None, known: list[Cell]
 ) -> None:
-    report = check(left, right, data=asked, evidence=known)
+    report = check(left, right, data=target_data, evidence=known)
     severities = {finding.severity for finding in report.findings}
     codes = {finding.code for finding in report.findings}
     assert (report.wiring == "direct") == (not severities & {"refuses", "adaptable"})

@@ -71,7 +71,7 @@ def several(names: Sequence[str], taken: Sequence[str]) -> Pair:
     )
 
 
-def asked(of_head: Sequence[str], *names: str) -> Pair:
+def pair_for_classes(of_head: Sequence[str], *names: str) -> Pair:
     return Pair(extractor(), head(classes=labels(*of_head)), attrs.evolve(GRAY, labels=labels(*names)))
 
 
@@ -231,11 +231,25 @@ CASES = [
         "data",
         "informs",
         "1 classes in common",
-        asked("ab", "b", "c"),
-        asked("ab", "a", "b"),
+        pair_for_classes("ab", "b", "c"),
+        pair_for_classes("ab", "a", "b"),
     ),
-    Case("labels-disjoint", "data", "warns", "not defined", asked("ab", "c"), asked("ab", "b")),
-    Case("labels-look-alike", "data", "warns", "rename", asked(["c\u0430t"], "cat"), asked(["dog"], "cat")),
+    Case(
+        "labels-disjoint",
+        "data",
+        "warns",
+        "not defined",
+        pair_for_classes("ab", "c"),
+        pair_for_classes("ab", "b"),
+    ),
+    Case(
+        "labels-look-alike",
+        "data",
+        "warns",
+        "rename",
+        pair_for_classes(["c\u0430t"], "cat"),
+        pair_for_classes(["dog"], "cat"),
+    ),
     Case(
         "normalization-needed",
         "protocol",
@@ -282,7 +296,7 @@ CASES = [
 ]
 
 
-def found(pair: Pair) -> list[Finding]:
+def findings_of(pair: Pair) -> list[Finding]:
     return list(check(pair.extractor, pair.head, data=pair.data, evidence=pair.evidence).findings)
 
 
@@ -290,7 +304,9 @@ def found(pair: Pair) -> list[Finding]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_pair_provokes_it(case: Case) -> None:
     hits = [
-        match for match in found(case.provoked) if (match.code, match.severity) == (case.code, case.severity)
+        match
+        for match in findings_of(case.provoked)
+        if (match.code, match.severity) == (case.code, case.severity)
     ]
     assert len(hits) == 1
     (first,) = hits
@@ -302,7 +318,9 @@ def test_a_pair_provokes_it(case: Case) -> None:
 @pytest.mark.case("F")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_another_pair_does_not(case: Case) -> None:
-    assert (case.code, case.severity) not in {(match.code, match.severity) for match in found(case.innocent)}
+    assert (case.code, case.severity) not in {
+        (match.code, match.severity) for match in findings_of(case.innocent)
+    }
 
 
 def test_the_page_lists_these_findings_and_no_others() -> None:
@@ -317,7 +335,7 @@ def test_a_remedy_for_what_is_adaptable_begins_with_the_adapter() -> None:
     words = [
         re.match(r"[a-z-]+", match.remedy)
         for case in CASES
-        for match in found(case.provoked)
+        for match in findings_of(case.provoked)
         if match.severity == "adaptable"
     ]
     assert {word.group() for word in words if word} == adapters
@@ -329,4 +347,4 @@ def test_another_name_of_a_class_is_looked_at_too() -> None:
         head(classes=(Label("automobile", ("c\u0430t",)),)),
         attrs.evolve(GRAY, labels=labels("cat")),
     )
-    assert "labels-look-alike" in {match.code for match in found(pair)}
+    assert "labels-look-alike" in {match.code for match in findings_of(pair)}

@@ -28,31 +28,31 @@ def test_other_input_images_are_only_said() -> None:
     assert "input-differs" not in codes(check(extractor(), head()))
 
 
-def asked(*names: str) -> Data:
+def data_of(*names: str) -> Data:
     return attrs.evolve(GRAY, labels=labels(*names))
 
 
 def test_classes_are_compared_by_name_only_with_the_data_asked_for() -> None:
     left, right = extractor(), head(classes=DIGITS)
     assert not {"labels-partial", "labels-disjoint"} & codes(check(left, right))
-    assert not {"labels-partial", "labels-disjoint"} & codes(check(left, right, data=asked("2", "1", "0")))
-    partial = only(check(left, right, data=asked("1", "2", "3")), "labels-partial")
+    assert not {"labels-partial", "labels-disjoint"} & codes(check(left, right, data=data_of("2", "1", "0")))
+    partial = only(check(left, right, data=data_of("1", "2", "3")), "labels-partial")
     assert partial.severity == "informs"
     assert "2 classes in common are counted: 1, 2" in partial.remedy
-    assert only(check(left, right, data=asked("cat", "dog")), "labels-disjoint").severity == "warns"
-    assert only(check(left, head(), data=asked("1")), "labels-disjoint").actual == "no named classes"
+    assert only(check(left, right, data=data_of("cat", "dog")), "labels-disjoint").severity == "warns"
+    assert only(check(left, head(), data=data_of("1")), "labels-disjoint").actual == "no named classes"
 
 
 def test_classes_match_by_their_other_names() -> None:
     right = head(classes=(Label("automobile", ("car",)), Label("cat")))
-    report = check(extractor(), right, data=asked("cat", "car"))
+    report = check(extractor(), right, data=data_of("cat", "car"))
     assert not {"labels-partial", "labels-disjoint"} & codes(report)
 
 
 @pytest.mark.case("F")
 def test_a_class_that_fits_two_is_refused() -> None:
     with pytest.raises(DataError, match="both"):
-        check(extractor(), head(classes=labels("car", "automobile")), data=asked("car"))
+        check(extractor(), head(classes=labels("car", "automobile")), data=data_of("car"))
 
 
 @pytest.mark.case("F")
@@ -67,7 +67,7 @@ def test_a_class_that_fits_two_is_refused() -> None:
     ],
 )
 def test_look_alikes_are_not_taken_for_equal_and_are_said(name: str, character: str) -> None:
-    report = check(extractor(), head(classes=labels(name, "dog")), data=asked("cat", "dog"))
+    report = check(extractor(), head(classes=labels(name, "dog")), data=data_of("cat", "dog"))
     assert "1 classes in common are counted: dog" in only(report, "labels-partial").remedy
     result = only(report, "labels-look-alike")
     assert result.expected == "'cat'"
@@ -77,20 +77,20 @@ def test_look_alikes_are_not_taken_for_equal_and_are_said(name: str, character: 
 def test_names_of_one_script_are_no_look_alikes() -> None:
     """Also digits and letters: EMNIST has a class ``0`` and a class ``O``."""
     report = check(
-        extractor(), head(classes=labels("\u043a\u043e\u0442", "O", "l")), data=asked("dog", "0", "1")
+        extractor(), head(classes=labels("\u043a\u043e\u0442", "O", "l")), data=data_of("dog", "0", "1")
     )
     assert "labels-look-alike" not in codes(report)
 
 
 def test_composition_case_and_underscores_make_no_difference() -> None:
     right = head(classes=labels("Caf\u00e9_Crème", "STRASSE"))
-    report = check(extractor(), right, data=asked("cafe\u0301 cre\u0300me", "stra\u00dfe"))
+    report = check(extractor(), right, data=data_of("cafe\u0301 cre\u0300me", "stra\u00dfe"))
     assert not {"labels-partial", "labels-look-alike"} & codes(report)
 
 
 def test_many_look_alikes_are_counted() -> None:
     left, right = [f"c{n}o" for n in range(9)], [f"c{n}\u043e" for n in range(9)]
-    result = only(check(extractor(), head(classes=labels(*right)), data=asked(*left)), "labels-look-alike")
+    result = only(check(extractor(), head(classes=labels(*right)), data=data_of(*left)), "labels-look-alike")
     assert result.expected == "'c0o', 'c1o', 'c2o' and 6 more"
 
 
@@ -99,9 +99,9 @@ def test_many_look_alikes_are_counted() -> None:
 def test_two_classes_of_one_name_in_one_contract_are_refused_by_name(first: str, second: str) -> None:
     two = f"number 1, {first!r}, and number 3, {second!r}"
     with pytest.raises(DataError, match=f"classes of the head have the same name: {two}"):
-        check(extractor(), head(classes=labels(first, "dog", second)), data=asked("cat"))
+        check(extractor(), head(classes=labels(first, "dog", second)), data=data_of("cat"))
     with pytest.raises(DataError, match=f"classes of the requested data have the same name: {two}"):
-        check(extractor(), head(classes=DIGITS), data=asked(first, "dog", second))
+        check(extractor(), head(classes=DIGITS), data=data_of(first, "dog", second))
 
 
 def test_ten_thousand_classes_are_compared_at_once() -> None:
@@ -119,7 +119,7 @@ def test_ten_thousand_classes_are_compared_at_once() -> None:
 def test_the_first_of_many_classes_are_named_and_all_are_counted() -> None:
     result = only(
         check(
-            extractor(), head(classes=labels(*map(str, range(10_000)))), data=asked(*map(str, range(5_000)))
+            extractor(), head(classes=labels(*map(str, range(10_000)))), data=data_of(*map(str, range(5_000)))
         ),
         "labels-partial",
     )

@@ -194,18 +194,18 @@ def described(draw: Any, manifest: Manifest) -> Manifest:
 def test_it_says_what_a_check_of_each_pair_says(
     lefts: list[Manifest],
     rights: list[Manifest],
-    asked: Any,
+    target_data: Any,
     known: list[Cell],
     others: list[Cell],
     blobs: Any,
 ) -> None:
     lefts, rights = [*lefts, lefts[0]], [*rights, rights[-1]]  # equal contracts are compared once
     evidence = {("extractor 1", "head 2"): known, ("extractor 2", "head 1"): others}
-    table = check_all(lefts, rights, data=asked, evidence=evidence, channels=blobs)
+    table = check_all(lefts, rights, data=target_data, evidence=evidence, channels=blobs)
     numbered = zip(table.pairs(), [(left, right) for left in lefts for right in rights], strict=True)
     for (extractor_name, head_name, outline), pair in numbered:
         cells_of_pair = evidence.get((extractor_name, head_name), ())
-        report = check(*pair, data=asked, evidence=cells_of_pair, channels=blobs)
+        report = check(*pair, data=target_data, evidence=cells_of_pair, channels=blobs)
         answers = outline.answers
         assert (answers.wiring, answers.promise, answers.evidence) == (
             report.wiring,

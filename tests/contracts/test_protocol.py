@@ -14,17 +14,17 @@ from compatkit.contracts.check import check
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "named"),
+    ("left", "right", "names"),
     [
         ("batch", "none", "the extractor"),
         ("none", "batch", "the head"),
         ("batch", "batch", "the extractor and the head"),
     ],
 )
-def test_batch_normalization_needs_a_policy_and_images(left: str, right: str, named: str) -> None:
+def test_batch_normalization_needs_a_policy_and_images(left: str, right: str, names: str) -> None:
     result = only(check(extractor(norm=left), head(norm=right)), "normalization-needed")
     assert (result.level, result.severity) == ("protocol", "informs")
-    assert result.between == f"batch normalization in {named}"
+    assert result.between == f"batch normalization in {names}"
     assert "reestimate (unlabeled images" in result.remedy
 
 
@@ -47,7 +47,7 @@ def test_shared_initial_weights_are_no_promise_and_a_shared_head_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "said"),
+    ("left", "right", "message"),
     [
         ("cat dog ship", "cat dog ship", "3 of 3"),
         ("cat dog ship", "dog cat ship", "1 of 3"),
@@ -55,11 +55,11 @@ def test_shared_initial_weights_are_no_promise_and_a_shared_head_is() -> None:
         ("automobile dog", "car dog", "2 of 2"),
     ],
 )
-def test_equal_class_layers_tell_how_many_rows_coincide(left: str, right: str, said: str) -> None:
+def test_equal_class_layers_tell_how_many_rows_coincide(left: str, right: str, message: str) -> None:
     """They help where the same class stands at the same row."""
     first, other = (attrs.evolve(initial("one"), classes=labels(*names.split())) for names in (left, right))
     result = only(check(extractor(anchors=(first,)), head(anchors=(other,))), "initial-weights-shared")
-    assert result.actual == f"the same; class layers too: {said} common classes have the same row"
+    assert result.actual == f"the same; class layers too: {message} common classes have the same row"
 
 
 def test_class_layers_that_started_apart_or_have_a_class_twice_are_not_counted() -> None:

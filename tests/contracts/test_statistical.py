@@ -28,7 +28,7 @@ from compatkit.contracts.rules import (
 LEFT, RIGHT = sha256("left"), sha256("right")
 
 
-def kept(digest: str, mean: float = 0.4, std: float = 0.8) -> tuple[FeatureStatistics, ...]:
+def channel_features(digest: str, mean: float = 0.4, std: float = 0.8) -> tuple[FeatureStatistics, ...]:
     """Return statistics of one port, whose channels are in a blob."""
     return (FeatureStatistics(mean, std, 100, {"blob": digest, "bytes": 32}),)
 
@@ -36,7 +36,11 @@ def kept(digest: str, mean: float = 0.4, std: float = 0.8) -> tuple[FeatureStati
 def compared(inputs: tuple[Any, Any], trained: tuple[Any, Any], std: float = 0.8) -> Report:
     """Return what is said of channels with these means and standard deviations."""
     blobs = {LEFT: ChannelStatistics(*inputs), RIGHT: ChannelStatistics(*trained)}
-    return check(extractor(features=kept(LEFT)), head(features=kept(RIGHT, std=std)), channels=blobs)
+    return check(
+        extractor(features=channel_features(LEFT)),
+        head(features=channel_features(RIGHT, std=std)),
+        channels=blobs,
+    )
 
 
 def test_statistics_far_apart_warn() -> None:
@@ -65,11 +69,15 @@ def test_channels_count_where_both_sides_have_them_and_the_port_where_not() -> N
     first, other = ([0.0, 2.0], [1.0, 1.0]), ([2.0, 0.0], [1.0, 1.0])
     assert "statistics-far" in codes(compared(first, other))
     assert "statistics-far" not in codes(compared(first, first))
-    unread = check(extractor(features=kept(LEFT)), head(features=kept(RIGHT)))
+    unread = check(extractor(features=channel_features(LEFT)), head(features=channel_features(RIGHT)))
     assert "statistics-far" not in codes(unread)
     of_one_side = {LEFT: ChannelStatistics(*first)}
     assert "statistics-far" not in codes(
-        check(extractor(features=kept(LEFT)), head(features=kept(RIGHT)), channels=of_one_side)
+        check(
+            extractor(features=channel_features(LEFT)),
+            head(features=channel_features(RIGHT)),
+            channels=of_one_side,
+        )
     )
     assert "statistics-far" not in codes(compared(first, ([9.0], [1.0])))  # another number of channels
 
@@ -116,7 +124,7 @@ def test_channels_are_judged_as_a_slow_reference_does(rows: list[tuple[float, ..
             and scale != wanted
         )
     blobs = {LEFT: ChannelStatistics(means, stds), RIGHT: ChannelStatistics(trained_means, trained_stds)}
-    left, right = extractor(features=kept(LEFT)), head(features=kept(RIGHT, std=std))
+    left, right = extractor(features=channel_features(LEFT)), head(features=channel_features(RIGHT, std=std))
     result = [
         finding for finding in check(left, right, channels=blobs).findings if finding.code == "statistics-far"
     ]

@@ -49,7 +49,7 @@ def paths(listing: FolderListing) -> list[str]:
     return [os.fsdecode(name) for name in listing.names]
 
 
-def kept(tmp_path: Path) -> Path:
+def remembered_file(tmp_path: Path) -> Path:
     (result,) = (tmp_path / "remembered" / "images").glob("*.npz")
     return result
 
@@ -125,7 +125,7 @@ def test_a_damaged_memory_is_made_anew(
     root: Path, read: list[str], tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     list_images(root, FOLDERS)
-    place = kept(tmp_path)
+    place = remembered_file(tmp_path)
     if damage == "cut":
         place.write_bytes(place.read_bytes()[:-30])
     elif damage == "flipped":

@@ -12,7 +12,7 @@ from compatkit.contracts.labels import common, look_alikes, non_ascii, skeleton,
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         ("Aquarium_Fish", "aquarium fish"),
         ("caf\u00e9", "cafe\u0301"),
@@ -21,13 +21,13 @@ from compatkit.contracts.labels import common, look_alikes, non_ascii, skeleton,
         ("  big\u00a0 cat ", "BIG_CAT"),
     ],
 )
-def test_equal_spellings(one: str, other: str) -> None:
-    assert spelling(one) == spelling(other)
-    assert common([one], [other]) == [(0, 0)] and look_alikes([one], [other], [(0, 0)]) == []
+def test_equal_spellings(first: str, other: str) -> None:
+    assert spelling(first) == spelling(other)
+    assert common([first], [other]) == [(0, 0)] and look_alikes([first], [other], [(0, 0)]) == []
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         ("cat", "\u0441\u0430t"),  # Cyrillic
         ("BOX", "\u0392\u039f\u03a7"),  # Greek
@@ -38,19 +38,19 @@ def test_equal_spellings(one: str, other: str) -> None:
         ("caf\u00e9", "c\u0430f\u00e9"),
     ],
 )
-def test_look_alikes_are_other_spellings_of_one_skeleton(one: str, other: str) -> None:
-    assert spelling(one) != spelling(other)
-    assert skeleton(one) == skeleton(other)
-    assert common([one], [other]) == []
-    assert look_alikes([one], [other], []) == look_alikes([other], [one], []) == [(0, 0)]
+def test_look_alikes_are_other_spellings_of_one_skeleton(first: str, other: str) -> None:
+    assert spelling(first) != spelling(other)
+    assert skeleton(first) == skeleton(other)
+    assert common([first], [other]) == []
+    assert look_alikes([first], [other], []) == look_alikes([other], [first], []) == [(0, 0)]
     assert non_ascii(other)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("0", "O"), ("1", "l"), ("cat", "\u043a\u043e\u0442"), ("a", "\u00e4")]
+    ("first", "other"), [("0", "O"), ("1", "l"), ("cat", "\u043a\u043e\u0442"), ("a", "\u00e4")]
 )
-def test_these_are_no_look_alikes(one: str, other: str) -> None:
-    assert skeleton(one) != skeleton(other)
+def test_these_are_no_look_alikes(first: str, other: str) -> None:
+    assert skeleton(first) != skeleton(other)
 
 
 def test_a_class_with_a_partner_may_have_a_look_alike_too() -> None:

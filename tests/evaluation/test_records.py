@@ -63,7 +63,7 @@ measured = st.builds(
 ).map(graded)
 
 
-def kept(cell: Cell, **changes: Any) -> StoredResult:
+def stored_result(cell: Cell, **changes: Any) -> StoredResult:
     """Return a result as it comes out of a registry, with parts replaced."""
     data = loads(dumps({**record(cell), **changes}), what="the result")
     return StoredResult(
@@ -73,7 +73,7 @@ def kept(cell: Cell, **changes: Any) -> StoredResult:
 
 @given(measured)
 def test_a_cell_comes_back_as_it_was(one: Cell) -> None:
-    assert Cells().of(kept(one), "e@1.0.0", "h@1.0.0") == one
+    assert Cells().of(stored_result(one), "e@1.0.0", "h@1.0.0") == one
 
 
 @pytest.mark.parametrize(("right", "grade"), [(54, "weak"), (55, "compatible")])
@@ -82,19 +82,19 @@ def test_what_was_kept_before_there_was_a_weak_grade_is_graded_by_its_figures(
 ) -> None:
     first = cell("compatible", right)  # chance .1, no bound: half of the way to 1 is .55
     assert record(attrs.evolve(first, grade=grade)) == record(first)
-    assert Cells().of(kept(first), "e", "h").grade == grade
+    assert Cells().of(stored_result(first), "e", "h").grade == grade
 
 
 def test_the_parts_are_called_as_they_are_called_now() -> None:
     first = cell()
-    result = Cells().of(kept(first), "new@2.0.0", "other@3.0.0", promise="shared-head", own=True)
+    result = Cells().of(stored_result(first), "new@2.0.0", "other@3.0.0", promise="shared-head", own=True)
     assert (result.extractor, result.head, result.promise, result.own) == (
         "new@2.0.0",
         "other@3.0.0",
         "shared-head",
         True,
     )
-    assert result.restricted == first.restricted and Cells().of(kept(first), "a", "b").own is False
+    assert result.restricted == first.restricted and Cells().of(stored_result(first), "a", "b").own is False
 
 
 def odd(**changes: Any) -> dict[str, Any]:
@@ -133,15 +133,15 @@ ODD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("changes", "said"), ODD.values(), ids=ODD)
-def test_what_is_no_measured_cell_is_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(FormatError, match=said):
-        Cells().of(kept(cell(), **changes), "e", "h")
+@pytest.mark.parametrize(("changes", "message"), ODD.values(), ids=ODD)
+def test_what_is_no_measured_cell_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        Cells().of(stored_result(cell(), **changes), "e", "h")
 
 
 def test_a_damaged_result_says_why() -> None:
     with pytest.raises(FormatError, match="bits fell over"):
-        Cells().of(attrs.evolve(kept(cell()), error="bits fell over"), "e", "h")
+        Cells().of(attrs.evolve(stored_result(cell()), error="bits fell over"), "e", "h")
 
 
 def test_damaged_results_are_told_together() -> None:

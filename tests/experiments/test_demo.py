@@ -21,41 +21,44 @@ ARMS = ["none", "iiw", "iiw-dcc"]
 
 
 @pytest.fixture(scope="module")
-def told() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, told: list[str]) -> demo.Demo:
+def demo_run(tmp_path_factory: pytest.TempPathFactory, messages: list[str]) -> demo.Demo:
     """One run with all arms, on small data and a small network: the demo's own are tested elsewhere."""
     sets = {name: data_set(name, count=64, seed=seed) for seed, name in enumerate(demo.DOMAINS.values())}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "load", lambda name: sets[name])
         patch.setattr(demo, "MODEL", "resnet8_cifar")
         folder = tmp_path_factory.mktemp("demo") / "out"
-        return demo.run(folder, steps=1, say=told.append, progress=False)
+        return demo.run(folder, steps=1, say=messages.append, progress=False)
 
 
-def test_every_arm_is_published_and_measured(found: demo.Demo, told: list[str]) -> None:
-    names = Store.open(found.files["registry"]).names()
+def test_every_arm_is_published_and_measured(demo_run: demo.Demo, messages: list[str]) -> None:
+    names = Store.open(demo_run.files["registry"]).names()
     assert {name.split("/")[1] for name in names} == set(ARMS)
     shared = [name for name in names if "shared." in name]
     assert shared == ["demo/iiw-dcc/shared.dcc"]
-    assert len(found.matrix.extractors) == len(found.matrix.heads) == 6 and len(found.matrix.cells) == 36
-    assert list(found.own) == list(found.recombined) == ARMS
-    html = found.files["html"].read_text()
+    assert (
+        len(demo_run.matrix.extractors) == len(demo_run.matrix.heads) == 6
+        and len(demo_run.matrix.cells) == 36
+    )
+    assert list(demo_run.own) == list(demo_run.recombined) == ARMS
+    html = demo_run.files["html"].read_text()
     assert (
         html.startswith("<!doctype html>") and f"<h1>{demo.HEADLINE.replace(chr(39), '&#39;')}</h1>" in html
     )
-    assert str(escape(found.finding)) in html
-    assert found.files["png"].read_bytes().startswith(b"\x89PNG")
-    assert [line.split(":")[0] for line in told if "training 2 networks" in line] == [
+    assert str(escape(demo_run.finding)) in html
+    assert demo_run.files["png"].read_bytes().startswith(b"\x89PNG")
+    assert [line.split(":")[0] for line in messages if "training 2 networks" in line] == [
         f"arm {arm}" for arm in ARMS
     ]
 
 
-def test_the_means_are_of_the_arms_own_cells(found: demo.Demo) -> None:
-    cells = {(cell.extractor, cell.head): cell.restricted for cell in found.matrix.cells}
+def test_the_means_are_of_the_arms_own_cells(demo_run: demo.Demo) -> None:
+    cells = {(cell.extractor, cell.head): cell.restricted for cell in demo_run.matrix.cells}
 
     def accuracy(arm: str, extractor: str, head: str) -> float:
         figure = cells[f"demo/{arm}/{extractor}.extractor@1.0.0", f"demo/{arm}/{head}.head@1.0.0"]
@@ -65,7 +68,7 @@ def test_the_means_are_of_the_arms_own_cells(found: demo.Demo) -> None:
     for arm in ARMS:
         own = [accuracy(arm, name, name) for name in demo.DOMAINS]
         crossed = [accuracy(arm, "handwritten", "typeset"), accuracy(arm, "typeset", "handwritten")]
-        assert found.own[arm] == sum(own) / 2 and found.recombined[arm] == sum(crossed) / 2
+        assert demo_run.own[arm] == sum(own) / 2 and demo_run.recombined[arm] == sum(crossed) / 2
 
 
 @pytest.mark.parametrize(
@@ -84,14 +87,14 @@ def test_the_effect_shows_only_where_every_arm_is_better_than_the_one_before(
 
 @pytest.mark.parametrize("shows", [True, False])
 def test_the_command_says_what_it_found_and_where_it_wrote(
-    found: demo.Demo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shows: bool
+    demo_run: demo.Demo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shows: bool
 ) -> None:
     figures = {"none": 0.1, "iiw": 0.4, "iiw-dcc": 0.8 if shows else 0.2}
     request: list[Any] = []
 
     def run(*words: Any, **settings: Any) -> demo.Demo:
         request.append((words, settings["steps"], settings["seed"]))
-        return attrs.evolve(found, recombined=figures)
+        return attrs.evolve(demo_run, recombined=figures)
 
     monkeypatch.setattr(demo, "run", run)
     monkeypatch.setenv("COLUMNS", "100")
@@ -101,17 +104,17 @@ def test_the_command_says_what_it_found_and_where_it_wrote(
     assert end.value.code == 0 and request == [((Path("somewhere"),), 7, 2)]
     text = " ".join(out.split())
     assert ("does NOT show" in text) is not shows
-    assert (f"they reach 0.80 of {found.own['iiw-dcc']:.2f}" in text) is shows
+    assert (f"they reach 0.80 of {demo_run.own['iiw-dcc']:.2f}" in text) is shows
     rows = [line.split() for line in out.splitlines() if line.split()[:1] == ["iiw-dcc"]]
-    assert rows == [["iiw-dcc", f"{found.own['iiw-dcc']:.3f}", f"{figures['iiw-dcc']:.3f}"]]
-    assert all(str(path) in out for path in found.files.values())
+    assert rows == [["iiw-dcc", f"{demo_run.own['iiw-dcc']:.3f}", f"{figures['iiw-dcc']:.3f}"]]
+    assert all(str(path) in out for path in demo_run.files.values())
     assert max(map(len, out.splitlines())) <= 130
 
     with pytest.raises(SystemExit):
         main(["demo", "--json"])
     value = json.loads(capsys.readouterr().out)
     assert value["effect_shows"] is shows and value["recombined"] == figures
-    assert value["files"] == {name: str(path) for name, path in found.files.items()}
+    assert value["files"] == {name: str(path) for name, path in demo_run.files.items()}
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

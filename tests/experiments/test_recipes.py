@@ -202,7 +202,7 @@ def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("layer_decay", "layer_decai", "unknown key 'layer_decai'. Did you mean 'layer_decay'"),
         ("freeze_stages", "freeze_stage", "unknown key 'freeze_stage'. Did you mean 'freeze_stages'"),
@@ -216,7 +216,7 @@ def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
     ],
 )
 def test_what_fine_tuning_does_not_take_is_said_with_the_nearest(
-    small: Path, old: str, new: str, said: str
+    small: Path, old: str, new: str, message: str
 ) -> None:
     folder = small.parent / "nets" / "one"
     folder.mkdir(parents=True)
@@ -224,7 +224,7 @@ def test_what_fine_tuning_does_not_take_is_said_with_the_nearest(
     small.write_text(FINE_TUNED.replace(old, new))
     with pytest.raises(UsageError) as result:
         read(small)
-    assert said in str(result.value) and result.value.code == "usage"
+    assert message in str(result.value) and result.value.code == "usage"
 
 
 @attrs.frozen
@@ -240,7 +240,7 @@ class Thing:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [
         {"count": 3},
         {
@@ -256,13 +256,13 @@ class Thing:
         {"count": 3, "words": []},
     ],
 )
-def test_values_that_fit(given: dict[str, Any]) -> None:
-    made = Thing(**check_values(Thing, given, "here"))
-    assert made.count == given["count"] and isinstance(made.words, tuple)
+def test_values_that_fit(value: dict[str, Any]) -> None:
+    made = Thing(**check_values(Thing, value, "here"))
+    assert made.count == value["count"] and isinstance(made.words, tuple)
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("requested", "expected"),
     [
         ({}, "here lacks count"),
         ({"count": 1.0}, "count must be a whole number, got 1.0"),
@@ -285,9 +285,9 @@ def test_values_that_fit(given: dict[str, Any]) -> None:
         ({"cuont": 1}, "here has the unknown key 'cuont'. Did you mean 'count'? Known are count, rate"),
     ],
 )
-def test_values_that_do_not_fit_are_told_with_what_would(given: dict[str, Any], expected: str) -> None:
+def test_values_that_do_not_fit_are_told_with_what_would(requested: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError) as caught:
-        check_values(Thing, given, "here")
+        check_values(Thing, requested, "here")
     assert expected in str(caught.value)
 
 

@@ -112,7 +112,7 @@ def test_a_call_that_does_not_fit_is_answered(tmp_path: Path, call: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("int", "an int"),
         ("str", "a str"),
@@ -125,8 +125,8 @@ def test_a_call_that_does_not_fit_is_answered(tmp_path: Path, call: str) -> None
         ("Linear", "a Linear"),
     ],
 )
-def test_types_are_told_with_their_article(name: str, said: str) -> None:
-    assert type_of(type(name, (), {})()) == said
+def test_types_are_told_with_their_article(name: str, message: str) -> None:
+    assert type_of(type(name, (), {})()) == message
 
 
 def test_an_error_of_the_call_itself_is_left_alone() -> None:

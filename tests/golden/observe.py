@@ -139,11 +139,11 @@ def registry(folder: Path) -> dict[str, Any]:
         f"{name}@{version}" for name in handle.store.names() for version in handle.store.versions(name)
     ]
     lines = [*COMMANDS, *(f"show {reference}" for reference in versions)]
-    result = {line: asked(root, line) for line in lines}
+    result = {line: command_output(root, line) for line in lines}
     return json.loads(json.dumps(result).replace(str(folder), "FOLDER"))
 
 
-def asked(root: Path, line: str) -> Any:
+def command_output(root: Path, line: str) -> Any:
     """Return exit code and JSON of a command line."""
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(io.StringIO()):
@@ -160,7 +160,7 @@ def collected(folder: Path) -> list[str]:
     root = folder / "parts"
     for path in root.rglob("*"):
         os.utime(path, (0, 0))
-    if asked(root, "gc --grace 0s --alone --delete")["exit"]:
+    if command_output(root, "gc --grace 0s --alone --delete")["exit"]:
         raise RuntimeError("collecting failed")
     return sorted(str(entry.relative_to(root)) for entry in root.rglob("*") if entry.is_file())
 

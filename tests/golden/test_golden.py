@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden.observe import HERE, asked, collected, differences, plan, public, registry, unpack
+from golden.observe import HERE, collected, command_output, differences, plan, public, registry, unpack
 
 import compatkit as ck
 from compatkit.contracts.manifest import from_bytes, to_bytes
@@ -86,13 +86,13 @@ def test_evidence_of_that_day_lies_under_the_keys_that_are_asked_for_today(folde
     assert len(before) == 4
     shutil.rmtree(root / "evidence")
     (root / "evidence").mkdir()
-    assert asked(root, "matrix digits/*.extractor@1.0.0 digits/*.head@1.0.0")["exit"] == 0
+    assert command_output(root, "matrix digits/*.extractor@1.0.0 digits/*.head@1.0.0")["exit"] == 0
     assert keys() == before
 
 
 def test_collecting_deletes_what_it_deleted_then(folder: Path) -> None:
     assert collected(folder) == golden("collected.json")
-    assert asked(folder / "parts", "verify")["exit"] == 0
+    assert command_output(folder / "parts", "verify")["exit"] == 0
 
 
 def test_what_is_gone_or_changed_is_seen_and_what_is_new_is_not() -> None:

@@ -32,8 +32,8 @@ DATA = IMAGES, torch.zeros(23, dtype=torch.int64)
 
 
 @pytest.mark.parametrize("how", ["all", "pooled", "positions"])
-@pytest.mark.parametrize("kept", [False, True])
-def test_rows_are_what_the_layers_gave(how: str, kept: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("expected", [False, True])
+def test_rows_are_what_the_layers_gave(how: str, expected: bool, tmp_path: Path) -> None:
     model = network()
     with torch.no_grad():
         before = model.get_submodule("conv")(IMAGES)
@@ -44,14 +44,14 @@ def test_rows_are_what_the_layers_gave(how: str, kept: bool, tmp_path: Path) -> 
         "pooled": lambda item: item.mean((2, 3)),
         "positions": lambda one: one.permute(0, 2, 3, 1).flatten(0, 2),
     }
-    folder = tmp_path / "rows" if kept else None
+    folder = tmp_path / "rows" if expected else None
     result = ck.activations(model, DATA, layers=["[ca]*", "fc"], flatten=how, folder=folder, batch_size=5)
     assert list(result) == ["conv", "act", "fc"]
     np.testing.assert_allclose(result["conv"], shaped[how](before), atol=1e-6)
     np.testing.assert_allclose(result["act"], shaped[how](after), atol=1e-6)
     np.testing.assert_allclose(result["fc"], logits, atol=1e-6)
     assert result.positions.tolist() == list(range(23)) and result.settings["flatten"] == how
-    assert isinstance(result["fc"], np.memmap) == kept
+    assert isinstance(result["fc"], np.memmap) == expected
 
 
 def test_files_are_opened_again_and_never_changed(tmp_path: Path) -> None:

@@ -80,10 +80,10 @@ class TestFailures:
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
     @pytest.mark.parametrize(
-        ("raised", "came"), [(SystemExit(2), PluginError), (DataError("x"), PluginError)]
+        ("raised", "actual"), [(SystemExit(2), PluginError), (DataError("x"), PluginError)]
     )
-    def test_leaving_and_usage_errors_name_the_plugin_too(self, raised: BaseException, came: type) -> None:
-        assert "Plugin 'mine'" in str(self._raise(raised, came))
+    def test_leaving_and_usage_errors_name_the_plugin_too(self, raised: BaseException, actual: type) -> None:
+        assert "Plugin 'mine'" in str(self._raise(raised, actual))
 
     def test_other_errors_stay_what_they_are(self) -> None:
         error = self._raise(IntegrityError("bytes"), IntegrityError)

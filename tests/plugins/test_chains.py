@@ -74,7 +74,7 @@ class TestViews:
         assert views_chain(plugins(a=views(same), b=views(same)).views)(None, inputs) is inputs
 
     @pytest.mark.parametrize(
-        ("hooks", "named"),
+        ("hooks", "names"),
         [
             ({"a": writes}, "Plugin 'a': "),
             ({"a": same, "b": writes, "c": same}, "Plugin 'b': "),
@@ -82,11 +82,11 @@ class TestViews:
             ({"a": same, "b": writes, "c": more, "d": same}, "Plugin 'b': "),
         ],
     )
-    def test_the_writer_is_named(self, hooks: dict[str, Any], named: str) -> None:
+    def test_the_writer_is_named(self, hooks: dict[str, Any], names: str) -> None:
         bound = plugins(**{name: views(each) for name, each in hooks.items()}).views
-        with pytest.raises(PluginError, match=named + "compatkit_views wrote into the batch") as caught:
+        with pytest.raises(PluginError, match=names + "compatkit_views wrote into the batch") as caught:
             views_chain(bound)(None, batch())
-        assert caught.value.plugin == named.split("'")[1]
+        assert caught.value.plugin == names.split("'")[1]
 
     def test_pure_ones_and_others_are_called_in_their_order_in_every_step(self) -> None:
         seen: list[str] = []

@@ -159,7 +159,7 @@ def test_a_version_of_its_own_outlives_changes_of_the_file(write: Write, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("x = (\n", "SyntaxError"),
         ("import no_such_module_at_all\n", "ModuleNotFoundError"),
@@ -175,9 +175,9 @@ def test_a_version_of_its_own_outlives_changes_of_the_file(write: Write, tmp_pat
         ("compatkit_api = 99\n" + PULL, "version 99"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_and_forgotten(write: Write, source: str, said: str) -> None:
+def test_a_file_that_cannot_be_used_is_refused_and_forgotten(write: Write, source: str, message: str) -> None:
     path = write(source)
-    with pytest.raises(PluginError, match=said) as error:
+    with pytest.raises(PluginError, match=message) as error:
         add_file(path)
     assert error.value.code == "plugin" and error.value.subject is not None
     assert os.environ[FILES] == "" and path.stem not in sys.modules

@@ -115,7 +115,7 @@ class Scaled(nn.Conv2d):
 
 
 @pytest.mark.parametrize(
-    ("layer", "said"),
+    ("layer", "message"),
     [
         (nn.Conv2d(4, 4, 3, groups=2), "2 groups"),
         (nn.ReLU(), "neither a convolution"),
@@ -124,8 +124,8 @@ class Scaled(nn.Conv2d):
         (nn.Linear(LARGEST + 1, 1), "fits into memory"),
     ],
 )
-def test_layers_without_such_filters_are_refused(layer: nn.Module, said: str) -> None:
-    assert said in unsuitable(layer)
+def test_layers_without_such_filters_are_refused(layer: nn.Module, message: str) -> None:
+    assert message in unsuitable(layer)
     with pytest.raises(UsageError):
         patches_of(layer, drawn(1, 4, 8, 8))
 

@@ -47,7 +47,7 @@ def test_a_recipe_says_the_same_as_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("settings", "message"),
     [
         ({"weight": -1.0}, "finite number >= 0; got -1.0"),
         ({"weight": math.nan}, "finite number >= 0; got nan"),
@@ -61,13 +61,13 @@ def test_a_recipe_says_the_same_as_python() -> None:
         ({"before": 3}, "before and after name other instances"),
     ],
 )
-def test_unusable_values_name_the_plugin(said: dict[str, Any], message: str) -> None:
+def test_unusable_values_name_the_plugin(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(PluginError, match=message) as caught:
-        regularizer_config({"name": "dcc", **said})
+        regularizer_config({"name": "dcc", **settings})
     assert "Plugin 'dcc'" in str(caught.value)
 
 
-@pytest.mark.parametrize("said", [3, None, {"weight": 1.0}, {"name": 3}])
-def test_what_is_no_use(said: Any) -> None:
+@pytest.mark.parametrize("value", [3, None, {"weight": 1.0}, {"name": 3}])
+def test_what_is_no_use(value: Any) -> None:
     with pytest.raises(PluginError, match=r"name"):
-        regularizer_config(said)
+        regularizer_config(value)

@@ -52,22 +52,22 @@ def repair(store: Store) -> None:
 PAIRS = [((NAME, "1.0.0"), (NAME, "2.0.0")), ((NAME, "3.0.0"), (OTHER, "3.0.0"))]
 
 
-@pytest.mark.parametrize(("one", "other"), PAIRS, ids=["numbers", "names"])
+@pytest.mark.parametrize(("first", "other"), PAIRS, ids=["numbers", "names"])
 def test_versions_that_were_exchanged_are_refused_named_and_restored_from_a_copy(
-    filled: Store, one: tuple[str, str], other: tuple[str, str], tmp_path: Path
+    filled: Store, first: tuple[str, str], other: tuple[str, str], tmp_path: Path
 ):
     copy = Store.open(shutil.copytree(filled.root, tmp_path / "copy"))
-    names = {pair: f"{pair[0]}@{pair[1]}" for pair in (one, other)}
+    names = {pair: f"{pair[0]}@{pair[1]}" for pair in (first, other)}
     digests = {name: filled.resolve(name).digest for name in names.values()}
-    exchange(file(filled, one[1], one[0]), file(filled, other[1], other[0]))
+    exchange(file(filled, first[1], first[0]), file(filled, other[1], other[0]))
     store = Store.open(filled.root)
-    for mine, theirs in ((one, other), (other, one)):
+    for mine, theirs in ((first, other), (other, first)):
         with pytest.raises(IntegrityError, match=f"is the file of {names[theirs]}"):
             store.resolve(names[mine])
         with pytest.raises(CompatkitError, match="is damaged"):
             store.manifest(names[mine])
     assert errors(store) == sorted(
-        ("version-exchanged", f"refs/{name}/@versions/{version}") for name, version in (one, other)
+        ("version-exchanged", f"refs/{name}/@versions/{version}") for name, version in (first, other)
     )
     result = {str(hit) for hit in store.index.search()}
     assert not result & set(names.values())

@@ -58,7 +58,7 @@ def test_of_different_bytes_exactly_one_wins(store: Store, lacking: tuple[str, .
     store.manifest("a/b@1.0.0")
 
 
-def given(root: Path, *lacking: str) -> list[int]:
+def published_majors(root: Path, *lacking: str) -> list[int]:
     """Return the MAJOR numbers that processes got, each of which publishes new weights several times."""
     result = [reference for entry in race(root, "numbers", *lacking) for reference in entry]
     assert len(result) == 5 * PROCESSES
@@ -67,12 +67,12 @@ def given(root: Path, *lacking: str) -> list[int]:
 
 @pytest.mark.case("D2")
 def test_numbers_are_given_once_and_without_a_gap(store: Store):
-    assert given(store.root) == list(range(1, 5 * PROCESSES + 1))
+    assert published_majors(store.root) == list(range(1, 5 * PROCESSES + 1))
 
 
 @pytest.mark.case("D2")
 def test_without_links_numbers_are_given_once_though_one_that_was_given_up_may_be_left_out(store: Store):
-    numbers = given(store.root, "links")
+    numbers = published_majors(store.root, "links")
     assert len(numbers) == len(set(numbers))
     assert [version.major for version in store.versions("a/b")] == numbers
 

@@ -121,17 +121,17 @@ few = settings(max_examples=40, deadline=None)
 
 @few
 @pairs
-def test_empty_exactly_where_the_bytes_are_equal(one: Make, two: Make) -> None:
-    a, b = one(OLD), two(OLD)
+def test_empty_exactly_where_the_bytes_are_equal(first: Make, second: Make) -> None:
+    a, b = first(OLD), second(OLD)
     assert (not diff(a, b).changes) == (to_bytes(a) == to_bytes(b))
     assert not diff(a, a).changes
 
 
 @few
 @pairs
-def test_the_changes_turn_one_manifest_into_the_other(one: Make, two: Make) -> None:
+def test_the_changes_turn_one_manifest_into_the_other(first: Make, second: Make) -> None:
     """So they cover everything that differs, with the values before and after."""
-    a, b = one(OLD), two(OLD)
+    a, b = first(OLD), second(OLD)
     value = loads(to_bytes(a), what="a")
     result = diff(a, b).changes
     for change in reversed(
@@ -161,26 +161,26 @@ def apply(value: Any, change: Change) -> None:
 
 @few
 @pairs
-def test_both_directions_list_the_same_places(one: Make, two: Make) -> None:
-    remote, back = diff(one(OLD), two(OLD)).changes, diff(two(OLD), one(OLD)).changes
-    assert [(x.level, x.location, x.path) for x in remote] == [(x.level, x.location, x.path) for x in back]
-    assert len({x.location for x in remote}) == len({(x.level, x.path) for x in remote}) == len(remote)
-    assert [LEVELS.index(x.level) for x in remote] == sorted(LEVELS.index(x.level) for x in remote)
+def test_both_directions_list_the_same_places(first: Make, second: Make) -> None:
+    forward, back = diff(first(OLD), second(OLD)).changes, diff(second(OLD), first(OLD)).changes
+    assert [(x.level, x.location, x.path) for x in forward] == [(x.level, x.location, x.path) for x in back]
+    assert len({x.location for x in forward}) == len({(x.level, x.path) for x in forward}) == len(forward)
+    assert [LEVELS.index(x.level) for x in forward] == sorted(LEVELS.index(x.level) for x in forward)
 
 
 @few
 @pairs
-def test_a_patch_keeps_its_evidence(one: Make, two: Make) -> None:
+def test_a_patch_keeps_its_evidence(first: Make, second: Make) -> None:
     """Evidence is kept by the digest of the function: a PATCH never changes it."""
-    a, b = one(OLD), two(OLD)
+    a, b = first(OLD), second(OLD)
     if diff(a, b).bump in ("none", "patch"):
         assert function_digest(a) == function_digest(b)
 
 
 @few
 @pairs
-def test_every_change_says_why_and_a_measurement_never_raises_the_step(one: Make, two: Make) -> None:
-    a, b = one(OLD), two(OLD)
+def test_every_change_says_why_and_a_measurement_never_raises_the_step(first: Make, second: Make) -> None:
+    a, b = first(OLD), second(OLD)
     plainly, vouched = diff(a, b), diff(a, b, measured=True)
     order = ("none", "patch", "minor", "major")
     assert all(x.reason and x.bump != "none" for x in plainly.changes)

@@ -25,7 +25,7 @@ START = 1_700_006_400
 
 
 @pytest.fixture
-def told(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> Store:
+def busy_store(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A registry in which one thing happened each day."""
     day = 0
 
@@ -59,8 +59,8 @@ def shown(entries: list[HistoryEntry]) -> list[tuple[str, ...]]:
     return [(entry.when[8:10], entry.what, entry.version, entry.detail) for entry in entries]
 
 
-def test_everything_that_happened_newest_first(told: Store) -> None:
-    assert shown(log(told, "a/b")) == [
+def test_everything_that_happened_newest_first(busy_store: Store) -> None:
+    assert shown(log(busy_store, "a/b")) == [
         ("22", "alias", "", ":prod 2.0.0 -> nothing"),
         ("21", "withdrawn", "1.0.0", "trained on the test set"),
         ("20", "alias", "2.0.0", ":prod 1.0.0 -> 2.0.0"),
@@ -71,10 +71,10 @@ def test_everything_that_happened_newest_first(told: Store) -> None:
     ]
 
 
-def test_steps_are_values_for_programs(told: Store) -> None:
-    steps = {entry.version: entry.step for entry in log(told, "a/b") if entry.what == "published"}
+def test_steps_are_values_for_programs(busy_store: Store) -> None:
+    steps = {entry.version: entry.step for entry in log(busy_store, "a/b") if entry.what == "published"}
     assert steps == {"1.0.0": None, "1.0.1": "patch", "2.0.0": "major"}
-    assert log(told, "a/b")[0].to_json() == {
+    assert log(busy_store, "a/b")[0].to_json() == {
         "when": "2023-11-22T00:00:00+00:00",
         "what": "alias",
         "version": "",
@@ -161,11 +161,13 @@ def test_many_reasons_are_counted(
         ("@log/prod/2", "alias", "expected an object with from and to"),
     ],
 )
-def test_a_damaged_entry_is_shown_and_the_others_too(told: Store, place: str, what: str, detail: str) -> None:
-    path = told.root / "refs/a/b" / place
+def test_a_damaged_entry_is_shown_and_the_others_too(
+    busy_store: Store, place: str, what: str, detail: str
+) -> None:
+    path = busy_store.root / "refs/a/b" / place
     path.chmod(0o644)
     path.write_bytes(b"x" * 72)
-    entries = log(told, "a/b")
+    entries = log(busy_store, "a/b")
     (damaged,) = (entry for entry in entries if entry.damaged)
     assert damaged.what == what and damaged.detail.startswith("damaged: ") and detail in damaged.detail
     assert damaged.when and len(entries) == 7
@@ -173,25 +175,25 @@ def test_a_damaged_entry_is_shown_and_the_others_too(told: Store, place: str, wh
 
 @pytest.mark.case("E1")
 def test_a_version_without_its_manifest_is_shown_and_the_next_is_compared_with_the_one_before(
-    told: Store,
+    busy_store: Store,
 ) -> None:
-    digest = str(told.resolve("a/b@1.0.1").digest)
-    told.objects.path(digest).unlink()
-    entries = {entry.version: entry for entry in log(told, "a/b") if entry.what == "published"}
+    digest = str(busy_store.resolve("a/b@1.0.1").digest)
+    busy_store.objects.path(digest).unlink()
+    entries = {entry.version: entry for entry in log(busy_store, "a/b") if entry.what == "published"}
     assert entries["1.0.1"].damaged and "is missing" in entries["1.0.1"].detail
     assert entries["2.0.0"].detail.startswith("major from 1.0.0: ")
 
 
-def test_a_name_that_only_has_a_tombstone_has_a_history_too(told: Store) -> None:
-    for path in (told.root / "refs/a/b/@versions").iterdir():
+def test_a_name_that_only_has_a_tombstone_has_a_history_too(busy_store: Store) -> None:
+    for path in (busy_store.root / "refs/a/b/@versions").iterdir():
         path.unlink()
-    assert {entry.what for entry in log(told, "a/b")} == {"withdrawn", "alias"}
+    assert {entry.what for entry in log(busy_store, "a/b")} == {"withdrawn", "alias"}
 
 
-def test_an_unknown_name_and_a_name_that_is_none(told: Store, tmp_path: Path) -> None:
+def test_an_unknown_name_and_a_name_that_is_none(busy_store: Store, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="perhaps a/b"):
-        log(told, "a/bb")
+        log(busy_store, "a/bb")
     with pytest.raises(NotFound):
-        log(told, "a")
+        log(busy_store, "a")
     with pytest.raises(InvalidName):
-        log(told, "../a")
+        log(busy_store, "../a")

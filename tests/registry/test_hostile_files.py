@@ -50,15 +50,15 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.mark.case("C1")
-@pytest.mark.parametrize("stand", STAND_INS)
+@pytest.mark.parametrize("file_kind", STAND_INS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_plain_file_is_never_read_and_never_waited_for(
-    parts: Path, outside: Path, kind: str, stand: str
+    parts: Path, outside: Path, kind: str, file_kind: str
 ):
     store = Store.open(parts)
     path = kinds(store)[kind]
     try:
-        stand_in(path, stand, outside)
+        stand_in(path, file_kind, outside)
     except PermissionError:
         pytest.skip("only the superuser makes devices")
     before, around, start = listing(store.root), listing(outside), time.monotonic()
@@ -67,7 +67,7 @@ def test_what_is_no_plain_file_is_never_read_and_never_waited_for(
     assert time.monotonic() - start < 5
     assert touched == [] and listing(outside) == around
     assert listing(store.root) == before
-    if (kind, stand) not in PASSED_OVER:
+    if (kind, file_kind) not in PASSED_OVER:
         assert any(isinstance(error, IntegrityError) and str(path) in str(error) for error in errors), errors
 
 

@@ -32,7 +32,7 @@ def write(hand: Hand, path: str, text: str = "") -> None:
     (hand.root / path).write_text(text)
 
 
-def found(hand: Hand, *folders: str) -> dict[str, str]:
+def kinds_by_path(hand: Hand, *folders: str) -> dict[str, str]:
     """Return the kind of everything, by path."""
     return {entry.path: type(entry).__name__ for entry in scan(hand.root, *folders)}
 
@@ -76,7 +76,7 @@ def test_every_file_is_found_as_what_it_is(hand: Hand) -> None:
     for path in PLACES:
         write(hand, path)
     tops = {"refs/a/b/c/d/@versions": "refs/a/b/c/d", "blobs/md5/x": "blobs/md5", "attic/list": "attic"}
-    assert found(hand) == {tops.get(path, path): kind for path, kind in PLACES.items()}
+    assert kinds_by_path(hand) == {tops.get(path, path): kind for path, kind in PLACES.items()}
 
 
 def test_places_say_what_their_names_say(hand: Hand) -> None:
@@ -120,7 +120,7 @@ def test_links_inside_are_obstacles_or_what_their_names_say(hand: Hand, tmp_path
     (hand.root / "refs" / "a" / "@aliases").symlink_to(tmp_path)
     (hand.root / "refs" / "a" / "@versions" / "1.0.0").symlink_to(tmp_path / "x")
     (hand.root / "blobs" / "sha256" / "00").symlink_to(tmp_path)
-    assert found(hand) == {
+    assert kinds_by_path(hand) == {
         "refs/a/@aliases": "Obstacle",
         "refs/a/@versions/1.0.0": "VersionFile",
         "refs/b": "Obstacle",

@@ -37,7 +37,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize(
-    ("library", "remote", "told"),
+    ("library", "remote", "message"),
     [
         ("fsspec", "s3://bucket/team", r"pip install 'compatkit\[remotes\]'.*fsspec"),
         ("fsspec", "memory://team", r"pip install 'compatkit\[remotes\]'.*fsspec"),
@@ -51,7 +51,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     ],
 )
 def test_a_remote_names_the_extra_that_brings_its_library(
-    tmp_path: Path, store: Store, without: Callable[[str], None], library: str, remote: str, told: str
+    tmp_path: Path, store: Store, without: Callable[[str], None], library: str, remote: str, message: str
 ):
     without(library)
     for move in (
@@ -59,7 +59,7 @@ def test_a_remote_names_the_extra_that_brings_its_library(
         lambda: pull(store, remote),
         lambda: clone(remote, tmp_path / "copy"),
     ):
-        with pytest.raises(MissingDependency, match=told) as error:
+        with pytest.raises(MissingDependency, match=message) as error:
             move()
         assert (error.value.code, error.value.exit_code) == ("missing-dependency", 4)
     assert not (tmp_path / "copy").exists()

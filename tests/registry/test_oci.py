@@ -394,7 +394,7 @@ def test_a_signature_beside_another_manifest_is_not_taken_for_one(store: Store, 
 
 
 @pytest.mark.parametrize(
-    ("file", "data", "error", "said"),
+    ("file", "data", "error", "message"),
     [
         ("oci-layout", b'{"imageLayoutVersion":"2.0.0"}', LayoutError, "is no OCI image layout"),
         ("oci-layout", b"[]", LayoutError, "is no OCI image layout"),
@@ -405,10 +405,10 @@ def test_a_signature_beside_another_manifest_is_not_taken_for_one(store: Store, 
     ],
 )
 def test_what_is_no_layout_is_refused(
-    store: Store, layout: Path, file: str, data: bytes, error: type, said: str
+    store: Store, layout: Path, file: str, data: bytes, error: type, message: str
 ):
     (layout / file).write_bytes(data)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         import_layout(store, layout)
     (layout / file).unlink()
     with pytest.raises((LayoutError, FormatError)):

@@ -169,7 +169,7 @@ TOKENS = port("NLC", 8, (65,), prefix_tokens=1)
 VECTOR = port("NC", 8, (), pooled=True)
 
 
-def named(*names: str) -> tuple[Port, ...]:
+def ports_named(*names: str) -> tuple[Port, ...]:
     return tuple(attrs.evolve(FEATURES, name=name) for name in names)
 
 
@@ -181,11 +181,11 @@ HEADS: dict[str, tuple[tuple[Port, ...], tuple[Port, ...], str]] = {
     "any channels": ((FEATURES,), (attrs.evolve(FEATURES, shape=("N", "C", "H", "W")),), ""),
     "other channels": ((VECTOR,), (attrs.evolve(VECTOR, shape=("N", 9)),), "give 8 channels"),
     "a class token": ((attrs.evolve(TOKENS, prefix_tokens=0),), (TOKENS,), "give 0 prefix tokens"),
-    "one name for another": (named("features"), named("x"), ""),
-    "names of several": (named("a", "b"), named("a", "c"), "'b' is gone"),
-    "several in another order": (named("a", "b"), named("b", "a"), "'a' is gone"),
-    "one more": (named("a"), named("a", "b"), "1 tensor do not fit 2 tensors"),
-    "one less": (named("a", "b"), named("a"), "2 tensors do not fit 1 tensor"),
+    "one name for another": (ports_named("features"), ports_named("x"), ""),
+    "names of several": (ports_named("a", "b"), ports_named("a", "c"), "'b' is gone"),
+    "several in another order": (ports_named("a", "b"), ports_named("b", "a"), "'a' is gone"),
+    "one more": (ports_named("a"), ports_named("a", "b"), "1 tensor do not fit 2 tensors"),
+    "one less": (ports_named("a", "b"), ports_named("a"), "2 tensors do not fit 1 tensor"),
 }
 
 

@@ -167,11 +167,11 @@ def test_what_is_read_is_as_strict_as_what_is_written(change: Callable[[dict[str
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("value", "expected"),
     [("a/b", "a/b"), ("digits/", "digits/*"), ("*", "*"), ("a/b/*.head", "a/b/*.head"), ("m?", "m?")],
 )
-def test_a_scope_is_a_name_a_prefix_or_a_glob(given: str, kept: str) -> None:
-    assert check_scope(given) == kept
+def test_a_scope_is_a_name_a_prefix_or_a_glob(value: str, expected: str) -> None:
+    assert check_scope(value) == expected
 
 
 @pytest.mark.parametrize(

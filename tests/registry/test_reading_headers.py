@@ -92,12 +92,12 @@ def test_a_link_to_a_file_of_the_user_is_followed(path: Path, tmp_path: Path):
 @pytest.mark.case("C1")
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [("folder", "a folder"), ("pipe", "a named pipe"), ("socket", "a socket"), ("device", "a device")],
 )
 @pytest.mark.parametrize("linked", [False, True], ids=["itself", "through a link"])
 def test_what_is_no_plain_file_is_refused_without_being_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str, linked: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, message: str, linked: bool
 ):
     path = tmp_path / "f"
     if kind == "folder":
@@ -115,7 +115,7 @@ def test_what_is_no_plain_file_is_refused_without_being_opened(
         path = tmp_path / "link"
     monkeypatch.setattr(header.os, "open", lambda *args: pytest.fail("opened"))
     start = time.monotonic()
-    with pytest.raises(FormatError, match=f"expected a safetensors file, got {said}"):
+    with pytest.raises(FormatError, match=f"expected a safetensors file, got {message}"):
         read_header(path)
     assert time.monotonic() - start < 5
 

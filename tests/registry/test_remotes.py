@@ -174,7 +174,7 @@ def test_progress_is_told(store: Store, source: Store, memory: str):
 
 
 @pytest.mark.parametrize(
-    ("address", "error", "said"),
+    ("address", "error", "message"),
     [
         ("", UsageError, "an address such as s3://"),
         ("nonsense://x", UsageError, "knows no protocol 'nonsense'"),
@@ -185,10 +185,10 @@ def test_progress_is_told(store: Store, source: Store, memory: str):
     ],
 )
 def test_addresses_that_cannot_be_used_are_told(
-    store: Store, address: str, error: type[Exception], said: str
+    store: Store, address: str, error: type[Exception], message: str
 ):
     options = {"surprise": 1} if address.startswith("s3:") else None
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         pull(store, address, options=options)
 
 
@@ -828,15 +828,15 @@ def test_what_is_refused_is_an_error_in_python(tmp_path: Path, store: Store, sou
 
 
 @pytest.mark.parametrize(
-    ("choice", "said"),
+    ("choice", "message"),
     [
         ({"speed": 9}, "no argument 'speed'"),
         ({"jobs": 0}, ">= 1"),
         ({"versions": "new"}, "'all' or 'latest'"),
     ],
 )
-def test_choices_that_there_are_not_are_told(store: Store, memory: str, choice: dict[str, Any], said: str):
-    with pytest.raises(UsageError, match=said):
+def test_choices_that_there_are_not_are_told(store: Store, memory: str, choice: dict[str, Any], message: str):
+    with pytest.raises(UsageError, match=message):
         Registry(store).push(memory, create=True, **choice)
 
 

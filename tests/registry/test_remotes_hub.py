@@ -161,7 +161,7 @@ def test_tampering_is_refused(store: Store, source: Store, repository: Repositor
 
 
 @pytest.mark.parametrize(
-    ("remote", "error", "said"),
+    ("remote", "error", "message"),
     [
         ("hf://datasets/user/none", LayoutError, "is not a registry"),
         (REMOTE, LayoutError, "is not a registry"),
@@ -170,9 +170,9 @@ def test_tampering_is_refused(store: Store, source: Store, repository: Repositor
     ],
 )
 def test_what_is_wrong_with_an_address_is_told(
-    store: Store, options: dict[str, Any], remote: str, error: type[Exception], said: str
+    store: Store, options: dict[str, Any], remote: str, error: type[Exception], message: str
 ):
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         pull(store, remote, options=options)
 
 

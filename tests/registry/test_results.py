@@ -50,7 +50,7 @@ def settle(*paths: Path) -> None:
                 os.utime(item, (moment := next(ticks), moment))
 
 
-def told(results: list[StoredResult]) -> list[Any]:
+def plain_results(results: list[StoredResult]) -> list[Any]:
     """Return results as plain values, errors as whether there is one."""
     result = [
         (
@@ -70,8 +70,8 @@ def told(results: list[StoredResult]) -> list[Any]:
 def agree(store: Store, lefts: list[str] = LEFTS, rights: list[str] = RIGHTS) -> list[Any]:
     """Compare what the store says with the files; return it."""
     result = store.evidence.results(lefts, rights)
-    assert told(result) == plain(store.root, lefts, rights)
-    return told(result)
+    assert plain_results(result) == plain(store.root, lefts, rights)
+    return plain_results(result)
 
 
 def test_results_of_many_pairs_come_oldest_first_with_what_they_say(store: Store) -> None:
@@ -220,9 +220,11 @@ def test_a_document_that_was_read_before_is_not_read_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pointer = keep(store)
-    right = told(store.evidence.results(LEFTS, RIGHTS))
+    right = plain_results(store.evidence.results(LEFTS, RIGHTS))
     monkeypatch.setattr(type(store.objects), "read", lambda *args, **settings: pytest.fail("read"))
-    assert told(Store.open(store.root).evidence.results(LEFTS, RIGHTS)) == right  # nor by another process
+    assert (
+        plain_results(Store.open(store.root).evidence.results(LEFTS, RIGHTS)) == right
+    )  # nor by another process
     rewrite(store, pointer)  # but its pointer is
     (damaged,) = store.evidence.results(LEFTS, RIGHTS)
     assert "should hold the digest" in damaged.error

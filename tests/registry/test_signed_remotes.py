@@ -34,7 +34,7 @@ from compatkit.registry.store import Store
 Publish = Callable[..., Any]
 
 
-def named(store: Store) -> dict[str, bytes]:
+def referenced_files(store: Store) -> dict[str, bytes]:
     """Return what stands in a registry besides bytes that nothing refers to."""
     return {path: data for path, data in content(store.root).items() if not path.startswith("blobs/")}
 
@@ -71,7 +71,7 @@ def test_each_reason_refuses_with_its_own_words_before_anything_comes(
         pulled.check()
     assert [type(entry) for entry in refused.value.errors] == [error]
     assert (refused.value.errors[0].code, refused.value.exit_code) == (code, exit_code)
-    assert not named(store) and not blobs_in(store)
+    assert not referenced_files(store) and not blobs_in(store)
 
 
 def test_a_link_in_the_place_of_a_signature_stops_the_pull(
@@ -81,7 +81,7 @@ def test_a_link_in_the_place_of_a_signature_stops_the_pull(
     a_link_to_a_good_one(target, publish(target, HEAD, 1), key, trusted)
     with pytest.raises(IntegrityError, match="signatures/"):
         pull(store, str(target.root), choice=Choice().requiring(trusted))
-    assert not named(store)
+    assert not referenced_files(store)
 
 
 @pytest.mark.parametrize("kind", ["folder", "memory", "layout"])
@@ -149,7 +149,7 @@ def test_a_signature_over_other_bytes_does_not_help_what_was_swapped(
     assert isinstance(result[f"{EXTRACTOR}@1.0.0"], IntegrityError) and weights in str(
         result[f"{EXTRACTOR}@1.0.0"]
     )
-    assert not named(store)
+    assert not referenced_files(store)
 
 
 def test_the_registry_asks_as_it_was_opened_and_as_it_is_told(tmp_path: Path, source: Store, key: SigningKey):
@@ -186,7 +186,7 @@ def test_whatever_brings_components_asks_for_the_signatures_that_the_store_asks_
     assert error.value.subject == source.resolve(EXTRACTOR).digest
     for pulled in (pull(strict, str(source.root), [EXTRACTOR]), import_layout(strict, tmp_path / "layout")):
         assert pulled.refused and all(isinstance(refusal.error, SignatureError) for refusal in pulled.refused)
-    assert not named(strict) and not blobs_in(strict)
+    assert not referenced_files(strict) and not blobs_in(strict)
     done = Registry(strict).care.import_from(source, [HEAD], versions="latest")
     assert [str(reference) for reference in done.made] == [f"{HEAD}@2.0.0"]
     assert [str(reference) for reference in done.unnamed] == [f"{EXTRACTOR}@1.0.0"]

@@ -65,13 +65,13 @@ def tree(root: Path) -> dict[str, tuple[Any, ...]]:
     return result
 
 
-def told(soundness: Soundness) -> list[Fault]:
+def lasting_faults(soundness: Soundness) -> list[Fault]:
     """Return the faults without what lies in ``tmp``, ``trash`` and ``quarantine``."""
     return [fault for fault in soundness.faults if fault.code not in ("drafts", "trash", "quarantine")]
 
 
 def only(soundness: Soundness) -> Fault:
-    (fault,) = told(soundness)
+    (fault,) = lasting_faults(soundness)
     return fault
 
 
@@ -159,14 +159,14 @@ def test_a_quick_look_reads_no_weights_but_their_headers(parts: Parts) -> None:
 def test_patterns_look_only_at_what_they_name_and_what_that_needs(parts: Parts) -> None:
     for place in ("weights", "old weights", "run"):
         overwrite(parts.root / parts.path(place), b"x")
-    assert {line.path for line in told(examine(parts.store))} == {
+    assert {line.path for line in lasting_faults(examine(parts.store))} == {
         parts.path(name) for name in ("weights", "old weights", "run")
     }
     assert only(examine(parts.store, patterns=[OLD])).path == parts.path("old weights")
-    assert told(examine(parts.store, patterns=[NEW, f"{HEAD}@2.*"])) == []
-    assert len(told(examine(parts.store, patterns=["parts/*.head"]))) == 2
+    assert lasting_faults(examine(parts.store, patterns=[NEW, f"{HEAD}@2.*"])) == []
+    assert len(lasting_faults(examine(parts.store, patterns=["parts/*.head"]))) == 2
     report = examine(parts.store, patterns=["parts/*.head", "*.extractor"])
-    assert len(told(report)) == 3 and report.results == 1
+    assert len(lasting_faults(report)) == 3 and report.results == 1
     overwrite(parts.root / parts.path("result"), b"x")
     assert parts.path("result") in {fault.path for fault in examine(parts.store, patterns=[NEW]).faults}
     assert parts.path("result") not in {fault.path for fault in examine(parts.store, patterns=[OLD]).faults}
@@ -385,7 +385,7 @@ def test_what_only_an_ancestor_lost_is_a_warning(parts: Parts) -> None:
     for place in ("new", "alias"):
         (parts.root / parts.path(place)).unlink()
     (parts.root / parts.path("parent weights")).unlink()
-    faults = told(examine(parts.store))
+    faults = lasting_faults(examine(parts.store))
     assert {fault.code for fault in faults} == {"kin-missing"}
     assert f"an ancestor of {TOP}" in faults[0].affected
 

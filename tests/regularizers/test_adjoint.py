@@ -140,7 +140,7 @@ class Asks(nn.Linear):
 
 
 @pytest.mark.parametrize(
-    ("layer", "said"),
+    ("layer", "message"),
     [
         (CondConv2d(3, 4, 3), "it is a CondConv2d, which has no transpose here"),
         (nn.Embedding(3, 4), "it is an Embedding, which has no transpose here"),
@@ -149,8 +149,8 @@ class Asks(nn.Linear):
         (Asks(3, 4), "an Asks does not take a tensor alone"),
     ],
 )
-def test_what_has_no_transpose_is_refused_by_name(layer: nn.Module, said: str) -> None:
-    assert said in str(refusal(layer))
+def test_what_has_no_transpose_is_refused_by_name(layer: nn.Module, message: str) -> None:
+    assert message in str(refusal(layer))
 
 
 def test_a_layer_of_another_kind_is_no_silent_answer() -> None:

@@ -24,7 +24,7 @@ BOTH = ["backward_compatibility", "feature_distillation"]
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
+def old_release(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
     """A released network; what a test publishes has names of its own."""
     registry = ck.Registry.init(tmp_path_factory.mktemp("released") / "parts")
     registry.publish(quick(steps=3).fit([source("left")]), prefix="d")
@@ -62,25 +62,25 @@ def same(item: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return all(torch.equal(value, other[name]) for name, value in item.items())
 
 
-def test_losses_and_gradients_equal_the_formula_in_float64(kept: ck.Registry) -> None:
+def test_losses_and_gradients_equal_the_formula_in_float64(old_release: ck.Registry) -> None:
     # Class "9" is none of the released head's: its examples count in the denominator alone.
     watch, classes = Watch(), ("2", "9", "0")
-    frozen = kept.frozen(head=HEAD, extractor=EXTRACTOR)
+    frozen = old_release.frozen(head=HEAD, extractor=EXTRACTOR)
     uses = [ck.use("backward_compatibility", weight=0.5, forward=0.25), "feature_distillation", "watch"]
     fit = quick(steps=1, optimizer="sgd", lr=TINY).fit(
         [later(classes)], uses, frozen=frozen, factories={"watch": lambda: watch}
     )
     images, labels, features, _ = watch.steps[0]
-    new, old = fit.tasks["right"].head.double(), kept.load(HEAD).double()
+    new, old = fit.tasks["right"].head.double(), old_release.load(HEAD).double()
     z = features.detach().double().requires_grad_()
     outputs = torch.tensor([{"2": 2, "9": -1, "0": 0}[classes[int(label)]] for label in labels])
     known = outputs >= 0
     assert 0 < int(known.sum()) < len(labels)
     backward = -old(z).log_softmax(1)[known, outputs[known]].sum() / len(labels)
-    mine, theirs = fit.tasks["right"].data, kept.store.manifest(EXTRACTOR).contract.data
+    mine, theirs = fit.tasks["right"].data, old_release.store.manifest(EXTRACTOR).contract.data
     pixels = images.double() * mine.std[0] + mine.mean[0]
     with torch.no_grad():
-        seen = kept.load(EXTRACTOR).double()((pixels - theirs.mean[0]) / theirs.std[0])
+        seen = old_release.load(EXTRACTOR).double()((pixels - theirs.mean[0]) / theirs.std[0])
     classified = new.train()
     forward = nn.functional.cross_entropy(classified(seen), labels)
     distilled = (z - seen).square().mean()
@@ -94,7 +94,7 @@ def test_losses_and_gradients_equal_the_formula_in_float64(kept: ck.Registry) ->
     torch.testing.assert_close(features.grad.double(), z.grad, rtol=1e-4, atol=1e-8)
 
 
-def test_a_batch_without_a_class_of_the_head_costs_nothing(kept: ck.Registry) -> None:
+def test_a_batch_without_a_class_of_the_head_costs_nothing(old_release: ck.Registry) -> None:
     data = data_set("right", seed=1, classes=("2", "9"))
     shown = data.train.classes.index("9")
     index = np.flatnonzero(data.train.labels == shown)
@@ -102,13 +102,15 @@ def test_a_batch_without_a_class_of_the_head_costs_nothing(kept: ck.Registry) ->
     images = np.concatenate([data.train.images[:1], data.train.images[index]])
     few = ck.DataSet("right", ck.Split(images, labels, data.train.classes, "right/train"), data.test)
     task = ck.Task("right", few, BACKBONE, "layer2", size=16)
-    fit = quick(steps=6, batch_size=2).fit([task], ["backward_compatibility"], frozen=kept.frozen(head=HEAD))
+    fit = quick(steps=6, batch_size=2).fit(
+        [task], ["backward_compatibility"], frozen=old_release.frozen(head=HEAD)
+    )
     terms = [row["losses"]["backward_compatibility/backward"] for row in fit.history]
     assert 0.0 in terms and all(np.isfinite(terms))
 
 
-def test_released_parts_do_not_move_and_get_no_gradients(kept: ck.Registry) -> None:
-    frozen = kept.frozen(head=HEAD, extractor=EXTRACTOR)
+def test_released_parts_do_not_move_and_get_no_gradients(old_release: ck.Registry) -> None:
+    frozen = old_release.frozen(head=HEAD, extractor=EXTRACTOR)
     before = {name: state(value.module) for name, value in frozen.items()}
     fit = quick(steps=3).fit([later()], [ck.use(BOTH[0], forward=1.0), BOTH[1]], frozen=frozen)
     head = fit.auxiliary["released"]
@@ -120,11 +122,14 @@ def test_released_parts_do_not_move_and_get_no_gradients(kept: ck.Registry) -> N
     owned = {id(parameter) for parameter in fit.network("right").parameters()}
     assert not owned & {id(parameter) for parameter in head.module.parameters()}
     assert set(fit.run["frozen"]) == {"released", "released.extractor"}
-    assert fit.run["frozen"]["released"]["digest"] == kept.store.manifest(HEAD).payload.tensors
+    assert fit.run["frozen"]["released"]["digest"] == old_release.store.manifest(HEAD).payload.tensors
 
 
-def test_the_forward_term_moves_no_buffer_of_the_new_head(kept: ck.Registry) -> None:
-    frozen, trainer = kept.frozen(head=HEAD, extractor=EXTRACTOR), quick(steps=1, optimizer="sgd", lr=TINY)
+def test_the_forward_term_moves_no_buffer_of_the_new_head(old_release: ck.Registry) -> None:
+    frozen, trainer = (
+        old_release.frozen(head=HEAD, extractor=EXTRACTOR),
+        quick(steps=1, optimizer="sgd", lr=TINY),
+    )
     plain = trainer.fit([later()]).tasks["right"].head
     with_it = trainer.fit([later()], [ck.use(BOTH[0], forward=1.0)], frozen=frozen).tasks["right"].head
     assert same(dict(plain.named_buffers()), dict(with_it.named_buffers()))
@@ -136,46 +141,48 @@ def test_weight_zero_is_bitwise_the_run_without() -> None:
     assert same_parts(plain, silent) and plain.run["frozen"] == silent.run["frozen"] == {}
 
 
-def test_the_head_learns_to_stay_readable(kept: ck.Registry) -> None:
+def test_the_head_learns_to_stay_readable(old_release: ck.Registry) -> None:
     """The released head classifies new features: with the loss far better than without, and from a warm start."""
     test = data_set("right", seed=1).test
     right = {}
     for arm in ("independent", "bct", "warm"):
         task = later(("0", "1", "2"))
         if arm == "warm":
-            task = kept.task("right", data_set("right", seed=1), extractor=EXTRACTOR)
-        against = {} if arm == "independent" else {"frozen": kept.frozen(head=HEAD)}
+            task = old_release.task("right", data_set("right", seed=1), extractor=EXTRACTOR)
+        against = {} if arm == "independent" else {"frozen": old_release.frozen(head=HEAD)}
         fit = quick(steps=25).fit([task], [] if arm == "independent" else BOTH[:1], **against)
-        kept.publish(fit, prefix=f"readable/{arm}")
-        cell = kept.matrix(f"readable/{arm}/right.extractor", HEAD, [test], bn_policy="running").cells[0]
+        old_release.publish(fit, prefix=f"readable/{arm}")
+        cell = old_release.matrix(f"readable/{arm}/right.extractor", HEAD, [test], bn_policy="running").cells[
+            0
+        ]
         assert cell.restricted is not None
         right[arm] = cell.restricted.accuracy
         assert cell.promise == ("none" if arm == "independent" else "shared-head")
     assert min(right["bct"], right["warm"]) >= 0.9 > right["independent"]
 
 
-def test_published_parts_name_the_head_and_a_check_promises_it(kept: ck.Registry) -> None:
-    released = kept.store.manifest(HEAD)
-    fit = quick(steps=1).fit([later()], BOTH[:1], frozen=kept.frozen(head=HEAD))
-    parts = kept.publish(fit, prefix="named")
+def test_published_parts_name_the_head_and_a_check_promises_it(old_release: ck.Registry) -> None:
+    released = old_release.store.manifest(HEAD)
+    fit = quick(steps=1).fit([later()], BOTH[:1], frozen=old_release.frozen(head=HEAD))
+    parts = old_release.publish(fit, prefix="named")
     assert set(parts) == {"right.extractor", "right.head"}  # the released head is no new part
-    manifest = kept.store.manifest(parts["right.extractor"])
+    manifest = old_release.store.manifest(parts["right.extractor"])
     anchors = {(anchor.kind, anchor.digest, anchor.task) for anchor in manifest.contract.protocol.anchors}
     assert ("auxiliary_head", released.payload.tensors, "released") in anchors
     assert manifest.training["frozen"] == [released.payload.tensors]
-    report = kept.check(parts["right.extractor"], HEAD)
+    report = old_release.check(parts["right.extractor"], HEAD)
     assert report.promise == "shared-head" and "head-shared" in [finding.code for finding in report.findings]
-    other = kept.check(EXTRACTOR, parts["right.head"])  # the other way nothing was promised
+    other = old_release.check(EXTRACTOR, parts["right.head"])  # the other way nothing was promised
     assert other.promise == "none"
-    sides = {EXTRACTOR: kept.store.manifest(EXTRACTOR), "new": manifest}, {HEAD: released}
+    sides = {EXTRACTOR: old_release.store.manifest(EXTRACTOR), "new": manifest}, {HEAD: released}
     every = ck.check_all(*sides)
-    wanted = {EXTRACTOR: kept.check(EXTRACTOR, HEAD).promise, "new": "shared-head"}
+    wanted = {EXTRACTOR: old_release.check(EXTRACTOR, HEAD).promise, "new": "shared-head"}
     assert {left: outline.answers.promise for left, _, outline in every.pairs()} == wanted
-    assert function_digest(released) == function_digest(kept.store.manifest(HEAD))
+    assert function_digest(released) == function_digest(old_release.store.manifest(HEAD))
 
 
 def test_a_run_goes_on_from_a_checkpoint_bit_by_bit_and_only_against_the_same_head(
-    kept: ck.Registry, tmp_path: Path
+    old_release: ck.Registry, tmp_path: Path
 ) -> None:
     use = ck.use(BOTH[0], forward=0.5)
 
@@ -189,14 +196,14 @@ def test_a_run_goes_on_from_a_checkpoint_bit_by_bit_and_only_against_the_same_he
         trainer = quick(steps=5, checkpoint=path, checkpoint_every=2)
         return trainer.fit([later()], [use, "stop"], frozen=frozen, factories={"stop": Stop})
 
-    resumed, file, frozen = False, tmp_path / "run", kept.frozen(head=HEAD, extractor=EXTRACTOR)
+    resumed, file, frozen = False, tmp_path / "run", old_release.frozen(head=HEAD, extractor=EXTRACTOR)
     with pytest.raises(KeyboardInterrupt):
         run(file, frozen)
     resumed = True
     other = quick(steps=1).fit([source("left", seed=5)])
-    kept.publish(other, prefix="other")
+    old_release.publish(other, prefix="other")
     with pytest.raises(TrainingError, match=r"another plan: .*frozen\.released"):
-        run(file, kept.frozen(head="other/left.head", extractor=EXTRACTOR))
+        run(file, old_release.frozen(head="other/left.head", extractor=EXTRACTOR))
     assert same_parts(run(file, frozen), run(None, frozen))
 
 
@@ -221,37 +228,37 @@ def test_beside_incremental_dcc_and_with_batch_statistics(tmp_path: Path) -> Non
     )  # the auxiliary head, and the head itself
 
 
-def test_weight_zero_beside_released_parts_is_absence(kept: ck.Registry) -> None:
+def test_weight_zero_beside_released_parts_is_absence(old_release: ck.Registry) -> None:
     plain = quick(steps=2).fit([later()])
     left_out = [ck.use(side, weight=0.0) for side in BOTH]
-    fit = quick(steps=2).fit([later()], left_out, frozen=kept.frozen(head=HEAD, extractor=EXTRACTOR))
+    fit = quick(steps=2).fit([later()], left_out, frozen=old_release.frozen(head=HEAD, extractor=EXTRACTOR))
     assert same(state(plain.tasks["right"].extractor), state(fit.tasks["right"].extractor))
     assert fit.auxiliary == {}
 
 
-def test_what_cannot_be_trained_against_is_refused(kept: ck.Registry) -> None:
+def test_what_cannot_be_trained_against_is_refused(old_release: ck.Registry) -> None:
     def refused(match: str, task: ck.Task, uses: list[Any], frozen: Any = None) -> None:
         with pytest.raises((PluginError, UsageError), match=match):
             quick(steps=1).fit([task], uses, frozen=frozen)
 
-    head, both = kept.frozen(head=HEAD), kept.frozen(head=HEAD, extractor=EXTRACTOR)
+    head, both = old_release.frozen(head=HEAD), old_release.frozen(head=HEAD, extractor=EXTRACTOR)
     refused(r"no released head.*registry\.released\(HEAD\)", later(), BOTH[:1])
     refused(r"no released extractor", later(), BOTH[1:])
     refused(r"no released extractor", later(), [ck.use(BOTH[0], forward=1.0)], head)
     refused(r"no class in common.*has a, b; the head tells apart 0, 1, 2", later(("a", "b")), BOTH[:1], head)
     narrow = ck.Task("right", data_set("right"), BACKBONE, "layer1", size=16)
     refused(r"does not take the features \(16, 16, 16\) of task 'right'", narrow, BOTH[:1], head)
-    alone = kept.frozen(head=None, extractor=EXTRACTOR)
+    alone = old_release.frozen(head=None, extractor=EXTRACTOR)
     refused(r"gives features \(32, 8, 8\); task 'right' gives \(16, 16, 16\)", narrow, BOTH[1:], alone)
     small = ck.Task("right", data_set("right"), BACKBONE, "layer2", size=8)
     refused(r"takes images of size \(16, 16\)", small, BOTH[1:], alone)
     refused(r"uses the released extractor d/left.extractor@1.0.0", later(), BOTH[:1], both)
     refused(r"uses the frozen auxiliary head 'released'", later(), [], head)
     refused(r"'forward' must be a number from 0 up", later(), [ck.use(BOTH[0], forward=-1.0)], head)
-    bare = kept.task("x", data_set("right").train, extractor=EXTRACTOR, head=HEAD, supervised=False)
+    bare = old_release.task("x", data_set("right").train, extractor=EXTRACTOR, head=HEAD, supervised=False)
     refused(r"needs labels; task 'x' has none", bare, BOTH[:1], head)
-    assert kept.frozen() == {}
+    assert old_release.frozen() == {}
     with pytest.raises(NotFound):
-        kept.frozen(head="d/gone.head")
+        old_release.frozen(head="d/gone.head")
     with pytest.raises(UsageError):
-        kept.frozen(head=EXTRACTOR)
+        old_release.frozen(head=EXTRACTOR)

@@ -148,7 +148,7 @@ def gray_in_color() -> DataSet:
 
 
 @pytest.mark.parametrize(
-    ("given", "settings", "said"),
+    ("value", "settings", "message"),
     [
         (
             lambda: task(data=data_set("pale")),
@@ -164,9 +164,9 @@ def gray_in_color() -> DataSet:
         (task, {"bin_size": 20.0}, r"the setting 'bin_size' is a whole number; got 20\.0"),
     ],
 )
-def test_what_is_refused(given: Any, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(PluginError, match=said):
-        quick(steps=1).fit([given()], [ck.use("colorization", **settings)])
+def test_what_is_refused(value: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        quick(steps=1).fit([value()], [ck.use("colorization", **settings)])
 
 
 def test_a_head_of_fixed_size_takes_all_features_at_once_only() -> None:

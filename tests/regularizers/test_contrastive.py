@@ -160,7 +160,7 @@ def test_views_are_others_for_every_image_view_task_and_step(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"temperature": 0}, "'temperature' must be a number above 0; got 0"),
         ({"temperature": math.inf}, "'temperature' must be a number above 0; got inf"),
@@ -174,8 +174,8 @@ def test_views_are_others_for_every_image_view_task_and_step(
         ({"strength": True}, "the setting 'strength' is a number; got True"),
     ],
 )
-def test_settings_that_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(PluginError, match=said):
+def test_settings_that_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(PluginError, match=message):
         quick(steps=1).fit(tasks("a"), [ck.use("contrastive", **settings)])
 
 

@@ -58,19 +58,19 @@ def test_classes_are_matched_by_name_through_the_alias_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "told"),
+    ("theirs", "message"),
     [
         (("c", "d"), r"2 at least; here tasks share none\. left: a, b; right: c, d"),
         (("a", "d"), r"2 at least; here tasks share a\. left: a, b; right: a, d"),
     ],
 )
-def test_fewer_than_two_common_classes_are_one_clear_error(theirs: tuple[str, ...], told: str) -> None:
+def test_fewer_than_two_common_classes_are_one_clear_error(theirs: tuple[str, ...], message: str) -> None:
     left, right = data_set("left", classes=("a", "b")), data_set("right", classes=theirs)
     tasks = [
         ck.Task("left", left, "resnet8_cifar", "layer2", size=16),
         ck.Task("right", right, "resnet8_cifar", "layer2", size=16),
     ]
-    with pytest.raises(PluginError, match=told):
+    with pytest.raises(PluginError, match=message):
         quick(steps=1).fit(tasks, ["dcc"])
 
 

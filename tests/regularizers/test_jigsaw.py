@@ -113,7 +113,7 @@ def test_loss_is_the_mean_over_all_permutations_of_every_image(grid: int, permut
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"grid": 4}, "grid is 2 or 3 tiles a side, got 4"),
         ({"grid": True}, "the setting 'grid' is a whole number; got True"),
@@ -129,8 +129,8 @@ def test_loss_is_the_mean_over_all_permutations_of_every_image(grid: int, permut
         ({"permutations": 2.0}, r"got 2\.0"),
     ],
 )
-def test_settings_that_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(PluginError, match=said):
+def test_settings_that_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(PluginError, match=message):
         quick(steps=1).fit([grouped()], [ck.use("jigsaw", **settings)])
 
 

@@ -90,7 +90,7 @@ def watched(use: ck.RegularizerConfig, probes: np.ndarray, steps: int) -> Witnes
     return witness
 
 
-def told(witness: Witness) -> float:
+def accuracy(witness: Witness) -> float:
     """Return the share of views that a probe classifies correctly."""
     answers = witness.of_probes(witness.logits).argmax(-1)
     return float((answers == torch.arange(len(answers))[:, None]).float().mean())
@@ -114,13 +114,13 @@ def test_views_that_do_not_differ_are_told_apart_by_chance(
     assert len(logits) == views
     assert (logits[0].std(0) > 0).any()  # it answers, and not the same for all probes
     torch.testing.assert_close(logits, logits[:1].expand_as(logits), rtol=1e-3, atol=1e-3)
-    assert told(witness) == pytest.approx(1 / views, abs=0.05)
+    assert accuracy(witness) == pytest.approx(1 / views, abs=0.05)
 
 
 def test_views_that_are_normalized_apart_are_told_by_their_statistics() -> None:
     """The leak that the default does not have; without it the test above could not fail."""
     witness = watched(ck.use("rotation_prediction", views="per_view"), turned_alike(), steps=60)
-    assert told(witness) > 0.4
+    assert accuracy(witness) > 0.4
 
 
 def test_two_views_of_a_plain_image_are_one_to_contrastive_prediction() -> None:

@@ -371,7 +371,7 @@ def test_a_plan_lists_the_layers_with_their_factors_and_those_left_out() -> None
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"variant": "global"}, "'variant' must be one of local, full, first; got 'global'"),
         ({"bn_reverse": "none"}, "'bn_reverse' must be one of batch, forward_batch, running"),
@@ -387,13 +387,13 @@ def test_a_plan_lists_the_layers_with_their_factors_and_those_left_out() -> None
         ),
     ],
 )
-def test_settings_are_checked(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(CompatkitError, match=said):
+def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompatkitError, match=message):
         reverse_pass(**settings)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"layers": ["layer9.*"]}, r"'layer9.\*' matches no layer of task 'a'; near it are"),
         ({"layers": ["bn1"]}, "what 'bn1' matches in task 'a' has no linear part"),
@@ -404,8 +404,8 @@ def test_settings_are_checked(settings: dict[str, Any], said: str) -> None:
         ),
     ],
 )
-def test_layers_are_checked_before_the_first_step(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises((UnknownName, PluginError), match=said):
+def test_layers_are_checked_before_the_first_step(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((UnknownName, PluginError), match=message):
         quick(steps=1).fit([small()], [ck.use("reverse_pass", **settings)])
 
 

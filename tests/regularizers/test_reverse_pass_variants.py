@@ -168,7 +168,7 @@ def test_layers_of_a_chain_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"variant": "full", "activation": True}, "activation applies only to variant='local'"),
         ({"variant": "first", "layers": ["conv1"]}, "layers has no effect with variant='first'"),
@@ -178,6 +178,6 @@ def test_layers_of_a_chain_can_be_chosen() -> None:
         ({"activation": True, "sample_images": 0.5}, "requires variant='local' without activation"),
     ],
 )
-def test_settings_that_would_not_be_heeded_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(CompatkitError, match=said):
+def test_settings_that_would_not_be_heeded_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompatkitError, match=message):
         reverse_pass(**settings)

@@ -173,7 +173,7 @@ class TestOtherNetworks:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"first": 4}, "first=4"),
         ({"first": -1}, "first"),
@@ -185,9 +185,9 @@ class TestOtherNetworks:
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(
-    pretrained: Any, settings: dict[str, Any], said: str
+    pretrained: Any, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(CompatkitError, match=said):
+    with pytest.raises(CompatkitError, match=message):
         started(pretrained[0], **settings)
 
 

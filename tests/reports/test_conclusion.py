@@ -19,7 +19,7 @@ LEFT, RIGHT = (
 )
 
 
-def one(grade: Grade, accuracy: float = 0.5, count: int = 100) -> Matrix:
+def matrix_of(grade: Grade, accuracy: float = 0.5, count: int = 100) -> Matrix:
     cell = examples.measured(LEFT.reference, RIGHT.reference, accuracy, grade, bound=0.9, count=count)
     return Matrix([LEFT], [RIGHT], [cell])
 
@@ -46,7 +46,7 @@ def many(grades: list[Grade]) -> Matrix:
 def test_each_grade_is_counted_and_only_those_above_chance_work(
     grade: Grade, words: str, works: bool
 ) -> None:
-    text = conclusion(one(grade))
+    text = conclusion(matrix_of(grade))
     assert f"1 {words}" in text or words in text
     assert ("No recombination is shown to work" in text) is not works
     assert "0.500 (95 % interval 0.404\N{EN DASH}0.596, chance 0.114, bound 0.900)" in text
@@ -63,7 +63,7 @@ def test_nothing_measured_shows_nothing() -> None:
 
 
 def test_stale_figures_do_not_count() -> None:
-    matrix = one("compatible")
+    matrix = matrix_of("compatible")
     stale = attrs.evolve(matrix, cells=[attrs.evolve(matrix.cells[0], grade="stale")])
     assert "it is unknown which parts work" in conclusion(stale) and "1 pair are stale" in conclusion(stale)
     assert conclusion(matrix.filter(grade="perfect")).startswith("No pair was measured")
@@ -92,7 +92,7 @@ def test_chance_and_images_are_in_view_on_the_page() -> None:
     page = render(matrix)
     assert scale_of(matrix) in page and "chance 0.114, n 61" in page and "No recombination" not in page
     assert conclusion(matrix).replace("'", "&#39;") in page
-    assert "1 undecided, for want of images" in render(one("undecided"))
+    assert "1 undecided, for want of images" in render(matrix_of("undecided"))
 
 
 def test_the_page_outlines_in_the_colors_of_the_picture() -> None:

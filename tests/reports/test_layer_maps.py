@@ -43,7 +43,7 @@ def test_the_page_has_every_figure_with_its_reason_and_runs_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "requested",
     [
         {"maps": {}},
         {"maps": {"cka": VALUES.T}},
@@ -51,8 +51,8 @@ def test_the_page_has_every_figure_with_its_reason_and_runs_nothing() -> None:
         {"rows": ()},
     ],
 )
-def test_maps_that_do_not_fit_their_layers_are_refused(given: dict[str, Any]) -> None:
+def test_maps_that_do_not_fit_their_layers_are_refused(requested: dict[str, Any]) -> None:
     usual: dict[str, Any] = {"maps": {"cka": VALUES}, "rows": ROWS, "columns": COLUMNS}
     with pytest.raises(DataError) as error:
-        LayerMaps(**{**usual, **given})
+        LayerMaps(**{**usual, **requested})
     assert error.value.code == "data"

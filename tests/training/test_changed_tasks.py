@@ -50,12 +50,12 @@ def test_the_plan_names_the_hook() -> None:
     assert "task" in str(plan) and "fewer" in str(plan)
 
 
-@pytest.mark.parametrize("given", [None, ck.Task("b", data_set("a"), "fully_connected", "blocks.0")])
-def test_something_else_than_the_task_is_refused(given: Any) -> None:
+@pytest.mark.parametrize("requested", [None, ck.Task("b", data_set("a"), "fully_connected", "blocks.0")])
+def test_something_else_than_the_task_is_refused(requested: Any) -> None:
     class Wrong:
         @ck.hookimpl
         def compatkit_task(self, task: ck.Task) -> Any:
-            return given
+            return requested
 
     with pytest.raises(PluginError) as caught:
         quick(steps=1).fit([task()], ["wrong"], factories={"wrong": Wrong})

@@ -131,9 +131,11 @@ def test_a_network_that_draws_random_numbers_is_not_compiled() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-@pytest.mark.parametrize(("asked", "left"), [("graph", "eager"), ("compile+graph", "compile")])
-def test_without_a_gpu_nothing_is_captured(traced: CompileCounterWithBackend, asked: Any, left: str) -> None:
-    fit = quick(steps=1, execution=asked).fit(pair()[:1])
+@pytest.mark.parametrize(("requested", "left"), [("graph", "eager"), ("compile+graph", "compile")])
+def test_without_a_gpu_nothing_is_captured(
+    traced: CompileCounterWithBackend, requested: Any, left: str
+) -> None:
+    fit = quick(steps=1, execution=requested).fit(pair()[:1])
     assert how(fit)["mode"] == left
     assert "a CUDA graph needs a CUDA device, and this run is on cpu" in how(fit)["reason"]
 
@@ -268,11 +270,11 @@ class Replayed:
 
 
 @pytest.mark.parametrize(
-    ("factor", "said"),
+    ("factor", "message"),
     [(1.0, None), (1.01, "a replayed step moves weights that differ by 1.0e-02 of their norm")],
 )
 def test_a_replayed_step_is_compared_before_the_first(
-    monkeypatch: pytest.MonkeyPatch, factor: float, said: str | None
+    monkeypatch: pytest.MonkeyPatch, factor: float, message: str | None
 ) -> None:
     monkeypatch.setattr("compatkit.training.execution_selection.Captured", Replayed)
     monkeypatch.setattr(Replayed, "factor", factor)
@@ -280,7 +282,7 @@ def test_a_replayed_step_is_compared_before_the_first(
         (task_loop,) = start.loop.task_loops.values()
         before = [tensor.detach().clone() for tensor in start.loop.trainable]
         result = replay_difference(start.loop, task_loop, Execution("graph", "on trial"))
-        assert result is None if said is None else said in str(result)
+        assert result is None if message is None else message in str(result)
         assert all(torch.equal(tensor, old) for tensor, old in zip(start.loop.trainable, before, strict=True))
         assert start.loop.execution.mode == "eager"
 

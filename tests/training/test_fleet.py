@@ -16,7 +16,7 @@ from compatkit.errors import UsageError
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
     registry = published(tmp_path_factory.mktemp("fleet") / "parts")
     registry.extend("fleet/shared.dcc", ALL[len(OLD) :], "fleet/ten.head")
     return registry
@@ -30,26 +30,26 @@ def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_three_architectures_share_one_head_and_have_no_other(kept: ck.Registry) -> None:
-    assert [component.name for component in kept.search(pattern="fleet/*.extractor")] == [
+def test_three_architectures_share_one_head_and_have_no_other(fleet: ck.Registry) -> None:
+    assert [component.name for component in fleet.search(pattern="fleet/*.extractor")] == [
         f"fleet/{name}.extractor" for name in sorted(NETWORKS)
     ]
-    assert [component.name for component in kept.search(pattern="fleet/shared.*")] == [
+    assert [component.name for component in fleet.search(pattern="fleet/shared.*")] == [
         "fleet/shared.dcc",
         "fleet/shared.rotation",
     ]
-    assert [component.name for component in kept.search(pattern="fleet/*.head")] == ["fleet/ten.head"]
-    head = kept.store.manifest("fleet/shared.dcc")
+    assert [component.name for component in fleet.search(pattern="fleet/*.head")] == ["fleet/ten.head"]
+    head = fleet.store.manifest("fleet/shared.dcc")
     assert (head.blueprint.model, head.blueprint.cut) == (REST["model"], REST["cut"])
-    assert "from_width.weight" not in kept.load("fleet/shared.dcc").state_dict()
+    assert "from_width.weight" not in fleet.load("fleet/shared.dcc").state_dict()
     images = torch.zeros(2, 1, 16, 16)
     for name in NETWORKS:
-        part = kept.store.manifest(f"fleet/{name}.extractor")
+        part = fleet.store.manifest(f"fleet/{name}.extractor")
         assert part.blueprint.width == part.contract.structural.outputs[0].channels == 16
-        report = kept.check(f"fleet/{name}.extractor", "fleet/shared.dcc")
+        report = fleet.check(f"fleet/{name}.extractor", "fleet/shared.dcc")
         assert (report.wiring, report.promise) == ("direct", "shared-head")
-        features = kept.load(f"fleet/{name}.extractor")(images)
-        assert kept.load("fleet/shared.dcc")(features).shape == (2, 3)
+        features = fleet.load(f"fleet/{name}.extractor")(images)
+        assert fleet.load("fleet/shared.dcc")(features).shape == (2, 3)
 
 
 def test_each_step_is_of_one_extractor_and_of_the_shared_head() -> None:
@@ -123,9 +123,9 @@ def test_a_task_without_a_head_cannot_be_evaluated_and_needs_a_loss() -> None:
 
 
 @pytest.mark.parametrize("statistics", ["stored", "batch"])
-def test_a_frozen_extractor_is_bitwise_what_it_was(kept: ck.Registry, statistics: Any) -> None:
-    before, head = state(kept.load("fleet/server.extractor")), state(kept.load("fleet/ten.head"))
-    task = kept.task(
+def test_a_frozen_extractor_is_bitwise_what_it_was(fleet: ck.Registry, statistics: Any) -> None:
+    before, head = state(fleet.load("fleet/server.extractor")), state(fleet.load("fleet/ten.head"))
+    task = fleet.task(
         "update",
         small_data(ALL),
         extractor="fleet/server.extractor",
@@ -138,21 +138,21 @@ def test_a_frozen_extractor_is_bitwise_what_it_was(kept: ck.Registry, statistics
         assert not equal(state(result.tasks["update"].head), head)
     assert fit.run["tasks"][0]["frozen_extractor"] == statistics
     assert all(parameter.grad is None for parameter in fit.tasks["update"].extractor.parameters())
-    parts = kept.publish(fit, prefix=f"updated/{statistics}")
+    parts = fleet.publish(fit, prefix=f"updated/{statistics}")
     assert list(parts) == ["update.head"]
-    updated = kept.store.manifest(parts["update.head"])
+    updated = fleet.store.manifest(parts["update.head"])
     assert [(parent.relation, parent.component) for parent in updated.parents] == [
-        ("trained_with", str(kept.store.resolve("fleet/server.extractor").digest)),
-        ("initialised_from", str(kept.store.resolve("fleet/ten.head").digest)),
+        ("trained_with", str(fleet.store.resolve("fleet/server.extractor").digest)),
+        ("initialised_from", str(fleet.store.resolve("fleet/ten.head").digest)),
     ]
     for name in NETWORKS:
-        report = kept.check(f"fleet/{name}.extractor", parts["update.head"])
+        report = fleet.check(f"fleet/{name}.extractor", parts["update.head"])
         promise = "one-network" if name == "server" else "shared-head"
         assert (report.wiring, report.promise) == ("direct", promise)
 
 
-def test_a_frozen_extractor_normalizes_by_the_batch_where_that_is_asked_for(kept: ck.Registry) -> None:
-    task = kept.task("x", small_data(), extractor="fleet/desk.extractor", rest=REST, freeze_extractor=True)
+def test_a_frozen_extractor_normalizes_by_the_batch_where_that_is_asked_for(fleet: ck.Registry) -> None:
+    task = fleet.task("x", small_data(), extractor="fleet/desk.extractor", rest=REST, freeze_extractor=True)
     seen: dict[str, torch.Tensor] = {}
 
     class Watch:
@@ -174,41 +174,41 @@ def test_a_frozen_extractor_normalizes_by_the_batch_where_that_is_asked_for(kept
         fit = quick(steps=1).fit([task], ["watch"], frozen_statistics=statistics, factories={"watch": Watch})
         assert torch.allclose(seen["came"], seen[statistics], atol=1e-5)
         assert not torch.allclose(seen["stored"], seen["batch"], atol=1e-2)
-        assert equal(state(fit.tasks["x"].extractor), state(kept.load("fleet/desk.extractor")))
+        assert equal(state(fit.tasks["x"].extractor), state(fleet.load("fleet/desk.extractor")))
 
 
-def test_with_a_frozen_rotation_head_the_extractor_moves_and_keeps_its_promise(kept: ck.Registry) -> None:
-    task = kept.task("update", small_data(ALL), extractor="fleet/server.extractor", head="fleet/ten.head")
-    frozen = kept.frozen("fleet/shared.rotation")
+def test_with_a_frozen_rotation_head_the_extractor_moves_and_keeps_its_promise(fleet: ck.Registry) -> None:
+    task = fleet.task("update", small_data(ALL), extractor="fleet/server.extractor", head="fleet/ten.head")
+    frozen = fleet.frozen("fleet/shared.rotation")
     before = state(frozen["rotation"].module)
     uses = [ck.use("rotation_prediction", half_turn="flip")]
     fit = quick(steps=1).fit([task], uses, frozen=frozen)
     assert equal(state(fit.auxiliary["rotation"].module), before)
-    assert not equal(state(fit.tasks["update"].extractor), state(kept.load("fleet/server.extractor")))
-    parts = kept.publish(fit, prefix="moved")
+    assert not equal(state(fit.tasks["update"].extractor), state(fleet.load("fleet/server.extractor")))
+    parts = fleet.publish(fit, prefix="moved")
     assert list(parts) == ["update.extractor", "update.head"]
     promises = {"fleet/phone.extractor": "shared-head", parts["update.extractor"]: "one-network"}
-    assert {name: kept.check(name, parts["update.head"]).promise for name in promises} == promises
+    assert {name: fleet.check(name, parts["update.head"]).promise for name in promises} == promises
 
 
 @pytest.mark.filterwarnings("ignore:Batch normalization takes the statistics of the batch")
-def test_one_updated_head_goes_on_all_extractors_and_is_exported(kept: ck.Registry, tmp_path: Path) -> None:
+def test_one_updated_head_goes_on_all_extractors_and_is_exported(fleet: ck.Registry, tmp_path: Path) -> None:
     data = small_data(ALL)
-    matrix = kept.matrix("fleet/*.extractor", "fleet/ten.head", [data.test])
+    matrix = fleet.matrix("fleet/*.extractor", "fleet/ten.head", [data.test])
     assert len(matrix.cells) == 3 and all(cell.restricted is not None for cell in matrix.cells)
-    made = kept.recombine("fleet/phone.extractor", "fleet/ten.head", bn_policy="batch")
-    name = kept.publish(made, "fleet/phone.network")
-    written = kept.export(name, tmp_path / "phone.safetensors")
+    made = fleet.recombine("fleet/phone.extractor", "fleet/ten.head", bn_policy="batch")
+    name = fleet.publish(made, "fleet/phone.network")
+    written = fleet.export(name, tmp_path / "phone.safetensors")
     assert written.description.names == "parts"
     again = ck.load_exported(tmp_path / "phone.safetensors")
     assert len(again.predict(data.test.images[..., :])) == len(data.test)
-    desk = kept.recombine("fleet/desk.extractor", "fleet/shared.dcc", bn_policy="running")
+    desk = fleet.recombine("fleet/desk.extractor", "fleet/shared.dcc", bn_policy="running")
     assert desk(torch.zeros(2, 1, 16, 16)).shape == (2, 3)
 
 
-def test_a_pattern_brings_in_no_shared_heads_and_a_name_does(kept: ck.Registry) -> None:
+def test_a_pattern_brings_in_no_shared_heads_and_a_name_does(fleet: ck.Registry) -> None:
     test = small_data(ALL).test
-    wanted = kept.matrix("fleet/desk.extractor", "fleet/*", [test])
+    wanted = fleet.matrix("fleet/desk.extractor", "fleet/*", [test])
     assert [head.reference for head in wanted.heads] == ["fleet/ten.head@1.0.0"]
-    names = kept.matrix("fleet/desk.extractor", "fleet/shared.dcc", [small_data().test])
+    names = fleet.matrix("fleet/desk.extractor", "fleet/shared.dcc", [small_data().test])
     assert [head.reference for head in names.heads] == ["fleet/shared.dcc@1.0.0"]

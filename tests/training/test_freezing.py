@@ -100,14 +100,14 @@ def test_frozen_norms_see_further_views_as_they_see_the_batch() -> None:
         assert seen == [False, False]
 
 
-@pytest.mark.parametrize(("network", "there"), [("residual", 4), ("mobile", 7), ("transformer", 4)])
-def test_more_stages_than_there_are_is_refused_with_their_count(network: str, there: int) -> None:
+@pytest.mark.parametrize(("network", "available"), [("residual", 4), ("mobile", 7), ("transformer", 4)])
+def test_more_stages_than_there_are_is_refused_with_their_count(network: str, available: int) -> None:
     with pytest.raises(
-        UsageError, match=rf"freeze_stages={there + 1}; .* has {there} stages before"
+        UsageError, match=rf"freeze_stages={available + 1}; .* has {available} stages before"
     ) as caught:
-        quick(steps=0).fit([task(network, freeze_stages=there + 1)])
+        quick(steps=0).fit([task(network, freeze_stages=available + 1)])
     assert caught.value.subject == "a" and caught.value.code == "usage"
-    fit = quick(steps=1).fit([task(network, freeze_stages=there)])
+    fit = quick(steps=1).fit([task(network, freeze_stages=available)])
     assert any(parameter.requires_grad for parameter in fit.tasks["a"].head.parameters())
 
 

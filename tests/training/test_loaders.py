@@ -154,7 +154,7 @@ IMAGES, LABELS = torch.zeros(4, 1, 4, 4), torch.zeros(4, dtype=torch.int64)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         ({"images": IMAGES}, r"a batch that is a dict. Give \(images, labels\)"),
         ((IMAGES, [0, 1, 2, 0]), "a batch that is a tuple. Give"),
@@ -175,9 +175,9 @@ IMAGES, LABELS = torch.zeros(4, 1, 4, 4), torch.zeros(4, dtype=torch.int64)
         ((IMAGES, LABELS - 1), "labels from -1 to -1"),
     ],
 )
-def test_what_a_task_cannot_take_is_named(given: Any, message: str) -> None:
+def test_what_a_task_cannot_take_is_named(value: Any, message: str) -> None:
     with pytest.raises(DataError, match=f"The loader of task 'a' gave .*{message}"):
-        streamed([given]).batch(0)
+        streamed([value]).batch(0)
 
 
 def test_a_loader_that_gives_nothing_or_less_than_it_says_is_named() -> None:

@@ -53,11 +53,11 @@ def mixed(inputs: dict[str, float], images: Tensor, labels: Tensor, step: int = 
     return Mixup(num_classes=3, **settings)(images.clone(), labels)
 
 
-@pytest.mark.parametrize("given", ASKED.values(), ids=ASKED)
-def test_the_loss_is_timms_of_timms_images(given: dict[str, float]) -> None:
-    task = grouped(**given)
+@pytest.mark.parametrize("value", ASKED.values(), ids=ASKED)
+def test_the_loss_is_timms_of_timms_images(value: dict[str, float]) -> None:
+    task = grouped(**value)
     network, images, labels = first_batch(task)
-    pixels, targets = mixed(given, images, labels)
+    pixels, targets = mixed(value, images, labels)
     expected = SoftTargetCrossEntropy()(network(pixels), targets)
     fit = quick(steps=1).fit([task])
     assert fit.history[0]["losses"]["task"] == pytest.approx(float(expected.detach()), abs=1e-5)

@@ -202,7 +202,7 @@ def test_timms_optimizers_are_taken_or_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said", "subject"),
+    ("settings", "message", "subject"),
     [
         ({"optimizer": "loin"}, "There is no optimizer 'loin'. Did you mean 'lion'?", "loin"),
         (
@@ -229,10 +229,12 @@ def test_timms_optimizers_are_taken_or_refused_with_the_reason() -> None:
         ({"layer_decay": 1.5}, "'layer_decay' must be a number above 0 and up to 1", "layer_decay"),
     ],
 )
-def test_what_no_optimizer_takes_is_refused(settings: dict[str, Any], said: str, subject: str | None) -> None:
+def test_what_no_optimizer_takes_is_refused(
+    settings: dict[str, Any], message: str, subject: str | None
+) -> None:
     with pytest.raises(UsageError) as caught:
         quick(steps=1, **settings)
-    assert said in str(caught.value) and caught.value.code == "usage" and caught.value.subject == subject
+    assert message in str(caught.value) and caught.value.code == "usage" and caught.value.subject == subject
 
 
 def test_a_network_that_does_not_tell_its_layers_is_refused() -> None:

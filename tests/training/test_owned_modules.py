@@ -174,12 +174,12 @@ def out_of_sight(plugin: Any, value: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep", "named"),
+    ("keep", "names"),
     [(as_parameter, "'kept.scale'"), (as_tensor, "'kept.0'"), (out_of_sight, r"that it does not keep")],
 )
-def test_a_parameter_is_found_wherever_it_is_kept(keep: Callable[..., None], named: str) -> None:
+def test_a_parameter_is_found_wherever_it_is_kept(keep: Callable[..., None], names: str) -> None:
     error = refused(type("Scales", (Scales,), {"keep": keep}))
-    assert error.subject == "mine" and named in str(error)
+    assert error.subject == "mine" and names in str(error)
 
 
 def test_one_that_begins_later_is_refused_when_it_begins() -> None:

@@ -147,18 +147,18 @@ def test_published_parts_say_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("text", "message"),
     [
         (None, "it is a NoneType, not a mapping"),
         ({"loss": float("nan")}, "returned what no manifest can hold.*nan"),
         ({"loss": torch.zeros(1)}, "returned what no manifest can hold.*Tensor"),
     ],
 )
-def test_what_no_manifest_can_hold_is_refused(said: Any, message: str) -> None:
+def test_what_no_manifest_can_hold_is_refused(text: Any, message: str) -> None:
     class Says:
         @ck.hookimpl
         def compatkit_pretrain(self) -> Any:
-            return said
+            return text
 
     with pytest.raises(PluginError, match=f"(?is)Plugin 'says': compatkit_pretrain.*{message}"):
         quick(steps=1).fit([task()], ["says"], factories={"says": Says})

@@ -209,16 +209,16 @@ class Pair(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("network", "said"),
+    ("network", "message"),
     [
         (nn.Sequential(nn.Linear(4, 4), Own()), "'1' cannot be recorded: it writes into its own input"),
         (Pair(), "'0' cannot be recorded: it takes a Tensor and gives a tuple"),
     ],
 )
-def test_what_cannot_be_recorded_is_refused(network: nn.Module, said: str) -> None:
+def test_what_cannot_be_recorded_is_refused(network: nn.Module, message: str) -> None:
     whole = network if isinstance(network, nn.Sequential) else nn.Sequential(network, nn.Identity())
     name = "1" if isinstance(network, nn.Sequential) else "0"
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         recorded(whole, [name], torch.randn(4, 4))
 
 

@@ -161,7 +161,7 @@ def test_a_cut_that_several_tensors_cross_is_not_trained():
 
 
 @pytest.mark.parametrize(
-    ("given", "subject", "told"),
+    ("requested", "subject", "message"),
     [
         (["mnist"], "mnist", r"got 'mnist', a str\."),
         ("mnist", "mnist", r"got 'mnist', a str\."),
@@ -169,7 +169,7 @@ def test_a_cut_that_several_tensors_cross_is_not_trained():
         ([task(), 3], 3, r"got 3, an int\."),
     ],
 )
-def test_what_is_no_task_is_refused_at_the_door(given: Any, subject: Any, told: str) -> None:
-    with pytest.raises(UsageError, match=f"fit expects a Task or a list of tasks; {told}") as caught:
-        quick(steps=1).fit(given)
+def test_what_is_no_task_is_refused_at_the_door(requested: Any, subject: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=f"fit expects a Task or a list of tasks; {message}") as caught:
+        quick(steps=1).fit(requested)
     assert caught.value.subject == subject

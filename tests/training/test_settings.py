@@ -33,20 +33,20 @@ def test_what_is_off_is_in_no_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"steps": -1}, "'steps' must be a whole number from 0 up; got -1"),
         ({"steps": 2.5}, "'steps' must be a whole number from 0 up; got 2.5"),
         ({"steps": 1, "batch_size": 1}, "'batch_size' must be a whole number from 2 up; got 1"),
     ],
 )
-def test_counts_that_no_run_can_have_are_refused_as_a_users(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_counts_that_no_run_can_have_are_refused_as_a_users(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         ck.Trainer(**settings)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (
             lambda: ck.Trainer(steps=1, optimiser="sgd"),
@@ -57,7 +57,7 @@ def test_counts_that_no_run_can_have_are_refused_as_a_users(settings: dict[str, 
         (lambda: ck.EarlyStopping(zzz=1), "EarlyStopping has no setting 'zzz'; it takes patience"),  # type: ignore[call-arg]
     ],
 )
-def test_a_setting_that_there_is_not_is_answered_with_the_nearest(make: Any, said: str) -> None:
+def test_a_setting_that_there_is_not_is_answered_with_the_nearest(make: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
-    assert said in str(caught.value)
+    assert message in str(caught.value)

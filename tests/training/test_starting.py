@@ -70,7 +70,7 @@ def test_a_checkpoint_of_another_normalization_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("stated", "said"),
+    ("stated", "message"),
     [
         ({"mean": 0}, "expects {'mean': ..., 'std': ...}"),
         ((0.0, 1.0), "expects {'mean': ..., 'std': ...}"),
@@ -81,8 +81,8 @@ def test_a_checkpoint_of_another_normalization_is_refused(tmp_path: Path) -> Non
         ({"mean": [0, 0], "std": [1]}, "with std above 0"),
     ],
 )
-def test_what_is_no_normalization_is_refused(stated: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_is_no_normalization_is_refused(stated: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         task(normalize=stated)
 
 

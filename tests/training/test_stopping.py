@@ -66,7 +66,7 @@ def test_without_restoring_the_last_weights_stay(figures: Callable[..., None]) -
 
 
 @pytest.mark.parametrize(
-    ("rule", "given", "ended"),
+    ("rule", "value", "ended"),
     [
         (EarlyStopping(patience=1, on="accuracy"), [0.1, 0.2, 0.2, 0.9], (3, 2)),
         (EarlyStopping(patience=1, on="accuracy", least=0.1), [0.1, 0.2, 0.5, 0.6], (2, 1)),
@@ -75,9 +75,9 @@ def test_without_restoring_the_last_weights_stay(figures: Callable[..., None]) -
     ],
 )
 def test_what_counts_as_better(
-    figures: Callable[..., None], rule: EarlyStopping, given: list[float], ended: tuple[int, int]
+    figures: Callable[..., None], rule: EarlyStopping, value: list[float], ended: tuple[int, int]
 ) -> None:
-    figures(rule.on, left=given)
+    figures(rule.on, left=value)
     fit = quick(steps=4, **SETTINGS, stop_early=rule).fit(tasks()[:1])
     assert tuple(fit.run["stopped"].values()) == ended
 

@@ -280,18 +280,18 @@ def test_what_cannot_be_done_in_one_pass_is_refused_or_done_in_several(
 
 
 @pytest.mark.parametrize(
-    ("given", "came"),
+    ("value", "actual"),
     [
         (lambda images: images[..., :-1], r"shapes \[\]|a Tensor"),
         (lambda images: [images[..., :-1]], r"\[\(torch.Size\(\[1, 1, 16, 15\]\)"),
         (lambda images: None, r"nothing \(None\)"),
     ],
 )
-def test_what_is_no_view_of_the_images_is_refused(given: Any, came: str) -> None:
+def test_what_is_no_view_of_the_images_is_refused(value: Any, actual: str) -> None:
     @effect("pure")
     def views(self: Any, images: Tensor) -> Any:
-        return given(images)
+        return value(images)
 
     mine = type("Mine", (), {"compatkit_further_views": ck.hookimpl(views)})
-    with pytest.raises(PluginError, match=rf"Plugin 'mine': compatkit_further_views returned {came}"):
+    with pytest.raises(PluginError, match=rf"Plugin 'mine': compatkit_further_views returned {actual}"):
         quick(steps=1).fit(tasks()[:1], ["mine"], factories={"mine": mine})

@@ -169,7 +169,7 @@ class RepositoryNotFoundError(OSError):
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "said"),
+    ("error", "kind", "message"),
     [
         (
             RemoteEntryNotFoundError(),
@@ -185,7 +185,7 @@ class RepositoryNotFoundError(OSError):
     ],
 )
 def test_what_the_hub_refuses(
-    error: Exception, kind: type[CompatkitError], said: str, monkeypatch: pytest.MonkeyPatch
+    error: Exception, kind: type[CompatkitError], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any) -> str:
         raise error
@@ -194,7 +194,7 @@ def test_what_the_hub_refuses(
     monkeypatch.setattr(door, "reachable", lambda: True)
     with pytest.raises(kind) as caught:
         prepare_task(task("hf-hub:user/net"), 0, CPU)
-    assert said in str(caught.value) and caught.value.subject == "user/net"
+    assert message in str(caught.value) and caught.value.subject == "user/net"
 
 
 def test_a_name_that_is_no_repository_is_refused() -> None:

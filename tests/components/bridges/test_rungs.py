@@ -243,10 +243,10 @@ def test_images_that_do_not_suffice_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on", "given", "count"), [("dst", 50, 40), ("dst", 12, 12), ("mix", 50, 30), ("mix", 12, 24)]
+    ("on", "value", "count"), [("dst", 50, 40), ("dst", 12, 12), ("mix", 50, 30), ("mix", 12, 24)]
 )
-def test_features_are_paired_on_images_of_either_domain(on: str, given: int, count: int) -> None:
-    others = images(given, seed=9, channels=3)
+def test_features_are_paired_on_images_of_either_domain(on: str, value: int, count: int) -> None:
+    others = images(value, seed=9, channels=3)
     made = between(part("left", MIXING), PART, on=on, head_data=others)
     assert len(made.pairs) == count and made.pairs is not made.fit
     if on == "mix":  # as many of both, however few the head's are

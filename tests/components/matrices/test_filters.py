@@ -48,7 +48,7 @@ def test_what_is_known_before_a_measurement_is_asked_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("digits", "expected a filter FIELD=VALUE"),
         ("", "expected a filter FIELD=VALUE"),
@@ -67,18 +67,18 @@ def test_what_is_known_before_a_measurement_is_asked_before() -> None:
         ("accuracy<=-0.1", "a share from 0 to 1"),
     ],
 )
-def test_what_is_no_filter_is_told_with_what_there_is(text: str, said: str) -> None:
+def test_what_is_no_filter_is_told_with_what_there_is(text: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         parse(text)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "given", [3, None, [3], {"grade": "perfect"}, b"grade=perfect", [None, "grade=perfect"]]
+    "requested", [3, None, [3], {"grade": "perfect"}, b"grade=perfect", [None, "grade=perfect"]]
 )
-def test_filters_are_texts(given: Any) -> None:
+def test_filters_are_texts(requested: Any) -> None:
     with pytest.raises(UsageError) as caught:
-        parse(given)
+        parse(requested)
     assert caught.value.code == "usage" and not isinstance(caught.value.subject, str)
 
 

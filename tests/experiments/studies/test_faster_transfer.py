@@ -53,14 +53,14 @@ def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path, arm
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"data": ["mnist", "usps"]}, "'data' must name three data sets, for rotation, source, target"),
         ({"tune": 50}, "'tune' must be one of 0, 10, 100, 1000, the measured steps; got 50"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(data: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_settings_that_cannot_be_meant_are_refused(data: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         inputs = settings_of(find("3.11"), "cpu", {**TINY, **changes})
         run(Run("3.11", "rp", 0, inputs, StudyData("3.11", str(data))))
 

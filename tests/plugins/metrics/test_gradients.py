@@ -34,7 +34,7 @@ def network() -> nn.Sequential:
 DATA = torch.randn(9, 1, 4, 4, generator=torch.Generator().manual_seed(1)), torch.arange(9) % 3
 
 
-def found(metric: Metric, name: str, net: nn.Module | None = None, **more: Any) -> Table:
+def measured_table(metric: Metric, name: str, net: nn.Module | None = None, **more: Any) -> Table:
     return ck.measure(net or network(), DATA, [metric], **more).table(name)
 
 
@@ -46,7 +46,7 @@ def test_the_loss_along_the_gradient_equals_a_slow_reference() -> None:
     net = network()
     slopes = gradients(net)
     norm = float(torch.cat([entry.flatten() for entry in slopes]).norm())
-    table = found(LossVariation(points=5, rate=0.3, length=0.2, chunk=4), "loss_variation", net)
+    table = measured_table(LossVariation(points=5, rate=0.3, length=0.2, chunk=4), "loss_variation", net)
     for protocol, step in (("gradient", 0.3), ("fixed", 0.2 / norm)):
         losses = []
         for at in range(6):
@@ -64,7 +64,7 @@ def test_the_loss_along_the_gradient_equals_a_slow_reference() -> None:
 
 
 def test_a_step_that_leaves_the_numbers_has_no_value() -> None:
-    table = found(LossVariation(points=2, rate=1e38), "loss_variation")
+    table = measured_table(LossVariation(points=2, rate=1e38), "loss_variation")
     cell = table.at(case="as given", protocol="gradient", quantity="range")
     assert cell.status == "undefined"
     assert table.at(case="as given", protocol="fixed", quantity="range").status == "ok"
@@ -86,7 +86,7 @@ def slow_outputs(net: nn.Sequential) -> dict[str, list[Tensor]]:
 
 def test_scales_equal_gradients_of_one_example_at_a_time() -> None:
     net = network()
-    table = found(GradientScale(chunk=4), "gradient_scale", net)
+    table = measured_table(GradientScale(chunk=4), "gradient_scale", net)
     assert table.axes["layer"] == ("0", "3", "4")
     rows = {name: torch.stack(slow_output).double() for name, slow_output in slow_outputs(net).items()}
     scales = {name: float(entry.flatten(1).square().sum(1).mean().sqrt()) for name, entry in rows.items()}
@@ -116,7 +116,7 @@ def test_growth_is_the_factor_of_each_layer_down() -> None:
 
 def test_projections_equal_their_definitions() -> None:
     net = network()
-    table = found(GradientProjection(top=3, chunk=4), "gradient_projection", net)
+    table = measured_table(GradientProjection(top=3, chunk=4), "gradient_projection", net)
     rows = slow_outputs(net)
     slopes = dict(zip(dict(net.named_parameters()), gradients(net), strict=True))
     for name, weight in (("0", net[0].weight), ("3", net[3].weight), ("4", net[4].weight)):
@@ -155,7 +155,7 @@ def test_they_conform() -> None:
 
 
 def test_controls_keep_the_norm_of_each_filter() -> None:
-    scale = found(GradientScale(controls=True), "gradient_scale")
+    scale = measured_table(GradientScale(controls=True), "gradient_scale")
     for layer in scale.axes["layer"]:
         norms = [
             scale.at(case=case, layer=layer, quantity="weight").value  # type: ignore[operator]
@@ -168,7 +168,7 @@ def test_controls_keep_the_norm_of_each_filter() -> None:
 
 
 def test_named_layers_are_the_only_ones() -> None:
-    assert found(GradientScale(), "gradient_scale", layers=["3"]).axes["layer"] == ("3",)
+    assert measured_table(GradientScale(), "gradient_scale", layers=["3"]).axes["layer"] == ("3",)
 
 
 def test_a_layer_that_is_not_called_is_refused() -> None:
@@ -181,7 +181,7 @@ def test_a_layer_that_is_not_called_is_refused() -> None:
             return self.used(images.flatten(1))
 
     with pytest.raises(DataError) as caught:
-        found(GradientScale(), "gradient_scale", Unused())
+        measured_table(GradientScale(), "gradient_scale", Unused())
     assert caught.value.subject == "other"
 
 

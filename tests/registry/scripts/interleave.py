@@ -20,7 +20,7 @@ from pathlib import Path
 import attrs
 from actors import Actor
 from registry_parts import CONDITIONS, blobs_in, check, collected, manifest_for, put, whole
-from scenarios import EXTRACTOR, HEAD, family, no_waiting, one, publish
+from scenarios import EXTRACTOR, HEAD, family, no_waiting, publish, with_one_version
 
 from compatkit.contracts.manifest import Parent
 from compatkit.errors import IntegrityError
@@ -57,13 +57,13 @@ class Encounter:
 
 def with_weights(root: Path) -> None:
     """Make a registry in which weights lie that nothing refers to."""
-    one(root)
+    with_one_version(root)
     put(Store.open(root), VALUE)
 
 
 def with_withdrawn_parent(root: Path) -> None:
     """Make a registry with a withdrawn version."""
-    one(root)
+    with_one_version(root)
     publish(root, VALUE, "parent")
     Store.open(root).withdraw("parent", "1.0.0", "wrong")
 
@@ -101,7 +101,7 @@ def record(root: Path) -> None:
 
 def with_result(root: Path) -> None:
     """Make a registry in which the bytes of a result lie that nothing refers to."""
-    one(root)
+    with_one_version(root)
     Store.open(root).put_blob(dumps({"accuracy": 1}))
 
 

@@ -66,7 +66,7 @@ def live(root: Path, seed: int, tell: int) -> None:
         os._exit(1)
 
 
-def held(root: Path, lines: list[str]) -> None:
+def check_durable(root: Path, lines: list[str]) -> None:
     """Check that something that was done is still so."""
     store, (what, *rest) = Store.open(root), lines
     if what == "publish":
@@ -142,7 +142,7 @@ def main() -> None:
             done = cut(disk, image, seed + number)
             promised += done
             for entry in promised:
-                held(disk / "parts", entry)
+                check_durable(disk / "parts", entry)
             whole(Store.open(disk / "parts"))
             finish(Store.open(disk / "parts"), f"after cut {number}")
             if number % 2:

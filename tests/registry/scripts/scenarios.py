@@ -54,7 +54,7 @@ def publish(root: Path, value: int, name: str = "a/b") -> str:
     return str(store.publish(name, manifest_for(put(store, value))))
 
 
-def one(root: Path) -> None:
+def with_one_version(root: Path) -> None:
     """Make a registry with one version."""
     Store.init(root)
     publish(root, FIRST)
@@ -62,7 +62,7 @@ def one(root: Path) -> None:
 
 def two(root: Path) -> None:
     """Make a registry with two versions and an alias."""
-    one(root)
+    with_one_version(root)
     publish(root, SECOND)
     Store.open(root).set_alias("a/b", "prod", "1.0.0")
 
@@ -123,7 +123,7 @@ def bring(root: Path) -> None:
 
 def damaged(root: Path) -> None:
     """Make a registry in which the weights of the one version are damaged."""
-    one(root)
+    with_one_version(root)
     store = Store.open(root)
     path = store.objects.path(store.manifest("a/b").payload.file.blob)
     path.chmod(0o644)
@@ -174,7 +174,7 @@ def promise(root: Path) -> None:
 
 def promised(root: Path) -> None:
     """Make a registry with an extractor, a head that was trained with it, and a policy that asks about both."""
-    one(root)
+    with_one_version(root)
     store = Store.open(root)
     parents = (Parent("trained_with", str(store.resolve("a/b").digest)),)
     store.publish("a/head", manifest_for(put(store, UNUSED), kind="head", parents=parents))
@@ -191,7 +191,7 @@ BOTH = ("a/b@1.0.0", "a/b@2.0.0")
 SCENARIOS = (
     Scenario("init", None, make, ()),
     Scenario("first_publish", Store.init, lambda root: publish(root, FIRST), BOTH[:1]),
-    Scenario("next_publish", one, lambda root: publish(root, SECOND), BOTH),
+    Scenario("next_publish", with_one_version, lambda root: publish(root, SECOND), BOTH),
     Scenario("publish_large", Store.init, publish_large, BOTH[:1]),
     Scenario("move", two, move, BOTH),
     Scenario("remove", two, remove, BOTH),
@@ -200,8 +200,8 @@ SCENARIOS = (
     Scenario("collect", untidy, collect, BOTH[1:]),
     Scenario("import", family, bring, ("a/extractor@1.0.0", "a/head@2.0.0"), atomic=False),
     Scenario("heal", damaged, heal, BOTH[:1], sound=False),
-    Scenario("record", one, record, BOTH[:1]),
-    Scenario("promise", one, promise, BOTH[:1]),
+    Scenario("record", with_one_version, record, BOTH[:1]),
+    Scenario("promise", with_one_version, promise, BOTH[:1]),
     Scenario("keep_promise", promised, keep_promise, ("a/b@1.0.0", "a/b@1.1.0", "a/head@1.0.0")),
 )
 

@@ -462,7 +462,7 @@ class TestCache:
         assert sorted(seen) == list(range(len(train)))
 
     @pytest.mark.parametrize(
-        ("cache", "augment", "steps", "kept"),
+        ("cache", "augment", "steps", "expected"),
         [
             ("auto", "none", 9, True),
             ("auto", "none", 4, False),
@@ -472,10 +472,10 @@ class TestCache:
         ],
     )
     def test_a_plan_says_whether_images_are_kept(
-        self, folder: Path, cache: Any, augment: str, steps: int, kept: bool
+        self, folder: Path, cache: Any, augment: str, steps: int, expected: bool
     ) -> None:
         explanation = str(quick(steps=steps, cache=cache).explain([task(photos(folder), augment=augment)]))
-        assert ("decoded once into" in explanation) == kept
+        assert ("decoded once into" in explanation) == expected
         assert not pixelcache.folder().exists()
 
     def test_resized_crops_come_from_shrunk_images_also_where_they_cannot_be_kept(
