@@ -1,4 +1,4 @@
-"""First layers that learn random labels: training, filters kept on the way, the covariance of what they see."""
+"""First layers that learn random labels: training, recorded filters, and the covariance of their inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFERENCE = 'Maennel et al. (2020), "What Do Neural Networks Learn When Trained 
 CENTERED: Mapping[str, Any] = {"mean": 0.5, "std": 0.5}
 """Gives a network -1 to 1, as the paper does."""
 LOOKED_AT = 2000
-"""Most images whose patches are measured."""
+"""Largest number of images with measured patches."""
 BASES = 10
 
 
@@ -55,31 +55,31 @@ def sgd(
 
 
 @attrs.define(eq=False)
-class KeptFilters:
-    """Keeps the weight of a layer before the first step and after some steps; changes nothing.
+class FilterRecorder:
+    """Records the weight of a layer before the first step and after some steps.
 
     Attributes:
-        layer: Path in the whole network.
-        steps: After how many steps.
-        found: Weights by the number of steps.
+        layer: Path of the layer in the whole network.
+        steps: Numbers of steps after which the weight is recorded.
+        weights: Recorded weights by number of steps.
     """
 
     layer: str
     steps: Sequence[int]
-    found: dict[int, Tensor] = attrs.field(factory=dict)
+    weights: dict[int, Tensor] = attrs.field(factory=dict)
 
     @ck.hookimpl
     def compatkit_pretrain(self, setup: ck.SetUp) -> Mapping[str, Any]:
-        """Keep the initial weight; other plugins have drawn it by now (``after``)."""
+        """Record the initial weight, after plugins that draw it (``after``)."""
         (state,) = setup.tasks.values()
-        self.found[0] = self._weight(state)
+        self.weights[0] = self._weight(state)
         return {}
 
     @ck.hookimpl
     def compatkit_after_step(self, step: ck.Step) -> None:
-        """Keep the weight after the steps that are asked for."""
+        """Record the weight after the requested steps."""
         if step.number + 1 in self.steps:
-            self.found[step.number + 1] = self._weight(step.task)
+            self.weights[step.number + 1] = self._weight(step.task)
 
     def _weight(self, state: ck.TaskState) -> Tensor:
         weight: Any = layer_of(state, self.layer).weight
@@ -96,22 +96,22 @@ def learned(
     trainer: ck.Trainer, task: ck.Task, layer: str, uses: Sequence[ck.RegularizerConfig], points: int
 ) -> tuple[ck.Fit, dict[int, Tensor]]:
     """Train; return the fit and the layer's weights after equally spaced numbers of steps, 0 and all included."""
-    steps = [round(trainer.steps * place / points) for place in range(1, points + 1)]
-    keeper = KeptFilters(layer, steps)
-    keeping = ck.use("kept_filters", after=[use.as_ for use in uses if use.name == "scaled_init"])
-    fit = trainer.fit([task], [*uses, keeping], factories={"kept_filters": lambda: keeper})
-    return fit, keeper.found
+    steps = [round(trainer.steps * point / points) for point in range(1, points + 1)]
+    recorder = FilterRecorder(layer, steps)
+    recording = ck.use("kept_filters", after=[use.as_ for use in uses if use.name == "scaled_init"])
+    fit = trainer.fit([task], [*uses, recording], factories={"kept_filters": lambda: recorder})
+    return fit, recorder.weights
 
 
 def seen_by(fit: ck.Fit, layer: str) -> Tensor:
-    """Return the covariance of what a first layer is given on training images, float64 ``(d, d)``."""
+    """Return the covariance of a first layer's input patches on training images, float64 ``(d, d)``."""
     (state,) = fit.tasks.values()
     module = layer_of(state, layer)
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (state.data.mean, state.data.std))
     split = state.examples.subset(min(len(state.examples), LOOKED_AT), seed=0)
 
-    def moments(places: np.ndarray) -> PatchMoments:
-        images = (torch.from_numpy(split.read(places)).movedim(3, 1).float() / 255 - mean) / std
+    def moments(indices: np.ndarray) -> PatchMoments:
+        images = (torch.from_numpy(split.read(indices)).movedim(3, 1).float() / 255 - mean) / std
         rows = images.flatten(1) if isinstance(module, nn.Linear) else images
         return PatchMoments.of(patches_of(module, rows))
 

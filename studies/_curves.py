@@ -73,14 +73,14 @@ def along_arms(
         at: Horizontal positions of the arms; None for equal spacing.
         height: Label of the vertical axis.
     """
-    made = [arm for arm in arms if arm in results.arms]
+    run_arms = [arm for arm in arms if arm in results.arms]
     lines = {
-        called: list(zip(*(results.values(arm, name) for arm in made), strict=True))
-        for name, called in measures.items()
+        label: list(zip(*(results.values(arm, name) for arm in run_arms), strict=True))
+        for name, label in measures.items()
     }
-    shown = [(ticks or {}).get(arm, arm) for arm in made]
-    places = None if at is None else [at[place] for place, arm in enumerate(arms) if arm in made]
-    return _drawn({"": lines}, shown, title, height, across or {}, bottom=0.0, at=places)
+    shown = [(ticks or {}).get(arm, arm) for arm in run_arms]
+    positions = None if at is None else [at[index] for index, arm in enumerate(arms) if arm in run_arms]
+    return _drawn({"": lines}, shown, title, height, across or {}, bottom=0.0, at=positions)
 
 
 def panels(
@@ -112,21 +112,21 @@ def panels(
         for number, arm in enumerate(dict.fromkeys(arm for lines in drawn.values() for arm in lines))
     }
     first: Axes | None = None
-    for place, (name, lines) in enumerate(drawn.items(), 1):
-        axes = figure.add_subplot(1, len(drawn), place, sharey=first)
+    for column, (name, lines) in enumerate(drawn.items(), 1):
+        axes = figure.add_subplot(1, len(drawn), column, sharey=first)
         first = axes if same else None
         for arm, rows in lines.items():
             _line(axes, rows, [float(step) for step in steps], numbers[arm], arm)
         if name in logs:
             axes.set_yscale("log")
-        elif name not in close and not (same and place < len(drawn)):  # it fixes the top, too
+        elif name not in close and not (same and column < len(drawn)):  # it fixes the top, too
             axes.set_ylim(bottom=0)
         axes.set_xlabel(title)
-        axes.set_ylabel(height if place == 1 else "")
+        axes.set_ylabel(height if column == 1 else "")
         axes.set_title(name, fontsize=9)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-        if place == 1:
+        if column == 1:
             figure.legend(
                 *axes.get_legend_handles_labels(),
                 fontsize=8,
@@ -148,18 +148,18 @@ def _drawn(
 ) -> bytes:
     from matplotlib.figure import Figure
 
-    places = list(range(len(ticks))) if at is None else list(at)
+    positions = list(range(len(ticks))) if at is None else list(at)
     wide = max(WIDTH / min(2, len(panels)), 0.11 * sum(len(labels) + 1 for labels in ticks))
     figure = Figure(figsize=(wide * len(panels), 4.2), dpi=130, layout="constrained")
     for number, (name, lines) in enumerate(panels.items()):
         axes = figure.add_subplot(1, len(panels), number + 1)
-        for place, (called, rows) in enumerate(lines.items()):
-            _line(axes, rows, places, number + place, called)
-        for place, (called, level) in enumerate((across or {}).items()):
-            style = ("--", ":", "-.")[place % 3]
-            axes.axhline(level, color="#222222", linewidth=1, linestyle=style, label=called)
-        axes.set_xticks(places, ticks)
-        axes.set_xlim(places[0] - 0.2, places[-1] + 0.2)
+        for index, (label, rows) in enumerate(lines.items()):
+            _line(axes, rows, positions, number + index, label)
+        for index, (label, level) in enumerate((across or {}).items()):
+            style = ("--", ":", "-.")[index % 3]
+            axes.axhline(level, color="#222222", linewidth=1, linestyle=style, label=label)
+        axes.set_xticks(positions, ticks)
+        axes.set_xlim(positions[0] - 0.2, positions[-1] + 0.2)
         axes.set_ylim(bottom=bottom)
         axes.set_xlabel(title)
         if number == 0:
@@ -173,17 +173,17 @@ def _drawn(
     return png(figure)
 
 
-def _line(axes: Axes, rows: Rows, places: Sequence[float], number: int, called: str) -> None:
+def _line(axes: Axes, rows: Rows, positions: Sequence[float], number: int, label: str) -> None:
     """Draw the mean over seeds, and single seeds faintly if there are several."""
     color = COLORS[number % len(COLORS)]
     for row in rows if len(rows) > 1 else ():
-        axes.plot(*_known(row, places), color=color, alpha=0.25, linewidth=1)
+        axes.plot(*_known(row, positions), color=color, alpha=0.25, linewidth=1)
     columns = [[value for value in values if value is not None] for values in zip(*rows, strict=True)]
     line = [mean(values) if values else None for values in columns]
     if any(columns):
-        axes.plot(*_known(line, places), color=color, marker=MARKS[number % len(MARKS)], label=called)
+        axes.plot(*_known(line, positions), color=color, marker=MARKS[number % len(MARKS)], label=label)
 
 
-def _known(row: Sequence[float | None], places: Sequence[float]) -> tuple[list[float], list[float]]:
-    pairs = [(place, value) for place, value in zip(places, row, strict=True) if value is not None]
-    return [place for place, _ in pairs], [value for _, value in pairs]
+def _known(row: Sequence[float | None], positions: Sequence[float]) -> tuple[list[float], list[float]]:
+    pairs = [(position, value) for position, value in zip(positions, row, strict=True) if value is not None]
+    return [position for position, _ in pairs], [value for _, value in pairs]

@@ -59,9 +59,9 @@ def rows(pictures: Mapping[str, Sequence[Picture]], titles: Sequence[str]) -> by
         pictures: Pictures by the name of their row; shorter rows are filled with gray.
         titles: One per column.
     """
-    most = max(len(row) for row in pictures.values())
+    longest = max(len(row) for row in pictures.values())
     arrays = {}
     for name, row in pictures.items():
         array = np.asarray(row)[:, None]
-        arrays[name] = np.pad(array, [(0, most - len(array)), (0, 0), (0, 0), (0, 0)])
+        arrays[name] = np.pad(array, [(0, longest - len(array)), (0, 0), (0, 0), (0, 0)])
     return beside(arrays, low=-DEEPEST, high=DEEPEST, titles=titles)

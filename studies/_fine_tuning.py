@@ -183,10 +183,10 @@ def random_weights(
 ) -> Weights:
     """Return Gaussian filters of the norms of ``weights``: a control that knows their scale and no more."""
     start = tune(run, settings, data, weights, steps=0, keep_class_layer=True)
-    made = equal_norm_weights(start.network(TASK), torch.Generator().manual_seed(seed))
+    random_network = equal_norm_weights(start.network(TASK), torch.Generator().manual_seed(seed))
     return {
         name.partition(".")[2]: tensor.detach().clone().contiguous()
-        for name, tensor in made.state_dict().items()
+        for name, tensor in random_network.state_dict().items()
     }
 
 

@@ -26,10 +26,10 @@ def heat_maps(results: Results, key: str = "matrix") -> bytes:
     grid = figure.subplots(down, across, squeeze=False)
     for axes in grid.flat[len(arms) :]:
         axes.set_visible(False)
-    for place, arm in enumerate(arms):
+    for index, arm in enumerate(arms):
         runs = [run for run in results.figure_data(arm) if key in run]
         values = np.mean([run[key] for run in runs], axis=0)
-        axes = grid.flat[place]
+        axes = grid.flat[index]
         drawn = axes.imshow(np.ma.masked_less(values, -0.5), cmap="magma", vmin=0, vmax=1)
         names = [layer.rpartition(".")[2] for layer in runs[0]["layers"]]
         axes.set_xticks(range(values.shape[1]), names[: values.shape[1]], rotation=90, fontsize=6)
@@ -42,7 +42,7 @@ def heat_maps(results: Results, key: str = "matrix") -> bytes:
         axes.set_title(arm, fontsize=9)
         axes.set_ylabel("this network", fontsize=7)
         axes.set_xlabel("the network beside it", fontsize=7)
-        if place == 0:
+        if index == 0:
             figure.colorbar(drawn, ax=grid.ravel().tolist(), shrink=0.8, aspect=30, label="CKA")
     return png(figure)
 
@@ -50,4 +50,4 @@ def heat_maps(results: Results, key: str = "matrix") -> bytes:
 def _borders(layers: list[str]) -> list[float]:
     kinds = [name.partition(".")[0] if "." in name else "latent" for name in layers]
     kinds[0] = "encoder" if layers[0] == "input" else kinds[0]
-    return [place - 0.5 for place in range(1, len(kinds)) if kinds[place] != kinds[place - 1]]
+    return [index - 0.5 for index in range(1, len(kinds)) if kinds[index] != kinds[index - 1]]

@@ -129,8 +129,8 @@ def ordered(data: ck.DataSet, order: str) -> ck.DataSet:
         by = max(1, len(names) // 3)
         names = names[by:] + names[:by]
     elif order == "exchanged":
-        for place in (1, 6):
-            names[place : place + 2] = names[place : place + 2][::-1]
+        for index in (1, 6):
+            names[index : index + 2] = names[index : index + 2][::-1]
     return data.of_classes(names)
 
 
@@ -161,12 +161,12 @@ def task_of(run: Run, name: str, data: ck.DataSet, cut: str | None = None) -> ck
 
 def uses_of(run: Run, methods: str) -> list[str | ck.RegularizerConfig]:
     """Return the plugins of methods joined by ``+``; none for ``none``."""
-    made: dict[str, str | ck.RegularizerConfig] = {
+    uses: dict[str, str | ck.RegularizerConfig] = {
         "iiw": ck.use("identical_init", class_layer=run.settings["class_layer"]),
         "rp": rotation(run),
         "dcc": "dcc",
     }
-    return [made[method] for method in methods.split("+") if method in made]
+    return [uses[method] for method in methods.split("+") if method in uses]
 
 
 def rotation(run: Run) -> ck.RegularizerConfig:
@@ -213,13 +213,13 @@ def incremental(
 
 def common_classes(task: ck.Task, other: ck.Task) -> list[str]:
     """Return the classes that two tasks share, in the order and with the names of the first."""
-    return [task.data.classes[place] for place in common_places(task.data, other.data)]
+    return [task.data.classes[index] for index in common_indices(task.data, other.data)]
 
 
-def common_places(this: ck.DataSet, other: ck.DataSet) -> list[int]:
+def common_indices(this: ck.DataSet, other: ck.DataSet) -> list[int]:
     """Return the indices of a data set's classes that another has, too, by name, ascending."""
     mine, theirs = ([ck.label(name) for name in data.classes] for data in (this, other))
-    return sorted(place for place, _ in ck.match_classes(mine, theirs))
+    return sorted(index for index, _ in ck.match_classes(mine, theirs))
 
 
 def apart(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
@@ -230,8 +230,8 @@ def apart(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
     """
     trainer = trainer_of(run)
     return [
-        attrs.evolve(trainer, seed=len(tasks) * trainer.seed + place).fit([task], uses_of(run, "rp"))
-        for place, task in enumerate(tasks)
+        attrs.evolve(trainer, seed=len(tasks) * trainer.seed + index).fit([task], uses_of(run, "rp"))
+        for index, task in enumerate(tasks)
     ]
 
 
@@ -267,9 +267,9 @@ def measure(
                 batch_size=run.settings["test_batch"],
             )
             rows += [_row(cell, policy) for cell in matrix.cells]
-    places = {task.name: place for place, task in enumerate(tasks)}
+    order = {task.name: index for index, task in enumerate(tasks)}
     return sorted(
-        rows, key=lambda row: (policies.index(row["policy"]), places[row["extractor"]], places[row["head"]])
+        rows, key=lambda row: (policies.index(row["policy"]), order[row["extractor"]], order[row["head"]])
     )
 
 
@@ -317,10 +317,10 @@ def chance_of(results: Results) -> dict[str, float]:
     return {"chance": sum(known) / len(known)} if known else {}
 
 
-def outcome(run: Run, fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], **kept: Any) -> Outcome:
-    """Return the outcome of a pair of trained networks, with all cells stored in addition to ``kept``."""
+def outcome(run: Run, fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], **figure_data: Any) -> Outcome:
+    """Return the outcome of a pair of trained networks, with all cells stored in addition to ``figure_data``."""
     cells = measure(run, fits, tasks)
-    return Outcome(values=values_of(cells), figure_data={"cells": cells, **kept})
+    return Outcome(values=values_of(cells), figure_data={"cells": cells, **figure_data})
 
 
 def reported(arm: str, value: float, where: str, metric: str = "recombined") -> Reported:

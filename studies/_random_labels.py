@@ -253,13 +253,14 @@ def measures(kinds: Sequence[str] = ("real", "random")) -> tuple[Measure, ...]:
         Measure(name="upstream", title="accuracy on the random labels upstream", better="none", drawn=False)
     ]
     for labels in kinds:
-        place = f"{labels} labels downstream"
+        condition = f"{labels} labels downstream"
         measures += [
-            Measure(name=f"{labels}-{start}", title=f"learning speed, {place}: {start}") for start in STARTS
+            Measure(name=f"{labels}-{start}", title=f"learning speed, {condition}: {start}")
+            for start in STARTS
         ]
         measures += [
-            Measure(name=f"{labels}-gain", title=f"pretrained less scratch, {place}"),
-            Measure(name=f"{labels}-control", title=f"permuted less scratch, {place}", better="none"),
+            Measure(name=f"{labels}-gain", title=f"pretrained less scratch, {condition}"),
+            Measure(name=f"{labels}-control", title=f"permuted less scratch, {condition}", better="none"),
         ]
     if "real" in kinds:
         measures += [

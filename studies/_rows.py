@@ -28,17 +28,17 @@ def rows(
     labels = list(dict.fromkeys(row for way in ways.values() for row, values in way.items() if values))
     figure = Figure(figsize=(7.0, 1.3 + 0.5 * len(labels)), dpi=130, layout="constrained")
     axes = figure.add_subplot()
-    for at, label in enumerate(labels):
+    for row, label in enumerate(labels):
         means = [mean(way[label]) for way in ways.values() if way.get(label)]
-        axes.plot([min(means), max(means)], [at, at], color="#c8ccd2", linewidth=2, zorder=1)
-    there_are = [called for called, way in ways.items() if any(way.values())]
-    for place, called in enumerate(there_are):
-        way, shift = ways[called], STEP * (place - (len(there_are) - 1) / 2)
-        color, mark = COLORS[place % len(COLORS)], MARKS[place % len(MARKS)]
-        known = [(at, way[label]) for at, label in enumerate(labels) if way.get(label)]
+        axes.plot([min(means), max(means)], [row, row], color="#c8ccd2", linewidth=2, zorder=1)
+    plotted = [label for label, way in ways.items() if any(way.values())]
+    for index, label in enumerate(plotted):
+        way, shift = ways[label], STEP * (index - (len(plotted) - 1) / 2)
+        color, mark = COLORS[index % len(COLORS)], MARKS[index % len(MARKS)]
+        known = [(row, way[label]) for row, label in enumerate(labels) if way.get(label)]
         axes.plot(
             [value for _, values in known for value in values],
-            [at + shift for at, values in known for _ in values],
+            [row + shift for row, values in known for _ in values],
             ".",
             color=color,
             alpha=0.4,
@@ -46,15 +46,15 @@ def rows(
         )
         axes.plot(
             [mean(values) for _, values in known],
-            [at + shift for at, _ in known],
+            [row + shift for row, _ in known],
             mark,
             color=color,
             markersize=7,
-            label=called,
+            label=label,
             zorder=3,
         )
-    for place, (called, level) in enumerate((across or {}).items()):
-        axes.axvline(level, color="#222222", linewidth=1, linestyle=("--", ":")[place % 2], label=called)
+    for index, (label, level) in enumerate((across or {}).items()):
+        axes.axvline(level, color="#222222", linewidth=1, linestyle=("--", ":")[index % 2], label=label)
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_xlim(left=0)

@@ -61,7 +61,7 @@ def generator(run: Run, arm: str, steps: int | None = None) -> ck.Fit:
     if arm == "rr":
         used.append(ck.use("reverse_pass", weight=settings["rr"], variant="full"))
     count = settings["steps"] if steps is None else steps
-    return fit(run, task, used, count, kept=steps is None)
+    return fit(run, task, used, count, cached=steps is None)
 
 
 def fit(
@@ -70,16 +70,16 @@ def fit(
     used: Sequence[ck.RegularizerConfig],
     steps: int,
     *,
-    kept: bool = False,
+    cached: bool = False,
     lr: float | None = None,
 ) -> ck.Fit:
     """Train a network, at the run's rate by default.
 
-    If ``kept``, its checkpoint is kept in the folder of trained ones, and read where it is there.
+    If ``cached``, its checkpoint is read from the folder of trained networks, or written there.
     """
     settings, folder = run.settings, run.settings["networks"]
     more: dict[str, Any] = {}
-    if kept and folder:
+    if cached and folder:
         about = [
             task.model,
             run.seed,
@@ -135,8 +135,8 @@ def correlation(actual: Tensor, wanted: Tensor) -> float | None:
 
 def few(images: Tensor, count: int = 5) -> dict[str, Any]:
     """Return evenly spaced images as JSON values, in 8 bits and compressed, for figures; ``shown`` reads them."""
-    places = np.linspace(0, len(images) - 1, count).round().astype(int)
-    pixels = (255 * images[places].clamp(0, 1)).round().to(torch.uint8).numpy()
+    indices = np.linspace(0, len(images) - 1, count).round().astype(int)
+    pixels = (255 * images[indices].clamp(0, 1)).round().to(torch.uint8).numpy()
     return {"shape": list(pixels.shape), "zlib": b85encode(zlib.compress(pixels.tobytes(), 9)).decode()}
 
 

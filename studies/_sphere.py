@@ -11,9 +11,9 @@ from compatkit.experiments.studies import Run
 from ._arms import regularizers, trainer
 
 WIDTHS = (10, 7, 5, 4, 3)
-LAYERS = (*(f"blocks.{place}" for place in range(len(WIDTHS))), "fc")
+LAYERS = (*(f"blocks.{index}" for index in range(len(WIDTHS))), "fc")
 """Modules whose outputs, after the activation, are D_2 to D_7 of the paper."""
-LINEAR = (*(f"blocks.{place}.linear" for place in range(len(WIDTHS))), "fc")
+LINEAR = (*(f"blocks.{index}.linear" for index in range(len(WIDTHS))), "fc")
 SETTINGS: dict[str, dict[str, Any]] = {
     "cpu": {
         "steps": 1000,

@@ -242,10 +242,10 @@ def rows(fit: ck.Fit, images: ck.Split) -> Arrays:
     return layers
 
 
-def means_of(fit: ck.Fit, images: Factored, places: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the means of the latent variables for images at ``places``, ``(n, variables)``."""
+def means_of(fit: ck.Fit, images: Factored, indices: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the means of the latent variables for images at ``indices``, ``(n, variables)``."""
     split = ck.Split(
-        images.images[places], np.zeros(len(places), np.int64), ("any",), images.name, sample=True
+        images.images[indices], np.zeros(len(indices), np.int64), ("any",), images.name, sample=True
     )
     latent = ck.activations(fit.tasks[TASK], split, layers=["latent"], batch_size=500)["latent"]
     return np.split(np.asarray(latent), 2, axis=1)[0]

@@ -47,12 +47,12 @@ class Watch:
     Attributes:
         images: Held out.
         every: Steps between measurements.
-        found: Rows of step and share by layer.
+        rows: Pairs of step and share by layer.
     """
 
     images: ck.Split
     every: int
-    found: list[tuple[int, dict[str, float]]]
+    rows: list[tuple[int, dict[str, float]]]
 
     @ck.hookimpl
     def compatkit_after_step(self, step: ck.Step) -> None:
@@ -63,7 +63,7 @@ class Watch:
         measured = ck.measure(step.task, self.images, ["specialization"], layers=layers, batch_size=500)
         table = measured.table("specialization")
         shares = {name: table.at(layer=name, quantity="mean").value or 0.0 for name in table.axes["layer"]}
-        self.found.append((step.number + 1, shares))
+        self.rows.append((step.number + 1, shares))
 
 
 def run(run: Run) -> Outcome:
@@ -73,10 +73,10 @@ def run(run: Run) -> Outcome:
     up, down = subsets(run, settings)
     stages: list[list[tuple[int, dict[str, float]]]] = [[], []]
 
-    def watching(place: int, images: int, epochs: float) -> Mapping[str, Any]:
+    def watching(stage: int, images: int, epochs: float) -> Mapping[str, Any]:
         steps = round(epochs * images / settings["batch_size"])
         every = max(1, steps // settings["points"])
-        return {"watch": lambda: Watch(up.test, every, stages[place])}
+        return {"watch": lambda: Watch(up.test, every, stages[stage])}
 
     factories = watching(0, settings["up"], settings["epochs_up"])
     before = pretrain(run, settings, up, "watch", factories=factories)

@@ -53,8 +53,8 @@ def recombined(run: Run, extractor: ck.TaskState, head: ck.TaskState) -> float:
     data, other = extractor.task.data, head.task.data
     outputs = [-1] * len(data.classes)
     mine, theirs = ([ck.label(name) for name in data.classes] for data in (data, other))
-    for place, output in ck.match_classes(mine, theirs):
-        outputs[place] = output
+    for index, output in ck.match_classes(mine, theirs):
+        outputs[index] = output
     network = nn.Sequential(extractor.extractor, head.head)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     training = [module.training for module in network.modules()]
@@ -129,7 +129,7 @@ def run(run: Run) -> Outcome:
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw own and recombined accuracy and the rotation loss over steps."""
     steps = sorted(
-        {row["step"] for arm in results.arms for kept in results.figure_data(arm) for row in kept["along"]}
+        {row["step"] for arm in results.arms for data in results.figure_data(arm) for row in data["along"]}
     )
     if not steps:
         return {}
@@ -137,7 +137,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     for name, title in CURVES.items():
         for arm in results.arms:
             known = [
-                {row["step"]: row.get(name) for row in kept["along"]} for kept in results.figure_data(arm)
+                {row["step"]: row.get(name) for row in data["along"]} for data in results.figure_data(arm)
             ]
             lines = [[curve.get(step) for step in steps] for curve in known]
             if any(value is not None for line in lines for value in line):

@@ -51,7 +51,7 @@ def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:
     Raises:
         UsageError: A network is not given as model and split point.
     """
-    settings, made = run.settings, []
+    settings, tasks = run.settings, []
     for name in NETWORKS:
         if [type(value) for value in settings[name]] != [str, str]:
             raise UsageError(
@@ -64,7 +64,7 @@ def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:
     shape: dict[str, Any] = {"rest": rest, "width": settings["width"] or None, "own_head": False}
     for name in NETWORKS:
         model, cut = settings[name]
-        made.append(
+        tasks.append(
             ck.Task(
                 name,
                 data,
@@ -75,7 +75,7 @@ def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:
                 **(shape if changed else {}),
             )
         )
-    return made
+    return tasks
 
 
 def rotation(run: Run) -> ck.RegularizerConfig:
@@ -135,8 +135,8 @@ def first(run: Run, data: ck.DataSet, registry: ck.Registry) -> str:
     if run.arm != "independent":
         registry.publish(trainer(run).fit(old_tasks, uses), prefix="of-all")
         return "of-all/shared.dcc"
-    for place, task in enumerate(old_tasks):
-        fit = trainer(run, seed=len(old_tasks) * run.seed + place).fit([task], uses)
+    for index, task in enumerate(old_tasks):
+        fit = trainer(run, seed=len(old_tasks) * run.seed + index).fit([task], uses)
         registry.publish(fit, prefix=f"of-{task.name}")
     return f"of-{REFERENCE}/shared.dcc"
 

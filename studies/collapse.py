@@ -45,9 +45,9 @@ def run(run: Run) -> Outcome:
     """Train a network of the arm, and compare it with a plain one."""
     name = run.settings["data"]
     images = samples_of(run, name)
-    made = train(run, name, objective(run, run.arm))
+    trained = train(run, name, objective(run, run.arm))
     theirs = rows(train(run, name, seed=run.seed + OTHER), images)
-    mine = rows(made, images)
+    mine = rows(trained, images)
     matrix, summary = similar(mine, theirs, "cka")
     row = list(mine).index("sampled")
     cells = [matrix[row][list(theirs).index(layer)] for layer in ENCODER[run.settings["arch"]]]
@@ -57,8 +57,8 @@ def run(run: Run) -> Outcome:
         "sampled": summary.get("sampled"),
         "encoder": summary["encoder"],
         "decoder": summary["decoder"],
-        **collapse(made, images),
-        "loss": reconstructed(made, images)[0],
+        **collapse(trained, images),
+        "loss": reconstructed(trained, images)[0],
     }
     return Outcome(values=values, figure_data={"matrix": matrix, "layers": list(mine)})
 

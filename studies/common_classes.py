@@ -1,4 +1,4 @@
-"""How many common classes DCC needs: the shared head classifies two of them, three, up to all.
+"""Number of common classes for DCC: the shared head classifies two of them, three, up to all.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", App. C.5, Fig. 9 (IIW+DCC, 2 to 9 classes of CIFAR-10 and STL-10, ResNet-56, 3 runs).
@@ -53,7 +53,7 @@ def classes_of(tasks: Sequence[ck.Task], count: int, seed: int) -> list[str] | N
     if count > len(common):
         return None
     order = np.random.default_rng(seed).permutation(len(common))
-    return [common[place] for place in sorted(order[:count])]
+    return [common[index] for index in sorted(order[:count])]
 
 
 def run(run: Run) -> Outcome:

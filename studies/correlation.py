@@ -32,7 +32,7 @@ from ._pairs import (
 from .pretrained_init import PRETRAINED, PRETRAINED_SCALE, started
 
 ARMS = ("none", "rp", "dcc", "iiw", "iiw+dcc", "iiw-pretrained", "iiw-pretrained+dcc")
-"""In ``iiw-pretrained`` arms both networks start from one that was pretrained by rotation prediction (study 3.2)."""
+"""Arms; ``iiw-pretrained`` starts both networks from one network pretrained by rotation prediction (study 3.2)."""
 LOOKS = {
     "direct": ("direct", "signed"),
     "direct-absolute": ("direct", "absolute"),
@@ -124,12 +124,12 @@ def _channels(results: Results) -> bytes:
     """Return a panel per arm: channels sorted by correlation, direct and matched, one line per seed."""
     figure, panels = _panels(len(results.arms))
     for axes, arm in zip(panels, results.arms, strict=True):
-        for place, pairing in enumerate(("direct", "matched")):
+        for index, pairing in enumerate(("direct", "matched")):
             for channels in (run["channels"] for run in results.figure_data(arm)):
                 for line in channels:
-                    axes.plot(line[pairing], color=COLORS[place], alpha=0.5, linewidth=1)
+                    axes.plot(line[pairing], color=COLORS[index], alpha=0.5, linewidth=1)
             axes.plot(
-                [], color=COLORS[place], label={"direct": "as they stand", "matched": "matched"}[pairing]
+                [], color=COLORS[index], label={"direct": "as they stand", "matched": "matched"}[pairing]
             )
         null, direct = results.known(arm, "shuffled"), results.known(arm, "direct")
         if null:
@@ -150,12 +150,12 @@ def _channels(results: Results) -> bytes:
 def _accuracy(results: Results) -> bytes:
     """Return recombination accuracy against mean correlation, one mark per seed."""
     figure, (axes,) = _panels(1, wide=5.0)
-    for place, arm in enumerate(results.arms):
+    for index, arm in enumerate(results.arms):
         axes.plot(
             results.known(arm, "direct"),
             results.known(arm, "recombined"),
-            MARKS[place % len(MARKS)],
-            color=COLORS[place % len(COLORS)],
+            MARKS[index % len(MARKS)],
+            color=COLORS[index % len(COLORS)],
             label=arm,
             linestyle="none",
         )

@@ -45,15 +45,17 @@ def run(run: Run) -> Outcome:
     images = samples_of(run, target)
     theirs = rows(train(run, target), images)
     if run.arm == "same":
-        made = train(run, target, seed=run.seed + OTHER)
+        network = train(run, target, seed=run.seed + OTHER)
     elif run.arm == "untrained":
-        made = untrained(run, source, seed=run.seed + OTHER)
+        network = untrained(run, source, seed=run.seed + OTHER)
     else:
-        made = train(run, source)
+        network = train(run, source)
     if run.arm == "retrained":
         use = ck.use("retrain", layers=["latent"], fresh=True)
-        made = train(run, target, None, use, weights=weights_after(made), steps=run.settings["retrain_steps"])
-    mine = rows(made, images)
+        network = train(
+            run, target, None, use, weights=weights_after(network), steps=run.settings["retrain_steps"]
+        )
+    mine = rows(network, images)
     if run.arm == "shuffled":
         order = np.random.default_rng(run.seed).permutation(len(images))
         mine = {name: rows[order] for name, rows in mine.items()}

@@ -72,18 +72,18 @@ class Levels:
     data: ck.Split
     every: int
     measure: Callable[[Any, float], Any]
-    found: dict[float, tuple[int, float, Any]]
+    measured: dict[float, tuple[int, float, Any]]
 
     @ck.hookimpl
     def compatkit_after_step(self, step: ck.Step) -> None:
         """Look every few steps."""
-        left = [level for level in LEVELS if level not in self.found]
+        left = [level for level in LEVELS if level not in self.measured]
         if not left or (step.number + 1) % self.every or float(step.losses["task"]) > NEAR * left[0]:
             return
         now = loss(step.task, self.data)
         for level in left:
             if now <= level:
-                self.found[level] = (step.number + 1, now, self.measure(step.task, level))
+                self.measured[level] = (step.number + 1, now, self.measure(step.task, level))
 
 
 def loss(network: Any, data: ck.Split) -> float:
@@ -145,12 +145,14 @@ def spectra(run: Run) -> Outcome:
         return [float(cell.value or 0.0) for cell in table.cells]
 
     fit, by_level = levelled(run, data, weights, measure)
-    made = of_levels(by_level)
-    values = {**made.values, "accuracy": tested(fit)}
+    levels = of_levels(by_level)
+    values = {**levels.values, "accuracy": tested(fit)}
     for level, (_, _, sizes) in by_level.items():
         values |= {f"largest-{level}": sizes[0], f"sum-{level}": sum(sizes)}
     return Outcome(
-        values=values, figure_data={str(level): one[2] for level, one in by_level.items()}, notes=made.notes
+        values=values,
+        figure_data={str(level): entry[2] for level, entry in by_level.items()},
+        notes=levels.notes,
     )
 
 
@@ -162,28 +164,33 @@ def grids(run: Run) -> Outcome:
     step = settings["reach"] / (settings["points"] // 2)
 
     def grid(network: Any, layers: Sequence[str] = ()) -> Any:
-        made: Metric = make_metric(
+        metric: Metric = make_metric(
             "loss_landscape",
             points=settings["points"],
             step=step,
             examples=settings["examples"],
             seed=run.seed,
         )
-        return ck.measure(network, data.train, [made], layers=layers).table("loss_landscape").values[0]
+        return ck.measure(network, data.train, [metric], layers=layers).table("loss_landscape").values[0]
 
     grids = {"start": grid(start.tasks[TASK])}
-    for place, name in zip(("low", "high"), settings["layers"], strict=True):
-        grids[place] = grid(start.tasks[TASK], [name])
+    for depth, name in zip(("low", "high"), settings["layers"], strict=True):
+        grids[depth] = grid(start.tasks[TASK], [name])
     last = LEVELS[-1]
     _, by_level = levelled(
         run, data, weights, lambda network, level: grid(network) if level == last else None
     )
-    made = of_levels(by_level)
+    levels = of_levels(by_level)
     if last in by_level:
         grids["end"] = by_level[last][2]
-    values = {**made.values, **{f"deviation-{name}": float(np.std(values)) for name, values in grids.items()}}
+    values = {
+        **levels.values,
+        **{f"deviation-{name}": float(np.std(values)) for name, values in grids.items()},
+    }
     return Outcome(
-        values=values, figure_data={name: values.tolist() for name, values in grids.items()}, notes=made.notes
+        values=values,
+        figure_data={name: values.tolist() for name, values in grids.items()},
+        notes=levels.notes,
     )
 
 
@@ -193,8 +200,8 @@ def draw_spectra(results: Results) -> Mapping[str, bytes]:
 
     levels = LEVELS
     figure = Figure(figsize=(3.4 * len(levels), 3.4), dpi=130, layout="constrained")
-    for place, level in enumerate(levels, 1):
-        axes = figure.add_subplot(1, len(levels), place)
+    for column, level in enumerate(levels, 1):
+        axes = figure.add_subplot(1, len(levels), column)
         for number, arm in enumerate(results.arms):
             lines = [run[str(level)] for run in results.figure_data(arm) if str(level) in run]
             for at, line in enumerate(lines):
@@ -203,7 +210,7 @@ def draw_spectra(results: Results) -> Mapping[str, bytes]:
         axes.set_title(f"training loss {level}", fontsize=9)
         axes.set_xlabel("eigenvalue of the Hessian, by place")
         axes.set_ylim(bottom=0)
-        if place == 1:
+        if column == 1:
             figure.legend(
                 *axes.get_legend_handles_labels(),
                 fontsize=8,
@@ -216,7 +223,7 @@ def draw_spectra(results: Results) -> Mapping[str, bytes]:
 
 def draw_grids(results: Results) -> Mapping[str, bytes]:
     """Draw the landscapes of the first seed, of each place in one scale."""
-    places = np.linspace(-1, 1, results.settings["points"]) * results.settings["reach"]
+    offsets = np.linspace(-1, 1, results.settings["points"]) * results.settings["reach"]
     drawn = {}
     for name in ("start", "low", "high", "end"):
         grids = {
@@ -225,7 +232,7 @@ def draw_grids(results: Results) -> Mapping[str, bytes]:
             if name in (*results.figure_data(arm), {})[0]
         }
         if grids:
-            drawn[f"landscape-{name}"] = landscapes(grids, places.tolist())
+            drawn[f"landscape-{name}"] = landscapes(grids, offsets.tolist())
     return drawn
 
 

@@ -56,8 +56,8 @@ def run(run: Run) -> Outcome:
     pictures["own"] = few(shown)
     for name, chosen in stages.items():
         retrained = (*chosen, *(("latent",) if run.arm == "latents" else ()))
-        made = _retrained(run, target, begun, retrained)
-        values[name], shown = reconstructed(made, images)
+        state = _retrained(run, target, begun, retrained)
+        values[name], shown = reconstructed(state, images)
         pictures[name] = few(shown)
     return Outcome(values=values, figure_data={"pictures": pictures} if run.seed == 0 else {})
 

@@ -129,8 +129,8 @@ def varied(seed: int) -> dict[str, Tensor]:
     noise = drawn(ROWS, seed).repeat_interleave(CATEGORIES, 0)
     codes = {name: noise.clone() for name in ("c1", "c2", "c3")}
     codes["c1"][:, :CATEGORIES] = torch.eye(CATEGORIES).repeat(ROWS, 1)
-    for place, name in ((10, "c2"), (11, "c3")):
-        codes[name][:, place] = torch.linspace(-2, 2, CATEGORIES).repeat(ROWS)
+    for variable, name in ((10, "c2"), (11, "c3")):
+        codes[name][:, variable] = torch.linspace(-2, 2, CATEGORIES).repeat(ROWS)
     return codes
 
 

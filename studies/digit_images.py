@@ -38,8 +38,8 @@ def chosen(data: ck.DataSet, count: int, seed: int) -> ck.DataSet:
     """
     draw = np.random.default_rng((seed, count))
     digits = draw.permutation(len(data.classes))[:count]
-    places = [draw.choice(np.flatnonzero(data.train.labels == digit)) for digit in digits]
-    return ck.DataSet(data.name, data.train.take(places), data.test)
+    indices = [draw.choice(np.flatnonzero(data.train.labels == digit)) for digit in digits]
+    return ck.DataSet(data.name, data.train.take(indices), data.test)
 
 
 def run(run: Run) -> Outcome:

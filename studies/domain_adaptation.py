@@ -24,7 +24,7 @@ from compatkit.experiments.studies import Measure, Outcome, Reported, Results, R
 from compatkit.hooks import Register
 
 from ._curves import along_measures
-from ._pairs import common_places, halves, temporary_registry
+from ._pairs import common_indices, halves, temporary_registry
 
 DIGITS = ("mnist-usps", "usps-mnist")
 PAPERS = ("cifar10-stl10", "stl10-cifar10")
@@ -61,13 +61,13 @@ def of_common_classes(data: ck.DataSet, other: ck.DataSet) -> ck.DataSet:
         data: Images to choose from.
         other: Names the classes that stay.
     """
-    places = common_places(data, other)
-    if len(places) == len(data.classes):
+    indices = common_indices(data, other)
+    if len(indices) == len(data.classes):
         return data
-    names, splits = tuple(data.classes[place] for place in places), []
+    names, splits = tuple(data.classes[index] for index in indices), []
     for split in (data.train, data.test):
-        some = split.take(np.flatnonzero(np.isin(split.labels, places)))
-        splits.append(attrs.evolve(some, labels=np.searchsorted(places, some.labels), classes=names))
+        some = split.take(np.flatnonzero(np.isin(split.labels, indices)))
+        splits.append(attrs.evolve(some, labels=np.searchsorted(indices, some.labels), classes=names))
     return ck.DataSet(data.name, *splits)
 
 

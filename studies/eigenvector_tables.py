@@ -57,12 +57,12 @@ def task_of(run: Run, train: ck.Split, test: ck.Split) -> ck.Task:
 def uses_of(arm: str, images: int) -> list[ck.RegularizerConfig]:
     """Return the initialization of an arm, without ``random-labels``."""
     kind, _, depth = arm.rpartition("-")
-    layers = [f"blocks.{place}.conv" for place in range(len(depth))]
+    layers = [f"blocks.{index}.conv" for index in range(len(depth))]
     drawn = ck.use("scaled_init")
     if arm == "default":
         return [drawn]
     if kind == WHITE:
-        white = {name: (np.eye(WIDTHS[place]) / WIDTHS[place]).tolist() for place, name in enumerate(layers)}
+        white = {name: (np.eye(WIDTHS[index]) / WIDTHS[index]).tolist() for index, name in enumerate(layers)}
         return [
             drawn,
             ck.use("covariance_init", after="scaled_init", covariances=white, match_norm=False),

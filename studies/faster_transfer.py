@@ -142,10 +142,10 @@ def train(run: Run, tasks: list[ck.Task]) -> list[ck.Fit]:
             steps=settings["steps"],
             lr=settings["lr"],
             batch_size=settings["batch_size"],
-            seed=len(tasks) * run.seed + place,
+            seed=len(tasks) * run.seed + index,
             progress=False,
         )
-        for place in range(len(tasks))
+        for index in range(len(tasks))
     )
     head = first.fit(tasks[:1], uses) if shared else None
     return [

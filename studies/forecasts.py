@@ -31,7 +31,7 @@ from ._arms import REFERENCE, reported, trainer
 from ._smoke import few, pixels, shown
 
 FIELDS = {"first": "velocity across or Z500", "second": "velocity down or T850", "third": "smoke or T2M"}
-"""By name: what it is of flows, and of weather."""
+"""Quantities of each field, in flows and in weather."""
 CPU: dict[str, Any] = {
     **{
         "data": "flow-forecasts",
@@ -77,11 +77,11 @@ def errors(fit: ck.Fit, images: Tensor, latitudes: bool) -> tuple[Tensor, Tensor
     """Return the root mean square error of each field, over time, then space, as in WeatherBench; and the forecasts."""
     (state,) = fit.tasks.values()
     with torch.no_grad():
-        made = torch.cat([state.extractor.eval()(part) for part in images.split(50)])
-    apart = (made - wanted(images, tuple(made.shape[1:]))).double().square()
+        predicted = torch.cat([state.extractor.eval()(part) for part in images.split(50)])
+    squared_errors = (predicted - wanted(images, tuple(predicted.shape[1:]))).double().square()
     if latitudes:
-        apart = apart * latitude_weights(made.shape[2])
-    return apart.mean((2, 3)).sqrt().mean(0), made
+        squared_errors = squared_errors * latitude_weights(predicted.shape[2])
+    return squared_errors.mean((2, 3)).sqrt().mean(0), predicted
 
 
 def run(run: Run) -> Outcome:
@@ -105,11 +105,11 @@ def run(run: Run) -> Outcome:
     stop = settings["reversed"] * epoch
     reverse = ck.use("reverse_pass", weight=settings["rr"], variant="local", stop=stop)
     images = pixels(data.test)
-    plain, made = errors(plan.fit([task], used), images, settings["latitudes"])
+    plain, predicted = errors(plan.fit([task], used), images, settings["latitudes"])
     with_reverse, again = errors(plan.fit([task], [*used, reverse]), images, settings["latitudes"])
     values: dict[str, float | None] = {}
-    for place, name in enumerate(FIELDS):
-        error, reverse_error = float(plain[place]), float(with_reverse[place])
+    for index, name in enumerate(FIELDS):
+        error, reverse_error = float(plain[index]), float(with_reverse[index])
         values |= {
             f"plain-{name}": error,
             f"rr-{name}": reverse_error,
@@ -119,15 +119,16 @@ def run(run: Run) -> Outcome:
         FIELDS
     )
     # where the last known state is taken for the forecast, and where the mean is
-    target = wanted(images, tuple(made.shape[1:]))
-    now = wanted(images[:, :, : settings["outputs"] * made.shape[2]], tuple(made.shape[1:]))
+    target = wanted(images, tuple(predicted.shape[1:]))
+    now = wanted(images[:, :, : settings["outputs"] * predicted.shape[2]], tuple(predicted.shape[1:]))
     known = now if settings["data"] != "weatherbench" else torch.zeros_like(target)
     values["persistence"] = float((known - target).square().mean((2, 3)).sqrt().mean())
     values["mean"] = float(target.square().mean((2, 3)).sqrt().mean())
-    places = [0, len(images) // 2]  # fields from -3 to 3 standard deviations, drawn from 0 to 1
-    fields = {"reference": target, "plain": made, "rr": again}
+    shown_indices = [0, len(images) // 2]  # fields from -3 to 3 standard deviations, drawn from 0 to 1
+    fields = {"reference": target, "plain": predicted, "rr": again}
     rows = {
-        name: torch.cat([field[places, at] for at in range(3)])[:, None] for name, field in fields.items()
+        name: torch.cat([field[shown_indices, at] for at in range(3)])[:, None]
+        for name, field in fields.items()
     }
     pictures = {name: few(images / 6 + 0.5, len(images)) for name, images in rows.items()}
     return Outcome(values=values, figure_data=pictures if run.seed == 0 else {})

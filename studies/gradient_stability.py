@@ -156,7 +156,7 @@ def draw_variations(results: Results) -> Mapping[str, bytes]:
     """Draw variation along the first steps."""
     every, count = results.settings["every"], len(results.figure_data(results.arms[0])[0]["loss"])
     drawn: dict[str, Any] = {
-        words: {arm: [one[name] for one in results.figure_data(arm)] for arm in results.arms}
+        words: {arm: [entry[name] for entry in results.figure_data(arm)] for arm in results.arms}
         for name, words in PROTOCOLS.items()
     }
     steps, logs = [at * every for at in range(count)], [PROTOCOLS["gradient"]]

@@ -40,7 +40,7 @@ METHODS = "iiw+rp+dcc"
 INCREMENTAL: Mapping[str, Statistics] = {"incremental-stored": "stored", "incremental-batch": "batch"}
 """Batch-norm statistics inside the frozen heads; the paper uses those of the batch."""
 ORDERS = {"first-second": "first then second", "second-first": "second then first"}
-"""Which of the pair's two tasks is trained first."""
+"""Training orders of the pair's two tasks."""
 ARMS = ("joint", *INCREMENTAL, "iiw")
 
 

@@ -31,7 +31,7 @@ from ._alignment import CENTERED, REFERENCE, learned, misaligned, seen_by, sgd
 from ._curves import panels
 
 GAUSSIAN = ("gaussian", "gaussian-he", "white")
-EIGENVALUES = [place / 10 for place in range(1, 31)]
+EIGENVALUES = [index / 10 for index in range(1, 31)]
 POINTS = 8
 """Points of the curves after the start."""
 
@@ -89,8 +89,8 @@ def draw(results: Results) -> Mapping[str, bytes]:
         if rows:
             drawn = {
                 name: {
-                    basis: [[pair[place] for pair in run[name]] for run in rows]
-                    for place, basis in enumerate(("data", "random basis"))
+                    basis: [[pair[index] for pair in run[name]] for run in rows]
+                    for index, basis in enumerate(("data", "random basis"))
                 }
                 for name in ("single", "pooled")
             }

@@ -40,7 +40,7 @@ UNIT = {"unit-layer": "position", "unit-layer-image": "image"}
 NORMS = {"layer-norm": "layer", "instance-norm": "instance"}
 """Arms with another normalization instead of batch normalization."""
 ARMS = ("none", "iiw+dcc", *NORMS, *UNIT, "unit-loss")
-"""All but the first are trained with IIW and DCC."""
+"""Arms; all but the first are trained with IIW and DCC."""
 PRIORS = {"mix-quarter": 0.25, "mix-equal": 1.0, "mix-four": 4.0}
 """Weights of stored statistics, in multiples of the first task's test images."""
 SHOWN = {
@@ -123,7 +123,7 @@ STUDY = Study(
     measures=(
         Measure(name="own", title="own task, as trained"),
         Measure(name="recombined", title="recombined, batch statistics"),
-        *(one for one in MEASURES if one.name in ("one-way", "other-way", "all-outputs")),
+        *(measure for measure in MEASURES if measure.name in ("one-way", "other-way", "all-outputs")),
         Measure(name="reestimated", title="recombined, re-estimated statistics"),
         Measure(name="mix-quarter", title="recombined, stored ones as a quarter of the images", drawn=False),
         Measure(name="mix-equal", title="recombined, stored ones as as many images", drawn=False),

@@ -41,12 +41,12 @@ def run(run: Run) -> Outcome:
     images = samples_of(run, name)
     theirs = rows(train(run, name, seed=run.seed + OTHER), images)
     if run.arm == "classifier":
-        made = train(run, name, classifier=True)
+        trained = train(run, name, classifier=True)
     elif run.arm == "untrained":
-        made = untrained(run, name)
+        trained = untrained(run, name)
     else:
-        made = train(run, name, objective(run, run.arm))
-    matrix, summary = similar(rows(made, images), theirs, "cka")
+        trained = train(run, name, objective(run, run.arm))
+    matrix, summary = similar(rows(trained, images), theirs, "cka")
     return Outcome(
         values={word: summary.get(layer) for word, layer in KINDS.items()},
         figure_data={"matrix": matrix, "layers": list(theirs)},

@@ -53,9 +53,9 @@ def patch_moments(images: NDArray[np.uint8], patches: int = 0) -> PatchMoments:
     """
     window = nn.Conv2d(3, 1, KERNEL)
 
-    def moments(places: NDArray[np.int64]) -> PatchMoments:
-        batch = torch.from_numpy(images[places]).movedim(3, 1).float() / 127.5 - 1
-        return PatchMoments.of(patches_of(window, batch, torch.from_numpy(places), patches))
+    def moments(indices: NDArray[np.int64]) -> PatchMoments:
+        batch = torch.from_numpy(images[indices]).movedim(3, 1).float() / 127.5 - 1
+        return PatchMoments.of(patches_of(window, batch, torch.from_numpy(indices), patches))
 
     pieces = np.array_split(np.arange(len(images)), max(1, len(images) // 250))
     return PatchMoments.over(map(moments, pieces))
@@ -171,9 +171,9 @@ def _cosines(results: Results) -> bytes:
 
     figure = Figure(figsize=(7.0, 3.6), dpi=130, layout="constrained")
     axes = figure.add_subplot()
-    for place, arm in enumerate(results.arms):
+    for index, arm in enumerate(results.arms):
         for number, run in enumerate(run for run in results.figure_data(arm) if "cosines" in run):
-            color = COLORS[place % len(COLORS)]
+            color = COLORS[index % len(COLORS)]
             ranks = range(1, len(run["cosines"]) + 1)
             axes.plot(ranks, run["cosines"], color=color, linewidth=1, label=None if number else arm)
     axes.set_xlabel("rank of the eigenvector")

@@ -73,7 +73,7 @@ def run(run: Run) -> Outcome:
     widths, batch = list(settings["widths"]), settings["batch_size"]
     if run.arm == "pre" and not widths:
         return Outcome(values={}, notes=(NO_PRE,))
-    layers = [f"blocks.{place}.linear" for place in range(len(widths))] + ["fc"]
+    layers = [f"blocks.{index}.linear" for index in range(len(widths))] + ["fc"]
     elements = dict(zip(layers, [SIDE * SIDE, *widths], strict=True))
     task = ck.Task(
         data.name,
@@ -213,7 +213,7 @@ THEORY = Study(
     arms=("std", "rr-local"),
     measures=(
         *_ENERGY[:2],
-        *(attrs.evolve(one, drawn=True) for one in _ENERGY[2:]),  # what this study is about
+        *(attrs.evolve(measure, drawn=True) for measure in _ENERGY[2:]),  # what this study is about
         Measure(name="sigma-3", title="third singular value", better="none"),
         Measure(name="sigma-4", title="fourth singular value", better="none"),
         _ACCURACY,

@@ -52,9 +52,9 @@ def tuned(run: Run) -> dict[tuple[int, str], ck.Fit]:
     """Return the trained networks by start and target."""
     settings = run.settings
     fits = {}
-    for place, name in enumerate(settings["sources"]):
+    for start, name in enumerate(settings["sources"]):
         # Another seed for every start: networks of equal initial weights lie together whatever they learn.
-        begun = attrs.evolve(run, seed=1000 * (place + 1) + run.seed)
+        begun = attrs.evolve(run, seed=1000 * (start + 1) + run.seed)
         for at, target in enumerate(settings["targets"]):
             whole = run.load("mnist" if target == "inverted" else target)
             data = few(settings, whole, run.seed).converted(settings["channels"])
@@ -64,7 +64,7 @@ def tuned(run: Run) -> dict[tuple[int, str], ck.Fit]:
                 weights = pretrain(begun, settings, source(settings, run.load(name), run.seed))
             elif run.arm == "own-random":
                 seed = attrs.evolve(begun, seed=begun.seed + 100 * (at + 1))
-            fits[place, target] = tune(seed, settings, data, weights)
+            fits[source, target] = tune(seed, settings, data, weights)
     return fits
 
 
@@ -72,7 +72,7 @@ def run(run: Run) -> Outcome:
     """Compare the weights of all networks."""
     fits = tuned(run)
     names = list(fits)
-    weights = {f"{place}-{target}": fits[place, target].weights(TASK) for place, target in names[1:]}
+    weights = {f"{start}-{target}": fits[start, target].weights(TASK) for start, target in names[1:]}
     metric = make_metric("weight_map", networks=weights)
     layers = LAYERS.get(run.settings["model"], ["*conv*"])
     measured = ck.measure(fits[names[0]].tasks[TASK], None, [metric], layers=layers)
@@ -92,7 +92,7 @@ def run(run: Run) -> Outcome:
     points = np.array(measured.table("weight_map").values)[0]
     record = {
         "points": points.tolist(),
-        "starts": [place for place, _ in names],
+        "starts": [start for start, _ in names],
         "targets": [target for _, target in names],
     }
     return Outcome(values=values, figure_data=record)
@@ -103,8 +103,8 @@ def draw(results: Results) -> Mapping[str, bytes]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.6 * len(results.arms), 3.8), dpi=130, layout="constrained")
-    for place, arm in enumerate(results.arms, 1):
-        axes = figure.add_subplot(1, len(results.arms), place)
+    for index, arm in enumerate(results.arms, 1):
+        axes = figure.add_subplot(1, len(results.arms), index)
         run = results.figure_data(arm)[0]
         targets = list(dict.fromkeys(run["targets"]))
         for (across, up), start, target in zip(run["points"], run["starts"], run["targets"], strict=True):
@@ -113,7 +113,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
             axes.plot(across, up, mark, color=COLORS[start], markersize=8, alpha=0.8, label=label)
         axes.set_title(arm, fontsize=9)
         axes.set_aspect("equal", "datalim")
-        if place == 1:
+        if index == 1:
             figure.legend(
                 *axes.get_legend_handles_labels(),
                 fontsize=8,

@@ -74,12 +74,12 @@ def turned(split: ck.Split, count: int) -> ck.Split:
     return ck.Split(views, np.repeat(np.arange(len(ANGLES)), len(images)), ANGLES, split.name)
 
 
-def pretrain(run: Run, place: int) -> ck.Fit:
-    """Return a network pretrained by rotation prediction; each ``place`` has other initial weights.
+def pretrain(run: Run, index: int) -> ck.Fit:
+    """Return a network pretrained by rotation prediction; each ``index`` gives other initial weights.
 
     Args:
         run: Settings and seed.
-        place: From 0.
+        index: Number of the network, from 0.
     """
     settings = run.settings
     source = run.load(settings["source"])
@@ -91,7 +91,7 @@ def pretrain(run: Run, place: int) -> ck.Fit:
     task = ck.Task(
         "turned", data, settings["model"], settings["cut"], size=settings["image"], augment=augment
     )
-    trainer = attrs.evolve(trainer_of(run), steps=settings["pretrain_steps"], seed=2 * run.seed + place)
+    trainer = attrs.evolve(trainer_of(run), steps=settings["pretrain_steps"], seed=2 * run.seed + index)
     return trainer.fit([task])
 
 
@@ -103,7 +103,7 @@ def started(run: Run, tasks: Sequence[ck.Task], *, same: bool) -> tuple[list[ck.
         tasks: Without initial weights of their own.
         same: Whether all tasks start from one pretrained network.
     """
-    before = [pretrain(run, place) for place in range(1 if same else len(tasks))]
+    before = [pretrain(run, index) for index in range(1 if same else len(tasks))]
     weights = [fit.weights("turned") for fit in before] * (len(tasks) if same else 1)
     return [attrs.evolve(task, weights=start) for task, start in zip(tasks, weights, strict=True)], before
 

@@ -63,25 +63,25 @@ def run(run: Run) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         registry = ck.Registry.init(folder)
         seen = 0
-        for place, epochs in enumerate(settings["epochs"], 1):
+        for stage, epochs in enumerate(settings["epochs"], 1):
             # The optimizer's momentum starts anew with each stage.
             steps = round((epochs - seen) * len(data.train) / settings["batch_size"])
             seen = epochs
             task = network(settings, data)
-            if place > 1:
+            if stage > 1:
                 task = registry.task(TASK, data, extractor=f"{NAME}.extractor", head=f"{NAME}.head")
             fit = trainer(run, settings, steps).fit([task])
             registry.publish(fit, prefix="zoo")
             fitted = ck.measure(fit.tasks[TASK], data.train, ["accuracy"])["accuracy"]
-            values[f"fitted-{place}"] = fitted.value  # type: ignore[union-attr]
-            values[f"source-{place}"] = _measured(registry, NAME, test)
+            values[f"fitted-{stage}"] = fitted.value  # type: ignore[union-attr]
+            values[f"source-{stage}"] = _measured(registry, NAME, test)
             tuned = registry.task(TASK, target, extractor=f"{NAME}.extractor")
             registry.publish(trainer(run, settings, settings["steps"]).fit([tuned]), prefix="tuned")
             _measured(registry, f"tuned/{TASK}", target.test)
         versions = [f"{NAME}.extractor@{version}" for version in registry.versions(f"{NAME}.extractor")]
         ranking = registry.rank(versions, target, scores=["logme"], examples=settings["few"])
-        for place, version in enumerate(versions, 1):
-            values[f"target-{place}"] = ranking.measured[version][0]
+        for stage, version in enumerate(versions, 1):
+            values[f"target-{stage}"] = ranking.measured[version][0]
         values["best"] = float(versions.index(ranking.best("measured")) + 1)
     values["rise"], values["fall"] = (
         (values[f"target-{a}"] or 0) - (values[f"target-{b}"] or 0) for a, b in ((3, 1), (3, STAGES))
@@ -145,13 +145,13 @@ STUDY = Study(
     arms=tuple(ARMS),
     measures=(
         *(
-            Measure(name=f"{name}-{place}", title=f"{words}, stage {place}", drawn=name == "target")
+            Measure(name=f"{name}-{stage}", title=f"{words}, stage {stage}", drawn=name == "target")
             for name, words in (
                 ("target", "accuracy on the target"),
                 ("source", "accuracy on the source's test images"),
                 ("fitted", "accuracy on the labels that are learned"),
             )
-            for place in range(1, STAGES + 1)
+            for stage in range(1, STAGES + 1)
         ),
         Measure(name="best", title="stage that transfers best", unit="stage", better="none", drawn=False),
         Measure(name="rise", title="target: stage 3 less stage 1", better="none"),

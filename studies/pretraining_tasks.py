@@ -1,4 +1,4 @@
-"""Which task to pretrain on: other images with the same kind of labels, or the same images with other labels?
+"""Choice of the pretraining task: other images with the same kind of labels, or the same images with other labels.
 
 Paper: "Towards Understanding the Transferability of Deep Representations" (2020), Sec. 5.1, Fig. 8: SVHN gains from
     MNIST, less from MNIST upside down, hardly from Fashion-MNIST (a); Webcam from Caltech-101, not from the colors
@@ -82,7 +82,7 @@ def colors(data: ck.DataSet) -> ck.DataSet:
         return np.arctan2(np.sqrt(3) * (green - blue), 2 * red - green - blue)
 
     ends = np.quantile(hue(data.train), np.arange(1, 10) / 10)
-    names = tuple(f"hue {place}" for place in range(10))
+    names = tuple(f"hue {index}" for index in range(10))
     splits = [
         attrs.evolve(split, labels=np.digitize(hue(split), ends), classes=names)
         for split in (data.train, data.test)
@@ -94,8 +94,8 @@ def of_inputs(run: Run) -> tuple[dict[str, ck.DataSet], ck.DataSet]:
     """Return the sources of 4.9 and its target."""
     settings = run.settings
     mnist = run.load("mnist")
-    made = {"mnist": mnist, "flipped": upside_down(mnist), "fashion": run.load("fashion_mnist")}
-    return made, run.load(settings["target"]).converted(settings["channels"])
+    sources = {"mnist": mnist, "flipped": upside_down(mnist), "fashion": run.load("fashion_mnist")}
+    return sources, run.load(settings["target"]).converted(settings["channels"])
 
 
 def of_labels(run: Run) -> tuple[dict[str, ck.DataSet], ck.DataSet]:
@@ -139,15 +139,18 @@ def of_kinds(run: Run) -> Outcome:
     values: dict[str, float | None] = {}
     parts = {
         kind: (
-            [one for at, one in enumerate(names) if at % 5 < 3],
-            [one for at, one in enumerate(names) if at % 5 > 2],
+            [name for at, name in enumerate(names) if at % 5 < 3],
+            [name for at, name in enumerate(names) if at % 5 > 2],
         )
         for kind, names in KINDS.items()
     }
     targets = {kind: few(settings, data.of_classes(new), run.seed) for kind, (_, new) in parts.items()}
     if run.arm == "scratch":
-        made = {f"scratch-on-{kind}": tested(tune(run, settings, one, None)) for kind, one in targets.items()}
-        return Outcome(values=made)
+        from_scratch = {
+            f"scratch-on-{kind}": tested(tune(run, settings, target, None))
+            for kind, target in targets.items()
+        }
+        return Outcome(values=from_scratch)
     accuracies: dict[tuple[str, str], float] = {}
     for kind, (old, _) in parts.items():
         weights = started(run, data.of_classes(old), run.arm)

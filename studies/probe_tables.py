@@ -57,18 +57,18 @@ def probed(run: Run, kinds: Sequence[str]) -> dict[str, dict[str, ck.Probed]]:
     called = run.settings["sets"]
     images = factored(run, called[target])
     if source == "untrained":
-        made = untrained(run, called[target], seed=run.seed + OTHER)
+        trained = untrained(run, called[target], seed=run.seed + OTHER)
     else:
-        made = train(run, called[source])
+        trained = train(run, called[source])
     sides = [
-        place[: run.settings[which]]
-        for place, which in zip(images.partition(), ("train", "test"), strict=True)
+        indices[: run.settings[which]]
+        for indices, which in zip(images.partition(), ("train", "test"), strict=True)
     ]
-    features = [means_of(made, images, places) for places in sides]
+    features = [means_of(trained, images, indices) for indices in sides]
     probes: dict[str, dict[str, ck.Probed]] = {kind: {} for kind in kinds}
     for kind in kinds:
         for label in LABELS[target]:
-            pairs = [(x, images.factors[label][places]) for x, places in zip(features, sides, strict=True)]
+            pairs = [(x, images.factors[label][indices]) for x, indices in zip(features, sides, strict=True)]
             probes[kind][label] = ck.probe(*pairs, kind=kind, seed=run.seed)
     return probes
 
@@ -154,9 +154,9 @@ def _labels(target: str) -> tuple[Measure, ...]:
 
 def _reported(arms: tuple[str, str], table: str, **pairs: tuple[float, float]) -> tuple[Reported, ...]:
     return tuple(
-        Reported(arm, name.replace("_", "-"), pair[place], table)
+        Reported(arm, name.replace("_", "-"), pair[index], table)
         for name, pair in pairs.items()
-        for place, arm in enumerate(arms)
+        for index, arm in enumerate(arms)
     )
 
 
@@ -172,8 +172,8 @@ STUDIES = {
             Measure(name="chance", title="accuracy of the most frequent class", better="none"),
         ),
         tuple(
-            Reported(arm, "gradient", one, "Table 1")
-            for arm, one in zip((*SPRITES, *FACES), TABLE_1, strict=True)
+            Reported(arm, "gradient", value, "Table 1")
+            for arm, value in zip((*SPRITES, *FACES), TABLE_1, strict=True)
         ),
     ),
     "2.9": _study(

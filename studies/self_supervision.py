@@ -1,4 +1,4 @@
-"""Which self-supervised task makes parts fit: rotations, puzzles, colors, contrasts, alone and from equal weights.
+"""Compatibility by self-supervised tasks: rotations, puzzles, colors, contrasts, alone and with equal initial weights.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
     App. A: any self-supervised task could replace rotation prediction; no other was tried there.
@@ -15,17 +15,17 @@ from compatkit.hooks import Register
 from ._pairs import DATA, MEASURES, REFERENCE, SCALE, SIZES, outcome, reported, tasks_of, trainer_of, uses_of
 
 TASKS = ("rp", "jigsaw", "contrastive", "colourisation")
-ARMS = ("none", *TASKS, "iiw", *(f"iiw+{one}" for one in TASKS))
+ARMS = ("none", *TASKS, "iiw", *(f"iiw+{task}" for task in TASKS))
 
 
 def regularizers(run: Run) -> list[str | ck.RegularizerConfig]:
     """Return the plugins of the arm, with defaults except for the settings; contrastive views do not mirror digits."""
-    made = {
+    uses = {
         "jigsaw": ck.use("jigsaw", grid=run.settings["grid"]),
         "contrastive": ck.use("contrastive", flip=run.settings["pair"] != "digits"),
         "colourisation": ck.use("colorization"),
     }
-    return [*uses_of(run, run.arm), *(made[method] for method in run.arm.split("+") if method in made)]
+    return [*uses_of(run, run.arm), *(uses[method] for method in run.arm.split("+") if method in uses)]
 
 
 def run(run: Run) -> Outcome:

@@ -52,28 +52,28 @@ def run(run: Run) -> Outcome:
     sets = run.settings["sets"]
     images = factored(run, sets[target])
     if source == "untrained":
-        made = untrained(run, sets[target], seed=run.seed + OTHER)
+        trained = untrained(run, sets[target], seed=run.seed + OTHER)
     else:
-        made = train(run, sets[target if source == "shuffled" else source])
+        trained = train(run, sets[target if source == "shuffled" else source])
     sides = images.partition()
-    features = [means_of(made, images, places) for places in sides]
+    features = [means_of(trained, images, indices) for indices in sides]
     if source == "shuffled":
         draw = np.random.default_rng(run.seed)
         features = [rows[draw.permutation(len(rows))] for rows in features]
     values: dict[str, float | None] = {}
-    for factor, places in images.factors.items():
-        pairs = [(x, _numbers(factor, places[side])) for x, side in zip(features, sides, strict=True)]
+    for factor, indices in images.factors.items():
+        pairs = [(x, _numbers(factor, indices[side])) for x, side in zip(features, sides, strict=True)]
         values[factor] = ck.explained(*pairs)
     pictures: dict[str, Any] = {}
     if run.seed == 0:
         test = data_of(run, sets[target]).test
-        pictures = {"original": originals(test), "rebuilt": few(reconstructed(made, test)[1])}
+        pictures = {"original": originals(test), "rebuilt": few(reconstructed(trained, test)[1])}
     return Outcome(values=values, figure_data=pictures)
 
 
-def _numbers(factor: str, places: NDArray[np.int64]) -> NDArray[np.int64]:
+def _numbers(factor: str, labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return values of a factor as numbers, or, where they have no order, as columns of 0 and 1."""
-    return places if factor in ORDERED else (places[:, None] == np.arange(places.max() + 1)).astype(np.int64)
+    return labels if factor in ORDERED else (labels[:, None] == np.arange(labels.max() + 1)).astype(np.int64)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

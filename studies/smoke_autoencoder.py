@@ -54,7 +54,7 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "pre-encoder": ("pre", "pre", "scratch"),
     "rr-shuffled": ("rr", "shuffled", "shuffled"),
 }
-"""By arm: the generator, then where encoder and decoder come from."""
+"""Generator, origin of the encoder and origin of the decoder, by arm."""
 STAGES = ("start", "early", "loss")
 
 
@@ -67,8 +67,8 @@ def start(run: Run, task: ck.Task, parts: tuple[str, str, str]) -> dict[str, Ten
     channels = 1 if task.data.train.channels == "L" else 3
     for make, source in ((as_encoder, parts[1]), (as_decoder, parts[2])):
         if source != "scratch":
-            made = make(trained, channels)
-            weights |= shuffled(made, run.seed) if source == "shuffled" else made
+            initial = make(trained, channels)
+            weights |= shuffled(initial, run.seed) if source == "shuffled" else initial
     return weights
 
 
@@ -88,14 +88,14 @@ def run(run: Run) -> Outcome:
     task = ck.Task(name, run.load(name), "image_autoencoder", "decoder", size=64, augment=("flip",))
     begun = attrs.evolve(task, weights=start(run, task, PARTS[run.arm]))
     values: dict[str, float | None] = {}
-    made = images
+    outputs = images
     counts = (0, settings["ae_steps"] // 5, settings["ae_steps"])
     for stage, steps in zip(STAGES, counts, strict=True):
         trained = fit(run, begun, [ck.use("image_error")], steps, lr=settings["ae_lr"])
-        made = generated(trained, images)
-        values[stage] = 1000 * float((made - images).double().square().mean())
-    values["absolute"] = 1000 * float((made - images).double().abs().mean())
-    pictures = {"made": made} | ({"truth": images} if run.arm == "std" else {})
+        outputs = generated(trained, images)
+        values[stage] = 1000 * float((outputs - images).double().square().mean())
+    values["absolute"] = 1000 * float((outputs - images).double().abs().mean())
+    pictures = {"made": outputs} | ({"truth": images} if run.arm == "std" else {})
     record = {name: few(picture) for name, picture in pictures.items()} if run.seed == 0 else {}
     return Outcome(values=values, figure_data=record)
 

@@ -51,7 +51,7 @@ def run(run: Run) -> Outcome:
     (state,) = fit.tasks.values()
     with torch.no_grad():
         again = torch.cat([reconstruct((state.extractor, state.head), part) for part in images.split(100)])
-    inputs, back, made = averages(images), averages(again), generated(fit, images)
+    inputs, back, outputs = averages(images), averages(again), generated(fit, images)
     # The frame that lies half the test set away, another simulation.
     other = inputs.roll(len(inputs) // 2, 0)
     values: dict[str, float | None] = {
@@ -59,10 +59,10 @@ def run(run: Run) -> Outcome:
         "input-correlation": correlation(back, inputs),
         "other-error": relative(back, other),
         "brightness": float(back.double().mean() / inputs.double().mean()),
-        "output-error": relative(made, images),
+        "output-error": relative(outputs, images),
         SECONDS.name: seconds,
     }
-    pictures = {"again": back, "made": made} | (
+    pictures = {"again": back, "made": outputs} | (
         {"input": inputs, "truth": images} if run.arm == "std" else {}
     )
     return Outcome(
@@ -82,10 +82,10 @@ def draw(results: Results) -> Mapping[str, bytes]:
         return {}
     low = {"input": enlarged(shown(first["input"]))}
     back = low | {arm: enlarged(shown(run["again"])) for arm, run in known.items()}
-    made = low | {arm: shown(run["made"]) for arm, run in known.items()}
+    outputs = low | {arm: shown(run["made"]) for arm, run in known.items()}
     return {
         "recovered": beside(back, low=0, high=255),
-        "generated": beside({**made, "reference": shown(first["truth"])}, low=0, high=255),
+        "generated": beside({**outputs, "reference": shown(first["truth"])}, low=0, high=255),
     }
 
 

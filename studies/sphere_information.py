@@ -61,8 +61,8 @@ def run(run: Run) -> Outcome:
 def _values(plane: Plane) -> dict[str, float]:
     known = [label for _, label in plane]
     return {
-        **{f"i-x-d{place}": about_input for place, (about_input, _) in enumerate(plane, 2)},
-        **{f"i-d{place}-y": label for place, (_, label) in enumerate(plane, 2)},
+        **{f"i-x-d{layer}": about_input for layer, (about_input, _) in enumerate(plane, 2)},
+        **{f"i-d{layer}-y": label for layer, (_, label) in enumerate(plane, 2)},
         "input-2-4": sum(about_input for about_input, _ in plane[:3]) / 3,
         "label-range": max(known) - min(known),
     }

@@ -32,9 +32,9 @@ from compatkit_plugins.patch_covariance import filter_covariance  # pyright: ign
 
 from ._alignment import REFERENCE, learned, misaligned, seen_by, sgd
 
-THIRTY = [place / 10 for place in range(1, 31)]
+THIRTY = [index / 10 for index in range(1, 31)]
 GAUSSIAN: dict[str, tuple[list[float], str, int]] = {
-    "left": ([1 + place / 10 for place in range(10)], "wide", 10_000),
+    "left": ([1 + index / 10 for index in range(10)], "wide", 10_000),
     "middle": (THIRTY, "wide", 10_000),
     "right": (THIRTY, "narrow", 2000),
     "figure-4": (THIRTY, "narrow", 10_000),
@@ -91,8 +91,8 @@ def task_of(run: Run) -> tuple[ck.Task, str]:
         )
         kwargs: dict[str, Any] = {"widths": settings[widths], "img_size": [1, len(variances)]}
         normalize = gaussian_normalization(variances)
-        made = ck.Task("first", data, "fully_connected", "blocks.0", kwargs=kwargs, normalize=normalize)
-        return made, "blocks.0.linear"
+        task = ck.Task("first", data, "fully_connected", "blocks.0", kwargs=kwargs, normalize=normalize)
+        return task, "blocks.0.linear"
     some = run.load("cifar10").train.subset(settings["images"], seed=run.seed)
     pixels = laddered(some.read(range(len(some))), run.arm, np.random.default_rng(run.seed))
     split = ck.Split(pixels, some.labels, some.classes, run.arm)
@@ -100,8 +100,8 @@ def task_of(run: Run) -> tuple[ck.Task, str]:
     kwargs = {"channels": settings["filters"], "reduce": "none", "padding": False, "strides": strides}
     normalize = {"mean": 0.5, "std": 0.5 / REACH}
     data = ck.DataSet(run.arm, split, split)
-    made = ck.Task("first", data, "conv_chain", "layer1", size=SIDE, kwargs=kwargs, normalize=normalize)
-    return made, "layer1.linear"
+    task = ck.Task("first", data, "conv_chain", "layer1", size=SIDE, kwargs=kwargs, normalize=normalize)
+    return task, "layer1.linear"
 
 
 def run(run: Run) -> Outcome:
@@ -177,9 +177,9 @@ def _curves(results: Results, arms: list[str]) -> bytes:
 
     figure = Figure(figsize=(3.0 * len(arms), 3.2), dpi=130, layout="constrained")
     for axes, arm in zip(figure.subplots(1, len(arms), squeeze=False)[0], arms, strict=True):
-        for place, run in enumerate(results.figure_data(arm)):
+        for index, run in enumerate(results.figure_data(arm)):
             if "tau" in run:
-                axes.plot(run["sigma"], run["tau"], ".-", color=COLORS[place % len(COLORS)], linewidth=1)
+                axes.plot(run["sigma"], run["tau"], ".-", color=COLORS[index % len(COLORS)], linewidth=1)
         axes.set_title(arm, fontsize=9)
         axes.set_xlabel("sigma")
         axes.set_ylim(bottom=0)

@@ -68,13 +68,13 @@ def configuration(settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
 def run(run: Run) -> Outcome:
     """Compare the three starts in one configuration, on one kind of labels."""
     drawn = configuration(run.settings, run.seed)
-    made, _ = compare(run, {**run.settings, **drawn}, kinds=(run.arm,))
-    own = {name: value for name, value in made.items() if not name.startswith("test-")}
+    measured, _ = compare(run, {**run.settings, **drawn}, kinds=(run.arm,))
+    own = {name: value for name, value in measured.items() if not name.startswith("test-")}
     values = {name.removeprefix(f"{run.arm}-"): value for name, value in own.items()}
     for start, name in (("pretrained", "faster"), ("permuted", "faster-permuted")):
-        values[name] = float((made[f"{run.arm}-{start}"] or 0) > (made[f"{run.arm}-scratch"] or 0))
+        values[name] = float((measured[f"{run.arm}-{start}"] or 0) > (measured[f"{run.arm}-scratch"] or 0))
     if run.arm == "real":
-        values["test-gain"] = (made["test-pretrained"] or 0) - (made["test-scratch"] or 0)
+        values["test-gain"] = (measured["test-pretrained"] or 0) - (measured["test-scratch"] or 0)
     return Outcome(values=values, figure_data=drawn)
 
 
@@ -83,8 +83,8 @@ def draw(results: Results) -> Mapping[str, bytes]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.4 * len(results.arms), 4.4), dpi=130, layout="constrained")
-    for place, arm in enumerate(results.arms, 1):
-        axes = figure.add_subplot(1, len(results.arms), place)
+    for index, arm in enumerate(results.arms, 1):
+        axes = figure.add_subplot(1, len(results.arms), index)
         for number, start in enumerate(("pretrained", "permuted")):
             axes.plot(
                 np.array(results.values(arm, start), dtype=np.float64),
@@ -103,7 +103,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
         axes.set_xlabel("learning speed from a pretrained or permuted network")
         axes.set_ylabel("learning speed from scratch")
         axes.set_title(f"{arm} labels downstream", fontsize=9)
-        if place == 1:
+        if index == 1:
             axes.legend(fontsize=8, frameon=False)
     return {"scatter": png(figure)}
 

@@ -72,12 +72,12 @@ def changed(data: ck.DataSet, how: str) -> ck.DataSet:
 
     def change(split: ck.Split) -> ck.Split:
         images = split.read(range(len(split)))
-        made = (
+        transformed = (
             255 - images
             if how == "inverted"
             else ndimage.rotate(images, TURN, (1, 2), reshape=False, order=1)
         )
-        return attrs.evolve(split, images=made)
+        return attrs.evolve(split, images=transformed)
 
     return ck.DataSet(how, change(data.train), change(data.test))
 
@@ -138,19 +138,19 @@ class Watch:
         start: The network before training.
         count: Training images.
         every: Steps between measurements.
-        found: Step and deviation.
+        rows: Pairs of step and deviation.
     """
 
     start: ck.Fit
     count: int
     every: int
-    found: list[tuple[int, float]]
+    rows: list[tuple[int, float]]
 
     @ck.hookimpl
     def compatkit_after_step(self, step: ck.Step) -> None:
         """Measure every few steps."""
         if (step.number + 1) % self.every == 0:
-            self.found.append((step.number + 1, deviation(moved(step.task, self.start, self.count))))
+            self.rows.append((step.number + 1, deviation(moved(step.task, self.start, self.count))))
 
 
 def along(run: Run) -> Outcome:
@@ -184,7 +184,7 @@ def scatter(results: Results) -> Mapping[str, bytes]:
 
     figure = Figure(figsize=(3.3 * len(results.arms), 3.6), dpi=130, layout="constrained")
     panels = figure.subplots(1, len(results.arms), sharey=True, squeeze=False)[0]
-    for place, (arm, axes) in enumerate(zip(results.arms, panels, strict=True), 1):
+    for index, (arm, axes) in enumerate(zip(results.arms, panels, strict=True), 1):
         for number, name in enumerate(map(called, results.settings["targets"])):
             across, up = (results.known(arm, f"{what}-{name}") for what in ("error", "deviation"))
             color, mark = COLORS[number % len(COLORS)], MARKS[number % len(MARKS)]
@@ -192,7 +192,7 @@ def scatter(results: Results) -> Mapping[str, bytes]:
         axes.set_title(arm, fontsize=9)
         axes.set_xlabel("test error")
         axes.set_xlim(0, 1)
-        if place == 1:
+        if index == 1:
             axes.set_ylabel("weight deviation")
             figure.legend(
                 *axes.get_legend_handles_labels(),
@@ -257,9 +257,9 @@ TABLE_2 = {
 
 def _reported(arm: str, where: str, table: Mapping[str, tuple[Any, ...]], first: int) -> tuple[Reported, ...]:
     return tuple(
-        Reported(arm, f"{what}-{name}", row[first + place][0], where, unit, row[first + place][1])
+        Reported(arm, f"{what}-{name}", row[first + index][0], where, unit, row[first + index][1])
         for name, row in table.items()
-        for place, (what, unit) in enumerate((("error", "%"), ("deviation", "1")))
+        for index, (what, unit) in enumerate((("error", "%"), ("deviation", "1")))
     )
 
 
