@@ -146,11 +146,13 @@ def run(run: Run) -> Outcome:
         "reference": ladders[max(ladders)].details["reference"],
     }
     for count, ladder in ladders.items():
-        values |= {f"{name}-{count}": value for name, value in _told(ladder, own_accuracy).items()}
+        values |= {
+            f"{name}-{count}": value for name, value in _metrics_of_bridge(ladder, own_accuracy).items()
+        }
     return Outcome(values=values, figure_data={"ladders": [bridge.to_json() for bridge in ladders.values()]})
 
 
-def _told(bridge: ck.Bridge, own: float) -> dict[str, float | None]:
+def _metrics_of_bridge(bridge: ck.Bridge, own: float) -> dict[str, float | None]:
     """Return the values of one ladder: each rung, and the one chosen without labels."""
     rungs: dict[str, float | None] = {
         step.rung: None if step.accuracy is None else step.accuracy.accuracy for step in bridge.steps

@@ -91,8 +91,10 @@ def observe(
         float(values.double() @ signal((values.numel(),), k + 1).double()) / scale for k in range(PROJECTIONS)
     )
     digest = hashlib.sha256(values.numpy().astype("<f4").tobytes()).hexdigest()
-    made = Probe(NAME, tuple(map(tuple, shapes)), sketch, RELATIVE_TOLERANCE, f"value:sha256:{digest}")
-    return ProbeRun(made, outputs, draws)
+    probe_result = Probe(
+        NAME, tuple(map(tuple, shapes)), sketch, RELATIVE_TOLERANCE, f"value:sha256:{digest}"
+    )
+    return ProbeRun(probe_result, outputs, draws)
 
 
 def same_probe(a: Probe, b: Probe) -> bool:

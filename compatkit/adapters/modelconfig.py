@@ -66,8 +66,8 @@ def input_of(whole: nn.Module, kwargs: Mapping[str, Any], size: tuple[int, int] 
 
 def class_layer(whole: nn.Module) -> tuple[str, ...]:
     """Return the prefixes of the class layer's tensors, such as ``("fc.",)``; empty if there is none."""
-    named = config_of(whole).get("classifier") or ()
-    layers = (named,) if isinstance(named, str) else tuple(named)
+    classifier = config_of(whole).get("classifier") or ()
+    layers = (classifier,) if isinstance(classifier, str) else tuple(classifier)
     keys = list(whole.state_dict())
     return tuple(f"{layer}." for layer in layers if any(key.startswith(f"{layer}.") for key in keys))
 

@@ -124,17 +124,17 @@ def parameter_groups(
     """
     networks: list[tuple[Blueprint | None, dict[str, Tensor]]] = []
     for blueprint, module in parts:
-        named: dict[str, Tensor] = dict(module.named_parameters())
+        parameters: dict[str, Tensor] = dict(module.named_parameters())
         before = networks[-1][0] if networks else None
         if before and blueprint and attrs.evolve(before, side=blueprint.side) == blueprint:
-            networks[-1][1].update(named)
+            networks[-1][1].update(parameters)
         else:
-            networks.append((blueprint, named))
+            networks.append((blueprint, parameters))
     groups: list[dict[str, Any]] = []
-    for blueprint, named in networks:
+    for blueprint, parameters in networks:
         whole = nn.Module() if blueprint is None else blank(blueprint).requires_grad_(False)
         shown: Any = _Network(
-            {**dict(whole.named_parameters()), **named}, getattr(whole, "group_matcher", dict)
+            {**dict(whole.named_parameters()), **parameters}, getattr(whole, "group_matcher", dict)
         )
         never = getattr(whole, "no_weight_decay", set)() if spare else ()
         if layer_decay is None or blueprint is None:

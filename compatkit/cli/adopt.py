@@ -86,8 +86,8 @@ def adopt_command(options: AdoptOptions) -> int | None:
     published = adopted.publish(open_or_create_registry(root).store, options.name, about=options.about())
     if options.json:
         parts = {side: part.to_json() for side, part in adopted.parts.items()}
-        facts = {"kwargs": dict(adopted.kwargs), "parts": parts, "published": published}
-        return emit({**adopted.provenance, **facts})
+        result = {"kwargs": dict(adopted.kwargs), "parts": parts, "published": published}
+        return emit({**adopted.provenance, **result})
     checkpoint = adopted.checkpoint
     click.echo(click.style(clean(f"{checkpoint}, {size(checkpoint.bytes)}"), bold=True))
     for line in adopted.notes:

@@ -17,7 +17,7 @@ from compatkit.contracts.report import EQUAL_SHAPES, MEASURED, REQUIREMENTS, Rep
 from compatkit.registry.resolving import is_pattern
 from compatkit.reports.verdicts import Verdicts
 
-NAMED = 3
+MAX_NAMED = 3
 """Pairs named in the message about --require."""
 UNSIGNED = (
     "Anyone who can write to the registry can record figures; --require-signature counts only signed ones."
@@ -110,7 +110,7 @@ def _print_all(verdicts: Verdicts, failing: list[tuple[str, str]], options: Chec
         click.echo("\n(--verbose shows all findings in full)")
     if failing:
         total = len(verdicts.extractors) * len(verdicts.heads)
-        some = first([f"{extractor} with {head}" for extractor, head in failing], NAMED)
+        some = first([f"{extractor} with {head}" for extractor, head in failing], MAX_NAMED)
         click.echo()
         paragraph(
             f"--require {options.require}{_under(options)}: not for {len(failing):,} of {total:,} (exit code 1): {some}"

@@ -92,7 +92,7 @@ def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], di
         ):
             splits = [read_unlabeled(options.name)]
         else:
-            data = load(options.name, **options.place, progress=report)
+            data = load(options.name, **options.load_arguments, progress=report)
             splits = [data.train, data.test]
     others: dict[str, int] = {}
     for warning in caught:

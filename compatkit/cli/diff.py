@@ -64,8 +64,8 @@ def _print(difference: Difference, left: Reference, right: Reference) -> None:
                 click.echo(fold(path, values, indent=9, size=size))
     if difference.tensors is not None:
         _print_tensors(difference.tensors)
-    least = left.version.bumped(difference.bump) if left.version is not None else None
-    where = f": {least} after {left.version}" if left.name == right.name else ", if B were to follow A"
+    min_version = left.version.bumped(difference.bump) if left.version is not None else None
+    where = f": {min_version} after {left.version}" if left.name == right.name else ", if B were to follow A"
     click.echo(f"\nleast step  {click.style(difference.bump.upper(), bold=True)}{where}")
     if difference.equal_shapes:
         paragraph(f"{EQUAL_SHAPES} The ports are equal and the weights are new: measure before you swap.")

@@ -13,7 +13,7 @@ from compatkit.cli.roots import open_store
 if TYPE_CHECKING:
     from compatkit.registry.usage import Usage
 
-_PLACES = {
+_LABELS = {
     "blobs": "all blobs",
     "unreferenced": "of these, unreferenced",
     "evidence": "results of measurements",
@@ -44,10 +44,10 @@ def du_command(options: DuOptions) -> int | None:
     else:
         click.echo("no components" + (f" match {options.pattern!r}" if options.pattern else " yet"))
     click.echo()
-    columns([("", "files", "size"), *_places(report)], right=(1, 2))
+    columns([("", "files", "size"), *_usage_rows(report)], right=(1, 2))
     return None
 
 
-def _places(report: Usage) -> list[tuple[str, str, str]]:
-    amounts = [(label, getattr(report, name)) for name, label in _PLACES.items()]
+def _usage_rows(report: Usage) -> list[tuple[str, str, str]]:
+    amounts = [(label, getattr(report, name)) for name, label in _LABELS.items()]
     return [(label, f"{amount.files:,}", size(amount.bytes)) for label, amount in amounts]

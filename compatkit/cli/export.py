@@ -58,12 +58,12 @@ def export_command(options: ExportOptions) -> int | None:
     click.echo(f"{verb} {clean(str(options.file))} ({size(written.bytes)}): {kind} {network.reference}")
     if options.format != "safetensors":
         return None
-    facts = {"runs with": f"compatkit.load_exported({str(options.file)!r})"}
+    details = {"runs with": f"compatkit.load_exported({str(options.file)!r})"}
     if network.whole is not None:
-        facts["loads into"] = network_call(network.whole)
+        details["loads into"] = network_call(network.whole)
     if network.kind == "recombination" and network.policy == "batch":
-        facts["takes"] = (
+        details["takes"] = (
             "batches of images, normalized by their statistics; for single images recombine with data="
         )
-    rows(facts)
+    rows(details)
     next_step("inspect", options.file, registry=False)

@@ -34,8 +34,8 @@ class DataOptions(Options):
     download: bool = option("Download missing data sets and weights.")
 
     @property
-    def place(self) -> dict[str, Any]:
-        """Location of data sets, as arguments of functions that load them."""
+    def load_arguments(self) -> dict[str, Any]:
+        """Root folder and download flag, as arguments of functions that load data sets."""
         return {"root": self.data_root and str(self.data_root), "download": self.download}
 
     def finder(self, **settings: Any) -> Callable[[str], DataSet]:
@@ -45,7 +45,7 @@ class DataOptions(Options):
             from compatkit.data import load
 
             family = name if Path(name).exists() else name.removesuffix("/test").removesuffix("/train")
-            return load(family, **self.place, **settings)
+            return load(family, **self.load_arguments, **settings)
 
         return find
 
@@ -64,7 +64,7 @@ class NamedDataOptions(DataOptions):
         from compatkit.data import load
 
         try:
-            return load(name, **self.place, damaged=self.damaged)
+            return load(name, **self.load_arguments, damaged=self.damaged)
         except (DataError, UnknownName) as error:
             error.add_note(WAYS)
             raise
@@ -100,7 +100,7 @@ class NamedDataOptions(DataOptions):
         if recipe is not None:
             from compatkit.experiments.recipes import data_sets
 
-            sets += data_sets(recipe, **self.place)
+            sets += data_sets(recipe, **self.load_arguments)
         return (*sets, self.finder())
 
 
@@ -165,10 +165,12 @@ def data_sets(
     from compatkit.components.images import family_of, images_again, trained_on
 
     if not recipe and not names:
-        return images_again(registry.store, map(registry.store.resolve, extractors), WAYS, **options.place)
+        return images_again(
+            registry.store, map(registry.store.resolve, extractors), WAYS, **options.load_arguments
+        )
     from compatkit.experiments.recipes import data_sets
 
-    sets = data_sets(recipe, **options.place) if recipe else map(options.load, names)
+    sets = data_sets(recipe, **options.load_arguments) if recipe else map(options.load, names)
     tests = {data.test.name: data for data in sets}
     chosen = {}
     for reference in extractors:

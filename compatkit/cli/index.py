@@ -23,7 +23,7 @@ def index_command(options: IndexOptions) -> int | None:
     status = index.status()
     if options.json:
         return emit(status.to_json() | {"rebuilt": options.rebuild})
-    facts = {"kept": f"{status.path} ({size(status.bytes)})", "changed": status.changed or ""}
-    facts |= {name: f"{getattr(status, name):,}" for name in ("names", "versions", "manifests")}
-    facts["damaged"] = f"{status.damaged:,}; `compatkit verify` lists them" if status.damaged else ""
-    rows(facts)
+    details = {"kept": f"{status.path} ({size(status.bytes)})", "changed": status.changed or ""}
+    details |= {name: f"{getattr(status, name):,}" for name in ("names", "versions", "manifests")}
+    details["damaged"] = f"{status.damaged:,}; `compatkit verify` lists them" if status.damaged else ""
+    rows(details)

@@ -26,9 +26,9 @@ def init_command(options: InitOptions) -> int | None:
     [default: the current folder]
     """
     root = options.root or Path(local(command_line().registry or ".", "a registry"))
-    made, fresh = ensure_store(root.expanduser().absolute())
+    store, fresh = ensure_store(root.expanduser().absolute())
     if options.json:
-        return emit({"root": str(made.root), "id": made.id, "created": fresh})
-    click.echo(f"{'made the' if fresh else 'already a'} registry {clean(str(made.root))}")
+        return emit({"root": str(store.root), "id": root_created.id, "created": fresh})
+    click.echo(f"{'made the' if fresh else 'already a'} registry {clean(str(store.root))}")
     if fresh:
         next_step("--registry", root, "train", "RECIPE.toml", registry=False)

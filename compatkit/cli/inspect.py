@@ -46,15 +46,15 @@ def inspect_command(options: InspectOptions) -> int | None:
         except FormatError as error:
             described = {"exported": f"not readable as an export: {error}"}
             exported = {"exported": None, "problem": described["exported"]}
-    facts = _facts(header)
+    details = _header_json(header)
     if options.json:
-        return emit({"file": options.file, **facts} | exported)
+        return emit({"file": options.file, **details} | exported)
     click.echo(click.style(clean(str(options.file)), bold=True))
     sizes = {
         "size": f"{header.size:,} bytes, {header.start:,} of them header",
-        "tensors": f"{len(header.tensors):,} with {facts['elements']:,} elements",
+        "tensors": f"{len(header.tensors):,} with {details['elements']:,} elements",
     }
-    for dtype, sums in facts["dtypes"].items():
+    for dtype, sums in details["dtypes"].items():
         sizes[dtype] = (
             f"{sums['bytes']:,} bytes, {sums['elements']:,} elements in {sums['tensors']:,} tensors"
         )
@@ -72,7 +72,7 @@ def inspect_command(options: InspectOptions) -> int | None:
                 f"{tensor['bytes']:,}",
                 f"{tensor['offset']:,}",
             )
-            for tensor in facts["tensors"][:SHOWN]
+            for tensor in details["tensors"][:SHOWN]
         ]
         columns([("name", "dtype", "shape", "bytes", "offset"), *lines], right=(3, 4))
     if len(header.tensors) > SHOWN:
@@ -136,7 +136,7 @@ def _registered(model: str) -> str:
     return f" after import {module or 'of the package that registers it'}"
 
 
-def _facts(header: Header) -> dict[str, Any]:
+def _header_json(header: Header) -> dict[str, Any]:
     """Return sizes, metadata and tensors of a file, and sums by type."""
     tensors = [
         {
@@ -165,5 +165,5 @@ def _facts(header: Header) -> dict[str, Any]:
     }
 
 
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."

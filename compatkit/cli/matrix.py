@@ -26,7 +26,7 @@ from compatkit.reports.matrix import Matrix
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet, Split
 
-NAMED = 4
+MAX_NAMED = 4
 """Extractors named for one set of images."""
 FILLS = ("missing", "stale", "all", "none")
 
@@ -146,7 +146,7 @@ def _print_images(tests: Mapping[str, Split]) -> None:
     for reference, split in tests.items():
         rows.setdefault(f"{clean(split.name)} ({len(split):,} images)", []).append(reference)
     for images, references in rows.items():
-        news(f"images by the name of the data set trained on: {images} for {first(references, NAMED)}")
+        news(f"images by the name of the data set trained on: {images} for {first(references, MAX_NAMED)}")
 
 
 def _warn_stale(matrix: Matrix) -> None:

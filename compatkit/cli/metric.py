@@ -57,7 +57,7 @@ def metric_command(options: MetricOptions) -> int | None:
         )
     *parts, metrics = *options.words[:2], options.words[2:]
     chosen = settings_of(options.settings, metrics)
-    made = [make_metric(name, **chosen[name]) for name in metrics]
+    built = [make_metric(name, **chosen[name]) for name in metrics]
     registry = open_registry()
     left, right = (str(registry.store.resolve(reference)) for reference in parts)
     images = options.data_of(registry, left).test
@@ -68,14 +68,14 @@ def metric_command(options: MetricOptions) -> int | None:
         measured = measure(
             model,
             images,
-            made,
+            built,
             other=other,
             progress=lambda done, total: report(done, total, "images"),
             **options.only("layers", "device", "batch_size"),
         )
     if options.json:
-        beside = {"against": others} if others else {}
-        return emit({"extractor": left, "head": right, **beside, **measured.to_json()})
+        extra = {"against": others} if others else {}
+        return emit({"extractor": left, "head": right, **extra, **measured.to_json()})
     compared = f" against {others[0]} with {others[1]}" if others else ""
     paragraph(
         f"{left} with {right}{compared} on {images.name}, {len(images):,} images; batch-norm policy "

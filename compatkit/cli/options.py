@@ -73,7 +73,7 @@ class Declaration:
             settings["is_flag"] = True
         elif self.convert is not None:
             convert = self.convert
-            settings["callback"] = lambda context, _, given: None if given is None else convert(given)
+            settings["callback"] = lambda context, _, value: None if value is None else convert(value)
         else:
             value = annotation.removesuffix(" | None")
             if value.endswith(", ...]"):
@@ -186,9 +186,9 @@ def command(
     """
 
     def make(function: Callable[[OptionsT], int | None]) -> click.Command:
-        def run(**given: Any) -> None:
+        def run(**arguments: Any) -> None:
             line = command_line()
-            line.options = values = options(json=line.json, **given)
+            line.options = values = options(json=line.json, **arguments)
             check_outputs(values.outputs())
             with ExitStack() as stack:
                 if line.quiet:

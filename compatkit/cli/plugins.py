@@ -39,8 +39,8 @@ def plugins_command(options: PluginsOptions) -> int | None:
     if options.json:
         emit([plugin.to_json() for plugin in listed])
     elif matching:
-        for place, plugin in enumerate(matching):
-            _print_plugin(plugin, first=place == 0)
+        for index, plugin in enumerate(matching):
+            _print_plugin(plugin, first=index == 0)
     else:
         _print_kinds(listed)
     if options.trace and not options.json:
@@ -69,8 +69,8 @@ def _built_in() -> Iterator[Listed]:
 
 
 def _print_kinds(plugins: list[Listed]) -> None:
-    for place, kind in enumerate(dict.fromkeys(plugin.kind for plugin in plugins)):
-        click.echo(f"{'' if place == 0 else chr(10)}{click.style(clean(kind), bold=True)}")
+    for index, kind in enumerate(dict.fromkeys(plugin.kind for plugin in plugins)):
+        click.echo(f"{'' if index == 0 else chr(10)}{click.style(clean(kind), bold=True)}")
         lines = [plugin for plugin in plugins if plugin.kind == kind]
         status = max(0 if plugin.status == "active" else len(plugin.status) for plugin in lines)
         taken = max(len(plugin.name) for plugin in lines) + status + GAPS
@@ -91,7 +91,7 @@ def _print_plugin(plugin: Listed, *, first: bool) -> None:
     key = click.style(clean(f"{plugin.kind}.{plugin.name}"), bold=True)
     owner = clean(f"{plugin.distribution or '?'} {plugin.version or '?'}")
     click.echo(f"{'' if first else chr(10)}{key}  {click.style(plugin.status, fg=color)}  {owner}")
-    facts = {
+    details = {
         "does": plugin.summary,
         "models": ", ".join(plugin.models),
         "hooks": ", ".join(hook.removeprefix("compatkit_") for hook in plugin.hooks),
@@ -101,4 +101,4 @@ def _print_plugin(plugin: Listed, *, first: bool) -> None:
         "problem": plugin.message,
         "notes": " ".join(plugin.notes),
     }
-    rows(facts)
+    rows(details)

@@ -154,10 +154,10 @@ def test_command(options: PolicyTestOptions) -> int | None:
     Nothing is published; the figures are recorded. Exit code 1 if one fails.
     """
     registry = open_registry()
-    found = (str(pinned) for text in options.references for pinned in registry.store.select(text))
+    references = (str(pinned) for text in options.references for pinned in registry.store.select(text))
     images = options.at_hand(options.names, options.recipe)
     outcomes = {}
-    for reference in dict.fromkeys(found):
+    for reference in dict.fromkeys(references):
         with progress(f"policy of {reference}") as report:
             outcomes[reference] = registry.policies.test(
                 reference, name=options.name, against=options.against or None, data=images, progress=report
@@ -179,7 +179,7 @@ def _deciding(options: PolicySetOptions) -> Split:
     """Return the images to measure on: the test split, unless the name ends with /train."""
     name, recipe = options.name, options.recipe
     if recipe is not None:
-        sets = data_sets(recipe, **options.place)
+        sets = data_sets(recipe, **options.load_arguments)
         matches = [data for data in sets if name in (None, data.name, data.test.name)]
         if len({data.test.digest for data in matches}) != 1:
             known = ", ".join(data.test.name for data in sets)

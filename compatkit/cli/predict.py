@@ -67,7 +67,7 @@ def predict_command(options: PredictOptions) -> int | None:
     if options.json:
         used = {"parts": [part.reference for part in model.sources], "bn_policy": model.bn_policy}
         rows = [
-            {"image": name} | ({"damaged": best.damaged} if best.damaged else _facts(best))
+            {"image": name} | ({"damaged": best.damaged} if best.damaged else _prediction_json(best))
             for name, best in zip(predictions.files, predictions, strict=True)
         ]
         emit({**used, "classes": list(predictions.classes), "predictions": rows, "left_out": others})
@@ -107,7 +107,7 @@ def _photos(paths: tuple[str, ...]) -> tuple[Split, dict[str, int]]:
     return Split(images, labels, NO_CLASSES, "photos"), dict(others.most_common())
 
 
-def _facts(best: Prediction) -> dict[str, Any]:
+def _prediction_json(best: Prediction) -> dict[str, Any]:
     return {"label": best.label, "probability": best.probability, "position": best.position}
 
 

@@ -84,7 +84,7 @@ class Publication:
         settings |= self.options.only("version", "major")
         if self.options.dry_run:
             return self._rehearse(fit, settings)
-        with self._kept(), progress("policies") as report:
+        with self._print_saved_run(), progress("policies") as report:
             registry = open_or_create_registry(self.root)
             parts = registry.publish(fit, about=self.about, progress=report, **settings)
         signed = sign_published(open_registry(), parts.values(), self.key)
@@ -129,7 +129,7 @@ class Publication:
         return code
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _print_saved_run(self) -> Iterator[None]:
         """After an error, print how to publish without training again."""
         try:
             yield
@@ -167,7 +167,7 @@ def publish_command(options: PublishOptions) -> int | None:
     options.check_numbers()
     run, started = options.run, StartedRun.read(options.run)
     _check_trained(run, started)
-    changed = {"prefix": options.prefix, "data_root": options.place["root"]}
+    changed = {"prefix": options.prefix, "data_root": options.load_arguments["root"]}
     started = attrs.evolve(started, **{name: value for name, value in changed.items() if value is not None})
     if command_line().registry is None:
         command_line().registry = started.registry

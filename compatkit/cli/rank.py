@@ -62,7 +62,9 @@ def rank_command(options: RankOptions) -> int | None:
         trained = str(registry.store.manifest(reference).training.get("data"))
         if trained not in loaded:
             resolved = [registry.store.resolve(reference)]
-            loaded[trained] = images_again(registry.store, resolved, WAYS, **options.place)[reference]
+            loaded[trained] = images_again(registry.store, resolved, WAYS, **options.load_arguments)[
+                reference
+            ]
         return loaded[trained]
 
     with progress("rank") as report:

@@ -62,13 +62,13 @@ def recombine_command(options: RecombineOptions) -> int | None:
         options.bn_policy = DEFAULT if options.no_measure and estimates(wanted) else wanted
     report = registry.check(*pair, bn_policy=options.bn_policy)
     _refuse(report, options.insert_adapters)
-    fits, anew = needs_fit(report), options.publish is not None and estimates(options.bn_policy)
+    fits, reestimates = needs_fit(report), options.publish is not None and estimates(options.bn_policy)
     data = given_images = None
-    if fits or anew or not options.no_measure:
+    if fits or reestimates or not options.no_measure:
         try:
             data = options.data_of(registry, pair[0])
         except DataError as error:
-            if fits or anew:
+            if fits or reestimates:
                 raise
             text = f"{error} Or build it without a figure: --no-measure."
             raise DataError(text, subject=error.subject) from error
@@ -77,7 +77,7 @@ def recombine_command(options: RecombineOptions) -> int | None:
     model = registry.recombine(
         *pair,
         bn_policy=policy if options.publish is None else options.bn_policy,
-        data=given_images if fits or anew else None,
+        data=given_images if fits or reestimates else None,
         insert_adapters=options.insert_adapters,
     )
     report, cell = model.report, None
@@ -111,7 +111,9 @@ def recombine_command(options: RecombineOptions) -> int | None:
         _print_published(model, reference, why_not, accuracy)
     elif not why_not:
         flags = {"--insert-adapters": model.inserted, "--no-measure": cell is None}
-        next_step("recombine", *pair, *(flag for flag, given in flags.items() if given), "--publish", "NAME")
+        next_step(
+            "recombine", *pair, *(flag for flag, is_set in flags.items() if is_set), "--publish", "NAME"
+        )
     elif cell is not None and cell.grade == "chance":
         next_step("bridge", *pair, "--data", "IMAGES")
     return code

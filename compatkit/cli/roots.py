@@ -46,11 +46,11 @@ def open_store() -> Store:
     """
     from compatkit.registry.store import Store
 
-    root, trusted = _named(), demanded()
+    root, trusted = _requested_root(), demanded()
     return Store.find(trusted=trusted) if root is None else Store.open(Path(root).expanduser(), trusted)
 
 
-def _named() -> str | None:
+def _requested_root() -> str | None:
     """Return the registry named by the command line or the environment, or None.
 
     Raises:
@@ -105,7 +105,7 @@ def destination() -> Path:
     """
     from compatkit.registry.layout import FOLDERS, MARKER, VARIABLE, locate
 
-    name = _named()
+    name = _requested_root()
     root = Path(name if name is not None else locate(None)).expanduser().absolute()
     if (root / MARKER).exists():
         _try_to_write(root)

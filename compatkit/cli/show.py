@@ -33,7 +33,7 @@ def show_command(options: ShowOptions) -> int | None:
     manifest = store.manifest(reference)
     verified, verdicts = _signatures(store, reference)
     if options.json:
-        facts = {
+        result = {
             "name": reference.name,
             "version": str(reference.version),
             "digest": reference.digest,
@@ -42,7 +42,7 @@ def show_command(options: ShowOptions) -> int | None:
             "signatures": [verdict.to_json() for verdict in verdicts],
             "signatures_verified": verified,
         }
-        return emit(facts | {"manifest": loads(to_bytes(manifest), what=options.reference)})
+        return emit(result | {"manifest": loads(to_bytes(manifest), what=options.reference)})
     click.echo(click.style(f"{reference.name}@{reference.version}", bold=True))
     rows(facts_of(store, reference, manifest) | {"signatures": _signed(verified, verdicts)})
 

@@ -53,12 +53,14 @@ def sign_command(options: SignOptions) -> int | None:
     if options.json:
         return emit([signature.to_json() for signature in signatures])
     if options.evidence:
-        made = sum(signature.made for signature in signatures)
-        click.echo(f"signed {made:,} measured results; {len(signatures) - made:,} were signed before")
+        new_count = sum(signature.made for signature in signatures)
+        click.echo(
+            f"signed {new_count:,} measured results; {len(signatures) - new_count:,} were signed before"
+        )
         return None
     for signature in signatures:
-        facts = signature.to_json()
-        ends = f", until {facts['expires']}" if facts["expires"] else ""
+        result = signature.to_json()
+        ends = f", until {result['expires']}" if result["expires"] else ""
         click.echo(f"{'signed' if signature.made else 'signed before'} {signature.subject}{ends}")
     next_step("signatures", *options.references, *(["--all"] if options.every else []))
 

@@ -42,9 +42,9 @@ def signatures_command(options: SignaturesOptions) -> int | None:
         ]
         error = refusal(part.digest, part.name, verdicts)
         code = max(code, 0 if error is None else error.exit_code)
-        facts = {"good": error is None, "code": error and error.code}
+        result = {"good": error is None, "code": error and error.code}
         signed = [verdict.to_json() for verdict in verdicts]
-        reports.append({"reference": str(part), "digest": part.digest, **facts, "signatures": signed})
+        reports.append({"reference": str(part), "digest": part.digest, **result, "signatures": signed})
         if not options.json:
             _print(part, verdicts, error is None)
     if options.json:
@@ -67,7 +67,7 @@ def _print(part: SignedPart, verdicts: list[SignatureVerdict], good: bool) -> No
 
 def in_words(verdict: SignatureVerdict) -> str:
     """Describe who signed, under which name, and until when."""
-    facts = verdict.to_json()
-    ends = f" until {facts['expires']}" if facts["expires"] else ""
-    bare = "" if facts["signed_as"] else ", under any name"
-    return f"{verdict.key}, signed {facts['signed']}{ends}{bare}"
+    result = verdict.to_json()
+    ends = f" until {result['expires']}" if result["expires"] else ""
+    bare = "" if result["signed_as"] else ", under any name"
+    return f"{verdict.key}, signed {result['signed']}{ends}{bare}"

@@ -80,7 +80,7 @@ def similarity_command(options: SimilarityOptions) -> int | None:
     from compatkit.reports.layer_maps import LayerMaps
 
     chosen = settings_of(options.settings, options.metrics)
-    made = [make_metric(name, **chosen[name]) for name in options.metrics]
+    built = [make_metric(name, **chosen[name]) for name in options.metrics]
     registry = open_registry()
     pinned = [
         [str(registry.store.resolve(reference)) for reference in network.split("+")]
@@ -102,7 +102,7 @@ def similarity_command(options: SimilarityOptions) -> int | None:
             )
 
     sides = [record(*side) for side in zip(networks, wanted, ("left", "right"), strict=True)]
-    compare = partial(similarity, metrics=made, batch_size=options.batch_size)
+    compare = partial(similarity, metrics=built, batch_size=options.batch_size)
     compared = {"": compare(*sides)}
     if other := [
         result for result in compared[""].values() if list(getattr(result, "axes", ())) != ["this", "other"]

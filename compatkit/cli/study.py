@@ -23,18 +23,18 @@ def list_command(options: Options) -> int | None:
     if options.json:
         faults = [{"study": number, "error": str(error)} for number, error in broken.items()]
         return emit([*map(_described, studies), *faults])
-    for place, installed in enumerate(studies):
-        if place:
+    for index, installed in enumerate(studies):
+        if index:
             click.echo()
         paragraph(f"{installed.number}  {installed.study.title}")
-        facts = {
+        result = {
             "shows": installed.study.question,
             "paper": installed.study.reference,
             "arms": ", ".join(installed.study.arms),
             "sizes": ", ".join(installed.study.sizes),
             "data": ", ".join(installed.study.data),
         }
-        rows(facts)
+        rows(result)
     for number, error in broken.items():
         warn(f"study {number}: {error}")
     if studies:

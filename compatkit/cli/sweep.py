@@ -40,7 +40,7 @@ def sweep_command(options: SweepOptions) -> int | None:
     from compatkit.experiments.sweeps.sweep import Sweep
 
     root = destination()
-    sweep = Sweep.read(options.recipe, **options.place, prefix=options.prefix)
+    sweep = Sweep.read(options.recipe, **options.load_arguments, prefix=options.prefix)
     varies = ", ".join(f"{axis.path} ({len(axis.values)})" for axis in sweep.axes)
     news(f"{counted(len(sweep.runs), 'run')} of {sweep.file.name}: {varies}")
     try:

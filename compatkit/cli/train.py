@@ -83,7 +83,7 @@ def train_command(options: TrainOptions) -> int | None:
     started = StartedRun.of(
         str(options.recipe),
         root,
-        options.place["root"],
+        options.load_arguments["root"],
         settings={
             **options.only("seed", "steps"),
             "checkpoint": options.checkpoint and str(options.checkpoint),
@@ -113,8 +113,8 @@ def train_command(options: TrainOptions) -> int | None:
         fit = _fit(plan, frozen, started.command_line(), notes)
     if not first:
         return None
-    named = options.out is not None
-    return Publication(options, root, plan, started, folder, named, images, plan.about, key).publish(fit)
+    has_folder = options.out is not None
+    return Publication(options, root, plan, started, folder, has_folder, images, plan.about, key).publish(fit)
 
 
 def _fit(plan: Recipe, frozen: Frozen, again: str, notes: Sequence[str]) -> Fit:

@@ -19,7 +19,7 @@ from compatkit.registry.maintenance.repair_plan import ActionResult
 from compatkit.registry.store import Store
 
 COLORS = {"error": "red", "warning": "yellow"}
-NAMED = 5
+MAX_NAMED = 5
 """Users of a file that are named; ``--json`` lists all."""
 
 
@@ -103,7 +103,7 @@ def _print(report: Soundness) -> None:
 def _print_fault(fault: Fault) -> None:
     severity = click.style(fault.severity, fg=COLORS.get(fault.severity))
     click.echo(f"\n{severity}  {fault.code}  {clean(fault.path) or '.'}")
-    rows({"what": fault.what, "affected": first(fault.affected, NAMED), "remedy": fault.remedy})
+    rows({"what": fault.what, "affected": first(fault.affected, MAX_NAMED), "remedy": fault.remedy})
 
 
 def _list(title: str, lines: Sequence[tuple[str, str]]) -> None:
@@ -123,4 +123,4 @@ def _outcome(outcome: ActionResult) -> tuple[str, str]:
 
 def _with_users(text: str, users: tuple[str, ...]) -> str:
     more = tuple(user for user in users if user not in text)
-    return f"{text} ({first(more, NAMED)})" if more else text
+    return f"{text} ({first(more, MAX_NAMED)})" if more else text

@@ -115,8 +115,8 @@ class Combining:
         left, right = (parts.component(store.resolve(reference)) for reference in (extractor, head))
         policy = policy_for(left, right, bn_policy, None if insert_adapters else data)
         report = check_pair(store, left, right, bn_policy=policy)
-        named = [adapters] if isinstance(adapters, str) else adapters
-        existing = [load_adapter(store, reference) for reference in named]
+        references = [adapters] if isinstance(adapters, str) else adapters
+        existing = [load_adapter(store, reference) for reference in references]
         fits = insert_adapters and not adapters and needs_fit(report)
         if data is None and (fits or estimates(policy)):
             remedy = f"Pass data=, unlabeled images of the extractor's domain, {OR_SET}"

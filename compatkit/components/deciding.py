@@ -109,8 +109,10 @@ class Decider:
             outcome = attrs.evolve(outcome, offered=str(self.store.least_version(name, manifest, major=True)))
         if not outcome.passed:
             return outcome
-        least = self.version or str(self.store.least_version(name, manifest, measured=requirement.is_open))
-        return attrs.evolve(outcome, allowed=least)
+        next_version = self.version or str(
+            self.store.least_version(name, manifest, measured=requirement.is_open)
+        )
+        return attrs.evolve(outcome, allowed=next_version)
 
     def _measured(self, requirement: PolicyRequirement, policy: Policy, wanted: Images) -> PolicyOutcome:
         if (policy.metric, policy.metric_version) != (METRIC, METRIC_VERSION):

@@ -99,10 +99,10 @@ class PartLoader:
             matches = [self.component(resolved) for resolved in self.store.select(pattern)]
             chosen = [component for component in matches if component.kind in allowed]
             if several and not chosen:
-                found = " and ".join(sorted({component.kind for component in matches}))
+                kinds_matched = " and ".join(sorted({component.kind for component in matches}))
                 raise NotFound(
                     f"{pattern!r} matches {len(matches)} components, none of kind {' or '.join(kinds)}: they are of "
-                    f"kind {found}.",
+                    f"kind {kinds_matched}.",
                     subject=pattern,
                 )
             if not chosen:

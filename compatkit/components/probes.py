@@ -60,10 +60,10 @@ def _smaller(shape: Structural, size: Sides) -> Sides | None:
         return None
     short = min(size)
     pooled = short // 2  # pooled features do not show the positions before them
-    least = max(
+    min_side = max(
         MIN_PROBE_SIDE, *(-(-short * 2 // min(item)) if item and min(item) > 1 else pooled for item in grids)
     )
-    for side in range(least, short):
+    for side in range(min_side, short):
         height, width = (round(item * side / short) for item in size)
         if height % image.multiple_of == width % image.multiple_of == 0:
             return height, width

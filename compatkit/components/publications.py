@@ -109,7 +109,7 @@ def _bridge(store: Store, bridge: Bridge, name: str, **settings: Any) -> dict[st
     }
 
 
-def _one(publish: Callable[..., Reference]) -> Callable[..., str]:
+def _single_component(publish: Callable[..., Reference]) -> Callable[..., str]:
     """Return a publisher of one component that returns its pinned reference."""
     return lambda store, what, name, **settings: pinned(publish(store, name, what, **settings))
 
@@ -118,10 +118,10 @@ POLICY_SETTINGS = ("version", "major", "data", "progress")
 PUBLISHERS: Mapping[type, tuple[Callable[..., Any], tuple[str, ...]]] = {
     Fit: (_fit, (*POLICY_SETTINGS, "about", "dry_run")),
     Adapted: (_adapted, (*POLICY_SETTINGS, "about")),
-    Recombination: (_one(publish_recombination), ("version", "about")),
-    Adapter: (_one(publish_adapter), ("version", "about")),
+    Recombination: (_single_component(publish_recombination), ("version", "about")),
+    Adapter: (_single_component(publish_adapter), ("version", "about")),
     Bridge: (_bridge, ("rung", "accept_doubtful", "about")),
-    Manifest: (_one(register), ("state", *POLICY_SETTINGS)),
+    Manifest: (_single_component(register), ("state", *POLICY_SETTINGS)),
     Parts: (lambda store, parts, name, **settings: publish_split(store, parts, name, **settings), ("about",)),
 }
 """Publisher of each type, and the settings that apply to it."""

@@ -254,12 +254,12 @@ def _by_scores(firsts: Mapping[str, tuple[str, str]], extractors: int) -> str:
     if not chosen:
         whys = "; ".join(f"{score} {why}" for score, (_, why) in firsts.items())
         return f"The scores do not separate these extractors: {whys}. {MEASURE}"
-    most = max(map(len, chosen.values()))
-    best, *equal = [name for name, scores in chosen.items() if len(scores) == most]
+    max_count = max(map(len, chosen.values()))
+    best, *equal = [name for name, scores in chosen.items() if len(scores) == max_count]
     if equal:
         sides = "; ".join(f"{', '.join(scores)}: {name}" for name, scores in chosen.items())
         return f"The scores disagree ({sides}). {MEASURE}"
-    which = f"{most} of {len(firsts)} scores ({', '.join(chosen[best])})"
+    which = f"{max_count} of {len(firsts)} scores ({', '.join(chosen[best])})"
     if extractors == 1:
         return f"{best} is the only one: {which} are above their controls."
     return f"Take {best}: {which} put it first, above their controls."

@@ -349,7 +349,7 @@ class Registry(Comparing, Publishing, Copying, Shown):
         """Published bridges, and new bridges for many pairs of a ``matrix``."""
         return Bridges(self.store)
 
-    def _told(self) -> str:
+    def _description(self) -> str:
         """Return its folder and the first names with their latest versions."""
         where = f"Registry({str(self.store.root)!r})"
         try:

@@ -60,16 +60,16 @@ def read_folder(
     root = Path(path).expanduser().resolve()
     name = name or decode_name(root.name)
     folders = class_folders(root)
-    found = _split_folders(root, folders)
-    if not found:
+    split_folders = _split_folders(root, folders)
+    if not split_folders:
         skipped = SkippedFiles()
         images, inodes = _split(root, root, f"{name}/train", skipped, progress)
         check_no_duplicates([images], inodes)
         skipped.warn(root)
         return images
-    train, test = root / found["train"], root / (found.get("val") or found["test"])
-    _warn_outside(root, [folder for folder in folders if folder not in found.values()], (train, test))
-    warn_unused({kind: f"{folder}/" for kind, folder in found.items()}, root)
+    train, test = root / split_folders["train"], root / (split_folders.get("val") or split_folders["test"])
+    _warn_outside(root, [folder for folder in folders if folder not in split_folders.values()], (train, test))
+    warn_unused({kind: f"{folder}/" for kind, folder in split_folders.items()}, root)
     _warn_unicode(train, test)
     skipped = _skipped_entries(root, root)
     train_images, train_inodes = _split(train, root, f"{name}/train", skipped, progress)

@@ -93,18 +93,18 @@ def load(
         "damaged": None if damaged == "refuse" else damaged,
         "digest": None if digest == "bytes" else digest,
     }
-    given = {key: value for key, value in options.items() if value is not None}
+    set_options = {key: value for key, value in options.items() if value is not None}
     if f"{name_or_path}".lower().endswith(EXTENSIONS) and Path(name_or_path).is_file():
         raise DataError(
             f"{name_or_path} is an image file; give the folder of class folders.", subject=name_or_path
         )
     if is_path(name_or_path):
         data, address = _load_path(name_or_path, folders, download, progress)
-        source = Source({"name": address, **given})
+        source = Source({"name": address, **set_options})
     else:
         name = str(name_or_path)
         data = _load_name(name, folders, root, download)
-        source = Source({"name": name, **given}, str(folders[0].absolute()) if folders else None)
+        source = Source({"name": name, **set_options}, str(folders[0].absolute()) if folders else None)
     if digest == "unverified":
         data = (
             _unverified(data)

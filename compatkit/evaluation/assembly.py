@@ -22,7 +22,7 @@ from compatkit.evaluation.preprocessing import fitted, normalize, prepare
 from compatkit.foundation.bars import bar
 
 if TYPE_CHECKING:
-    from compatkit.evaluation.inputs import Given
+    from compatkit.evaluation.inputs import ImageInputs
 
 
 _ALONE = (
@@ -96,7 +96,7 @@ class Assembly(nn.Module):
                 values = module(values)
         return values
 
-    def predict(self, images: Given, *, batch_size: int = 256, damaged: str = "refuse") -> Predictions:
+    def predict(self, images: ImageInputs, *, batch_size: int = 256, damaged: str = "refuse") -> Predictions:
         """Return class and probability of each image, computed in eval mode; the module is left unchanged.
 
         Under the policy ``"batch"`` a prediction depends on the rest of the batch, which causes a
@@ -137,7 +137,7 @@ class Assembly(nn.Module):
         reasons = skipped or {}
         return Predictions(_with_gaps(shares, reasons), tuple(names), tuple(files), reasons)
 
-    def preprocess(self, images: Given) -> Tensor:
+    def preprocess(self, images: ImageInputs) -> Tensor:
         """Return images as this network takes them: ``model(model.preprocess("cat.png"))`` gives logits.
 
         Channels, size, crop and normalization follow the contract (``data``).
@@ -159,7 +159,7 @@ class Assembly(nn.Module):
         return normalize(self._read(unread(images), 0, None), self.data, device=self._device)
 
     def _parts(
-        self, images: Given, batch_size: int, skipped: dict[int, str] | None, files: list[str]
+        self, images: ImageInputs, batch_size: int, skipped: dict[int, str] | None, files: list[str]
     ) -> Iterator[Tensor]:
         """Yield images with the contract's channels and size in batches; those in files are read a batch at a time.
 

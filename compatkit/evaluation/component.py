@@ -144,7 +144,7 @@ class Component(Shown):
         """Return the component as a row or column of a report."""
         return Part(self.reference, self.digest, self.function, self.kind, summary(self.manifest))
 
-    def _told(self) -> str:
+    def _description(self) -> str:
         """Return what ``compatkit show`` prints, without signatures."""
         if self.registry is None:  # loaded to train from
             known = summary(self.manifest)

@@ -23,8 +23,8 @@ from compatkit.errors import DataError
 if TYPE_CHECKING:
     from compatkit.data.transforms import Images
 
-    One = str | os.PathLike[str] | Image | np.ndarray[Any, Any] | Tensor
-    Given = One | Split | Iterable[One]
+    ImageInput = str | os.PathLike[str] | Image | np.ndarray[Any, Any] | Tensor
+    ImageInputs = ImageInput | Split | Iterable[ImageInput]
 
 EXPECTED = (
     "a file or a folder of images, a PIL image, a numpy array (height, width), (height, width, channels) or (n, "
@@ -37,7 +37,7 @@ Unread = tuple[str, "Callable[[], Image | Images]"]
 """The file of an image, empty where it has none, and what reads it: an RGB image, or ``(n, height, width, 1 or 3)``."""
 
 
-def arrays_of(images: Given) -> Iterator[Images]:
+def arrays_of(images: ImageInputs) -> Iterator[Images]:
     """Yield images as uint8 arrays ``(n, height, width, 1 or 3)``, in order; sizes may differ between arrays.
 
     Args:
@@ -53,7 +53,7 @@ def arrays_of(images: Given) -> Iterator[Images]:
         yield pixels_of(image)[None] if isinstance(image, Image) else image
 
 
-def unread(source: Given) -> list[Unread]:
+def unread(source: ImageInputs) -> list[Unread]:
     """Return what reads each image, or each array of images, in order; nothing is decoded before it is called.
 
     Args:

@@ -101,12 +101,12 @@ class LayerRecord:
                     f"The layer {name!r} was not called in batch {batch}. Name layers inside it, or others.",
                     subject=name,
                 )
-            for number, (given, returned) in enumerate(calls, 1):
+            for number, (layer_input, returned) in enumerate(calls, 1):
                 full = name if len(calls) == 1 else f"{name}#{number}"
-                for kind, value, named in (("given", given, inputs), ("giving", returned, outputs)):
+                for kind, value, target in (("given", layer_input, inputs), ("giving", returned, outputs)):
                     if value is not None:
                         _check_finite(value, full, kind, batch)
-                        named[full] = value
+                        target[full] = value
             shapes = tuple(tuple(tensor.shape[1:]) for pair in calls for tensor in pair if tensor is not None)
             if self._shapes.setdefault(name, shapes) != shapes:
                 raise DataError(

@@ -225,10 +225,10 @@ def _bound(own: _PlannedCell, wired: Sequence[_PlannedCell], labels: Tensor, cla
 def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCell | None) -> Cell:
     report, common = pair.prospect.report, pair.prospect.common
     names = pair.extractor.reference, pair.head.reference
-    kept: dict[str, Any] = {"common": common, "settings": settings, "reason": pair.reason}
+    shared_fields: dict[str, Any] = {"common": common, "settings": settings, "reason": pair.reason}
     if pair.reason:
         notes = notes_of(pair.prospect, settings, figures=False)
-        return Cell(*names, report.wiring, report.promise, "none", findings=notes, **kept)
+        return Cell(*names, report.wiring, report.promise, "none", findings=notes, **shared_fields)
     tally, bound = pair.tallies[0], pair.bound if own is not None and not own.reason else None
     chance = chance_level(torch.from_numpy(split.labels), [mine for mine, _ in pair.prospect.classes])
     measured, free = (figure(correct, tally.count) for correct in tally.correct())
@@ -255,5 +255,5 @@ def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCel
         recovered=recovered(measured.accuracy, chance, limit.accuracy if limit is not None else None),
         difference=difference,
         findings=notes,
-        **kept,
+        **shared_fields,
     )

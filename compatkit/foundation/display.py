@@ -34,12 +34,12 @@ class Shown:
 
     __slots__ = ()
 
-    def _told(self) -> str:
+    def _description(self) -> str:
         """Return a description for people, of any number of lines."""
         return str(self)
 
     def __repr__(self) -> str:
-        return screenful(self._told())
+        return screenful(self._description())
 
     def _repr_html_(self) -> str:
         """Return a screenful as escaped HTML."""

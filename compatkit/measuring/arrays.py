@@ -129,8 +129,8 @@ def on_arrays(
     for metric in chosen:
         needed = roles_of(metric)
         if set(needed) != set(tensors):
-            name, given = type(metric).__name__, ", ".join(tensors)
-            message = f"{name} takes {len(needed)} arrays: {', '.join(needed)}; got {len(tensors)}: {given}."
+            name, passed = type(metric).__name__, ", ".join(tensors)
+            message = f"{name} takes {len(needed)} arrays: {', '.join(needed)}; got {len(tensors)}: {passed}."
             raise UsageError(message, subject=name)
     sampled = {role: layers for role, layers in tensors.items() if not role.endswith("weights")}
     samples = [(role, name, tensor) for role, layers in sampled.items() for name, tensor in layers.items()]

@@ -77,7 +77,7 @@ def distributions() -> list[FileDistribution]:
         return []
     imported: list[FileDistribution] = []
     with _LOCK:
-        for path in _checked(_named()):
+        for path in _checked(_files_of_environment()):
             if path not in _IMPORTED:
                 _IMPORTED[path] = None
                 try:
@@ -135,7 +135,7 @@ def add_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def _name(files: Sequence[str | os.PathLike[str]]) -> None:
-    paths = _checked([*_named(), *(_absolute(file) for file in files)])
+    paths = _checked([*_files_of_environment(), *(_absolute(file) for file in files)])
     for path in paths:
         if os.pathsep in str(path):
             raise _error(path, f"{FILES} separates files by {os.pathsep!r}. Rename the path.")
@@ -146,7 +146,7 @@ def _absolute(file: str | os.PathLike[str]) -> Path:
     return Path(os.path.abspath(Path(local(file, "a plugin file")).expanduser()))
 
 
-def _named() -> list[Path]:
+def _files_of_environment() -> list[Path]:
     return [Path(text) for text in os.environ.get(FILES, "").split(os.pathsep) if text]
 
 

@@ -46,9 +46,9 @@ def _figure(matrix: CellGrid) -> Figure:
     from matplotlib.figure import Figure
 
     rows, columns = max(1, len(matrix.extractors)), max(1, len(matrix.heads))
-    most = max(rows, columns)
-    few = most <= MAX_LARGE
-    width, height, *fonts, font = SIZES[MAX_LARGE if few else MAX_MEDIUM if most <= MAX_MEDIUM else 0]
+    largest = max(rows, columns)
+    few = largest <= MAX_LARGE
+    width, height, *fonts, font = SIZES[MAX_LARGE if few else MAX_MEDIUM if largest <= MAX_MEDIUM else 0]
     row_names, column_names = _names(matrix.extractors, few), _names(matrix.heads, few)
     if few:  # widen columns to fit their names
         longest = max((len(line) for name in column_names for line in name.split("\n")), default=0)

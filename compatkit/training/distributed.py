@@ -65,12 +65,12 @@ class World:
         Raises:
             UsageError: It cannot be divided, or leaves a process with a single image.
         """
-        least = self.size * pieces
-        if self.size > 1 and (batch_size % least or batch_size < 2 * least):
+        min_size = self.size * pieces
+        if self.size > 1 and (batch_size % min_size or batch_size < 2 * min_size):
             parts = f" and {pieces} micro-batches (accumulate)" if pieces > 1 else ""
             raise UsageError(
                 f"batch_size={batch_size}, the images of a step on all processes, cannot be divided among {self.size} "
-                f"processes{parts} in equal parts of 2 or more. Use a multiple of {least} from {2 * least} on."
+                f"processes{parts} in equal parts of 2 or more. Use a multiple of {min_size} from {2 * min_size} on."
             )
 
     def share(self, count: int) -> slice:

@@ -248,9 +248,9 @@ def fastest(loop: Loop) -> Execution:
         if bound.effect == "host":
             reason = f"a trial would call the plugin {bound.instance!r}, whose effect is 'host'"
             return Execution("eager", reason)
-    best, least, reasons = Execution("eager", ""), _seconds(loop, "eager"), []
+    best, best_seconds, reasons = Execution("eager", ""), _seconds(loop, "eager"), []
     for mode in MODES[1:]:
-        if mode.startswith("compile") and least * loop.settings.steps < SHORT:
+        if mode.startswith("compile") and best_seconds * loop.settings.steps < SHORT:
             reasons.append(f"{mode} would take longer to compile than it could save")
             continue
         candidate = possible_execution(loop, mode)
@@ -258,8 +258,8 @@ def fastest(loop: Loop) -> Execution:
             reasons.append(candidate.reason)
             continue
         seconds = _seconds(loop, mode)
-        if seconds < WORTH * least:
-            best, least = candidate, seconds
+        if seconds < WORTH * best_seconds:
+            best, best_seconds = candidate, seconds
     reason = f"the fastest possible mode in a trial of {STEPS} steps"
     return Execution(best.mode, "; ".join([reason, *reasons]))
 

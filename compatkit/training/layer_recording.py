@@ -84,8 +84,8 @@ class Notes:
             UsageError: The call cannot be recorded.
         """
         if not isinstance(input, Tensor) or not isinstance(output, Tensor):
-            taken, given = type_of(input), type_of(output)
-            remedy = f"it takes {taken} and gives {given}, not one tensor each. Request layers inside it."
+            input_type, output_type = type_of(input), type_of(output)
+            remedy = f"it takes {input_type} and gives {output_type}, not one tensor each. Request layers inside it."
             raise unrecordable(self.name, remedy)
         if self.during.gradients and not torch.is_grad_enabled():
             raise unrecordable(

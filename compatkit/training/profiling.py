@@ -43,8 +43,8 @@ class Profile:
         """Advice where too much of a step is not computing; None otherwise."""
         if self.idle <= WARNED_SHARE:
             return None
-        most = max((part for part in PARTS if part not in COMPUTE), key=lambda part: self.shares[part])
-        return f"{self.idle:.0%} of a step is not computing, most of it {most}: {_REMEDIES[most]}"
+        largest = max((part for part in PARTS if part not in COMPUTE), key=lambda part: self.shares[part])
+        return f"{self.idle:.0%} of a step is not computing, most of it {largest}: {_REMEDIES[largest]}"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""

@@ -25,7 +25,7 @@ from compatkit.training.precision import Choice, spelled
 _SHARE = Number(above=0, below=1, optional=True)
 OPTIONAL_COUNT = Number(least=1, whole=True, optional=True)
 # How a manifest treats a setting; without metadata it states the value.
-_BESIDE = {"manifest": "beside"}  # left out: it has no influence on the result
+_LEFT_OUT = {"manifest": "beside"}  # left out: it has no influence on the result
 _HIDDEN = {"manifest": "hidden"}  # left out: the manifest's environment states what was chosen
 # Stated only where it differs from the default, so that digests of older plans do not change.
 _WHERE_ON = {"manifest": "where on"}
@@ -98,7 +98,9 @@ class Settings:
     schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
     device: str = attrs.field(default="auto", metadata=_HIDDEN)
     validation: float | None = attrs.field(default=None, validator=_SHARE, metadata=_WHERE_ON)
-    checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, validator=_local, metadata=_BESIDE)
+    checkpoint: str | os.PathLike[str] | None = attrs.field(
+        default=None, validator=_local, metadata=_LEFT_OUT
+    )
     optimizer_options: Mapping[str, Any] | None = attrs.field(
         default=None, converter=_json_options, metadata={**_WHERE_ON, "key": "optimiser_options"}
     )
@@ -120,16 +122,16 @@ class Settings:
         validator=OfType((EarlyStopping, type(None)), "an EarlyStopping, or None"),
         metadata=_WHERE_ON,
     )
-    checkpoint_every: int = attrs.field(default=500, validator=COUNT, metadata=_BESIDE)
+    checkpoint_every: int = attrs.field(default=500, validator=COUNT, metadata=_LEFT_OUT)
     checkpoint_seconds: float | None = attrs.field(
-        default=120.0, validator=Number(above=0, optional=True), metadata=_BESIDE
+        default=120.0, validator=Number(above=0, optional=True), metadata=_LEFT_OUT
     )
-    new_augment: bool = attrs.field(default=False, validator=FLAG, metadata=_BESIDE)
+    new_augment: bool = attrs.field(default=False, validator=FLAG, metadata=_LEFT_OUT)
     log_every: int = attrs.field(default=50, validator=COUNT)
     loggers: Mapping[str, Mapping[str, Any]] = attrs.field(
-        factory=dict, converter=logger_settings, metadata=_BESIDE
+        factory=dict, converter=logger_settings, metadata=_LEFT_OUT
     )
-    progress: bool = attrs.field(default=True, validator=FLAG, metadata=_BESIDE)
+    progress: bool = attrs.field(default=True, validator=FLAG, metadata=_LEFT_OUT)
     precision: Choice = attrs.field(
         default="auto", converter=spelled, validator=OneOf(get_args(Choice)), metadata=_HIDDEN
     )
@@ -149,9 +151,9 @@ class Settings:
     )
     memory_share: float = attrs.field(default=0.5, validator=Number(least=0, most=1), metadata=_HIDDEN)
     workers: int | None = attrs.field(
-        default=None, validator=Number(least=0, whole=True, optional=True), metadata=_BESIDE
+        default=None, validator=Number(least=0, whole=True, optional=True), metadata=_LEFT_OUT
     )
-    cache: Cache = attrs.field(default="auto", validator=OneOf(get_args(Cache)), metadata=_BESIDE)
+    cache: Cache = attrs.field(default="auto", validator=OneOf(get_args(Cache)), metadata=_LEFT_OUT)
 
     def __attrs_post_init__(self) -> None:
         """Check the settings that depend on each other."""
@@ -192,7 +194,7 @@ def _is_stated(field: attrs.Attribute[Any], value: Any) -> bool:
     return field.metadata.get("manifest") != "where on" or value != field.default
 
 
-BESIDE = frozenset(
+WITHOUT_INFLUENCE = frozenset(
     field.name for field in attrs.fields(Settings) if field.metadata.get("manifest") == "beside"
 )
 """Settings without influence on the result."""

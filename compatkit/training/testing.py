@@ -202,8 +202,8 @@ def _defaults() -> tuple[Subject, list[Observation]]:
         fields: dict[str, Any] = {"images": images, "positions": sum(len(batch.labels) for batch in batches)}
         fields["positions"] = torch.arange(count) + fields["positions"]
         fields["labels"] = torch.randint(0, 5, (count,), generator=source)
-        for prefix, member, named in zip(("", "other_"), pair, layers, strict=True):
-            with recording(named, inputs=True, outputs=True) as record:
+        for prefix, member, named_layers in zip(("", "other_"), pair, layers, strict=True):
+            with recording(named_layers, inputs=True, outputs=True) as record:
                 # Spread out, and with a gradient, as what comes out of a network that is trained.
                 fields[f"{prefix}logits"] = member(images) * 5
             fields[f"{prefix}inputs"], fields[f"{prefix}outputs"] = record.take(1)

@@ -44,7 +44,7 @@ class Affine:
         return cls(weight, bias, max(0.0, left / spread) if spread > 0 else 0.0, moments.samples)
 
 
-LEAST = 1e-9
+MIN_SINGULAR_SHARE = 1e-9
 """Singular values below this share of the largest are rounding errors; their directions are arbitrary."""
 
 
@@ -78,7 +78,7 @@ def rotation(moments: PairedMoments) -> Tensor:
     """
     moments.check()
     left, values, right = torch.linalg.svd(moments.xy, full_matrices=False)
-    known = values > LEAST * values[0]
+    known = values > MIN_SINGULAR_SHARE * values[0]
     return left[:, known] @ right[known]
 
 

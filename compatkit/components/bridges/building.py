@@ -109,8 +109,8 @@ def _recorded(step: RungResult, base: BridgeInputs) -> RungResult:
         return step
     adapter = candidate.fitted
     parents = (*adapter.parents, Parent(HEAD, base.head.digest))
-    facts = {**adapter.training, **outcome(step)}
-    fitted = attrs.evolve(adapter, parents=parents, training=facts)
+    training = {**adapter.training, **outcome(step)}
+    fitted = attrs.evolve(adapter, parents=parents, training=training)
     return attrs.evolve(step, candidate=attrs.evolve(candidate, fitted=fitted))
 
 

@@ -67,10 +67,10 @@ class Candidate:
             )
         inputs = attrs.evolve(inputs, before=()) if fit.direct and inputs.before else inputs
         head = copy.deepcopy(inputs.head.module) if fit.head is None else fit.head
-        facts = {"method": rung, **fit.facts}
-        adapter = None if fit.project is None else _adapter(inputs, fit.project, facts)
+        method = {"method": rung, **fit.facts}
+        adapter = None if fit.project is None else _adapter(inputs, fit.project, method)
         refitted = fit.head is not None
-        candidate = cls(inputs, head.eval(), adapter, facts, refitted, fit.entries, stored=fit.direct)
+        candidate = cls(inputs, head.eval(), adapter, method, refitted, fit.entries, stored=fit.direct)
         if not candidate.stored:
             reestimate(candidate.network, inputs.features.first())
         return candidate
@@ -129,8 +129,8 @@ class Candidate:
                         f"{prefix}.{name}": value.clone()
                         for name, value in layer.named_buffers(recurse=False)
                     }
-        facts = {"data": self.inputs.fit_facts, "batch_size": 64, "seed": self.inputs.seed, "of": "head"}
-        return Estimate(estimated, facts)
+        origin = {"data": self.inputs.fit_facts, "batch_size": 64, "seed": self.inputs.seed, "of": "head"}
+        return Estimate(estimated, origin)
 
 
 class _Copied(nn.Module):
@@ -140,9 +140,9 @@ class _Copied(nn.Module):
         return features.clone()
 
 
-def _adapter(inputs: BridgeInputs, module: nn.Module, facts: Mapping[str, Any]) -> Adapter:
+def _adapter(inputs: BridgeInputs, module: nn.Module, training: Mapping[str, Any]) -> Adapter:
     """Return the module before a head as an adapter that records its fit."""
     weight, slot = module.state_dict()["weight"], inputs.slot
     if weight.ndim > 2:
         slot = attrs.evolve(slot, blueprint=with_kernel(slot.blueprint, weight.shape[-1]))
-    return fitted_adapter(slot, module, inputs.extractor, inputs.own, inputs.pairs, facts)
+    return fitted_adapter(slot, module, inputs.extractor, inputs.own, inputs.pairs, training)

@@ -64,8 +64,8 @@ def recorded(store: Store, extractor: Reference, head: Reference) -> Iterator[Br
     for reference in store.index.search(kind="recombination", parent=str(extractor.digest)):
         judged = store.manifest(str(reference)).training.get("bridge")
         if isinstance(judged, dict) and judged.get(BRIDGED) == head.digest and "agreement" in judged:
-            facts = {name: judged[name] for name in ("rung", "agreement", "held_out", "says")}
-            yield BridgeRecord(str(reference), **facts)
+            values = {name: judged[name] for name in ("rung", "agreement", "held_out", "says")}
+            yield BridgeRecord(str(reference), **values)
 
 
 @checks_arguments

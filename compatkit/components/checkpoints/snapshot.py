@@ -190,7 +190,7 @@ def _config_metadata(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[
     for field in ("interpolation", "crop_pct", "crop_mode"):
         if table.get(field) is not None:
             yield field, table[field]
-    named = [
+    labels = [
         (f"{before}{name} of {CONFIG}", _names(part[name]))
         for before, part in tables.items()
         for name in LABELS
@@ -203,12 +203,12 @@ def _config_metadata(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[
         if isinstance(part.get(name), int)
     ]
     if counts:
-        counts += [(f"the number of {entry}", len(names)) for entry, names in named]
+        counts += [(f"the number of {entry}", len(names)) for entry, names in labels]
         yield "num_classes", _agreed("num_classes", counts, folder)
-    if named:
+    if labels:
         numbers = config.get("label2id")
         if isinstance(numbers, dict) and numbers:  # it has one index for classes with the same name
-            entry, names = named[0]
+            entry, names = labels[0]
             numbered = {
                 name: [str(index) for index, other in enumerate(names) if other == name] for name in names
             }
@@ -219,7 +219,10 @@ def _config_metadata(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[
             ]
             if wrong:
                 check_agreement("labels", wrong[:1], f"label2id of {CONFIG}", None, entry, folder)
-        yield "labels", _agreed("labels", [pair for pair in named if not _numbered(pair[1])] or named, folder)
+        yield (
+            "labels",
+            _agreed("labels", [pair for pair in labels if not _numbered(pair[1])] or labels, folder),
+        )
 
 
 def _agreed(field: str, stated: Sequence[tuple[str, Any]], folder: Path) -> Any:

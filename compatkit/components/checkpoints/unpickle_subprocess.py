@@ -193,12 +193,14 @@ def _refusal(error: Exception) -> CompatkitError:
             f"it is truncated or damaged: {short or type(error).__name__}. Copy or save it again."
         )
     inner = text.partition("WeightsUnpickler error:")[2] or text.rpartition("trusted source.")[2]
-    found = f"asks for {', '.join(requested)}" if requested else f"does more than build tensors: {inner:.200}"
+    content = (
+        f"asks for {', '.join(requested)}" if requested else f"does more than build tensors: {inner:.200}"
+    )
     meaning = "code, and only tensors are read."
     if any(name.startswith(NETWORKS) for name in requested):
         meaning = "a pickled network, not its state dict."
     return UnsafeCheckpoint(
-        f"it {' '.join(found.split())}. That is {meaning} No code was run. If you trust the file, load it with the "
+        f"it {' '.join(content.split())}. That is {meaning} No code was run. If you trust the file, load it with the "
         "program that wrote it and save model.state_dict(), preferably as safetensors.",
         subject=requested,
     )

@@ -68,8 +68,8 @@ def unwrapped(value: Any, is_tensor: Callable[[Any], bool], *, key: str | None =
             )
         notes.append(f"used the entry {step!r}{_left_out(value, step)}")
         value = value[step]
-    found = f"mappings nested more than {MAX_DEPTH} deep" if isinstance(value, Mapping) else type_of(value)
-    raise UsageError(f"expected a state dict (tensors by name), got {found}. Save model.state_dict().")
+    actual = f"mappings nested more than {MAX_DEPTH} deep" if isinstance(value, Mapping) else type_of(value)
+    raise UsageError(f"expected a state dict (tensors by name), got {actual}. Save model.state_dict().")
 
 
 def is_tensor(value: Any) -> bool:

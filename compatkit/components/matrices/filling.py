@@ -45,7 +45,7 @@ DETAILED = 2500
 """Maximum number of pairs for which cells list the findings of their check."""
 FIGURES = ("grade", "restricted", "unrestricted", "chance", "bound", "recovered", "difference")
 MISSING = "nothing is recorded under these conditions; use fill to measure it"
-NAMED = 3
+MAX_NAMED = 3
 """Maximum number of pairs with differing figures that a warning names."""
 
 
@@ -159,8 +159,8 @@ def _measure(
 
 
 def _warn(differing: Sequence[str]) -> None:
-    more = len(differing) - NAMED
-    listed = [*differing[:NAMED], *([f"and {more:,} more"] if more > 0 else [])]
+    more = len(differing) - MAX_NAMED
+    listed = [*differing[:MAX_NAMED], *([f"and {more:,} more"] if more > 0 else [])]
     warnings.warn(
         "New figures differ from those recorded under the same key: "
         + "; ".join(listed)

@@ -101,12 +101,12 @@ class StartedRun:
         The name depends on the seed and the recipe's content, but not on the prefix or on settings that do not change
         the result, such as the interval between checkpoints.
         """
-        from compatkit.training.settings import BESIDE
+        from compatkit.training.settings import WITHOUT_INFLUENCE
 
         trainer = self.tables.get("trainer")
         overrides = {key: value for key, value in self.settings.items() if value is not None}
         settings = {**(trainer if isinstance(trainer, Mapping) else {}), **overrides}
-        relevant = {key: value for key, value in settings.items() if key not in BESIDE}
+        relevant = {key: value for key, value in settings.items() if key not in WITHOUT_INFLUENCE}
         tables = {key: value for key, value in self.tables.items() if key != "prefix"}
         name = digest(dumps({**tables, "trainer": relevant, "recipe": self.recipe})).removeprefix("sha256:")
         registry = Path(self.registry)

@@ -31,7 +31,7 @@ from compatkit.registry.disk import read as read_file
 from compatkit.registry.layout import MARKER
 from compatkit.registry.names import check_name
 from compatkit.training.prepare import FitRequest, prepare
-from compatkit.training.settings import BESIDE, plan_key
+from compatkit.training.settings import WITHOUT_INFLUENCE, plan_key
 from compatkit.training.task import Rest, Task
 
 MAX_RUNS = 10_000
@@ -285,7 +285,9 @@ _NEWER_SETTINGS = ("optimizer_options", "layer_decay", "floor")
 
 
 def _is_planned(field: attrs.Attribute[Any], value: Any) -> bool:
-    return field.name not in BESIDE and (field.name not in _NEWER_SETTINGS or value != field.default)
+    return field.name not in WITHOUT_INFLUENCE and (
+        field.name not in _NEWER_SETTINGS or value != field.default
+    )
 
 
 _ALWAYS_PLANNED = ("name", "model", "cut", "builder", "size", "augment")

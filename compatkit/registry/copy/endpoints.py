@@ -159,8 +159,8 @@ class Origin(ABC):
         if not self._by_digest:
             for name, version in self.references.each():
                 with suppress(IntegrityError):  # raised where this version is requested
-                    if (found := self.references.digest(name, version)) is not None:
-                        self._by_digest[found].append(Reference(name, version, digest=found))
+                    if (name_digest := self.references.digest(name, version)) is not None:
+                        self._by_digest[name_digest].append(Reference(name, version, digest=name_digest))
         return self._by_digest.get(digest, [])
 
     def names(self) -> list[str]:
