@@ -21,7 +21,7 @@ ASKED = {
     "data": "a/test",
     "data_digest": "data:sha256:" + hashlib.sha256(b"a/test").hexdigest(),
     "images": 100,
-    "normalized": True,
+    "batch_norm": True,
     "bound": "",
 }
 

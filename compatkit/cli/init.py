@@ -28,7 +28,7 @@ def init_command(options: InitOptions) -> int | None:
     root = options.root or Path(local(command_line().registry or ".", "a registry"))
     store, fresh = ensure_store(root.expanduser().absolute())
     if options.json:
-        return emit({"root": str(store.root), "id": root_created.id, "created": fresh})
+        return emit({"root": str(store.root), "id": store.id, "created": fresh})
     click.echo(f"{'made the' if fresh else 'already a'} registry {clean(str(store.root))}")
     if fresh:
         next_step("--registry", root, "train", "RECIPE.toml", registry=False)

@@ -145,7 +145,7 @@ def test_evidence_counts_under_the_normalization_that_was_asked_about(registry: 
 def test_without_batch_normalization_every_figure_counts(registry: ck.Registry) -> None:
     """No policy changes what such a pair computes."""
     measure(
-        registry.store, "a/one.extractor", "a/one.head", cell("weak", 30, policy="running", normalized=False)
+        registry.store, "a/one.extractor", "a/one.head", cell("weak", 30, policy="running", batch_norm=False)
     )
     assert registry.check("a/one.extractor", "a/one.head", bn_policy="batch").evidence == "weak"
 

@@ -49,7 +49,7 @@ THE_SAME_CELL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "batches of other sizes that are as many": (BATCH, {"batch_size": 27}),
     "the seed of a single batch": ({"policy": "batch", "seed": 1}, {"seed": 2}),
     "everything about normalization where there is none": (
-        {**BATCH, "normalized": False},
+        {**BATCH, "batch_norm": False},
         {"policy": "running", "batch_size": 7, "seed": 5},
     ),
     "the name of the images": ({}, {"data": "b/test"}),
