@@ -19,8 +19,12 @@ def type_of(value: object) -> str:
     return f"{'an' if _AN.match(name) else 'a'} {name}"
 
 
+SHORTEST_START = 3
+"""Least number of letters of an unknown word for which longer words are suggested."""
+
+
 def near(word: object, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Return up to ``count`` known words spelled similarly to ``word``, the most similar first.
+    """Return up to ``count`` known words: those that ``word`` begins, the shortest first, then the most similar ones.
 
     Args:
         word: The unknown word.
@@ -30,7 +34,11 @@ def near(word: object, known: Iterable[str], count: int = 1, cutoff: float = 0.6
     """
     import difflib  # needed only for errors
 
-    return difflib.get_close_matches(str(word), list(known), count, cutoff)
+    start, words = str(word), list(known)
+    longer = [name for name in words if len(start) >= SHORTEST_START and name.startswith(start)]
+    return list(
+        dict.fromkeys((*sorted(longer, key=len), *difflib.get_close_matches(start, words, count, cutoff)))
+    )[:count]
 
 
 def suggest(word: object, known: Iterable[str]) -> str:

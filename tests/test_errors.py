@@ -47,3 +47,11 @@ def test_no_error_is_made_again_from_its_class(package: str) -> None:
     texts = {path: path.read_text() for path in (ROOT / package).rglob("*.py")}
     assert texts
     assert [str(path) for path, text in texts.items() if again.search(text)] == []
+
+
+def test_near_words_are_those_that_begin_so_then_those_spelled_so() -> None:
+    known = ["retrain", "rotation_of_hue", "rotation_prediction", "station"]
+    assert errors.near("rotation", known, 3) == ["rotation_of_hue", "rotation_prediction", "station"]
+    assert errors.suggest("rotation_p", known) == " Did you mean 'rotation_prediction'?"
+    assert errors.near("ro", known) == []
+    assert errors.suggest("retrian", known) == " Did you mean 'retrain'?"
