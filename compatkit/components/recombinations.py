@@ -34,7 +34,7 @@ from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, naming_component
-from compatkit.registry.versions.diff import differing
+from compatkit.registry.versions.diff import differing_paths
 from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
 from compatkit.registry.weights.tensorfile import state_digest
 
@@ -202,7 +202,7 @@ def _check_stated(
     wrong = [
         difference
         for field, value in derived.items()
-        for difference in differing(getattr(manifest, field), value, (field,))
+        for difference in differing_paths(getattr(manifest, field), value, (field,))
     ]
     if wrong:
         more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""

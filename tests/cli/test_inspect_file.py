@@ -105,7 +105,7 @@ FOREIGN = {
     "a pointer": (b"version https://git-lfs.github.com/spec/v1\noid", "git-lfs pointer"),
     "a message": (b"Entry not found", "text that begins with 'Entry not found'"),
     "JSON": (b'{"metadata": {"total_size": 3}}', "text that begins with"),
-    "nothing written": (bytes(4096), "zero bytes: it was never written"),
+    "nothing written": (bytes(4096), "zero bytes, probably from an interrupted copy"),
     "nothing": (b"", "at least 8 bytes, got 0"),
     "cut": (b"\x10\0\0\0\0\0\0\0{}", "claims 16 bytes"),
     "too long": ((100_000_001).to_bytes(8, "little") + b"{}", "claims 100000001 bytes"),

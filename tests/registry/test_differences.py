@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from compatkit.contracts.contract import Statistical
 from compatkit.contracts.manifest import About, Manifest, function_digest, to_bytes
 from compatkit.foundation.codec import loads
-from compatkit.registry.versions.diff import ABSENT, LEVELS, Change, diff, shown, written
+from compatkit.registry.versions.diff import ABSENT, LEVELS, Change, diff, path_text, value_text
 
 
 def test_a_change_as_json_says_where_it_is() -> None:
@@ -68,16 +68,16 @@ def test_the_text_goes_level_by_level_and_the_largest_step_leads() -> None:
 
 
 def test_values_for_people() -> None:
-    assert shown("sha256:" + "ab" * 32) == "sha256:abababababab"
-    assert shown({"blob": "sha256:" + "0" * 64}) == '{"blob": "sha256:000000000000"}'
-    assert shown("x" * 100).endswith(" ...") and len(shown("x" * 100)) == 60
-    assert written(("tags", "a.b", 0, "c")) == 'tags["a.b"][0].c'
+    assert value_text("sha256:" + "ab" * 32) == "sha256:abababababab"
+    assert value_text({"blob": "sha256:" + "0" * 64}) == '{"blob": "sha256:000000000000"}'
+    assert value_text("x" * 100).endswith(" ...") and len(value_text("x" * 100)) == 60
+    assert path_text(("tags", "a.b", 0, "c")) == 'tags["a.b"][0].c'
 
 
 def test_a_path_is_short_whatever_the_keys_are() -> None:
-    assert written(("k" * 80,)) == "k" * 80
-    assert written(("k" * 81, "x")) == f'["{"k" * 80}..."].x'
-    deep = written(tuple(f"key{depth}" for depth in range(100)))
+    assert path_text(("k" * 80,)) == "k" * 80
+    assert path_text(("k" * 81, "x")) == f'["{"k" * 80}..."].x'
+    deep = path_text(tuple(f"key{depth}" for depth in range(100)))
     assert len(deep) == 199 and deep.startswith("key0.key1.") and deep.endswith(".key98.key99")
     extensions = [
         attrs.evolve(OLD, extensions={"k" * 512: {"x" * 512: {"y" * 512: number}}}) for number in (1, 2)

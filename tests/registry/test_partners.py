@@ -19,7 +19,7 @@ from compatkit.contracts.contract import Contract, Data, Dimension, Label, Port,
 from compatkit.contracts.match import wiring
 from compatkit.contracts.ports import SizedPorts
 from compatkit.contracts.report import Finding
-from compatkit.registry.versions.partners import Side, lost
+from compatkit.registry.versions.partners import Side, lost_partners
 
 Partner = tuple[tuple[Port, ...], Data]
 GRAY = Data((16, 16), "L", (0.5,), (0.5,))
@@ -160,7 +160,7 @@ def test_a_rule_that_says_somebody_is_lost_is_right(
 
 
 def rule(side: Side, old: Contract, new: Contract) -> dict[Any, str]:
-    return {place: reason for place, reason in lost(old, new).items() if "multiple_of" not in place}
+    return {place: reason for place, reason in lost_partners(old, new).items() if "multiple_of" not in place}
 
 
 FEATURES = port("NCHW", 8, ("H", "W"), range="nonnegative")
@@ -193,7 +193,7 @@ HEADS: dict[str, tuple[tuple[Port, ...], tuple[Port, ...], str]] = {
 def test_extractors_that_a_head_took_and_takes_no_longer(
     old: tuple[Port, ...], new: tuple[Port, ...], reason: str
 ) -> None:
-    result = lost(component("inputs", old, GRAY), component("inputs", new, GRAY))
+    result = lost_partners(component("inputs", old, GRAY), component("inputs", new, GRAY))
     assert " ".join(result.values()).count(reason) if reason else not result
 
 
@@ -222,7 +222,7 @@ EXTRACTORS: dict[str, tuple[Port, Port, str]] = {
 
 @pytest.mark.parametrize(("old", "new", "reason"), EXTRACTORS.values(), ids=EXTRACTORS)
 def test_heads_that_took_an_output_and_take_it_no_longer(old: Port, new: Port, reason: str) -> None:
-    result = lost(component("outputs", (old,), GRAY), component("outputs", (new,), GRAY))
+    result = lost_partners(component("outputs", (old,), GRAY), component("outputs", (new,), GRAY))
     assert " ".join(result.values()).count(reason) if reason else not result
 
 
@@ -230,7 +230,7 @@ def test_other_images_move_the_positions_of_an_extractor() -> None:
     """The formula is the same, yet heads with fixed positions were wired to 8x8."""
     same = (port("NCHW", 8, HALF),)
     larger = attrs.evolve(GRAY, size=(32, 32))
-    result = lost(component("outputs", same, GRAY), component("outputs", same, larger))
+    result = lost_partners(component("outputs", same, GRAY), component("outputs", same, larger))
     assert "take 8x8 positions" in result["contract", "data", "size"]
 
 
@@ -240,7 +240,7 @@ def test_images_in_steps_of_many_pixels_are_partners_too(before: int, after: int
         Contract(Structural((attrs.evolve(IMAGE, multiple_of=step),), ()), GRAY, Protocol("none"))
         for step in (before, after)
     )
-    assert bool(lost(old, new)) == loses
+    assert bool(lost_partners(old, new)) == loses
 
 
 def test_the_count_of_classes_is_left_to_the_labels() -> None:
@@ -249,5 +249,5 @@ def test_the_count_of_classes_is_left_to_the_labels() -> None:
         ports = Structural((FEATURES,), (port("NC", count, (), pooled=True),))
         return Contract(ports, attrs.evolve(GRAY, labels=names), Protocol("none"))
 
-    assert not lost(head(3, 3), head(4, 4))
-    assert lost(head(3, None), head(4, None)) and lost(head(3, 3), head(4, 3))
+    assert not lost_partners(head(3, 3), head(4, 4))
+    assert lost_partners(head(3, None), head(4, None)) and lost_partners(head(3, 3), head(4, 3))

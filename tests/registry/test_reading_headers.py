@@ -31,13 +31,13 @@ def path(tmp_path: Path, make_file: MakeFile) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record how many bytes each read asks for."""
     request: list[int] = []
-    exactly = header._exactly
+    exactly = header._read_exactly
 
     def counting(file: object, size: int, path: Path) -> bytes:
         request.append(size)
         return exactly(file, size, path)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(header, "_exactly", counting)
+    monkeypatch.setattr(header, "_read_exactly", counting)
     return request
 
 

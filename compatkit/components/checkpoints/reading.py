@@ -32,7 +32,7 @@ from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.codec import decode
 from compatkit.registry.os_errors import environment
-from compatkit.registry.weights.header import foreign, opened, read_whole
+from compatkit.registry.weights.header import foreign_format, open_regular, read_whole
 from compatkit.registry.weights.tensorfile import deserialize, pieces
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> 
     file_path = Path(local(path, "a file of weights"))
     name = file_path.name.encode("utf-8", "replace").decode()
     try:
-        with environment("read", file_path), opened(file_path) as (file, state):
+        with environment("read", file_path), open_regular(file_path) as (file, state):
             form = format_of(file.read(HEAD) or b"", state.st_size)
             if form != "safetensors":
                 file.seek(0)
@@ -226,7 +226,7 @@ def format_of(head: bytes, size: int) -> Format:
             "it is a pickle that torch.save did not write, and unpickling can run code. Load it with a program that "
             "you trust and save the weights as safetensors."
         )
-    if kind := foreign(head):
+    if kind := foreign_format(head):
         raise FormatError(f"expected weights as safetensors or from torch.save, got {kind}")
     return "safetensors"
 

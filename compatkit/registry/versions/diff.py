@@ -1,4 +1,4 @@
-"""Differences between two components, level by level, and the smallest version step that they require."""
+"""Compare two manifests: changes by level, and the smallest version step that they require."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ Level = Literal[
 LEVELS: tuple[Level, ...] = get_args(Level)
 """Levels in display order."""
 POLICY: Location = ("blueprint", "kwargs", "normalisation")
-"""Place of a recombination's batch-norm policy."""
+"""Location of a recombination's batch-norm policy."""
 MAX_VALUE = 60
-"""Maximum number of characters of a value shown to people."""
+"""Characters of a displayed value at most."""
 MAX_PATH = 200
-"""Maximum number of characters of a displayed path; the middle is left out."""
+"""Characters of a displayed path at most; the middle is left out."""
 GAP = " ... "
-TOGETHER = 4
-"""Maximum number of changed numbers of a list that are shown; more are only counted."""
+MAX_LISTED = 4
+"""Changed numbers of a list to display at most; more are counted."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _HEX = re.compile(r"([0-9a-f]{12})[0-9a-f]{28,}")
 
 
 class Absent(Enum):
-    """Marks a missing value, which differs from ``null``."""
+    """Marker of a missing value, which differs from ``null``."""
 
     ABSENT = "absent"
 
@@ -61,7 +61,7 @@ ABSENT = Absent.ABSENT
 
 @attrs.frozen
 class Change:
-    """One difference between two manifests.
+    """Difference between two manifests.
 
     Attributes:
         level: Level of the contract, or part of the manifest.
@@ -69,8 +69,8 @@ class Change:
         before: JSON value, or ABSENT.
         after: JSON value, or ABSENT.
         bump: Smallest step that this change alone requires.
-        reason: Why.
-        name: Path for people, where it is another than that of the stored key; else empty.
+        reason: Reason for the step.
+        name: Path to display instead of that of the stored key, or empty.
     """
 
     level: Level
@@ -83,21 +83,21 @@ class Change:
 
     @property
     def path(self) -> str:
-        """Path within the level, such as ``outputs[0].shape[1]``; long ones are shortened, unlike ``location``."""
-        return written(self.location[_depth(self.location) :])
+        """Path in the level, such as ``outputs[0].shape[1]``; long paths are shortened."""
+        return path_text(self.location[_depth(self.location) :])
 
     @property
     def values(self) -> str:
         """Values before and after for display, with shortened digests."""
         if self.before is ABSENT:
-            return f"added {shown(self.after)}"
+            return f"added {value_text(self.after)}"
         if self.after is ABSENT:
-            return f"removed {shown(self.before)}"
+            return f"removed {value_text(self.before)}"
         if isinstance(self.before, float) and isinstance(self.after, float):
             left, right = f"{self.before:.6g}", f"{self.after:.6g}"
             if left != right:
                 return f"{left} -> {right}"
-        return f"{shown(self.before)} -> {shown(self.after)}"
+        return f"{value_text(self.before)} -> {value_text(self.after)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values; ``before`` or ``after`` is omitted if absent."""
@@ -119,8 +119,8 @@ class Difference(Shown):
     """All differences between two manifests.
 
     Attributes:
-        changes: In the order of the levels; empty for equal manifests.
-        tensors: Differences of the weights, tensor by tensor; None if not compared.
+        changes: Changes in the order of the levels; empty for equal manifests.
+        tensors: Differences of the weights by tensor; None if not compared.
     """
 
     changes: tuple[Change, ...] = ()
@@ -128,12 +128,12 @@ class Difference(Shown):
 
     @property
     def bump(self) -> Bump:
-        """Smallest step from the old to the new version: the largest that any change requires."""
+        """Smallest step from the old to the new version: the largest step of the changes."""
         return ORDER[max((ORDER.index(change.bump) for change in self.changes), default=0)]
 
     @property
     def equal_shapes(self) -> bool:
-        """True for new weights with the same ports, which look compatible but may not be."""
+        """Whether the weights are new and the ports equal; such components look compatible but may not be."""
         new_weights = any(change.location == ("payload", "tensors") for change in self.changes)
         return new_weights and not any(change.level == "structural" for change in self.changes)
 
@@ -177,7 +177,10 @@ def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
     Args:
         old: Manifest of the old version.
         new: Manifest of the new version.
-        measured: The caller has verified the measurement stated for the new weights.
+        measured: Whether the measurement stated for the new weights was verified.
+
+    Returns:
+        Changes with the step that each requires.
 
     Raises:
         FormatError: A manifest contains a value that canonical JSON cannot express.
@@ -191,29 +194,29 @@ def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
     return Difference(tuple(sorted(changes, key=lambda change: LEVELS.index(change.level))))
 
 
-def differing(value: Any, other: Any, location: Location = ()) -> list[str]:
+def differing_paths(value: Any, other: Any, location: Location = ()) -> list[str]:
     """Return the paths at which two values differ: ``["contract.data.size[0]"]``.
 
     Args:
         value: Attrs instance, or JSON value.
         other: Value of the same type.
-        location: Location of both in a larger value.
+        location: Location of both values in a larger one.
 
     Raises:
-        FormatError: A value contains something that canonical JSON cannot express.
+        FormatError: Canonical JSON cannot express a value.
     """
-    return [written(path) for path, _, _ in _leaves(unstructure(value), unstructure(other), location)]
+    return [path_text(path) for path, _, _ in _leaves(unstructure(value), unstructure(other), location)]
 
 
-def shown(value: Any) -> str:
-    """Return a JSON value for display: digests and long texts shortened."""
+def value_text(value: Any) -> str:
+    """Return a JSON value for display, with shortened digests and texts."""
     text = _HEX.sub(r"\1", json.dumps(value, ensure_ascii=False, sort_keys=True))
     text = text[1:-1] if isinstance(value, str) and ":" in text and " " not in text else text
     return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 4]} ..."
 
 
-def written(location: Sequence[str | int]) -> str:
-    """Return ``outputs[0].shape[1]``; keys that are not words are quoted, ``tags["a.b"]``, long paths shortened."""
+def path_text(location: Sequence[str | int]) -> str:
+    """Return a path for display, such as ``outputs[0].shape[1]`` or ``tags["a.b"]``; long paths are shortened."""
     text = ""
     for step in location:
         if isinstance(step, int):
@@ -229,7 +232,7 @@ def written(location: Sequence[str | int]) -> str:
 
 
 def _depth(location: Location) -> int:
-    """Return the number of leading keys that the level covers."""
+    """Return the number of leading keys of the level."""
     if location[0] in ("kind", "schema") or location[:2] == ("contract", "adapters"):
         return 0 if location[0] != "contract" else 1
     return 2 if location[0] == "contract" else 1
@@ -237,14 +240,14 @@ def _depth(location: Location) -> int:
 
 def _level(location: Location) -> Level:
     top = location[1] if location[0] == "contract" else location[0]
-    elsewhere: dict[str | int, Level] = {"payload": "weights", "schema": "kind", "adapters": "blueprint"}
-    return elsewhere[top] if top in elsewhere else next(level for level in LEVELS if level == top)
+    renamed: dict[str | int, Level] = {"payload": "weights", "schema": "kind", "adapters": "blueprint"}
+    return renamed[top] if top in renamed else next(level for level in LEVELS if level == top)
 
 
 def _differences(
     old: Manifest | Contract, new: Manifest | Contract, location: Location
 ) -> Iterator[tuple[Location, Any, Any]]:
-    """Yield the deepest locations at which two manifests differ; sections that are the same object are skipped."""
+    """Yield the deepest locations at which two manifests differ, without sections that are the same object."""
     for name in sorted(attrs.fields_dict(type(old))):
         left, right = getattr(old, name), getattr(new, name)
         if left is not right:
@@ -268,16 +271,14 @@ def _leaves(old: Any, new: Any, location: Location) -> Iterator[tuple[Location, 
 
 
 def _condensed(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
-    """Yield paths and values; for a long list of numbers only the number of changes."""
+    """Yield paths and values; for a long list of numbers the number of changes."""
     lists: dict[Location, list[Change]] = {}
     for change in changes:
         number = isinstance(change.location[-1], int) and not isinstance(change.before, (dict, list, str))
         lists.setdefault(change.location[:-1] if number else change.location, []).append(change)
-    for together in lists.values():
-        if len(together) <= TOGETHER:
-            yield from ((change.name or change.path, change.values) for change in together)
+    for group in lists.values():
+        if len(group) <= MAX_LISTED:
+            yield from ((change.name or change.path, change.values) for change in group)
             continue
-        yield (
-            written(together[0].location[_depth(together[0].location) : -1]),
-            f"{len(together)} values changed",
-        )
+        location = group[0].location
+        yield path_text(location[_depth(location) : -1]), f"{len(group)} values changed"

@@ -1,8 +1,7 @@
-"""Partners lost by a change of ports: wired directly and without a warning before, but not after.
+"""Find the partners lost by a change of ports: wired directly and without a warning before, but not after.
 
-All possible partners are considered, by the rules of ``wiring``: outputs may narrow and inputs may widen;
-any other change excludes some partner. The images of an extractor and the consumers of a head's outputs are partners,
-too.
+All possible partners count, by the rules of ``wiring``: outputs may narrow and inputs may widen, any other change
+loses some partner. The images of an extractor and the consumers of a head's outputs are partners too.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ Side = Literal["inputs", "outputs"]
 _RANK = {"NCHW": 4, "NHWC": 4, "NLC": 3, "NC": 2}
 
 
-def lost(old: Contract, new: Contract) -> Mapping[Location, str]:
-    """Return the reasons why partners are lost, by the location in the manifest; empty if none are.
+def lost_partners(old: Contract, new: Contract) -> Mapping[Location, str]:
+    """Return the reasons for lost partners by location in the manifest; empty if no partner is lost.
 
-    A partner that is only warned of after the change (signed features for a head trained on nonnegative ones) counts
-    as lost, which is stricter than wiring. The number of classes is covered by the labels.
+    A partner with a warning after the change (signed features for a head trained on nonnegative ones) counts as lost,
+    which is stricter than wiring. The number of classes is compared with the labels instead.
 
     Args:
         old: Contract of the version before.
@@ -43,12 +42,12 @@ def lost(old: Contract, new: Contract) -> Mapping[Location, str]:
     if (old.structural, old.data) == (new.structural, new.data):
         return reasons
     for side in ("inputs", "outputs"):
-        for location, reason in _of_side(side, old, new):
+        for location, reason in _losses_of_side(side, old, new):
             reasons.setdefault(location, reason)
     return reasons
 
 
-def _of_side(side: Side, old: Contract, new: Contract) -> Iterator[tuple[Location, str]]:
+def _losses_of_side(side: Side, old: Contract, new: Contract) -> Iterator[tuple[Location, str]]:
     before: Sequence[Port] = getattr(old.structural, side)
     after: Sequence[Port] = getattr(new.structural, side)
     top: Location = ("contract", "structural", side)
@@ -57,16 +56,16 @@ def _of_side(side: Side, old: Contract, new: Contract) -> Iterator[tuple[Locatio
     for index, (left, right) in enumerate(zip(before, after, strict=False)):
         if len(before) > 1 and len(after) > 1 and left.name != right.name:
             yield (*top, index, "name"), f"several tensors are matched by name, and {left.name!r} is gone"
-        pair = _PortChange(side, left, right, old, new)
-        for locations, what in pair.losses():
+        change = _PortChange(side, left, right, old, new)
+        for locations, what in change.losses():
             for location in locations:
-                inside = location[0] != "contract"
-                yield ((*top, index, *location) if inside else location), pair.sentence(what)
+                relative = location[0] != "contract"
+                yield ((*top, index, *location) if relative else location), change.sentence(what)
 
 
 @attrs.frozen
 class _PortChange:
-    """One port before and after."""
+    """Port before and after the change."""
 
     side: Side
     before: Port
@@ -76,11 +75,11 @@ class _PortChange:
 
     def sentence(self, what: str) -> str:
         """Return a sentence on the lost partners."""
-        does = ("take", "from") if self.side == "outputs" else ("give", "to")
-        return f"parts that {does[0]} {what} {does[1]} {self.before.name!r} no longer fit as they did"
+        verb, preposition = ("take", "from") if self.side == "outputs" else ("give", "to")
+        return f"parts that {verb} {what} {preposition} {self.before.name!r} no longer fit as they did"
 
     def losses(self) -> Iterator[tuple[list[Location], str]]:
-        """Yield locations, relative to the port unless they begin with ``contract``, and what partners relied on."""
+        """Yield locations, relative to the port unless they begin with ``contract``, and the lost property."""
         before, after = self.before, self.after
         if before.dtype != after.dtype:
             yield [("dtype",)], before.dtype
@@ -101,12 +100,12 @@ class _PortChange:
         return self.after.range == narrow != self.before.range
 
     def _raw_axes(self) -> Iterator[tuple[list[Location], str]]:
-        """Compare shapes if the layout is unknown: each axis must still fit everything it fitted."""
+        """Compare the axes of an unknown layout: each must still fit all sizes that it fitted."""
         if len(self.before.shape) != len(self.after.shape):
             yield [("shape",)], f"{len(self.before.shape)} axes"
             return
-        for axis, (was, now) in enumerate(zip(self.before.shape, self.after.shape, strict=True)):
-            left, right = dimension_at(was, self.old.data.size), dimension_at(now, self.new.data.size)
+        for axis, (old, new) in enumerate(zip(self.before.shape, self.after.shape, strict=True)):
+            left, right = dimension_at(old, self.old.data.size), dimension_at(new, self.new.data.size)
             if left != right and not (isinstance(right, str) and may_be_equal(left, right)):
                 what = f"the size {dimension_text(left)} of axis {axis}"
                 yield [("shape", axis), ("contract", "data", "size")], what
@@ -121,20 +120,20 @@ class _PortChange:
         if _narrower(channels, after.channels) and not self._counts_classes():
             what = f"{channels if isinstance(channels, int) else 'any number of'} channels"
             yield [("shape", channel_axis(before))], what
-        was, now = self._positions(before, self.old), self._positions(after, self.new)
-        if now is not None and now != was:
+        old, new = self._required_sizes(before, self.old), self._required_sizes(after, self.new)
+        if new is not None and new != old:
             locations: list[Location] = [("shape", axis) for axis in before.spatial_axes]
             locations += [("measured",), ("contract", "data", "size")]
-            yield locations, f"{size_text(was) if was is not None else 'any number of'} positions"
+            yield locations, f"{size_text(old) if old is not None else 'any number of'} positions"
 
-    def _positions(self, port: Port, contract: Contract) -> tuple[int, ...] | None:
-        """Return the sizes that partners must match: of an output if known, of an input if fixed; else None."""
+    def _required_sizes(self, port: Port, contract: Contract) -> tuple[int, ...] | None:
+        """Return the spatial sizes that partners must match: known ones of an output, fixed ones of an input."""
         if self.side == "inputs" and not all(isinstance(size, int) for size in port.spatial):
             return None
         return spatial_at(port, contract.data.size) if port.spatial_axes else None
 
     def _counts_classes(self) -> bool:
-        """Whether the channels are the classes, before and after."""
+        """Return whether the channels are the classes, before and after."""
         counts = [(self.before, self.old), (self.after, self.new)]
         return self.side == "outputs" and all(
             contract.data.labels is not None and port.channels == len(contract.data.labels)
@@ -143,7 +142,7 @@ class _PortChange:
 
 
 def _narrower(before: Dimension, after: Dimension) -> bool:
-    """Return whether a dimension narrows to a fixed size; a symbol accepts every size."""
+    """Return whether a dimension becomes another fixed size; a symbol accepts every size."""
     return isinstance(after, int) and before != after
 
 

@@ -1,4 +1,4 @@
-"""Differences between two sets of weights, tensor by tensor, without building modules."""
+"""Compare two sets of weights tensor by tensor, without building modules."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class TensorForm:
 
 @attrs.frozen
 class TensorChange:
-    """A tensor that differs between both sides.
+    """Tensor that differs between two sets of weights.
 
     Attributes:
-        before: None if it was added.
-        after: None if it was removed.
+        name: Name of the tensor.
+        before: Dtype and shape before; None if it was added.
+        after: Dtype and shape after; None if it was removed.
         values: Number of values that differ bitwise (by value if the dtype changed); None if they cannot be compared.
         largest: Largest absolute difference in float64; None if not finite or not comparable.
     """
@@ -66,14 +67,14 @@ class TensorChange:
 
 
 def tensor_changes(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> tuple[TensorChange, ...]:
-    """Compare two state dicts; bitwise equal tensors are omitted.
+    """Compare two state dicts.
 
     Args:
         old: Tensors by name, on the CPU.
         new: Tensors by name, on the CPU.
 
     Returns:
-        The differing tensors, sorted by name.
+        Tensors that differ bitwise, sorted by name.
     """
     changes: list[TensorChange] = []
     for name in sorted(old.keys() | new.keys()):

@@ -1,8 +1,7 @@
-"""Strict check of safetensors headers, with only the standard library.
+"""Check safetensors headers strictly, with the standard library alone.
 
-The format: 8 bytes little-endian header length, a JSON header, the tensors. The safetensors library itself accepts
-duplicate header keys, names such as ``../../x`` and unknown fields; all are refused here. ``read_header`` reads only
-the header of a file.
+Format: header length (8 bytes, little-endian), JSON header, tensors. The safetensors library accepts duplicate header
+keys, names such as ``../../x`` and unknown fields; all are refused here.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from compatkit.registry.os_errors import environment
 Buffer = bytes | bytearray | memoryview
 
 MAX_HEADER = 100_000_000
-"""Largest header in bytes, as in the safetensors library."""
+"""Size of a header in bytes at most, as in the safetensors library."""
 MAX_TENSORS = 50_000
 MAX_VALUES = 40 * MAX_TENSORS
-"""Maximum number of commas and opening brackets; a tensor needs fewer than 40."""
+"""Commas and opening brackets at most; a tensor needs fewer than 40."""
 MAX_RANK = 32
 MAX_NAME = 512
-SNIFFED = 512
-"""Number of first bytes used to detect a file's format."""
+DETECTION_BYTES = 512
+"""Number of first bytes to detect a file's format with."""
 DTYPES: Mapping[str, tuple[str, int]] = {
     "BOOL": ("bool", 1),
     "U8": ("uint8", 1),
@@ -57,10 +56,10 @@ DTYPES: Mapping[str, tuple[str, int]] = {
     "F64": ("float64", 8),
     "C64": ("complex64", 8),
 }
-"""Dtype code in the file to torch's name and bytes per element. Dtypes below one byte are not supported."""
+"""Torch's name and bytes per element by dtype code. Dtypes below one byte are not supported."""
 _READ_ONLY = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NEVER_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-_UNSEEN = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
+_NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_INVISIBLE = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
 """Categories of characters that move the cursor, change the text direction or are invisible."""
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*", re.ASCII)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|^[A-Za-z]:|(^|/)\.\.?(/|$)")
@@ -85,11 +84,12 @@ _TEXT = re.compile(rb"[\t\n\r -~]{8}")
 
 @attrs.frozen
 class TensorEntry:
-    """One tensor of a file.
+    """Tensor of a file.
 
     Attributes:
-        dtype: Code in the file, such as ``"F32"``.
-        shape: Elements along each axis; empty for a scalar.
+        name: Name of the tensor.
+        dtype: Dtype code, such as ``"F32"``.
+        shape: Length of each axis; empty for a scalar.
         start: Offset of the first byte in the file.
         stop: Offset after the last byte.
     """
@@ -103,11 +103,11 @@ class TensorEntry:
 
 @attrs.frozen
 class Header:
-    """A checked header.
+    """Checked header of a file.
 
     Attributes:
-        tensors: In the order of their bytes.
-        metadata: String values by key.
+        tensors: Tensors in the order of their bytes.
+        metadata: Strings by key.
         start: Offset of the tensors in the file.
         size: Size of the file in bytes.
     """
@@ -119,21 +119,24 @@ class Header:
 
 
 def check_header(data: Buffer) -> Header:
-    """Check that ``data`` is a complete, unambiguous safetensors file, and return its header.
+    """Check that bytes are a complete, unambiguous safetensors file, and return the header.
 
-    No memory is allocated according to sizes claimed by the file.
+    Memory use does not depend on the sizes in the header.
+
+    Args:
+        data: Bytes of the file.
 
     Raises:
         FormatError: Another format (named), truncated, trailing bytes, header too long or not strict JSON,
             duplicate or unsafe names, unknown dtype, inconsistent sizes, overlaps, or gaps.
     """
     view = memoryview(data).cast("B")
-    length = _length(bytes(view[:SNIFFED]), len(view))
-    return _parsed(view[8 : 8 + length], len(view))
+    length = _length(bytes(view[:DETECTION_BYTES]), len(view))
+    return _parse(view[8 : 8 + length], len(view))
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
-    """Check a safetensors file like ``check_header``, but read only its header.
+    """Read and check the header of a safetensors file, as ``check_header`` does.
 
     Args:
         path: Path of the file; links are followed, pipes and devices are not opened.
@@ -151,28 +154,34 @@ def read_whole(path: str | os.PathLike[str]) -> bytes:
     """Return all bytes of a safetensors file after checking its header; see ``read_header``."""
     with _checked(path) as (file, header):
         file.seek(0)
-        return _exactly(file, header.size, Path(path))
+        return _read_exactly(file, header.size, Path(path))
 
 
 @contextmanager
 def _checked(path: str | os.PathLike[str]) -> Iterator[tuple[io.FileIO, Header]]:
-    """Open a file whose header is sound."""
+    """Open a safetensors file and check its header."""
     location = Path(local(path, "a file of weights"))
     try:
-        with environment("read", location), opened(location) as (file, state):
-            length = _length(_exactly(file, min(SNIFFED, state.st_size), location), state.st_size)
+        with environment("read", location), open_regular(location) as (file, state):
+            length = _length(
+                _read_exactly(file, min(DETECTION_BYTES, state.st_size), location), state.st_size
+            )
             file.seek(8)
-            yield file, _parsed(memoryview(_exactly(file, length, location)), state.st_size)
+            yield file, _parse(memoryview(_read_exactly(file, length, location)), state.st_size)
     except FormatError as error:
         raise FormatError(f"{location}: {error}", subject=location) from None
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[io.FileIO, os.stat_result]]:
-    """Open a regular file without blocking, yield it with its state, and check at the end that it did not change."""
+def open_regular(path: Path) -> Iterator[tuple[io.FileIO, os.stat_result]]:
+    """Open a regular file without blocking; on exit check that it did not change.
+
+    Yields:
+        File, and its state.
+    """
     try:
         before = _regular(os.stat(path))
-        descriptor = os.open(path, _READ_ONLY | _NEVER_WAIT)
+        descriptor = os.open(path, _READ_ONLY | _NONBLOCKING)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             raise EnvironmentFailure(
@@ -187,7 +196,7 @@ def opened(path: Path) -> Iterator[tuple[io.FileIO, os.stat_result]]:
         state = _regular(os.fstat(descriptor))
         try:
             yield file, state
-        finally:  # if the file changed, any other error is meaningless
+        finally:  # replaces errors from reading a changing file
             if _stamp(os.fstat(descriptor)) != _stamp(state) or _stamp(before) != _stamp(state):
                 raise _changed(path)
 
@@ -207,7 +216,7 @@ def _regular(state: os.stat_result) -> os.stat_result:
     )
 
 
-def _exactly(file: io.FileIO, size: int, path: Path) -> bytes:
+def _read_exactly(file: io.FileIO, size: int, path: Path) -> bytes:
     parts: list[bytes] = []
     while size:
         part = file.read(size)
@@ -229,16 +238,16 @@ def _changed(path: Path) -> IntegrityError:
 
 
 def _length(head: bytes, total: int) -> int:
-    """Return the header length of a file of ``total`` bytes that begins with ``head``."""
-    if kind := foreign(head):
+    """Return the header length of a file from its first bytes and its size."""
+    if kind := foreign_format(head):
         raise FormatError(f"expected a safetensors file, got {kind}")
     if total < 8:
         raise FormatError(f"safetensors: expected at least 8 bytes, got {total}: truncated or empty.")
     length = int.from_bytes(head[:8], "little")
     if not 2 <= length <= min(MAX_HEADER, total - 8):
         raise FormatError(
-            f"safetensors: the header claims {length} bytes, where 2 to {MAX_HEADER} are allowed and the "
-            f"file has {total - 8} after its length: truncated, or not a safetensors file."
+            f"safetensors: the header claims {length} bytes, but 2 to {MAX_HEADER} are allowed and the file has "
+            f"{total - 8} after the length: truncated, or not a safetensors file."
         )
     if head[8:9] != b"{":
         raise FormatError(
@@ -247,8 +256,8 @@ def _length(head: bytes, total: int) -> int:
     return length
 
 
-def _parsed(raw: memoryview, total: int) -> Header:
-    """Return the content of the JSON header of a file of ``total`` bytes."""
+def _parse(raw: memoryview, total: int) -> Header:
+    """Parse the JSON header of a file of ``total`` bytes."""
     content = loads(
         raw,
         what="safetensors header",
@@ -270,13 +279,13 @@ def _parsed(raw: memoryview, total: int) -> Header:
 
 
 def check_tensor_name(name: str) -> None:
-    """Raise for a tensor name that could act as a path, imitate another, or control a terminal.
+    """Refuse a tensor name that could act as a path, look like another name, or control a terminal.
 
     Raises:
         FormatError: Empty, ``__metadata__``, control or invisible characters, path-like, too long, or not in NFC.
     """
     if isinstance(name, str) and _PLAIN.fullmatch(name) and len(name) <= MAX_NAME:
-        return  # fast path for nearly all names
+        return  # fast path
     if not isinstance(name, str) or not name or name == "__metadata__" or _UNSAFE.search(name):
         fault = "is not safe: no empty name, '__metadata__', control character, backslash, absolute path or '..' part"
     elif len(name.encode("utf-8", "surrogatepass")) > MAX_NAME:
@@ -284,8 +293,8 @@ def check_tensor_name(name: str) -> None:
     elif name.isascii():
         return
     elif not unicodedata.is_normalized("NFC", name):
-        fault = "is not in Unicode's composed form (NFC), so that twins could hide"
-    elif any(unicodedata.category(character) in _UNSEEN for character in name):
+        fault = "is not in Unicode's composed form (NFC), so that names could look equal"
+    elif any(unicodedata.category(character) in _INVISIBLE for character in name):
         fault = "contains a character that is invisible or changes the text direction"
     else:
         return
@@ -293,13 +302,13 @@ def check_tensor_name(name: str) -> None:
 
 
 def _entry(name: str, value: Any, base: int) -> TensorEntry:
-    """Return one tensor of a header; tensors begin at offset ``base``.
+    """Return a tensor of a header; tensors begin at offset ``base``.
 
     Raises:
         FormatError: Unsafe name, unknown or missing fields, unknown dtype, or inconsistent sizes.
     """
     check_tensor_name(name)
-    code, shape, begin, end = _stated(name, value)
+    code, shape, begin, end = _fields(name, value)
     if code not in DTYPES:
         raise FormatError(f"safetensors: {name!r} has dtype {code!r:.40}; known are {', '.join(DTYPES)}.")
     out_of_range = shape and not 0 <= min(shape) <= max(shape) < 2**63
@@ -317,14 +326,14 @@ def _entry(name: str, value: Any, base: int) -> TensorEntry:
         )
     if size == 0 and (max(shape) > 2**40 or width * prod(filter(None, shape)) >= 2**63):
         raise FormatError(
-            f"safetensors: {name!r} of {code} {shape!r:.80} needs 0 bytes, and its other lengths are beyond any "
-            "tensor: at most 2**40 each, and below 2**63 bytes together."
+            f"safetensors: {name!r} of {code} {shape!r:.80} needs 0 bytes, but its other axes are too long: at most "
+            "2**40 each, and below 2**63 bytes together."
         )
     return TensorEntry(name, code, tuple(shape), base + begin, base + end)
 
 
-def _stated(name: str, value: Any) -> tuple[str, Sequence[int], int, int]:
-    """Return dtype, shape and offsets as stated in the header."""
+def _fields(name: str, value: Any) -> tuple[str, Sequence[int], int, int]:
+    """Return dtype, shape and offsets of a tensor in the header."""
     with suppress(KeyError, TypeError, ValueError):
         code, shape, (begin, end) = value["dtype"], value["shape"], value["data_offsets"]
         if len(value) == 3 and type(code) is str and type(shape) is list:
@@ -337,45 +346,46 @@ def _stated(name: str, value: Any) -> tuple[str, Sequence[int], int, int]:
 
 
 def _check_cover(entries: Sequence[TensorEntry], base: int, total: int) -> None:
-    """Check that entries, in the order of their bytes, cover a file from ``base`` to its end without gaps.
+    """Check that entries in the order of their bytes cover a file from ``base`` to its end, without gaps.
 
     Raises:
         FormatError: Overlap, gap, truncated file, or trailing bytes.
     """
-    reached, before = base, "the header"
+    stop, previous = base, "the header"
     for entry in entries:
-        if entry.start != reached:
-            fault = "overlaps" if entry.start < reached else "leaves a hole after"
+        if entry.start != stop:
+            fault = "overlaps" if entry.start < stop else "leaves a gap after"
             raise FormatError(
-                f"safetensors: {entry.name!r} {fault} {before}: begins at {entry.start}, expected {reached}."
+                f"safetensors: {entry.name!r} {fault} {previous}: begins at {entry.start}, expected {stop}."
             )
-        reached, before = entry.stop, repr(entry.name)
-    if reached != total:
-        fault = "is truncated" if total < reached else "has trailing bytes"
+        stop, previous = entry.stop, repr(entry.name)
+    if stop != total:
+        fault = "is truncated" if total < stop else "has trailing bytes"
         raise FormatError(
-            f"safetensors: the file {fault}: the header describes {reached} bytes, the file has {total}."
+            f"safetensors: the file {fault}: the header describes {stop} bytes, the file has {total}."
         )
 
 
-def foreign(head: bytes) -> str | None:
-    """Return a description of another format by the first bytes of a file; None if it is unknown.
+def foreign_format(head: bytes) -> str | None:
+    """Detect another format by the first bytes of a file.
+
+    Args:
+        head: First bytes of the file, up to ``DETECTION_BYTES``.
 
     Returns:
-        Description and advice, as the end of a sentence.
+        Description and advice, as the end of a sentence; None for safetensors and unknown formats.
     """
     if (kind := next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)) is not None:
         return kind
-    # PROTO 2..5; a safetensors header of 640 bytes begins with the same two, but its JSON starts at byte 8
+    # Protocols 2 to 5. A safetensors header of 640 bytes begins with the same two bytes, but has JSON at byte 8.
     if len(head) >= 3 and head[0] == 0x80 and 2 <= head[1] <= 5 and head[8:9] != b"{":
         return f"a pickle ({_PICKLE})."
     start = head.lstrip()[:64].lower()
     if start.startswith((b"<!doctype html", b"<html", b"<?xml")):
         return "a web page, probably an error or login page in place of the download; download it again."
     if len(head) >= 8 and not any(head):
-        return (
-            "zero bytes: it was never written, by a copy that broke off or a disk that failed; copy it again."
-        )
-    if _TEXT.fullmatch(head[:8]):  # as the length of a header, eight such bytes are above 10**17
+        return "zero bytes, probably from an interrupted copy or a disk failure; copy it again."
+    if _TEXT.fullmatch(head[:8]):  # as the length of a header, eight such bytes are over 10**17
         return (
             f"text that begins with {head[:40].decode('latin-1')!r}; is this a message in place of the file?"
         )

@@ -1,7 +1,7 @@
-"""The one check of tensors that come from outside: names, shapes, kinds of numbers, and the values themselves.
+"""Check weights: names, shapes, kinds of dtype, and values.
 
-Every door that takes weights passes here: initial weights of a task, adopted checkpoints, parts that are registered or
-published, frozen parts, checkpoints of runs, and what plugins set before the first step. Each fault is named as itself.
+Used for all weights: initial weights of a task, adopted checkpoints, registered, published and frozen parts,
+checkpoints of runs, and tensors that plugins set before the first step.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 """Names of each kind listed in a message."""
-COMPARED = 2000
-"""Most names for which similar ones are searched: comparing all with all takes minutes."""
+MAX_COMPARED = 2000
+"""Names to search for similar ones at most: comparing all with all takes minutes."""
 VARIANCE, COUNT = "running_var", "num_batches_tracked"
-"""Last parts of the names of tensors that hold variances, and counts of batches, in torch and in timm."""
-UNUSABLE = "No network can use it. Take weights from before the run that made them failed."
-"""Advice for weights that are brought."""
+"""Last parts of the names of variances and of numbers of batches in torch and timm."""
+UNUSABLE = "No network can use it. Take weights from before the failure of their training run."
+"""Advice for weights to load."""
 NOT_PUBLISHED = "The component is not published. Train again with a lower learning rate or in float32."
-"""Advice for parts that are published."""
+"""Advice for parts to publish."""
 
 
 @attrs.frozen
@@ -34,10 +34,10 @@ class WeightsMismatch:
     """Differences between tensors and a network; falsy if there are none.
 
     Attributes:
-        missing: Names that only the network has.
-        unknown: Names that only the tensors have.
+        missing: Names of the network that no tensor has.
+        unknown: Names of tensors that the network does not have.
         shapes: Name, actual and expected shape.
-        kinds: Name, actual and expected kind of number, where one cannot hold the other.
+        kinds: Name, actual and expected dtype, for incompatible kinds of dtype.
     """
 
     missing: tuple[str, ...] = ()
@@ -49,46 +49,46 @@ class WeightsMismatch:
         return bool(self.missing or self.unknown or self.shapes or self.kinds)
 
     def sentences(self) -> Iterator[str]:
-        """Yield one sentence per kind of difference, with similar names for missing ones."""
-        few = len(self.missing) + len(self.unknown) <= COMPARED
+        """Yield a sentence for each kind of difference, with similar names for missing ones."""
+        few = len(self.missing) + len(self.unknown) <= MAX_COMPARED
         if self.missing:
             close = (near(name, self.unknown, 1, 0.8) if few else [] for name in self.missing)
             listed = [
                 f"{name} (there is {similar[0]})" if similar else name
                 for name, similar in zip(self.missing, close, strict=True)
             ]
-            yield f"{_count(self.missing, 'tensor is', 'tensors are')} missing: {_some(listed)}"
+            yield f"{_count(self.missing, 'tensor is', 'tensors are')} missing: {_shortened(listed)}"
         if self.unknown:
-            yield f"{_count(self.unknown, 'is', 'are')} not known to it: {_some(self.unknown)}"
+            yield f"{_count(self.unknown, 'is', 'are')} not known to it: {_shortened(self.unknown)}"
         if self.shapes:
             listed = [
-                f"{name} is {_by(actual)} where {_by(expected)} is expected"
+                f"{name} is {_shape_text(actual)} where {_shape_text(expected)} is expected"
                 for name, actual, expected in self.shapes
             ]
-            yield f"{_count(self.shapes, 'has', 'have')} another shape: {_some(listed)}"
+            yield f"{_count(self.shapes, 'has', 'have')} another shape: {_shortened(listed)}"
         if self.kinds:
             listed = [
                 f"{name} is {actual} where {expected} is expected" for name, actual, expected in self.kinds
             ]
-            yield f"{_count(self.kinds, 'is', 'are')} of another kind: {_some(listed)}"
+            yield f"{_count(self.kinds, 'is', 'are')} of another kind: {_shortened(listed)}"
 
 
 def compare(tensors: Mapping[str, Any], own: Mapping[str, Tensor]) -> WeightsMismatch:
-    """Return the differences between tensors and a network; other floating-point precisions fit.
+    """Return the differences between tensors and a network; all floating-point dtypes fit each other.
 
     Args:
         tensors: Tensors by name.
-        own: The network's state dict.
+        own: State dict of the network.
     """
     shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
     kinds: list[tuple[str, str, str]] = []
     for name in (name for name in own if name in tensors):
-        actual, wanted = _kind(tensors[name]), _kind(own[name])
-        empty = actual[0] != "none" and tensors[name].is_meta and not own[name].is_meta
-        if empty:
-            kinds.append((name, f"{actual[1]} without data (meta)", wanted[1]))
-        elif actual[0] != wanted[0]:
-            kinds.append((name, actual[1], wanted[1]))
+        actual, expected = _kind(tensors[name]), _kind(own[name])
+        without_data = actual[0] != "none" and tensors[name].is_meta and not own[name].is_meta
+        if without_data:
+            kinds.append((name, f"{actual[1]} without data (meta)", expected[1]))
+        elif actual[0] != expected[0]:
+            kinds.append((name, actual[1], expected[1]))
         elif tuple(tensors[name].shape) != tuple(own[name].shape):
             shapes.append((name, tuple(tensors[name].shape), tuple(own[name].shape)))
     missing = tuple(name for name in own if name not in tensors)
@@ -97,7 +97,7 @@ def compare(tensors: Mapping[str, Any], own: Mapping[str, Tensor]) -> WeightsMis
 
 
 def _kind(value: Any) -> tuple[str, str]:
-    """Return the kind of a value's numbers, kinds that hold each other under one word, and its name for messages."""
+    """Return the kind of a value, equal for compatible dtypes, and its dtype or type for messages."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -116,13 +116,13 @@ def check_values(
     advice: str,
     own: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Raise for the first tensor whose values no network can use.
+    """Raise for the first tensor with invalid values.
 
     Args:
         state: Tensors by name; tensors without data (``meta``) are skipped.
         owner: Reference, path or task, for the message.
         advice: Last sentence of the message.
-        own: Tensors of the network by name; values must be representable in their dtypes.
+        own: Tensors of the network by name, whose dtypes must be able to represent the values.
 
     Raises:
         IntegrityError: Values are not finite, also in the network's dtype; integers overflow its dtype; a variance or a
@@ -135,9 +135,11 @@ def check_values(
 def first_fault(
     state: Mapping[str, Tensor], own: Mapping[str, Tensor] | None = None
 ) -> tuple[str, str] | None:
-    """Return the name of the first tensor with invalid values, and a description; None if all are valid.
+    """Return name and fault of the first tensor with invalid values; None if all are valid.
 
-    The arguments are those of ``check_values``.
+    Args:
+        state: As for ``check_values``.
+        own: As for ``check_values``.
     """
     for name, tensor in state.items():
         if not tensor.is_meta:
@@ -147,30 +149,30 @@ def first_fault(
     return None
 
 
-def _fault(name: str, tensor: Tensor, taken: torch.dtype) -> str | None:
+def _fault(name: str, tensor: Tensor, dtype: torch.dtype) -> str | None:
     import torch
 
     last = name.rpartition(".")[2]
     if last == COUNT and tensor.numel() and not tensor.is_complex() and float(tensor.min()) < 0:
         return f"the negative count of batches {float(tensor.min()):g}"
     if not (tensor.is_floating_point() or tensor.is_complex()):
-        is_exact = tensor.dtype == taken or bool(torch.equal(tensor.to(taken).to(tensor.dtype), tensor))
-        return None if is_exact else f"whole numbers that {str(taken).removeprefix('torch.')} cannot hold"
+        is_exact = tensor.dtype == dtype or bool(torch.equal(tensor.to(dtype).to(tensor.dtype), tensor))
+        return None if is_exact else f"whole numbers that {str(dtype).removeprefix('torch.')} cannot hold"
     if not _finite(tensor):
         return "values that are not finite"
-    if tensor.dtype != taken and not _finite(tensor.to(taken)):
+    if tensor.dtype != dtype and not _finite(tensor.to(dtype)):
         largest = float(tensor.abs().max())
-        return f"{largest:.3g}, which is not finite as {str(taken).removeprefix('torch.')}"
+        return f"{largest:.3g}, which is not finite as {str(dtype).removeprefix('torch.')}"
     if last == VARIANCE and tensor.numel():
-        least = float(tensor.to(torch.float64).min())
-        return f"the negative variance {least:.3g}" if least < 0 else None
+        smallest = float(tensor.to(torch.float64).min())
+        return f"the negative variance {smallest:.3g}" if smallest < 0 else None
     return None
 
 
 def _finite(tensor: Tensor) -> bool:
     import torch
 
-    # one pass without a temporary; a sum may overflow, so only a finite sum is conclusive
+    # One pass without a temporary. A sum may overflow, so that only a finite sum is conclusive.
     narrow = tensor.element_size() < 4
     if bool(torch.isfinite(tensor.sum(dtype=torch.float32 if narrow else None))):
         return True
@@ -181,10 +183,10 @@ def _count(names: Sequence[Any], singular: str, plural: str) -> str:
     return f"{len(names):,} {singular if len(names) == 1 else plural}"
 
 
-def _some(names: Sequence[str]) -> str:
+def _shortened(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "a single number"

@@ -1,4 +1,4 @@
-"""Tensors as safetensors bytes, bitwise round trip; digests independent of order; no pickle."""
+"""Write and read tensors as safetensors bytes, and compute digests that are independent of their order."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ __all__ = [
 ]
 
 METADATA_KEY = "compatkit"
-"""The only metadata key written: the order of several is random in safetensors."""
+"""Only metadata key, as the order of several is random in safetensors."""
 
 _DTYPES = "U64 I64 F64 C64 F32 U32 I32 BF16 F16 U16 I16 F8_E5M2FNUZ F8_E4M3FNUZ F8_E4M3 F8_E5M2 I8 U8 BOOL"
 _ORDER = {code: index for index, code in enumerate(_DTYPES.split())}
 """Order of dtypes in a file: large elements first, so that all are aligned."""
-ALIGNED = 64
-"""Alignment of tensors in bytes, as in torch. Matrix products and some convolutions give other last bits for other
-alignments, so a reloaded network would differ from the original."""
+ALIGNMENT = 64
+"""Alignment of tensors in bytes, as in torch. The last bits of matrix products and some convolutions depend on the
+alignment, so that a reloaded network could differ from the original."""
 
 
 def serialize(state: Mapping[str, Tensor], metadata: str | None = None) -> bytes:
-    """Return ``state`` as safetensors bytes; tied tensors are stored once per name.
+    """Return tensors as safetensors bytes; tied tensors are stored once per name.
 
     Args:
         state: Tensors by name, on any device, contiguous or not.
@@ -61,11 +61,11 @@ def serialize(state: Mapping[str, Tensor], metadata: str | None = None) -> bytes
 
 
 def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[bytes | memoryview]:
-    """Return the pieces of ``serialize`` without copying the tensors: the header, then each tensor's bytes.
+    """Return header and bytes of each tensor without copying the tensors, as pieces of ``serialize``.
 
-    Tensors of whole 64-byte units come first, aligned to 64 bytes, so that they can be used directly in a mapped file;
-    then, as in the safetensors library, by dtype and name. That library would copy everything into one buffer, or
-    write a file with mode 0600 in steps that tests cannot observe.
+    Tensors with a multiple of 64 bytes come first, aligned to 64 bytes, so that they can be used directly in a mapped
+    file; within both groups the order is by dtype and name, as in the safetensors library. That library would copy all
+    tensors into one buffer, or write a file with mode 0600 in steps that tests cannot observe.
 
     Args:
         state: Tensors by name, on any device.
@@ -79,34 +79,37 @@ def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[byt
         check_tensor_name(name)
         dense = _dense(name, tensor)
         code = _code(name, dense)
-        odd = dense.numel() * dense.element_size() % ALIGNED != 0
-        entries.append((odd, _ORDER[code], name.encode(), code, dense))
+        unaligned = dense.numel() * dense.element_size() % ALIGNMENT != 0
+        entries.append((unaligned, _ORDER[code], name.encode(), code, dense))
     if len(entries) > MAX_TENSORS:
         raise FormatError(f"safetensors: expected at most {MAX_TENSORS} tensors, got {len(entries)}.")
-    entries.sort(key=lambda dense: dense[:3])
+    entries.sort(key=lambda entry: entry[:3])
     header: dict[str, object] = {} if metadata is None else {"__metadata__": {METADATA_KEY: metadata}}
     views: list[bytes | memoryview] = []
-    reached = 0
+    offset = 0
     for _, _, name, code, dense in entries:
         size = dense.numel() * dense.element_size()
         header[name.decode()] = {
             "dtype": code,
             "shape": list(dense.shape),
-            "data_offsets": [reached, reached + size],
+            "data_offsets": [offset, offset + size],
         }
-        reached += size
+        offset += size
         views.append(_bytes(dense))
-    written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    written += b" " * (-(8 + len(written)) % ALIGNED)
-    return [len(written).to_bytes(8, "little") + written, *views]
+    encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    encoded += b" " * (-(8 + len(encoded)) % ALIGNMENT)
+    return [len(encoded).to_bytes(8, "little") + encoded, *views]
 
 
 def deserialize(data: Buffer | mmap.mmap) -> dict[str, Tensor]:
-    """Return the tensors of ``data``, on the CPU, after a strict check of the header.
+    """Return the tensors of a safetensors file, on the CPU, after a strict check of the header.
 
-    A private memory map is shared, not copied, except for tensors of two or more axes that are not aligned to 64 bytes
-    (see ``ALIGNED``): few in files of this library, any in others. The safetensors library would reopen the file by
-    name, which may refer to another file by then.
+    Tensors share a private memory map, except those of two or more axes that are not aligned to 64 bytes (see
+    ``ALIGNMENT``): few in files of this library. The safetensors library would reopen the file by name, which may
+    be another file by then.
+
+    Args:
+        data: Bytes of the file, or a private memory map.
 
     Returns:
         Tensors by name, in the order of the header.
@@ -123,8 +126,8 @@ def deserialize(data: Buffer | mmap.mmap) -> dict[str, Tensor]:
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """Return a tensor aligned as in torch, or a copy if results would depend on the difference."""
-    return tensor if tensor.ndim < 2 or tensor.data_ptr() % ALIGNED == 0 else tensor.clone()
+    """Return a tensor aligned as in torch, or a copy if results would depend on its alignment."""
+    return tensor if tensor.ndim < 2 or tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
 def _shared(mapped: mmap.mmap, entry: TensorEntry) -> Tensor:
@@ -158,8 +161,8 @@ def tensor_digest(data: Buffer, header: Header | None = None) -> str:
     little-endian.
 
     Args:
-        data: A safetensors file.
-        header: Its checked header, if available.
+        data: Bytes of a safetensors file.
+        header: Checked header of the file; None to check it here.
 
     Returns:
         ``"tensors:sha256:<64 hex digits>"``.
