@@ -231,9 +231,11 @@ def from_disk(count: int) -> list[Row]:
 def main() -> None:
     """Time everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--side", type=int, default=300, help="extractors, and heads")
+    parser.add_argument("--side", type=int, default=300, help="number of extractors and of heads")
     parser.add_argument(
-        "--registry", action="store_true", help="also from a registry on disk; takes minutes to fill"
+        "--registry",
+        action="store_true",
+        help="also check pairs from a registry on disk, which takes minutes to fill",
     )
     options = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

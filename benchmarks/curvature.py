@@ -89,8 +89,8 @@ def lanczos(surface: LossSurface, tolerance: float) -> tuple[list[float], int, f
         surface.size,
         largest,
         block=4,
-        least=COUNT,
-        most=400,
+        min_size=COUNT,
+        max_size=400,
         tolerance=tolerance,
         draw=torch.Generator().manual_seed(0),
         like=torch.zeros(1),
@@ -108,8 +108,8 @@ def plain(surface: LossSurface, paths: list[str], metric: LossLandscape) -> np.n
     )
     losses = np.zeros((metric.points, metric.points))
     with torch.no_grad():
-        for i, p in enumerate(metric.places):
-            for j, q in enumerate(metric.places):
+        for i, p in enumerate(metric.coordinates):
+            for j, q in enumerate(metric.coordinates):
                 for index, path in enumerate(paths):
                     network.get_parameter(path).copy_(
                         surface.parameters[path] + p * axes[0][index] + q * axes[1][index]

@@ -113,7 +113,7 @@ def build_whole(model: str) -> tuple[nn.Module, dict[str, Any], tuple[int, int]]
             try:
                 with seeded(1):
                     whole = create("timm", model, {**kwargs, **sized})
-            except Exception:  # another set of arguments may be taken
+            except Exception:  # other arguments may work
                 continue
             config = whole.pretrained_cfg
             native = tuple(config["input_size"][1:])
@@ -127,7 +127,7 @@ def _runs(whole: nn.Module, size: tuple[int, int]) -> bool:
     try:
         with torch.no_grad():
             whole.eval()(signal((1, 3, *size)))
-    except Exception:  # every network refuses in its own way
+    except Exception:  # networks raise different errors
         return False
     return True
 

@@ -174,10 +174,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--side", type=int, default=60, help="extractors, and heads; 300 takes half an hour")
+    parser.add_argument(
+        "--side", type=int, default=60, help="number of extractors and of heads; 300 takes half an hour"
+    )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0, help="of the order of turns")
-    parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order of turns")
+    parser.add_argument("--folder", type=Path, help="parent of the temporary folder")
     parser.add_argument("--out", type=Path, help="Markdown file to write")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="evidence-") as folder:

@@ -195,7 +195,7 @@ def measured(root: Path) -> dict[str, object]:
     trees = {name: ast.parse(text) for name, text in texts.items()}
     known = set(texts)
     graph = {name: set(imports(name, tree, known)) for name, tree in trees.items()}
-    graph["__init__"] = set()  # imports nothing at once, and every room for type checkers
+    graph["__init__"] = set()  # it imports other modules lazily
     rooms: dict[str, set[str]] = {name.split(".")[0]: set() for name in graph}
     for name, others in graph.items():
         room = name.split(".")[0]
@@ -320,9 +320,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--root", type=Path, default=Path(__file__).resolve().parents[1], help="of a checkout"
+        "--root", type=Path, default=Path(__file__).resolve().parents[1], help="folder of a checkout"
     )
-    parser.add_argument("--still", action="store_true", help="run nothing")
+    parser.add_argument("--still", action="store_true", help="only static figures, without running code")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     figures = measured(options.root) | ({} if options.still else traced())

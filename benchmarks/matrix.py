@@ -252,10 +252,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--side", type=int, default=20, help="extractors, and heads")
+    parser.add_argument("--side", type=int, default=20, help="number of extractors and of heads")
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0, help="of the order of turns")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order of turns")
     parser.add_argument("--out", type=Path, help="Markdown file to write")
     options = parser.parse_args()
     torch.set_num_threads(1)

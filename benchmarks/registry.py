@@ -98,13 +98,16 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", help="operations, separated by commas; default: all")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seed", type=int, default=0, help="of the order of turns")
-    parser.add_argument("--versions", type=int, default=100_000, help="for `scale`, and a tenth of one name")
-    parser.add_argument("--network", default="resnet50", help="of timm, for `publish` and `load`")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order of turns")
     parser.add_argument(
-        "--cut", default="layer4", help="where it is cut; nothing but the class layer comes after"
+        "--versions",
+        type=int,
+        default=100_000,
+        help="number of versions for `scale`; one name gets a tenth more",
     )
-    parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
+    parser.add_argument("--network", default="resnet50", help="network of timm for `publish` and `load`")
+    parser.add_argument("--cut", default="layer4", help="cut of the network; only the class layer may follow")
+    parser.add_argument("--folder", type=Path, help="parent of the temporary folder")
     parser.add_argument("--out", type=Path, help="Markdown file to write")
     return parser.parse_args()
 

@@ -23,7 +23,7 @@ BRACKETS = re.compile(r"\(([\d,.]+)")
 
 
 def rows(printed: str) -> Iterator[tuple[str, str, float]]:
-    """Yield the name, column and figure of every row of the Markdown tables in what a benchmark printed."""
+    """Yield the name, column and figure of every row of the Markdown tables in a benchmark's output."""
     header: list[str] = []
     for line in printed.splitlines():
         if not line.startswith("|"):

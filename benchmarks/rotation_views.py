@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--ways", default=",".join(WAYS), help="some of them, with commas")
+    parser.add_argument("--ways", default=",".join(WAYS), help="batchings of views, separated by commas")
     parser.add_argument("--data", required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -189,7 +189,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--samples", type=int, default=5000, help="of the pair stage and of memory")
+    parser.add_argument(
+        "--samples", type=int, default=5000, help="samples of the pair stage and of the memory figure"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)

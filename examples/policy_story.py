@@ -234,10 +234,10 @@ def spread(plans: Sequence[Story]) -> str:
 def main() -> None:
     """Run the story and write its matrix as a picture and a page; or print its figures for several seeds."""
     parser = argparse.ArgumentParser(description="The story of a compatibility policy.")
-    parser.add_argument("--data-root", help="Folder with mnist.npz; else scikit-learn's digits are taken.")
-    parser.add_argument("--steps", type=int, default=200, help="Of each network.")
+    parser.add_argument("--data-root", help="Folder with mnist.npz; scikit-learn's digits by default.")
+    parser.add_argument("--steps", type=int, default=200, help="Training steps of each network.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seeds", type=int, help="Print the figures for so many seeds, from 0, as a table.")
+    parser.add_argument("--seeds", type=int, help="Number of seeds from 0; prints a table of their figures.")
     parser.add_argument("--out", type=Path, help="Folder for matrix.png and matrix.html.")
     options = parser.parse_args()
     torch.set_num_threads(1)

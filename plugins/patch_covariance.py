@@ -48,14 +48,14 @@ def unsuitable(layer: nn.Module) -> str:
     return ""
 
 
-def patches_of(layer: nn.Module, inputs: Tensor, keys: Tensor | None = None, most: int = 0) -> Tensor:
+def patches_of(layer: nn.Module, inputs: Tensor, keys: Tensor | None = None, limit: int = 0) -> Tensor:
     """Return what a layer's filters are multiplied with, one row a position.
 
     Args:
         layer: A convolution without groups, or a linear layer.
         inputs: Its input, ``(batch, ...)``.
         keys: Number of each example in its data set, int64 ``(batch,)``; a sample depends on nothing else.
-        most: Positions sampled of each example; 0 takes all.
+        limit: Number of sampled positions of each example; 0 takes all.
 
     Returns:
         ``(batch * positions, d)``, in the order of ``layer.weight.flatten(1)``.
@@ -68,16 +68,16 @@ def patches_of(layer: nn.Module, inputs: Tensor, keys: Tensor | None = None, mos
         raise UsageError(f"Patches cannot be taken: {reason}.")
     if not isinstance(layer, CONVOLUTIONS):
         grid = inputs.reshape(len(inputs), -1, inputs.shape[-1])
-        places = grid.shape[1:2]
+        grid_shape = grid.shape[1:2]
     else:
         grid = _windows(layer, inputs)
-        places = grid.shape[1 : inputs.ndim - 1]
-    count = math.prod(places)
-    if keys is None or not 0 < most < count:
+        grid_shape = grid.shape[1 : inputs.ndim - 1]
+    count = math.prod(grid_shape)
+    if keys is None or not 0 < limit < count:
         return grid.reshape(len(inputs) * count, -1)
     every = keys.to(inputs.device)[:, None] * count + torch.arange(count, device=inputs.device)
-    chosen = drawn_keys(every, 0).topk(most, dim=1, largest=False).indices
-    at = torch.unravel_index(chosen, places)
+    chosen = drawn_keys(every, 0).topk(limit, dim=1, largest=False).indices
+    at = torch.unravel_index(chosen, grid_shape)
     return grid[(torch.arange(len(inputs), device=inputs.device)[:, None], *at)].flatten(2).flatten(0, 1)
 
 

@@ -68,7 +68,8 @@ def dsprites(root: Root = None, *, count: int | None = None, seed: int = 0) -> F
     chosen = classes[indices, 1:].astype(np.int64)  # the first is the color, always white
     factors = ("shape", "scale", "orientation", "x", "y")
     values = {
-        factor: numbered(int(most) + 1) for factor, most in zip(factors, classes[:, 1:].max(0), strict=True)
+        factor: numbered(int(largest) + 1)
+        for factor, largest in zip(factors, classes[:, 1:].max(0), strict=True)
     }
     if len(values["shape"]) == len(SHAPES):
         values["shape"] = SHAPES

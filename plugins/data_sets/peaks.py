@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 SIZE, TRAIN, TEST = 28, 50, 5
 """Pixels per side, and images of each class."""
 DIAMETER = 5.5
-"""In pixels: 24 of them are brighter than half, as in the published images."""
+"""Pixels; 24 of them are brighter than half, as in the published images."""
 CENTERS = ((7.5, 6.5), (20.5, 21.5))
 """Row and column of the disc's center by class: over rows 5 to 10 and columns 4 to 9, and rotated by half a turn."""
 CLASSES = ("top-left", "bottom-right")

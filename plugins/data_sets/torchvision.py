@@ -39,14 +39,14 @@ def _by_split(kind: Any, root: str, split: str, download: bool) -> Any:
 
 @attrs.frozen
 class TorchvisionSet:
-    """How one of torchvision's data sets is found and read.
+    """Location and format of one of torchvision's data sets.
 
     Attributes:
         kind: Name of torchvision's class.
-        marker: Path below the root that exists where the data set lies.
+        marker: Path below the root that exists if the data set is there.
         classes: Class names; None takes torchvision's.
-        channels_first: Whether torchvision keeps ``(n, c, h, w)``.
-        make: How torchvision's class is called for a split.
+        channels_first: Whether torchvision stores ``(n, c, h, w)``.
+        make: Function that calls torchvision's class for a split.
     """
 
     kind: str

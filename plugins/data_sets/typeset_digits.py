@@ -127,7 +127,7 @@ def _maps(
     height = draw.uniform(0.75, 1.0, count) * fine
     stretch = draw.uniform(0.85, 1.2, count)
     slant, turn = draw.uniform(-0.15, 0.3, count), draw.normal(0.0, math.radians(4), count)
-    place = draw.uniform(-0.06, 0.06, (2, count)) * fine
+    offset = draw.uniform(-0.06, 0.06, (2, count)) * fine
     width = np.array([glyphs[font][label].width for font, label in zip(fonts, labels, strict=True)])
     scale = height / _GLYPH
     # A narrow frame must hold the widest digit: stretch at most to nine tenths of it.
@@ -138,5 +138,5 @@ def _maps(
     forward = np.einsum("ijn,jkn->nik", rotated, sheared)
     back = np.linalg.inv(forward)
     middle = np.stack([width / 2, np.full(count, _GLYPH / 2)], axis=1)
-    offset = middle - np.einsum("nij,nj->ni", back, fine / 2 + place.T)
+    offset = middle - np.einsum("nij,nj->ni", back, fine / 2 + offset.T)
     return np.concatenate([back[:, 0], offset[:, :1], back[:, 1], offset[:, 1:]], axis=1)

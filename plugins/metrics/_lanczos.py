@@ -36,11 +36,11 @@ class Ritz:
 def block_lanczos(
     product: Product,
     size: int,
-    wanted: Callable[[Tensor], Tensor],
+    select: Callable[[Tensor], Tensor],
     *,
     block: int,
-    least: int,
-    most: int,
+    min_size: int,
+    max_size: int,
     tolerance: float,
     draw: torch.Generator,
     like: Tensor,
@@ -51,23 +51,23 @@ def block_lanczos(
     Sec. 13.10 and 11.5: |lambda - theta| <= |H x - theta x| for some eigenvalue lambda.
 
     Args:
-        product: The matrix.
-        size: Its side.
-        wanted: From ascending Ritz values to the places of those that must converge.
-        block: Columns of a product. An eigenvalue of higher multiplicity may be found ``block`` times only.
-        least: Smallest basis.
-        most: Largest basis.
+        product: Product of the matrix with vectors ``(size, columns)``.
+        size: Number of rows of the matrix.
+        select: Function of ascending Ritz values; returns the indices of those that must converge.
+        block: Columns of a product. Eigenvalues of higher multiplicity are found at most ``block`` times.
+        min_size: Smallest number of vectors in the basis.
+        max_size: Largest number of vectors in the basis.
         tolerance: Tolerance of a residual, relative to the largest absolute Ritz value.
         draw: Generator of the first block, on the CPU.
-        like: A tensor of the type and on the device to work with.
+        like: Tensor with the dtype and device of the computation.
 
     Raises:
-        DataError: The products are not those of one symmetric matrix.
+        DataError: The matrix is not symmetric.
     """
-    least, most = min(least, size), min(most, size)
-    basis = torch.empty(most, size, dtype=like.dtype, device=like.device).T  # each vector is contiguous
-    projected = torch.zeros(most, most, dtype=torch.float64, device=like.device)
-    filled = _extend(basis, 0, torch.zeros(size, 0), min(block, most), draw)
+    min_size, max_size = min(min_size, size), min(max_size, size)
+    basis = torch.empty(max_size, size, dtype=like.dtype, device=like.device).T  # each vector is contiguous
+    projected = torch.zeros(max_size, max_size, dtype=torch.float64, device=like.device)
+    filled = _extend(basis, 0, torch.zeros(size, 0), min(block, max_size), draw)
     done, links = 0, projected[:filled, :0]
     while True:
         images = product(basis[:, done:filled])
@@ -86,14 +86,14 @@ def block_lanczos(
         _check_symmetric((own - own.T, before - links.T), float(square.abs().max()))
         values, shares = torch.linalg.eigh(square)
         last, done = done, filled
-        filled = _extend(basis, done, images, min(block, most - done), draw)
+        filled = _extend(basis, done, images, min(block, max_size - done), draw)
         links = (basis[:, done:filled].T @ images).double()
         if filled == done:  # no room: what is left over counts whole
             links = torch.linalg.qr(images.double(), mode="r").R if done < size else links
         errors = (links @ shares[last:done]).norm(dim=0)
         scale = values.abs().max().clamp(min=torch.finfo(torch.float64).tiny)
-        settled = bool((errors[wanted(values)] <= tolerance * scale).all())
-        if filled == done or (settled and done >= least):
+        settled = bool((errors[select(values)] <= tolerance * scale).all())
+        if filled == done or (settled and done >= min_size):
             vectors = basis[:, :done] @ shares.to(like.dtype)
             return Ritz(values, vectors, errors, settled)
 
@@ -101,17 +101,17 @@ def block_lanczos(
 def _extend(basis: Tensor, filled: int, candidates: Tensor, count: int, draw: torch.Generator) -> int:
     """Fill columns of the basis from candidates, with random ones where they are used up; return the new number."""
     eps = torch.finfo(basis.dtype).eps
-    for place in range(count):
-        is_candidate = place < candidates.shape[1]
-        vector = candidates[:, place] if is_candidate else _random(basis, draw)
-        largest, known = float(vector.norm()), basis[:, : filled + place]
+    for column in range(count):
+        is_candidate = column < candidates.shape[1]
+        vector = candidates[:, column] if is_candidate else _random(basis, draw)
+        largest, known = float(vector.norm()), basis[:, : filled + column]
         for _ in range(2):
             vector = vector - known @ (known.T @ vector)
         if is_candidate and not float(vector.norm()) > 100 * eps * max(largest, eps):
             vector = _random(basis, draw)  # the block has an invariant direction: go on elsewhere
             for _ in range(3):
                 vector = vector - known @ (known.T @ vector)
-        basis[:, filled + place] = vector / vector.norm()
+        basis[:, filled + column] = vector / vector.norm()
     return filled + count
 
 
@@ -128,13 +128,13 @@ def _check_symmetric(differences: Sequence[Tensor], scale: float) -> None:
         )
 
 
-def residuals(product: Product, ritz: Ritz, places: Tensor, block: int) -> Tensor:
-    """Return ``|H x - theta x|`` of Ritz pairs, from products of their own, float64."""
+def residuals(product: Product, ritz: Ritz, indices: Tensor, block: int) -> Tensor:
+    """Return ``|H x - theta x|`` of Ritz pairs from new products, float64."""
     norms = []
-    for some in places.split(block):
-        vectors = ritz.vectors[:, some]
-        apart = product(vectors).double() - vectors.double() * ritz.values[some]
-        norms.append(apart.norm(dim=0) / vectors.double().norm(dim=0))
+    for chunk in indices.split(block):
+        vectors = ritz.vectors[:, chunk]
+        difference = product(vectors).double() - vectors.double() * ritz.values[chunk]
+        norms.append(difference.norm(dim=0) / vectors.double().norm(dim=0))
     return torch.cat(norms)
 
 
@@ -147,12 +147,12 @@ def quadrature(
     exact for polynomials up to degree ``2 steps - 1`` in the direction of each probe.
 
     Args:
-        product: The matrix.
-        size: Its side.
-        probes: Random unit vectors; their products share passes.
+        product: Product of the matrix with vectors ``(size, columns)``.
+        size: Number of rows of the matrix.
+        probes: Number of random unit vectors; their products share passes.
         steps: Steps of Lanczos, with full re-orthogonalisation.
         draw: Generator of the probes, on the CPU.
-        like: A tensor of the type and on the device to work with.
+        like: Tensor with the dtype and device of the computation.
     """
     steps = min(steps, size)
     start = torch.randn(size, probes, generator=draw, dtype=torch.float64).to(like)
@@ -161,10 +161,10 @@ def quadrature(
     for step in range(steps):
         images = product(bases[-1])
         for _ in range(2):
-            for place, known in enumerate(bases):
-                along = (known * images).sum(0)
-                matrices[:, place, step] += along.double()
-                images = images - known * along
+            for row, base in enumerate(bases):
+                along = (base * images).sum(0)
+                matrices[:, row, step] += along.double()
+                images = images - base * along
         norms = images.norm(dim=0)
         # A probe whose Krylov space is exhausted goes on with zeros, whose weights are zero.
         bases.append(torch.where(norms > 0, images / norms.clamp(min=torch.finfo(like.dtype).tiny), 0.0))

@@ -170,11 +170,11 @@ class LossSurface:
                     f"The layer {min(missing)!r} was not called, so no gradient reaches it. Name other layers.",
                     subject=min(missing),
                 )
-            places = [
+            unique_names = [
                 name if called.count(name) == 1 else f"{name}#{called[:at].count(name) + 1}"
                 for at, name in enumerate(called)
             ]
-            yield dict(zip(places, gradients, strict=True))
+            yield dict(zip(unique_names, gradients, strict=True))
 
     def _leaves(self) -> dict[str, Tensor]:
         return {path: parameter.detach().requires_grad_() for path, parameter in self.parameters.items()}
@@ -279,7 +279,7 @@ def _surface(
         )
     fixed = {path: tensor for path, tensor in cast.items() if path not in paths}
     known = weighted(layers or {"": network})
-    made = LossSurface(network, {path: cast[path] for path in paths}, fixed, images, labels, chunk, known)
+    surface = LossSurface(network, {path: cast[path] for path in paths}, fixed, images, labels, chunk, known)
     with torch.no_grad():
         logits = functional_call(network, cast, (images[:1].clone(),))
     if logits.ndim != 2 or int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
@@ -288,16 +288,16 @@ def _surface(
             f"{tuple(logits.shape)} and labels from {int(labels.min())} to {int(labels.max())}. Give a network with "
             "its head, and labels of its classes."
         )
-    loss = made.value(made.parameters)
+    loss = surface.value(surface.parameters)
     if not loss < float("inf"):
         raise DataError(f"The loss of the network is {loss} on these examples; its curvature means nothing.")
-    again = made.value(made.parameters)
+    again = surface.value(surface.parameters)
     if abs(again - loss) > 1e-4 * abs(loss):
         raise DataError(
             f"The loss of the network is random: {loss:.6g}, then {again:.6g} on the same images. Its surface needs a "
             "network that draws no random numbers in eval mode."
         )
-    return made
+    return surface
 
 
 def weighted(layers: Mapping[str, nn.Module]) -> dict[str, Weighted]:

@@ -59,8 +59,8 @@ def ssim(image: Tensor, other: Tensor) -> Tensor:
     # One image at a time: products of all pairs at once would need too much memory.
     return torch.stack(
         [
-            _similarity(a[place], b, aa[place], bb, _windowed(left[place] * right))
-            for place in range(len(left))
+            _similarity(a[index], b, aa[index], bb, _windowed(left[index] * right))
+            for index in range(len(left))
         ]
     )
 
@@ -74,8 +74,8 @@ def _similarity(a: Tensor, b: Tensor, aa: Tensor, bb: Tensor, ab: Tensor) -> Ten
 
 
 def _windowed(pictures: Tensor) -> Tensor:
-    place = torch.arange(WINDOW, dtype=torch.float64, device=pictures.device) - WINDOW // 2
-    weight = torch.exp(-place.square() / (2 * SIGMA**2))
+    offset = torch.arange(WINDOW, dtype=torch.float64, device=pictures.device) - WINDOW // 2
+    weight = torch.exp(-offset.square() / (2 * SIGMA**2))
     weight = weight / weight.sum()
     channels = pictures.shape[1]
     rows = F.conv2d(pictures, weight.view(1, 1, -1, 1).repeat(channels, 1, 1, 1), groups=channels)

@@ -19,35 +19,35 @@ def within_range(name: str, values: Tensor, power: int = 2) -> None:
     """Raise for values whose powers leave the range of float64.
 
     Raises:
-        DataError: They do.
+        DataError: The powers leave the range.
     """
-    largest, least, most = (
+    largest, smallest, maximum = (
         float(values.abs().amax()) if values.numel() else 0.0,
         TINY ** (2 / power),
         HUGE ** (2 / power),
     )
-    if largest and not least < largest < most:
+    if largest and not smallest < largest < maximum:
         raise DataError(
             f"{name}: values reach {largest:.3g}, and their powers leave the range of float64. Scale them.",
             subject=name,
         )
 
 
-def digests_of(rows: Tensor, most: int) -> Tensor:
-    """Return digests of different rows, int64, at most ``most``; equal rows have the same.
+def digests_of(rows: Tensor, limit: int) -> Tensor:
+    """Return digests of different rows, int64, at most ``limit``; equal rows have equal digests.
 
     Args:
         rows: float64, ``(n, d)``.
-        most: Largest number of digests.
+        limit: Largest number of digests.
     """
     odd = 2 * drawn_keys(torch.arange(rows.shape[1], device=rows.device), 1) + 1
 
     def of(part: Tensor) -> Tensor:
         bits = (part + 0.0).contiguous().view(torch.int64)  # -0 is 0; whole numbers add up alike in any order
-        return ((bits ^ (bits >> 29)) * odd).sum(1).unique()[:most]
+        return ((bits ^ (bits >> 29)) * odd).sum(1).unique()[:limit]
 
-    first = of(rows[: 4 * most])
-    return first if len(first) == most else of(rows)
+    first = of(rows[: 4 * limit])
+    return first if len(first) == limit else of(rows)
 
 
 HUGE, TINY = 1e150, 1e-150
@@ -82,19 +82,19 @@ class Pair:
     digests: Tensor
 
     @classmethod
-    def of(cls, left: Tensor, right: Tensor, keys: Tensor, most: int) -> Pair:
+    def of(cls, left: Tensor, right: Tensor, keys: Tensor, limit: int) -> Pair:
         """Return the moments of one batch.
 
         Args:
             left: ``(images, positions, a)``.
             right: ``(images, positions, b)``.
             keys: One per image, ``(images,)``, int64.
-            most: Largest number of images to keep.
+            limit: Largest number of images to keep.
         """
         flat = [values.flatten(0, 1).double() for values in (left, right)]
         means = [values.mean(0) for values in flat]
         apart = [values - mean for values, mean in zip(flat, means, strict=True)]
-        order = keys.argsort()[:most]
+        order = keys.argsort()[:limit]
         return cls(
             len(left),
             len(flat[0]),
@@ -106,7 +106,7 @@ class Pair:
             digests_of(torch.cat(flat, 1), 3),
         )
 
-    def merged(self, other: Pair, most: int) -> Pair:
+    def merged(self, other: Pair, limit: int) -> Pair:
         """Return the moments of both (Chan, Golub, LeVeque 1983), on the device of this one."""
         device, rows = self.products.device, self.rows + other.rows
         theirs = [mean.to(device) for mean in other.means]
@@ -119,7 +119,7 @@ class Pair:
         ]
         products = self.products + other.products.to(device) + torch.outer(*steps) * weight
         keys = torch.cat([self.keys, other.keys.to(device)])
-        order = keys.argsort()[:most]
+        order = keys.argsort()[:limit]
         samples = [
             torch.cat([rows, more.to(device)])[order]
             for rows, more in zip(self.samples, other.samples, strict=True)

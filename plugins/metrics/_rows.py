@@ -56,9 +56,9 @@ class Rows:
         rough = mean.to(values.dtype)
         blank = torch.zeros(len(values), dtype=torch.float64, device=values.device)
         marks, draw = blank.new_zeros(len(blank), MARKS), torch.Generator().manual_seed(0)
-        made = cls(name, values, (rough, (mean - rough.double()).to(values.dtype)), blank, "", marks)
-        for columns in made.columns():
-            centered = made.centered(slice(None), columns).double()
+        layer = cls(name, values, (rough, (mean - rough.double()).to(values.dtype)), blank, "", marks)
+        for columns in layer.columns():
+            centered = layer.centered(slice(None), columns).double()
             along = torch.randn(centered.shape[1], MARKS, generator=draw, dtype=torch.float64).to(
                 centered.device
             )
@@ -70,7 +70,7 @@ class Rows:
             reason = "its values are not finite"
         elif total <= len(values) * NEGLIGIBLE**2 * float(mean.square().sum()):
             reason = "zero variance"
-        return attrs.evolve(made, reason=f"{name}: {reason}" if reason else "")
+        return attrs.evolve(layer, reason=f"{name}: {reason}" if reason else "")
 
     @property
     def scale(self) -> float:
@@ -85,7 +85,7 @@ class Rows:
 
     @cached_property
     def different(self) -> int:
-        """How many rows differ."""
+        """Return the number of different rows."""
         return _different(self.marks / self.scale, self.rounding)
 
     def columns(self) -> Iterator[slice]:
@@ -209,8 +209,8 @@ def gram_products(left: Sequence[Rows], right: Sequence[Rows]) -> Products:
     for start in range(0, n, step):
         size = min(step, n - start)
         stack = buffer[: len(layers) * size * (n - start)].view(len(layers), size, n - start)
-        for layer, place in zip(layers, stack, strict=True):
-            layer.gram(start, place)
+        for layer, target in zip(layers, stack, strict=True):
+            layer.gram(start, target)
         flat = stack.flatten(1)
         add_products(flat[: len(left)], flat if same else flat[len(left) :], flat, cross, own)
     return Products(cross, own[: len(left)], own if same else own[len(left) :])

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 LABELS = ("as given", "permuted")
 Seen = Mapping[str, tuple[Tensor, ...]]
-"""By layer: values ``(n, width)``; under ``LABELED`` their labels."""
+"""Values ``(n, width)`` by layer; labels under ``LABELED``."""
 LABELED = ""
 ALIKE = 1e-12
 """Values that differ by less than this share of their size are the same but for rounding."""

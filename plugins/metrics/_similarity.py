@@ -175,20 +175,20 @@ def few(rows: Sequence[Rows]) -> str:
     return f"; {min(shares):.3g} samples a value at least, and below 1 it is too high"
 
 
-def table(name: str, axes: tuple[Sequence[str], Sequence[str]], cells: Grid, **facts: Any) -> Table:
+def table(name: str, axes: tuple[Sequence[str], Sequence[str]], cells: Grid, **fields: Any) -> Table:
     """Return a table of layers of ``this`` network by layers of the ``other``.
 
     Args:
         name: Name of the result.
         axes: Names of the layers.
         cells: One row a layer of this network.
-        **facts: Fields of ``Table``.
+        **fields: Fields of ``Table``.
     """
     return Table(
         name=name,
         axes={"this": tuple(axes[0]), "other": tuple(axes[1])},
         cells=tuple(cell for row in cells for cell in row),
-        **{"unit": "1", "direction": "none", "paper": PAPER, **facts},
+        **{"unit": "1", "direction": "none", "paper": PAPER, **fields},
     )
 
 
@@ -231,10 +231,10 @@ class RowsMetric(FlatteningMetric):
     """A metric that needs all rows at once: they are kept until the last batch.
 
     Attributes:
-        least: Fewest samples.
+        min_samples: Smallest number of samples.
     """
 
-    least = 2
+    min_samples = 2
 
     def init(self) -> SeenRows:
         """Return the empty state."""
@@ -295,13 +295,14 @@ class RowsMetric(FlatteningMetric):
         if not state.examples:
             nothing = [[TableCell(None, "undefined", "no examples")] * len(axes[1])] * len(axes[0])
             return tuple(
-                table(name, axes, nothing, count=0, **facts) for name, facts in self.facts_of((), ()).items()
+                table(name, axes, nothing, count=0, **fields)
+                for name, fields in self.fields_of((), ()).items()
             )
         left, right = (
             [Rows.of(name, pieces) for name, pieces in side.items()] for side in (state.this, state.other)
         )
         cells: dict[str, list[list[TableCell]]] = {}
-        tables = self.facts_of(left, right)
+        tables = self.fields_of(left, right)
         for name in tables:
             cells[name] = [[_apart(layer, other) for other in right] for layer in left]
         for count in dict.fromkeys(len(layer.values) for layer in left):
@@ -320,22 +321,22 @@ class RowsMetric(FlatteningMetric):
                     for (j, other), cell in zip(columns, line, strict=True):
                         cells[name][i][j] = _doubted(cell, layer, other)
         return tuple(
-            table(name, axes, cells[name], count=state.examples, **facts) for name, facts in tables.items()
+            table(name, axes, cells[name], count=state.examples, **fields) for name, fields in tables.items()
         )
 
     def check_samples(self, name: str, count: int) -> None:
         """Raise if there are too few samples.
 
         Raises:
-            DataError: There are fewer than ``least``.
+            DataError: There are fewer than ``min_samples``.
         """
-        if count < self.least:
+        if count < self.min_samples:
             raise DataError(
-                f"{name} needs at least {self.least} samples; got {count}. Give more.", subject=name
+                f"{name} needs at least {self.min_samples} samples; got {count}. Give more.", subject=name
             )
 
-    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
-        """Return estimator, equation and other facts of each table, by its name."""
+    def fields_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+        """Return estimator, equation and other fields of each table, by its name."""
         raise NotImplementedError
 
     def compare(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, Grid]:

@@ -39,9 +39,9 @@ def compatkit_metrics(register: Register) -> None:
 class CKA(RowsMetric):
     """The tables ``cka``, which is unbiased, and ``cka/biased``: layers of this network by layers of the other."""
 
-    least = 4
+    min_samples = 4
 
-    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def fields_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and equation of each table."""
         return {
             "cka": {

@@ -130,7 +130,7 @@ class CrossCorrelation:
                 axes={
                     "layer": names,
                     "pairing": PAIRINGS[:2],
-                    "channel": tuple(str(place) for place in range(widest)),
+                    "channel": tuple(str(channel) for channel in range(widest)),
                 },
                 cells=tuple(channels),
                 unit="1",

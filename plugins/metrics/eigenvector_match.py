@@ -105,7 +105,7 @@ def match_pictures(matched: MatchedDirections, shape: Sequence[int]) -> tuple[ND
     titles: list[str] = []
     for number, matching in enumerate(matched.matching, 1):
         ranks = (matching.nonzero().flatten() + 1).tolist()
-        titles += [f"w{number}", "+".join(f"v{place}" for place in ranks) or "none"]
+        titles += [f"w{number}", "+".join(f"v{rank}" for rank in ranks) or "none"]
     return pairs.cpu().numpy(), titles
 
 
@@ -124,7 +124,7 @@ class EigenvectorMatch(PatchMetric):
     def finalize(self, state: SeenPatches, layers: Mapping[str, nn.Module]) -> tuple[Table, ...]:
         """Return the tables."""
         names = tuple(state.layers) or tuple(layers)
-        ranks = tuple(str(place) for place in range(1, self.top + 1))
+        ranks = tuple(str(rank) for rank in range(1, self.top + 1))
         matches = {name: self._matched(state, name, layers) for name in names}
         common: dict[str, Any] = {
             "estimator": f"eigenvectors of the data above |cos| {self.threshold:g} match",

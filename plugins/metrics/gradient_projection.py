@@ -68,7 +68,7 @@ class GradientProjection(LossMetric):
                 "case": cases,
                 "layer": names,
                 "quantity": QUANTITIES,
-                "place": tuple(str(place) for place in range(1, self.top + 1)),
+                "place": tuple(str(rank) for rank in range(1, self.top + 1)),
             },
             cells=tuple(cells),
             unit="1",
@@ -116,10 +116,10 @@ class GradientProjection(LossMetric):
         )
         cells = []
         for row, strength in rows:
-            least = usual_tolerance(*weight.shape) * strength.max()
+            tolerance = usual_tolerance(*weight.shape) * strength.max()
             cells += [
                 TableCell(float(share))
-                if size > least
+                if size > tolerance
                 else TableCell(float(share), "degenerate", "a direction of rounding")
                 for share, size in zip(row[: self.top], strength, strict=False)
             ]

@@ -50,7 +50,7 @@ class GradientScale(LossMetric):
             rows = {case: _rows(surface) for case, surface in self.surfaces(state, network, layers).items()}
             names = tuple(next(iter(rows.values())))
         none = [TableCell(None, "undefined", "no examples")] * len(QUANTITIES)
-        facts: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "unit": "1",
             "direction": "none",
             "count": 0 if state is None else len(state.labels),
@@ -64,7 +64,7 @@ class GradientScale(LossMetric):
             ),
             estimator="cross-entropy of each example by a layer's output; of the mean by its weight",
             equation="Sec. 4, Fig. 7(d)",
-            **facts,
+            **fields,
         )
         growth = Table(
             name="gradient_scale/growth",
@@ -74,7 +74,7 @@ class GradientScale(LossMetric):
             ),
             estimator="least squares of log output over the order of calls; factor of one layer down",
             equation="a number for Fig. 7(d)",
-            **facts,
+            **fields,
         )
         return scales, growth
 

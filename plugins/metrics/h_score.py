@@ -83,9 +83,9 @@ class HScore(FeatureScore):
         weights = variances / ((1 - share) * variances + share * variances.sum() / width)
 
         def score(labels: Labels) -> float:
-            classes, places, counts = np.unique(labels, return_inverse=True, return_counts=True)
+            classes, class_indices, counts = np.unique(labels, return_inverse=True, return_counts=True)
             sums = np.zeros((len(classes), rank))
-            np.add.at(sums, places, basis)
+            np.add.at(sums, class_indices, basis)
             return float((1 - share) * (sums**2 / counts[:, None] @ weights).sum())
 
         return score, self._doubt(values, rank, share)

@@ -83,7 +83,7 @@ class HessianSpectrum(LossMetric):
     ) -> tuple[Table, ...]:
         """Return the tables."""
         cases = CASES if self.controls else CASES[:1]
-        facts: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "direction": "none",
             "count": 0 if state is None else len(state.labels),
             "paper": PAPER,
@@ -101,10 +101,10 @@ class HessianSpectrum(LossMetric):
         axes = {
             "case": cases,
             "end": tuple(self.ends),
-            "place": tuple(str(place) for place in range(1, self.count + 1)),
+            "place": tuple(str(rank) for rank in range(1, self.count + 1)),
         }
         estimator = f"block Lanczos, full basis, blocks of {self.block}, {self.precision}, tolerance {self.tolerance:g}"
-        made = [
+        tables = [
             Table(
                 name=name,
                 axes=axes,
@@ -112,17 +112,17 @@ class HessianSpectrum(LossMetric):
                 unit="loss",
                 estimator=estimator,
                 equation="Sec. 3, Fig. 3(a)",
-                **facts,
+                **fields,
             )
             for name, cells in (("hessian_spectrum", values), ("hessian_spectrum/residual", apart))
         ]
         if self.probes:
-            made.append(
+            tables.append(
                 Table(
                     name="hessian_spectrum/density",
                     axes={
                         "case": cases,
-                        "point": tuple(str(place) for place in range(1, self.points + 1)),
+                        "point": tuple(str(rank) for rank in range(1, self.points + 1)),
                         "quantity": ("eigenvalue", "density"),
                     },
                     cells=tuple(density),
@@ -130,13 +130,13 @@ class HessianSpectrum(LossMetric):
                     estimator=f"stochastic Lanczos quadrature, {self.probes} probes, {self.steps} steps, Gaussian of "
                     f"{self.width:g} of the range",
                     equation="not in the paper; Ghorbani et al. (2019), Sec. 2",
-                    **facts,
+                    **fields,
                 )
             )
-        return tuple(made)
+        return tuple(tables)
 
-    def places(self, values: Tensor) -> dict[str, Tensor]:
-        """Return the places of the wanted ones among ascending values, by end."""
+    def indices_by_end(self, values: Tensor) -> dict[str, Tensor]:
+        """Return the indices of the requested eigenvalues among ascending values, by end."""
         count = min(self.count, len(values))
         ascending = torch.arange(len(values), device=values.device)
         ends = {
@@ -151,15 +151,15 @@ class HessianSpectrum(LossMetric):
         ritz = block_lanczos(
             surface.products,
             surface.size,
-            lambda values: torch.cat(list(self.places(values).values())),
+            lambda values: torch.cat(list(self.indices_by_end(values).values())),
             block=min(self.block, surface.size),
-            least=max(self.count, 2 * self.block),
-            most=max(self.most, self.count),
+            min_size=max(self.count, 2 * self.block),
+            max_size=max(self.most, self.count),
             tolerance=self.tolerance,
             draw=torch.Generator().manual_seed(self.seed),
             like=like,
         )
-        chosen = self.places(ritz.values)
+        chosen = self.indices_by_end(ritz.values)
         unique = torch.cat(list(chosen.values())).unique()
         certified = dict(
             zip(
@@ -170,10 +170,10 @@ class HessianSpectrum(LossMetric):
         )
         limit = self.tolerance * float(ritz.values.abs().max())
         values, apart = list[TableCell](), list[TableCell]()
-        for places in chosen.values():
-            for place in places.tolist():
-                error = certified[place]
-                value = float(ritz.values[place])
+        for indices in chosen.values():
+            for index in indices.tolist():
+                error = certified[index]
+                value = float(ritz.values[index])
                 if error <= limit:
                     values.append(TableCell(value))
                 else:
@@ -182,7 +182,7 @@ class HessianSpectrum(LossMetric):
                     )
                 apart.append(TableCell(error))
             reason = f"the Hessian has {len(ritz.values)} known eigenvalues of {surface.size}"
-            missing = [TableCell(None, "undefined", reason)] * (self.count - len(places))
+            missing = [TableCell(None, "undefined", reason)] * (self.count - len(indices))
             values, apart = values + missing, apart + missing
         return values, apart, ritz
 

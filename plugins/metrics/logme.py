@@ -35,11 +35,11 @@ from ._scores import FeatureScore, Floats, Labels
 
 compatkit_api = 1
 REACH = 40.0
-"""How far log t is searched beyond the squared singular values: there the evidence has reached its limits."""
+"""Search range of log t beyond the squared singular values, where the evidence is constant."""
 STEP = 0.5
-"""Between points of log t; the evidence is a sum of steps that are some 4 wide."""
+"""Distance of points of log t; the evidence is a sum of steps of width 4."""
 PEAKS = 3
-"""Peaks of the grid that are searched."""
+"""Number of refined peaks of the grid."""
 UNEQUAL = 1e4
 """Ratio of the norms of columns above which a QR decomposition orders them first."""
 EXPLAINED = 1e-12

@@ -55,15 +55,15 @@ def directions(weights: Sequence[Tensor], count: int, draw: torch.Generator) -> 
     """
     sets: list[list[Tensor]] = [[] for _ in range(count)]
     for weight in weights:
-        rows, made = weight.detach().flatten(1).double().cpu(), list[Tensor]()
+        rows, orthogonal = weight.detach().flatten(1).double().cpu(), list[Tensor]()
         for direction in sets:
             new = torch.randn(rows.shape, generator=draw, dtype=torch.float64)
-            for other in made:
+            for other in orthogonal:
                 share = (new * other).sum(1, keepdim=True) / other.square().sum(1, keepdim=True)
                 new = new - share * other if rows.shape[1] > 1 else torch.zeros_like(new)
             length = new.norm(dim=1, keepdim=True)
-            made.append(new / length.where(length > 0, torch.ones_like(length)))
-            direction.append((made[-1] * rows.norm(dim=1, keepdim=True)).view(weight.shape).to(weight))
+            orthogonal.append(new / length.where(length > 0, torch.ones_like(length)))
+            direction.append((orthogonal[-1] * rows.norm(dim=1, keepdim=True)).view(weight.shape).to(weight))
     return sets
 
 
@@ -101,16 +101,16 @@ class LossLandscape(LossMetric):
             )
 
     @property
-    def places(self) -> tuple[float, ...]:
-        """Coordinates along an axis."""
-        return tuple((place - self.points // 2) * self.step for place in range(self.points))
+    def coordinates(self) -> tuple[float, ...]:
+        """Return the coordinates along an axis."""
+        return tuple((index - self.points // 2) * self.step for index in range(self.points))
 
     def finalize(
         self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]
     ) -> tuple[Table, Table]:
         """Return the tables."""
         cases = CASES if self.controls else CASES[:1]
-        names = tuple(f"{place:.6g}" for place in self.places)
+        names = tuple(f"{coordinate:.6g}" for coordinate in self.coordinates)
         grid = [TableCell(None, "undefined", "no examples")] * (len(cases) * self.points**self.dimensions)
         shape = grid[:1] * (len(cases) * len(SHAPE))
         if state is not None:
@@ -119,7 +119,7 @@ class LossLandscape(LossMetric):
             lost = TableCell(None, "undefined", "the loss is not finite here")
             grid = [TableCell(loss) if np.isfinite(loss) else lost for loss in losses.flatten().tolist()]
             shape = [cell for values in losses for cell in self._shape(values)]
-        facts: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "unit": "loss",
             "direction": "none",
             "count": 0 if state is None else len(state.labels),
@@ -132,12 +132,12 @@ class LossLandscape(LossMetric):
         }
         axes = {"p": names} if self.dimensions == 1 else {"p": names, "q": names}
         return (
-            Table(name="loss_landscape", axes={"case": cases, **axes}, cells=tuple(grid), **facts),
+            Table(name="loss_landscape", axes={"case": cases, **axes}, cells=tuple(grid), **fields),
             Table(
                 name="loss_landscape/shape",
                 axes={"case": cases, "quantity": SHAPE},
                 cells=tuple(shape),
-                **facts,
+                **fields,
             ),
         )
 
@@ -155,8 +155,8 @@ class LossLandscape(LossMetric):
                 for count, at in enumerate(open_points, 1):
                     moved = {
                         path: surface.parameters[path]
-                        + sum(self.places[axis] * way[place] for axis, way in zip(at, ways, strict=True))
-                        for place, path in enumerate(paths)
+                        + sum(self.coordinates[axis] * way[index] for axis, way in zip(at, ways, strict=True))
+                        for index, path in enumerate(paths)
                     }
                     sums[(number, *at)] = float(
                         surface.summed({**surface.parameters, **moved}, images, labels)
@@ -203,7 +203,7 @@ class LossLandscape(LossMetric):
     ) -> str:
         """Return a digest of all that the losses depend on."""
         digest = hashlib.sha256(
-            repr((case, paths, self.places, self.dimensions, self.seed, surface.chunk)).encode()
+            repr((case, paths, self.coordinates, self.dimensions, self.seed, surface.chunk)).encode()
         )
         steps = (
             [step for way in ways for step in way] if self.along else []

@@ -48,7 +48,7 @@ class MatchedCorrelation(RowsMetric):
 
     absolute: bool = False
 
-    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def fields_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""
         how = f"mean {'|r|' if self.absolute else 'r'} of the best assignment, {self.flatten}"
         paper = "Li, Yosinski, Clune, Lipson, Hopcroft (2016), Convergent Learning"
@@ -84,6 +84,6 @@ def _standardized(rows: Rows) -> tuple[Tensor | None, str]:
     values = rows.double(slice(None))
     norms, mean = values.square().sum(0).sqrt(), rows.mean[0].double().abs()
     constant = norms <= n**0.5 * NEGLIGIBLE * mean
-    made = torch.where(constant, 0.0, values / torch.where(constant, 1.0, norms))
+    scaled = torch.where(constant, 0.0, values / torch.where(constant, 1.0, norms))
     count = int(constant.sum())
-    return made, f"{rows.name}: {count} of {p} channels are constant and count as 0" if count else ""
+    return scaled, f"{rows.name}: {count} of {p} channels are constant and count as 0" if count else ""

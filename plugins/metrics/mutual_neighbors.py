@@ -61,7 +61,7 @@ class MutualNeighbors(RowsMetric):
                 subject=name,
             )
 
-    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def fields_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""
         others = len(left[0].values) - 1 if left else 0
         chance = f"; {self.neighbors / others:.3g} by chance" if others else ""
@@ -87,9 +87,9 @@ class MutualNeighbors(RowsMetric):
             if self.distance == "euclidean":
                 near = 2 * near - squares  # minus the squared distance, but for the sample's own square
             near[torch.arange(len(near)), torch.arange(len(near)) + first] = -torch.inf
-            most = near.topk(self.neighbors + 1, dim=1)
-            tied += int((most.values[:, -2] == most.values[:, -1]).sum())
-            neighbors[first : first + step] = most.indices[:, :-1]
+            nearest = near.topk(self.neighbors + 1, dim=1)
+            tied += int((nearest.values[:, -2] == nearest.values[:, -1]).sum())
+            neighbors[first : first + step] = nearest.indices[:, :-1]
         return neighbors, f"{rows.name}: {tied:,} of {n:,} samples have equally near ones" if tied else ""
 
     def _shared(self, this: tuple[Tensor, str], other: tuple[Tensor, str]) -> TableCell:

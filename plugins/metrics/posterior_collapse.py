@@ -107,7 +107,7 @@ class PosteriorCollapse:
         Args:
             state: State of all images.
         """
-        facts: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "direction": "none",
             "estimator": "exact",
             "count": state.count,
@@ -115,7 +115,7 @@ class PosteriorCollapse:
         }
         if state.sums is None or state.squares is None:
             nothing: Any = {"value": None, "status": "undefined", "reason": "no examples", "unit": "count"}
-            return (Result(name="units/varying", equation="", **nothing, **facts),)
+            return (Result(name="units/varying", equation="", **nothing, **fields),)
         variance, divergence, share = state.sums.cpu() / state.count
         moved = state.squares.cpu() / state.count
         passive, active = share >= MOST, share <= 1 - MOST
@@ -132,10 +132,10 @@ class PosteriorCollapse:
             cells=tuple(map(TableCell, rows.flatten().tolist())),
             unit="1",
             equation="Var[mu], mean s^2, KL in nats, share of images with s^2 > .9",
-            **facts,
+            **fields,
         )
         results = [
-            Result(name=f"units/{name}", value=float(units.sum()), unit="count", equation="", **facts)
+            Result(name=f"units/{name}", value=float(units.sum()), unit="count", equation="", **fields)
             for name, units in counts.items()
         ]
         return (*results, table)

@@ -54,8 +54,8 @@ class Unit:
 
 
 def _nuclear(this: Unit, other: Unit) -> TableCell:
-    spreads, least = (this.spread, other.spread), max(this.rows.different, other.rows.different)
-    reason = equally_far(spreads, least) and equally_far(spreads, different(this.rows, other.rows))
+    spreads, different_rows = (this.spread, other.spread), max(this.rows.different, other.rows.different)
+    reason = equally_far(spreads, different_rows) and equally_far(spreads, different(this.rows, other.rows))
     return judged(torch.linalg.svdvals(other.factor.T @ this.factor).sum(), reason)
 
 
@@ -63,7 +63,7 @@ def _nuclear(this: Unit, other: Unit) -> TableCell:
 class Procrustes(RowsMetric):
     """The table ``procrustes``: layers of this network by layers of the other."""
 
-    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def fields_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and equation of the table."""
         return {
             "procrustes": {"estimator": f"exact, {self.flatten}{few([*left, *right])}", "equation": "eq. 5"}

@@ -41,7 +41,7 @@ def compatkit_metrics(register: Register) -> None:
 class PWCCA(RowsMetric):
     """The table ``pwcca``: layers of this network by layers of the other."""
 
-    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def fields_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""
         how = f"correlations weighted by projection, {self.flatten}"
         paper = "Morcos, Raghu, Bengio (2018), Insights on Representational Similarity"

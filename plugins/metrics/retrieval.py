@@ -100,16 +100,16 @@ def _above_zero(sizes: Tensor) -> Tensor:
     return torch.where(sizes > 0, sizes, 1.0)
 
 
-def _irrelevant(queries: Tensor, gallery: Tensor, own: Tensor, places: Tensor, distance: str) -> Tensor:
+def _irrelevant(queries: Tensor, gallery: Tensor, own: Tensor, indices: Tensor, distance: str) -> Tensor:
     """Return irr_j of some queries of a class, ``(queries, k - 1)``; ``own`` are the k images of that class."""
     if distance == "cosine":
-        near = 2 * queries[places] @ gallery.T - gallery.square().sum(1)
+        near = 2 * queries[indices] @ gallery.T - gallery.square().sum(1)
     else:  # by differences: expanded squares are too inexact for near neighbors
-        near = -torch.cdist(queries[places], gallery, compute_mode="donot_use_mm_for_euclid_dist")
+        near = -torch.cdist(queries[indices], gallery, compute_mode="donot_use_mm_for_euclid_dist")
     among = torch.zeros(len(gallery), dtype=torch.bool, device=gallery.device)
     among[own] = True
     others = near[:, ~among].sort(1).values
-    relevant = near[:, own][places[:, None] != own].reshape(len(places), len(own) - 1)
+    relevant = near[:, own][indices[:, None] != own].reshape(len(indices), len(own) - 1)
     relevant = relevant.sort(1, descending=True).values - ROUNDING
     return others.shape[1] - torch.searchsorted(others, relevant)
 
@@ -190,13 +190,13 @@ class Retrieval:
         names = tuple(state.features) or tuple(layers)
         device = state.labels[0].device if state.labels else torch.device("cpu")
         labels = torch.cat([batch.to(device) for batch in state.labels]) if state.labels else torch.zeros(0)
-        _, places, sizes = labels.unique(return_inverse=True, return_counts=True)
-        queries = int((sizes[places] > 1).sum())
+        _, class_of, sizes = labels.unique(return_inverse=True, return_counts=True)
+        queries = int((sizes[class_of] > 1).sum())
         tables = [self._cells(state.features.get(name, ()), labels, queries) for name in names]
         axes = {"layer": names, "queries": SIDES, "gallery": SIDES}
         common: dict[str, Any] = {"axes": axes, "unit": "1", "direction": "higher", "count": queries, **PAPER}
         how = f"{self.distance}, every image against all others"
-        first, mean = (tuple(cell for cells in tables for cell in cells[place]) for place in (0, 1))
+        first, mean = (tuple(cell for cells in tables for cell in cells[index]) for index in (0, 1))
         name = "retrieval" if self.top == 1 else f"retrieval@{self.top}"
         return (
             Table(name=name, cells=first, estimator=how, **common),
@@ -210,7 +210,7 @@ class Retrieval:
         if not count:
             reason = "no class has two images" if len(labels) else "no examples"
             return [TableCell(None, "undefined", reason)] * 4, [TableCell(None, "undefined", reason)] * 4
-        sides = [torch.cat([part[place].to(labels.device) for part in parts]) for place in (0, 1)]
+        sides = [torch.cat([part[index].to(labels.device) for part in parts]) for index in (0, 1)]
         first, mean = [], []
         for queries in sides:
             for gallery in sides:
@@ -223,7 +223,9 @@ class Retrieval:
                 one_class = "every image is of one class" if count == len(labels) == len(by_class[0]) else ""
                 why = one_class or self._unvarying(queries, gallery)
                 share = self._share(by_class, len(labels), count)
-                precision = TableCell(sum(float(_precision(places).sum()) for places in by_class) / count)
+                precision = TableCell(
+                    sum(float(_precision(irrelevant).sum()) for irrelevant in by_class) / count
+                )
                 first.append(
                     TableCell(share.value, "degenerate", why) if why and share.status == "ok" else share
                 )
@@ -249,9 +251,9 @@ class Retrieval:
         if self.top > images - 1:
             why = f"top {self.top} of a gallery of {images - 1}: every query would count"
             return TableCell(None, "undefined", why)
-        value = sum(int((places[:, 0] < self.top).sum()) for places in by_class) / count
+        value = sum(int((irrelevant[:, 0] < self.top).sum()) for irrelevant in by_class) / count
         # A class of k images has images - k others, the most that can be nearer than the first of its own.
-        if all(images - len(places) < self.top for places in by_class):
+        if all(images - len(irrelevant) < self.top for irrelevant in by_class):
             return TableCell(
                 value, "degenerate", f"top {self.top}: every query counts, however near the others are"
             )
@@ -260,5 +262,5 @@ class Retrieval:
 
 def _precision(irrelevant: Tensor) -> Tensor:
     """Return the average precision of each query, float64 ``(queries,)``."""
-    place = torch.arange(1, irrelevant.shape[1] + 1, device=irrelevant.device)
-    return (place / (place + irrelevant).double()).mean(1)
+    rank = torch.arange(1, irrelevant.shape[1] + 1, device=irrelevant.device)
+    return (rank / (rank + irrelevant).double()).mean(1)

@@ -212,7 +212,7 @@ class SingularFeatures:
         names = tuple(state.layers) or tuple(layers)
         decompositions = {name: sums.layer for name, sums in state.layers.items()}
         widest = max((len(counts) for counts in state.counts.values()), default=0)
-        labels = tuple(classes) or tuple(str(place) for place in range(widest))
+        labels = tuple(classes) or tuple(str(index) for index in range(widest))
         makers = [
             self._table(
                 "energy",
@@ -253,7 +253,7 @@ class SingularFeatures:
 
     @property
     def _numbers(self) -> tuple[str, ...]:
-        return tuple(str(place) for place in range(1, self.top + 1))
+        return tuple(str(index) for index in range(1, self.top + 1))
 
     def _table(
         self,
@@ -292,8 +292,8 @@ class SingularFeatures:
         self, state: LayerSums, decompositions: Any, names: Sequence[str], labels: Sequence[str]
     ) -> Iterator[TableCell]:
         for name in names:
-            for place in range(len(labels)):
-                mean = _mean(state, name, place)
+            for index in range(len(labels)):
+                mean = _mean(state, name, index)
                 for kind in ("top", "active"):
                     if isinstance(mean, TableCell):
                         yield mean
@@ -309,8 +309,8 @@ class SingularFeatures:
     ) -> Iterator[TableCell]:
         for name in names:
             for vector in range(self.top):
-                for place in range(len(labels)):
-                    mean = _mean(state, name, place)
+                for index in range(len(labels)):
+                    mean = _mean(state, name, index)
                     if isinstance(mean, TableCell):
                         yield mean
                     elif vector >= len(decompositions[name].vectors):
@@ -381,13 +381,13 @@ def _at_rank(value: float, layer: Decomposition, rank: int) -> TableCell:
     return TableCell(value, "degenerate", f"singular values {rank} and {rank + 1} are nearly equal")
 
 
-def _mean(state: LayerSums, name: str, place: int) -> Tensor | TableCell:
+def _mean(state: LayerSums, name: str, index: int) -> Tensor | TableCell:
     counts = state.counts.get(name)
-    if counts is None or place >= len(counts) or not float(counts[place]):
+    if counts is None or index >= len(counts) or not float(counts[index]):
         return TableCell(
             None, "undefined", "no examples of this class" if counts is not None else "no examples"
         )
-    mean = state.layers[name].classes[place] / counts[place]
+    mean = state.layers[name].classes[index] / counts[index]
     return mean if float(mean.square().sum()) > 0 else TableCell(None, "undefined", "the class mean is zero")
 
 

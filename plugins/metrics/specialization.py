@@ -143,10 +143,11 @@ class Specialization:
             for what, values in cells.items()
         )
 
-    def _histogram(self, counts: Tensor, most: int) -> list[TableCell]:
-        """Return the share of the fractions counts / most in each bin, which has its lower edge; 1 is in the last."""
-        places = (counts * self.bins // most).clamp(max=self.bins - 1)  # whole numbers: edges are exact
-        shares = torch.bincount(places, minlength=self.bins).double() / len(counts)
+    def _histogram(self, counts: Tensor, largest: int) -> list[TableCell]:
+        """Return the share of counts / largest in each bin; bins include their lower edge, and the last one also 1."""
+        # whole numbers, so that edges are exact
+        bin_indices = (counts * self.bins // largest).clamp(max=self.bins - 1)
+        shares = torch.bincount(bin_indices, minlength=self.bins).double() / len(counts)
         return [TableCell(float(value)) for value in shares]
 
 

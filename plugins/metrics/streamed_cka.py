@@ -85,11 +85,11 @@ class Sums:
         """Return the sums of the same rows less another shift."""
         d, n = shift - self.shift, self.rows
         q = torch.stack([part.square().sum() for part in d.split(self.widths)])
-        places = torch.arange(len(self.widths), device=d.device).repeat_interleave(
+        layer_indices = torch.arange(len(self.widths), device=d.device).repeat_interleave(
             torch.tensor(self.widths, device=d.device)
         )
         at = torch.zeros(len(d), len(q), dtype=d.dtype, device=d.device)
-        at[torch.arange(len(d), device=d.device), places] = d  # z @ at is D of each layer
+        at[torch.arange(len(d), device=d.device), layer_indices] = d  # z @ at is D of each layer
         z, zd = self.z - n * d, at.T @ self.z
         zz = self.zz - torch.outer(self.z, d) - torch.outer(d, z)
         dz = at.T @ self.zz
@@ -164,11 +164,11 @@ class StreamedCKA(FlatteningMetric):
                 "cka.",
                 subject="streamed_cka",
             )
-        broken = {place for place, part in enumerate(parts) if not bool(part.isfinite().all())}
+        broken = {index for index, part in enumerate(parts) if not bool(part.isfinite().all())}
         for name, part in (*left.items(), *right.items()):
             if bool(part.isfinite().all()):
                 within_range(name, part, power=4)
-        parts = [torch.zeros_like(part) if place in broken else part for place, part in enumerate(parts)]
+        parts = [torch.zeros_like(part) if index in broken else part for index, part in enumerate(parts)]
         sums = state.sums
         for first in range(0, counts.pop(), ROWS):
             some = [part[first : first + ROWS] for part in parts]
@@ -239,8 +239,8 @@ def _cells(
         own[list(broken)] = torch.nan
         whole = Products(products[:a, a:], own[:a], own[a:])
         reasons = [
-            f"{name}: zero variance" if flat and place not in broken else reason
-            for place, (name, flat, reason) in enumerate(
+            f"{name}: zero variance" if flat and index not in broken else reason
+            for index, (name, flat, reason) in enumerate(
                 zip(names, still.tolist(), not_above_0(names, own), strict=True)
             )
         ]

@@ -46,7 +46,7 @@ class SVCCA(RowsMetric):
 
     share: float = attrs.field(default=0.99, validator=Number(above=0, most=1))
 
-    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def fields_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""
         how = f"mean correlation of the directions with {self.share:g} of the variance, {self.flatten}"
         return {"svcca": {"estimator": how, "paper": "Raghu et al. (2017), SVCCA", "equation": "Sec. 2"}}

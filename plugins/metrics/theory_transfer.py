@@ -231,7 +231,7 @@ class TheoryTransfer(LossMetric):
         matched = {own: other for other, own in match_classes(theirs, known)}
         if not matched:
             raise DataError("source and target have no class in common, by name")
-        outputs = [matched.get(place, -1) for place in range(len(known))]
+        outputs = [matched.get(index, -1) for index in range(len(known))]
         transfer = Transfer(unit(sample.images), unit(state.images), jitter=self.jitter)
         wanted = columns(state.labels.cpu().numpy(), range(len(known)))
         source_labels = columns(sample.labels.cpu().numpy(), outputs)
@@ -248,7 +248,7 @@ class TheoryTransfer(LossMetric):
             bounds.labels,
             float(np.mean([mix.residual for mix in mixed])),
         )
-        missing = [name for place, name in enumerate(known) if place not in matched]
+        missing = [name for index, name in enumerate(known) if index not in matched]
         if missing:
             return [
                 TableCell(value, "approximate", f"the source lacks {', '.join(missing)}") for value in values

@@ -72,7 +72,7 @@ class TransferFunction(PatchMetric):
             axes={
                 "layer": names,
                 "quantity": quantities,
-                "direction": tuple(str(place) for place in range(1, widest + 1)),
+                "direction": tuple(str(rank) for rank in range(1, widest + 1)),
             },
             cells=tuple(cell for row in rows for what in quantities for cell in _padded(row[what], widest)),
             unit="1",

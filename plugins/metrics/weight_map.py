@@ -109,7 +109,7 @@ class WeightMap:
         distances = np.sqrt(squares)
         scaled, share = classical_scaling(distances)
         cells = [TableCell(float(value)) for value in scaled.flatten()] + self._tsne(distances)
-        facts: dict[str, Any] = {"direction": "none", "count": len(names), "paper": PAPER}
+        fields: dict[str, Any] = {"direction": "none", "count": len(names), "paper": PAPER}
         return (
             Table(
                 name="weight_map",
@@ -118,7 +118,7 @@ class WeightMap:
                 unit="1",
                 estimator=f"classical scaling; t-SNE with seed {self.seed}",
                 equation="Sec. 3, Fig. 4",
-                **facts,
+                **fields,
             ),
             Table(
                 name="weight_map/distance",
@@ -127,7 +127,7 @@ class WeightMap:
                 unit="1",
                 estimator=f"Frobenius, {len(known)} weights without biases and normalization",
                 equation="App. A",
-                **facts,
+                **fields,
             ),
             Table(
                 name="weight_map/kept",
@@ -140,7 +140,7 @@ class WeightMap:
                 unit="1",
                 estimator="two largest eigenvalues over the sum of absolute ones",
                 equation="Torgerson (1952)",
-                **facts,
+                **fields,
             ),
         )
 

@@ -13,7 +13,7 @@ from .classifier import Classifier
 compatkit_api = 1
 ROOMS = (residual, plain, mobile, chains, variational, generative, forecast)
 NETWORKS = {entry.__name__: entry for room in ROOMS for entry in room.ENTRIES}
-"""By name, functions that take keyword arguments and return a network."""
+"""Builders by name: functions of keyword arguments that return a network."""
 
 
 @hookimpl

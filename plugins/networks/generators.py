@@ -108,8 +108,8 @@ class Upscaler(nn.Module):
         WHOLE.check("Upscaler", doublings=doublings)
         if doublings > layers:
             raise UsageError(f"Upscaler: {layers} layers cannot double the size {doublings} times.")
-        places = {round((turn + 0.5) * layers / doublings - 0.5) for turn in range(doublings)}
-        doubles = [number in places for number in range(layers)]
+        doubling = {round((turn + 0.5) * layers / doublings - 0.5) for turn in range(doublings)}
+        doubles = [number in doubling for number in range(layers)]
         self.body = _Enlarging(LayerStyle("Upscaler", norm, activation), counts, doubles, enlarge, output)
         draw_initial_weights(self)
 

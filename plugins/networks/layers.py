@@ -19,7 +19,7 @@ ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
 }
-"""By name; the slope 0.2 is that of "Reviving Autoencoder Pretraining", A.3."""
+"""Activations by name; slope 0.2 as in "Reviving Autoencoder Pretraining", A.3."""
 NORMS = ("none", "batch")
 
 

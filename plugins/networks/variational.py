@@ -163,15 +163,15 @@ class VAE(WithoutClassLayer):
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate, square("VAE", img_size))
         self.pretrained_cfg["classifier"] = None
-        made: dict[str, Any] = {"img_size": img_size}
+        arguments: dict[str, Any] = {"img_size": img_size}
         if layers == "conv":
-            self.encoder: nn.Module = VAETrunk(in_chans=in_chans, **made)
+            self.encoder: nn.Module = VAETrunk(in_chans=in_chans, **arguments)
             self.pretrained_cfg["first_conv"] = "encoder.conv1.linear"
-            decoder: nn.Module = VAEDecoder(out_chans=in_chans, latent=latent, **made)
+            decoder: nn.Module = VAEDecoder(out_chans=in_chans, latent=latent, **arguments)
         else:
-            self.encoder = DenseTrunk(in_chans=in_chans, widths=widths, **made)
+            self.encoder = DenseTrunk(in_chans=in_chans, widths=widths, **arguments)
             self.pretrained_cfg["first_conv"] = "encoder.dense1.linear"
-            decoder = DenseDecoder(out_chans=in_chans, latent=latent, widths=decoder_widths, **made)
+            decoder = DenseDecoder(out_chans=in_chans, latent=latent, widths=decoder_widths, **arguments)
         self.num_features = self.head_hidden_size = self.encoder.width
         self.latent = Latent(self.encoder.width, latent)
         self.sample = Sample()

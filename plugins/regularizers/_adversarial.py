@@ -97,15 +97,15 @@ class Adversarial(ImageObjective):
     @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the losses of both sides."""
-        critic, real, made = self._critics[step.task.name], step.batch.images, step.features
-        shown = self._beside(torch.cat([real, made.detach()]), real)
+        critic, real, generated = self._critics[step.task.name], step.batch.images, step.features
+        shown = self._beside(torch.cat([real, generated.detach()]), real)
         logits, maps, calls = critic(shown)
         of_real, of_made = logits.float().chunk(2)
         losses = {"discriminator": F.softplus(-of_real).mean() + F.softplus(of_made).mean()}
         if self.reverse:
             losses["reverse"] = self.reverse * torch.stack([residual(call) for call in calls]).sum()
         fixed = {name: parameter.detach() for name, parameter in critic.named_parameters()}
-        judged, seen, _ = functional_call(critic, fixed, (self._beside(made, real),))
+        judged, seen, _ = functional_call(critic, fixed, (self._beside(generated, real),))
         losses["generator"] = F.softplus(-judged.float()).mean()
         if self.features:
             apart = [

@@ -65,10 +65,10 @@ def called_layers(state: TaskState, device: str) -> tuple[Called, ...]:
         for handle in handles:
             handle.remove()
     called: dict[str, Called] = {}
-    for place, (path, module, _, output) in enumerate(calls):
+    for index, (path, module, _, output) in enumerate(calls):
         if not isinstance(module, LAYERS) or path in called:
             continue
-        later = calls[place + 1 :]
+        later = calls[index + 1 :]
         until = next((at for at, call in enumerate(later) if isinstance(call[1], LAYERS)), len(later))
         normed = any(isinstance(call[1], NORMS) and call[2] is output for call in later)
         followers = tuple(call[1] for call in later[:until] if isinstance(call[1], NORMS))

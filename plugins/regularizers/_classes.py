@@ -40,10 +40,10 @@ def outputs_of(own: Sequence[Label], outputs: Sequence[Label], common: Sequence[
     """
     counted = {shared for shared, _ in match_classes(outputs, common)}
     pairs = [(mine, shared) for mine, shared in match_classes(own, outputs) if shared in counted]
-    places = torch.full((len(own),), OUTSIDE, dtype=torch.int64)
+    indices = torch.full((len(own),), OUTSIDE, dtype=torch.int64)
     for mine, shared in pairs:
-        places[mine] = shared
-    return places if pairs else None
+        indices[mine] = shared
+    return indices if pairs else None
 
 
 def names(labels: Sequence[Label]) -> str:

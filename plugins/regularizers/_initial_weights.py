@@ -68,20 +68,20 @@ def draw(
         layers: Further factors by glob.
         rng: On the CPU.
     """
-    made = torch.empty(called.layer.weight.shape)
+    weight = torch.empty(called.layer.weight.shape)
     if scheme == "he":
-        made.normal_(0.0, math.sqrt(2 / made[0].numel()), generator=rng)
+        weight.normal_(0.0, math.sqrt(2 / weight[0].numel()), generator=rng)
     elif scheme == "glorot":
         # torch's own rule counts the outputs of all groups, but an input reaches those of its group alone.
-        outputs = made[:, 0].numel() // getattr(called.layer, "groups", 1)
-        bound = math.sqrt(6 / (made[0].numel() + outputs))
-        made.uniform_(-bound, bound, generator=rng)
+        outputs = weight[:, 0].numel() // getattr(called.layer, "groups", 1)
+        bound = math.sqrt(6 / (weight[0].numel() + outputs))
+        weight.uniform_(-bound, bound, generator=rng)
     else:
-        nn.init.orthogonal_(made, generator=rng)
+        nn.init.orthogonal_(weight, generator=rng)
     for glob, factor in layers.items():
         if fnmatchcase(called.path, glob):
-            made *= factor
-    called.layer.weight.copy_(made * scale)
+            weight *= factor
+    called.layer.weight.copy_(weight * scale)
     if called.layer.bias is not None:
         called.layer.bias.zero_()
     for follower in called.followers:

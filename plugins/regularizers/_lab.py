@@ -58,11 +58,11 @@ def bins(side: int) -> tuple[tuple[int, int], ...]:
 
 @attrs.frozen(eq=False)
 class Lookup:
-    """Which bin a chroma is in, by one gather.
+    """Table of the bins of chromas, for lookup by one gather.
 
     Attributes:
         side: Side of a bin.
-        lowest: The least a and b of the table, in bins.
+        lowest: Smallest a and b of the table, in bins.
         table: Number of the nearest bin, int64 ``(bins of a, bins of b)``.
     """
 
@@ -72,20 +72,20 @@ class Lookup:
 
     @classmethod
     def of(cls, side: int, device: str) -> Lookup:
-        """Return the table of ``bins(side)``; places that no color falls into have the nearest bin."""
+        """Return the table of ``bins(side)``; cells outside all bins have the nearest bin."""
         middles = torch.tensor(bins(side)) // side
         low, high = middles.amin(0), middles.amax(0)
-        places = torch.cartesian_prod(
+        cells = torch.cartesian_prod(
             *(torch.arange(int(a), int(b) + 1) for a, b in zip(low, high, strict=True))
         )
-        nearest = (places[:, None] - middles).square().sum(2).argmin(1)
+        nearest = (cells[:, None] - middles).square().sum(2).argmin(1)
         shape = [int(length) for length in high - low + 1]
         return cls(side, (int(low[0]), int(low[1])), nearest.view(shape).to(device))
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the number of the bin of each pixel, int64 of the shape of ``a``."""
-        places = [
+        coordinates = [
             ((chroma / self.side).round().long() - low).clamp(0, size - 1)
             for chroma, low, size in zip((a, b), self.lowest, self.table.shape, strict=True)
         ]
-        return self.table[places[0], places[1]]
+        return self.table[coordinates[0], coordinates[1]]

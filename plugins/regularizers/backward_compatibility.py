@@ -44,7 +44,7 @@ class BackwardCompatibility:
 
     forward: float = attrs.field(default=0.0, validator=Number(least=0))
     _head: AuxiliaryHead = attrs.field(init=False)
-    _places: dict[str, Tensor] = attrs.field(factory=dict, init=False)
+    _class_indices: dict[str, Tensor] = attrs.field(factory=dict, init=False)
     _old: dict[str, Callable[[Tensor], Tensor]] = attrs.field(factory=dict, init=False)
 
     @hookimpl
@@ -63,14 +63,14 @@ class BackwardCompatibility:
         self._head = setup.released_head()
         outputs = self._head.labels or ()
         for state in setup.tasks.values():
-            places = outputs_of(state.labels, outputs, outputs)
-            if places is None:
+            class_indices = outputs_of(state.labels, outputs, outputs)
+            if class_indices is None:
                 raise UsageError(
                     f"backward_compatibility: task {state.name!r} and the released head have no class in common. The "
                     f"task has {names(state.labels)}; the head tells apart {names(outputs)}. Rename equal classes, or "
                     "use feature_distillation, which needs none."
                 )
-            self._places[state.name] = places.to(setup.precision.device)
+            self._class_indices[state.name] = class_indices.to(setup.precision.device)
             if self.forward:
                 self._old[state.name] = setup.released_extractor(state)
 
@@ -80,7 +80,7 @@ class BackwardCompatibility:
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the released head's loss on the new features and, where asked for, the forward term."""
         name, labels = step.task.name, step.batch.labels
-        losses = {"backward": common_class_loss(self._head(step.features), self._places[name][labels])}
+        losses = {"backward": common_class_loss(self._head(step.features), self._class_indices[name][labels])}
         if self.forward:
             logits = step.classify(self._old[name](step.batch.images))
             losses["forward"] = self.forward * F.cross_entropy(logits.float(), labels)

@@ -80,9 +80,9 @@ def chroma_loss(logits: Tensor, numbers: Tensor, cells: int) -> Tensor:
         .div(2 * side, rounding_mode="floor")
         for side in (height, width)
     )
-    place = (rows[:, None] * cells + columns) * logits.shape[1] + numbers
+    index = (rows[:, None] * cells + columns) * logits.shape[1] + numbers
     scores = logits.float().log_softmax(1).reshape(len(numbers), -1)
-    return -scores.gather(1, place.flatten(1)).mean()
+    return -scores.gather(1, index.flatten(1)).mean()
 
 
 @attrs.define(eq=False)

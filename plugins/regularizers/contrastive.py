@@ -114,7 +114,7 @@ def colored(images: Tensor, strength: float) -> Tensor:
         mixing = mixing + gray[:, None, None] * torch.tensor([YIQ[0]] * 3)
         mixing = mixing.to(images)
         parts = images.unbind(1)
-        images = sum(part[:, None] * mixing[:, :, place, None, None] for place, part in enumerate(parts))  # type: ignore[assignment]
+        images = sum(part[:, None] * mixing[:, :, index, None, None] for index, part in enumerate(parts))  # type: ignore[assignment]
     brightness, contrast = (factor.to(images)[:, None, None, None] for factor in (brightness, contrast))
     bright = images * brightness
     middle = bright.mean((1, 2, 3), keepdim=True)

@@ -43,7 +43,7 @@ class DiscriminateCommonClasses:
     classes: Sequence[str] | None = None
     like: str | None = None
     _head: AuxiliaryHead = attrs.field(init=False)
-    _places: dict[str, Tensor] = attrs.field(factory=dict, init=False)
+    _class_indices: dict[str, Tensor] = attrs.field(factory=dict, init=False)
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:
@@ -63,13 +63,13 @@ class DiscriminateCommonClasses:
         outputs = self._head.labels or ()
         for state in setup.tasks.values():
             chosen = [label(name) for name in self.classes] if self.classes is not None else outputs
-            places = outputs_of(state.labels, outputs, chosen)
-            if places is None:
+            class_indices = outputs_of(state.labels, outputs, chosen)
+            if class_indices is None:
                 raise UsageError(
                     f"dcc: task {state.name!r} has none of the common classes. It has "
                     f"{names(state.labels)}; the shared head tells apart {names(outputs)}."
                 )
-            self._places[state.name] = places.to(setup.precision.device)
+            self._class_indices[state.name] = class_indices.to(setup.precision.device)
 
     @hookimpl
     @effect("pure")
@@ -77,7 +77,7 @@ class DiscriminateCommonClasses:
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the loss of the shared head on this task's features."""
         logits = self._head(step.features)
-        return {"loss": common_class_loss(logits, self._places[step.task.name][step.batch.labels])}
+        return {"loss": common_class_loss(logits, self._class_indices[step.task.name][step.batch.labels])}
 
     def _wanted(self, setup: SetUp) -> tuple[Label, ...]:
         if "dcc" in setup.frozen:

@@ -147,15 +147,15 @@ class Delta:
                 terms.append(
                     distance(call.output, start, self._weights.get(f"{name}/{path}", even).to(even.device))
                 )
-        made = {"maps": torch.stack(terms).sum() / 2}
+        losses = {"maps": torch.stack(terms).sum() / 2}
         if self.beta and not step.task.task.keep_class_layer and step.task.task.head is None:
             new = [
                 parameter.float().square().sum()
                 for path, parameter in step.task.head.named_parameters()
                 if path.startswith(tuple(step.task.class_layer))
             ]
-            made["new"] = self.beta / 2 * torch.stack(new).sum()
-        return made
+            losses["new"] = self.beta / 2 * torch.stack(new).sum()
+        return losses
 
     @hookimpl
     def compatkit_state(self) -> Mapping[str, Any]:

@@ -45,12 +45,12 @@ def compatkit_regularizers(register: Register) -> None:
 
 @attrs.frozen(eq=False)
 class DirectionChoice:
-    """Which eigenvectors become filters, and how strongly.
+    """Choice of the eigenvectors that become filters, and their weights.
 
     Attributes:
         choose: ``"top"`` or ``"smallest"`` eigenvalues first.
-        skip: How many of them are left out before the first that is taken.
-        tau: Weights of the directions that are taken, in this order; the last one is repeated.
+        skip: Number of eigenvectors omitted before the first one.
+        tau: Weights of the chosen directions, in this order; the last one is repeated.
         sampled: Whether filters are random combinations instead.
         signs: ``"random"``, or ``"positive"``: the sum of each filter is.
     """
@@ -72,7 +72,7 @@ class DirectionChoice:
         ordered = vectors if self.choose == "top" else vectors.flip(0)
         taken = ordered[self.skip : self.skip + count]
         tau = torch.tensor(
-            [self.tau[min(place, len(self.tau) - 1)] for place in range(len(taken))], dtype=torch.float64
+            [self.tau[min(index, len(self.tau) - 1)] for index in range(len(taken))], dtype=torch.float64
         )[:, None]
         if self.samples(len(vectors), count):
             return torch.randn(count, len(taken), generator=draw, dtype=torch.float64) @ (tau * taken)

@@ -100,8 +100,8 @@ class ForecastError(ImageObjective):
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean square error."""
-        made = step.features.float()
-        apart = (made - wanted(step.batch.images.float(), tuple(made.shape[1:]))).square()
+        forecast = step.features.float()
+        squared_errors = (forecast - wanted(step.batch.images.float(), tuple(forecast.shape[1:]))).square()
         if self.latitudes:
-            apart = apart * latitude_weights(made.shape[2]).to(apart.device)
-        return {"squares": apart.mean()}
+            squared_errors = squared_errors * latitude_weights(forecast.shape[2]).to(squared_errors.device)
+        return {"squares": squared_errors.mean()}

@@ -55,14 +55,14 @@ def far_apart(tiles: int, count: int) -> tuple[tuple[int, ...], ...]:
         count: At most the factorial of ``tiles``.
     """
     everything = np.array(list(itertools.permutations(range(tiles))), dtype=np.int8)
-    least = np.full(len(everything), tiles)
+    minimum = np.full(len(everything), tiles)
     total = np.zeros(len(everything), dtype=np.int64)
     chosen = [0]
     while len(chosen) < count:
         distances = (everything != everything[chosen[-1]]).sum(1)
-        least, total = np.minimum(least, distances), total + distances
-        chosen.append(int(np.argmax(least * (tiles * count + 1) + total)))
-    return tuple(tuple(int(tile) for tile in everything[place]) for place in chosen)
+        minimum, total = np.minimum(minimum, distances), total + distances
+        chosen.append(int(np.argmax(minimum * (tiles * count + 1) + total)))
+    return tuple(tuple(int(tile) for tile in everything[index]) for index in chosen)
 
 
 def rearranged(images: Tensor, order: Sequence[int], grid: int) -> Tensor:
@@ -82,17 +82,17 @@ def rearranged(images: Tensor, order: Sequence[int], grid: int) -> Tensor:
     sides = [side // grid for side in images.shape[-2:]]
     starts = [side % grid // 2 for side in images.shape[-2:]]
 
-    def tile(place: int) -> tuple[slice, ...]:
+    def tile(position: int) -> tuple[slice, ...]:
         corner = [
             start + number * side
-            for start, number, side in zip(starts, divmod(place, grid), sides, strict=True)
+            for start, number, side in zip(starts, divmod(position, grid), sides, strict=True)
         ]
         return (..., *(slice(start, start + side) for start, side in zip(corner, sides, strict=True)))  # type: ignore[return-value]
 
     view = images.clone()
-    for place, other in enumerate(order):
-        if place != other:
-            view[tile(place)] = images[tile(other)]
+    for position, other in enumerate(order):
+        if position != other:
+            view[tile(position)] = images[tile(other)]
     return view
 
 
@@ -120,8 +120,8 @@ class Jigsaw:
     def __attrs_post_init__(self) -> None:
         if isinstance(self.grid, bool) or self.grid not in MOST:
             raise UsageError(f"jigsaw: grid is 2 or 3 tiles a side, got {self.grid!r}.")
-        most = MOST[self.grid]
-        Number(least=2, most=most, whole=True).check(
+        maximum = MOST[self.grid]
+        Number(least=2, most=maximum, whole=True).check(
             f"jigsaw with a grid of {self.grid}", permutations=self.permutations
         )
 
@@ -137,13 +137,13 @@ class Jigsaw:
         Raises:
             UsageError: A task's images are too small to be cut into tiles.
         """
-        least = self.grid * LEAST_SIDE
+        min_side = self.grid * LEAST_SIDE
         for state in setup.tasks.values():
             height, width = state.data.size
-            if min(height, width) < least:
+            if min(height, width) < min_side:
                 raise UsageError(
-                    f"jigsaw needs images of at least {least} x {least} pixels for {self.grid} tiles a side; task "
-                    f"{state.name!r} has {height} x {width}. Set Task.size."
+                    f"jigsaw needs images of at least {min_side} x {min_side} pixels for {self.grid} tiles a side; "
+                    f"task {state.name!r} has {height} x {width}. Set Task.size."
                 )
         self._orders = self.orders
         names = ["tiles " + " ".join(map(str, order)) for order in self._orders]

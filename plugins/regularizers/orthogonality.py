@@ -76,8 +76,8 @@ def orthogonality(
     """
     # What draws numbers or looks at the step in Python must run eagerly; the rest may be compiled and captured.
     steady = kind != "srip" and schedule is None and not shared
-    made = Steady if steady else Orthogonality
-    return made(kind, squared, layers, schedule, side, iterations, shared)
+    regularizer = Steady if steady else Orthogonality
+    return regularizer(kind, squared, layers, schedule, side, iterations, shared)
 
 
 def matrices(layer: nn.Module) -> Tensor:

@@ -117,15 +117,15 @@ class LayerwiseAutoencoder:
         record: dict[str, Any] = {}
         for state in setup.tasks.values():
             record[state.name] = {
-                stage.linear: self._layer(setup, pretraining, state, place)
-                for place, stage in enumerate(self._chains[state.name])
+                stage.linear: self._layer(setup, pretraining, state, index)
+                for index, stage in enumerate(self._chains[state.name])
             }
         return record
 
-    def _layer(self, setup: SetUp, pretraining: Pretraining, task: TaskState, place: int) -> dict[str, float]:
+    def _layer(self, setup: SetUp, pretraining: Pretraining, task: TaskState, index: int) -> dict[str, float]:
         """Train one layer."""
         stages = self._chains[task.name]
-        stage, before = stages[place], stages[place - 1] if place else None
+        stage, before = stages[index], stages[index - 1] if index else None
         draws = setup.rng(NAME, task.name, stage.linear)
         single = Single.of(
             (task.extractor, task.head), stage, before, self.output_activation, None if self.tied else draws

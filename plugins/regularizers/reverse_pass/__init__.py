@@ -66,11 +66,11 @@ def reverse_pass(
 
 
 class ReverseMethod(Protocol):
-    """How to reverse the layers of one task."""
+    """Method that reverses the layers of one task."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The modules whose records ``loss`` needs."""
+        """Return the names of the modules whose records ``loss`` needs."""
         ...
 
     def loss(

@@ -116,10 +116,10 @@ def _affine(layer: nn.Module) -> str | None:
     first = layer.forward(torch.zeros_like(first_input))  # not layer(...): hooks must not run
     bias = torch.zeros_like(first) - without_bias(layer, torch.zeros_like(first))
     left, right, both = (layer.forward(x) - first for x in (first_input, other, first_input - 2 * other))
-    most = CLOSE * max(1.0, float(left.abs().max()), float(right.abs().max()))
-    if float((both - (left - 2 * right)).abs().max()) > most:
+    tolerance = CLOSE * max(1.0, float(left.abs().max()), float(right.abs().max()))
+    if float((both - (left - 2 * right)).abs().max()) > tolerance:
         return f"{type_of(layer)} is not affine in its input"
-    if float((first - bias).abs().max()) > most:
+    if float((first - bias).abs().max()) > tolerance:
         return f"what {type_of(layer)} gives for zeros is not its bias"
     return None
 

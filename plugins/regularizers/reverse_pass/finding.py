@@ -83,14 +83,14 @@ def _path(calls: Sequence[Call]) -> list[Call]:
     path: list[Call] = []
     wanted, before = output.output, len(calls) - 1
     while True:
-        place = next((at for at in range(before - 1, 0, -1) if calls[at].output is wanted), None)
-        if place is None:
+        index = next((at for at in range(before - 1, 0, -1) if calls[at].output is wanted), None)
+        if index is None:
             break
-        call = calls[place]
+        call = calls[index]
         if len(call.inputs) != 1:
             raise not_a_chain(call.where, f"{call.what} takes {len(call.inputs)} tensors")
         path.append(call)
-        wanted, before = call.inputs[0], place
+        wanted, before = call.inputs[0], index
     if wanted is not first.output:
         at = path[-1].where if path else "the network"
         raise not_a_chain(at, "takes what no layer gave: its input does not come from the images")

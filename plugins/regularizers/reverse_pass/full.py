@@ -77,24 +77,24 @@ def pairs(
         UsageError: ``bn_reverse="running"`` for a layer without running statistics, or records of another chain.
     """
     back = _call(stages, records, len(stages) - 1, "last").output
-    for place in range(len(stages) - 1, -1, -1):
-        state = images if place == 0 else _call(stages, records, place - 1, "last").output
-        linear = _call(stages, records, place, "linear")
-        back = step_back(linear.layer, stages[place], back, linear.input, state.shape)
-        if place > 0:
-            back = _again(stages, records, place - 1, back, walk.bn_reverse)
+    for index in range(len(stages) - 1, -1, -1):
+        state = images if index == 0 else _call(stages, records, index - 1, "last").output
+        linear = _call(stages, records, index, "linear")
+        back = step_back(linear.layer, stages[index], back, linear.input, state.shape)
+        if index > 0:
+            back = _again(stages, records, index - 1, back, walk.bn_reverse)
         elif walk.output_activation is not None:
             back = OUTPUTS[walk.output_activation](back)
-        yield stages[place], state, back
+        yield stages[index], state, back
 
 
 def _again(
-    stages: Sequence[Stage], records: Records, place: int, back: Tensor, statistics: Statistics
+    stages: Sequence[Stage], records: Records, index: int, back: Tensor, statistics: Statistics
 ) -> Tensor:
     """Apply normalization and activation of a stage to reversed values."""
-    stage = stages[place]
-    norm = None if stage.norm is None else _call(stages, records, place, "norm")
-    act = None if stage.act is None else _call(stages, records, place, "act").layer
+    stage = stages[index]
+    norm = None if stage.norm is None else _call(stages, records, index, "norm")
+    act = None if stage.act is None else _call(stages, records, index, "act").layer
     return again(
         None if norm is None else norm.layer, act, back, None if norm is None else norm.input, statistics
     )
@@ -136,10 +136,10 @@ def full_loss(
     return torch.stack(terms).sum() if terms else None
 
 
-def _call(stages: Sequence[Stage], records: Records, place: int, part: str) -> LayerCall:
+def _call(stages: Sequence[Stage], records: Records, index: int, part: str) -> LayerCall:
     """Return the record of a part of a stage; calls of a shared module are matched in order of the stages."""
-    path = getattr(stages[place], part)
-    turn = sum(getattr(stage, part) == path for stage in stages[:place])
+    path = getattr(stages[index], part)
+    turn = sum(getattr(stage, part) == path for stage in stages[:index])
     calls = records.get(path, ())
     if len(calls) <= turn:
         raise not_a_chain(path, f"was called {len(calls)} times in this pass, unlike in its chain")

@@ -36,7 +36,7 @@ def drawn_layers(names: Sequence[str], share: float, draw: torch.Generator) -> l
     count = math.floor(expected)
     count += float(torch.rand((), generator=draw, dtype=torch.float64)) < expected - count
     chosen: list[int] = sorted(torch.randperm(len(names), generator=draw)[:count].tolist())
-    return [names[place] for place in chosen]
+    return [names[index] for index in chosen]
 
 
 def first_images(records: Records, images: int, share: float) -> Records:

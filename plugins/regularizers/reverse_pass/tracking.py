@@ -54,10 +54,10 @@ class Call:
         """
         if self.module is not None:
             return self.module(value)
-        places, names = self.arguments
+        positions, names = self.arguments
         own = self.inputs[0]
         return cast(Callable[..., Tensor], self.function)(
-            *(value if argument is own else argument for argument in places),
+            *(value if argument is own else argument for argument in positions),
             **{name: value if argument is own else argument for name, argument in names.items()},
         )
 

@@ -104,8 +104,8 @@ def _normalized(norm: nn.Module, back: Tensor, forward: Tensor | None, statistic
             )
         return F.batch_norm(back, norm.running_mean, norm.running_var, weight, bias, False, 0.0, eps)
     taken = wide(back if forward is None else forward)
-    places = [0, *range(2, taken.dim())]
-    variance, mean = torch.var_mean(taken, places, correction=0, keepdim=True)
+    dims = [0, *range(2, taken.dim())]
+    variance, mean = torch.var_mean(taken, dims, correction=0, keepdim=True)
     normalized = (wide(back) - mean) * torch.rsqrt(variance + eps)
     shape = (1, -1, *(1,) * (back.dim() - 2))
     if weight is not None:

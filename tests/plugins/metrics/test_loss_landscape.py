@@ -89,7 +89,7 @@ def test_the_grid_equals_a_slow_reference(layers: tuple[str, ...]) -> None:
                 with torch.no_grad():
                     copied.get_parameter(name).add_(p * ways[0][place] + q * ways[1][place])
             slow[i, j] = F.cross_entropy(copied(DATA[0].double()), DATA[1]).item()
-    assert metric.places == pytest.approx((-0.4, -0.2, 0.0, 0.2))
+    assert metric.coordinates == pytest.approx((-0.4, -0.2, 0.0, 0.2))
     assert np.allclose(grid(net, layers, precision="float64"), slow, rtol=1e-6)  # directions in float32 there
     assert np.allclose(grid(net, layers), slow, rtol=1e-4)
 
