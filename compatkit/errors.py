@@ -123,6 +123,12 @@ class DataError(UsageError):
     code = "data"
 
 
+class DataUnavailable(DataError):
+    """A data set is in none of the folders searched, and may not be downloaded."""
+
+    code = "data-unavailable"
+
+
 class DamagedImage(DataError):
     """An image cannot be decoded: it is damaged, too large, or of a kind that is not read.
 

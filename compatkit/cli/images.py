@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from compatkit.cli.options import Options, option
 from compatkit.cli.output import warn
-from compatkit.errors import DataError, UnknownName, UsageError, WeightsUnavailable
+from compatkit.errors import DataError, DataUnavailable, UnknownName, UsageError, WeightsUnavailable
 
 if TYPE_CHECKING:
     from compatkit.components.images import PolicyData
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from compatkit.registry.copy.admission import Deciding
 
 WAYS = "Name them: --recipe FILE, --data with a name, path or address, --data-root DIR, or --download."
-NOT_FOUND = "in none of these folders"
-"""Part of the error for a known data set that is missing."""
 recipe_option = option("Use the test sets of this recipe's tasks.")
 
 
@@ -220,9 +218,8 @@ def named_options() -> Iterator[None]:
     """Name the options that help, in an error about a recipe's missing data set."""
     try:
         yield
-    except DataError as error:
-        if NOT_FOUND in str(error):
-            error.add_note("Here: --data-root DIR, --download.")
+    except DataUnavailable as error:
+        error.add_note("Here: --data-root DIR, --download.")
         raise
 
 

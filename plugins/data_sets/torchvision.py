@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torchvision import datasets
 
 from compatkit import DataSet, hookimpl
-from compatkit.errors import DataError, EnvironmentFailure
+from compatkit.errors import DataError, DataUnavailable, EnvironmentFailure
 from compatkit.hooks import Register
 
 from ._files import Root, folder_of
@@ -90,14 +90,15 @@ def read_torchvision(name: str, root: Root = None, download: bool = False) -> Da
         download: Whether the network may be used.
 
     Raises:
-        DataError: No folder holds it, or it is damaged or not complete.
+        DataUnavailable: No folder holds it.
+        DataError: It is damaged or not complete.
         EnvironmentFailure: It cannot be fetched or written.
     """
     source, folder = SOURCES[name], folder_of(root)
     roots = [default_root()] if folder is None else [folder, default_root()]
     existing = next((path for path in roots if (path / source.marker).exists()), None)
     if existing is None and not download:
-        raise DataError(
+        raise DataUnavailable(
             f"Data set {name!r} is in none of these folders: {', '.join(map(str, roots))}. Give the path of a pack, "
             "set COMPATKIT_DATA or root to a folder that holds it, or allow the download.",
             subject=name,

@@ -168,6 +168,7 @@ def test_nothing_is_fetched_unless_asked(tmp_path, monkeypatch):
         DataError, match=r"'mnist' is in none of these folders: .*or allow the download"
     ) as caught:
         load("mnist", root=tmp_path)
+    assert (caught.value.code, caught.value.subject) == ("data-unavailable", "mnist")
     assert str(tmp_path) in str(caught.value) and str(default_root()) in str(caught.value)
     assert not list(tmp_path.iterdir())
 
