@@ -60,7 +60,7 @@ class WiringDifference(NamedTuple):
         actual: Value that the extractor provides.
         remedy: Advice for a difference without adapter.
         adapter: Adapter that resolves it; None if there is none.
-        index: Index of the port; None for a difference between all ports.
+        port_index: Index of the port; None for a difference between all ports.
     """
 
     code: str
@@ -69,7 +69,7 @@ class WiringDifference(NamedTuple):
     actual: str
     remedy: str = ""
     adapter: Blueprint | None = None
-    index: int | None = None
+    port_index: int | None = None
 
     def finding(self, provided: SizedPorts, required: SizedPorts) -> Finding:
         """Return the finding for this difference.
@@ -80,8 +80,8 @@ class WiringDifference(NamedTuple):
         """
         remedy = self.remedy if self.adapter is None else describe_missing(self.adapter)
         subject = "head inputs expect, extractor outputs give"
-        if self.index is not None:
-            names = required.ports[self.index].name, provided.ports[self.index].name
+        if self.port_index is not None:
+            names = required.ports[self.port_index].name, provided.ports[self.port_index].name
             subject = f"head input {names[0]!r} expects, extractor output {names[1]!r} gives"
         return Finding(self.code, "structural", self.severity, self.expected, self.actual, subject, remedy)
 
@@ -143,8 +143,8 @@ def adapters_for(
     if refused:
         raise IncompatibleError("No adapter makes these parts fit:\n" + "\n".join(refused))
     return tuple(
-        on_port(difference.adapter, difference.index, count)
-        if count > 1 and difference.index is not None
+        on_port(difference.adapter, difference.port_index, count)
+        if count > 1 and difference.port_index is not None
         else difference.adapter
         for difference in differences
         if difference.adapter is not None

@@ -412,7 +412,7 @@ LIES: dict[str, tuple[Change, type[Exception], str]] = {
     "a probe beyond all memory": (
         at("contract", "statistical", "probe", "shapes", to=[[2, 1, 2**20, 2**20]]),
         FormatError,
-        "values at most",
+        "at most 268435456 values",
     ),
     "other images": (
         at("contract", "data", "channels", to="RGB"),
