@@ -11,7 +11,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.evaluation.metrics import make_metric
-from compatkit.reports.pictures import beside
+from compatkit.reports.pictures import image_grid
 
 Picture = Sequence[Sequence[int]]
 DEEPEST = 127
@@ -64,4 +64,4 @@ def rows(pictures: Mapping[str, Sequence[Picture]], titles: Sequence[str]) -> by
     for name, row in pictures.items():
         array = np.asarray(row)[:, None]
         arrays[name] = np.pad(array, [(0, longest - len(array)), (0, 0), (0, 0), (0, 0)])
-    return beside(arrays, low=-DEEPEST, high=DEEPEST, titles=titles)
+    return image_grid(arrays, low=-DEEPEST, high=DEEPEST, titles=titles)

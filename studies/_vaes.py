@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import compatkit as ck
 from compatkit.errors import UnknownName
 from compatkit.experiments.studies import Run
-from compatkit.reports.pictures import beside
+from compatkit.reports.pictures import image_grid
 from compatkit_plugins.data_sets.cars3d import cars3d  # pyright: ignore[reportMissingImports]
 from compatkit_plugins.data_sets.celeba import celeba  # pyright: ignore[reportMissingImports]
 from compatkit_plugins.data_sets.dsprites import dsprites  # pyright: ignore[reportMissingImports]
@@ -310,7 +310,7 @@ def _number(result: Any) -> float:
 
 def side_by_side(shown: Mapping[str, Any], titles: Sequence[str] = ()) -> bytes:
     """Return a PNG of rows of images, given as nested lists or arrays of pixels from 0 to 1."""
-    return beside(
+    return image_grid(
         {name: np.asarray(images) for name, images in shown.items()}, low=0.0, high=1.0, titles=titles
     )
 

@@ -24,7 +24,7 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.reports.pictures import beside
+from compatkit.reports.pictures import image_grid
 from compatkit_plugins.regularizers.reverse_pass.full import reconstruct  # pyright: ignore[reportMissingImports]
 
 from ._arms import REFERENCE, trainer
@@ -146,7 +146,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
             for name, count in (("c1", ROWS), ("c2", 2), ("c3", 2))
             for row in range(count)
         }
-        drawn[f"codes-{arm}"] = beside(rows, low=0, high=255)
+        drawn[f"codes-{arm}"] = image_grid(rows, low=0, high=255)
     return drawn
 
 

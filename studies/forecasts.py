@@ -24,7 +24,7 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.reports.pictures import beside
+from compatkit.reports.pictures import image_grid
 from compatkit_plugins.regularizers.forecast_error import latitude_weights, wanted  # pyright: ignore[reportMissingImports]
 
 from ._arms import REFERENCE, reported, trainer
@@ -144,7 +144,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
         pictures = next((pixels for pixels in results.figure_data(arm) if "plain" in pixels), None)
         if pictures is not None:
             rows = {name: shown(pixels) for name, pixels in pictures.items()}
-            drawn[f"fields-{arm}"] = beside(rows, low=0, high=255, titles=titles)
+            drawn[f"fields-{arm}"] = image_grid(rows, low=0, high=255, titles=titles)
     return drawn
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.reports.pictures import beside
+from compatkit.reports.pictures import image_grid
 
 from ._arms import REFERENCE
 from ._smoke import (
@@ -108,7 +108,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     rows: dict[str, Any] = {arm: shown(run["made"]) for arm, run in runs.items() if run is not None}
     if truth := (runs.get("std") or {}).get("truth"):
         rows["reference"] = shown(truth)
-    return {"images": beside(rows, low=0, high=255)} if rows else {}
+    return {"images": image_grid(rows, low=0, high=255)} if rows else {}
 
 
 def _study(target: str, title: str, arms: tuple[str, ...], paper: tuple[Reported, ...], where: str) -> Study:

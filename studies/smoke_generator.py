@@ -20,7 +20,7 @@ import torch
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.reports.pictures import beside
+from compatkit.reports.pictures import image_grid
 from compatkit_plugins.regularizers.reverse_pass.full import reconstruct  # pyright: ignore[reportMissingImports]
 
 from ._arms import REFERENCE, SECONDS
@@ -84,8 +84,8 @@ def draw(results: Results) -> Mapping[str, bytes]:
     back = low | {arm: enlarged(shown(run["again"])) for arm, run in known.items()}
     outputs = low | {arm: shown(run["made"]) for arm, run in known.items()}
     return {
-        "recovered": beside(back, low=0, high=255),
-        "generated": beside({**outputs, "reference": shown(first["truth"])}, low=0, high=255),
+        "recovered": image_grid(back, low=0, high=255),
+        "generated": image_grid({**outputs, "reference": shown(first["truth"])}, low=0, high=255),
     }
 
 

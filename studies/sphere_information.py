@@ -77,7 +77,7 @@ def draw(results: Results) -> dict[str, bytes]:
                 arm: [np.array(run["planes"][stage]) for run in results.figure_data(arm)]
                 for arm in results.arms
             },
-            most=12,
+            max_information=12,
             layers=names,
         )
         for stage in STAGES

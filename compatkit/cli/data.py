@@ -64,7 +64,7 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
     import numpy as np
     from PIL import ImageOps
 
-    from compatkit.reports.pictures import beside
+    from compatkit.reports.pictures import image_grid
     from compatkit.reports.wording import clip
 
     rows, shown = {}, split.converted("RGB")
@@ -76,7 +76,7 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
             images[column] = np.asarray(ImageOps.pad(shown.image(index), (SIDE, SIDE), color="white"))
         name = f"{label} {clip(split.classes[label], LETTERS)}"
         rows[name] = images.transpose(0, 3, 1, 2)
-    return beside(rows, low=0, high=255)
+    return image_grid(rows, low=0, high=255)
 
 
 def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], dict[str, int]]:

@@ -70,7 +70,7 @@ def signed(pictures: Floats, titles: Sequence[str] = (), *, columns: int = 5) ->
     return png(figure, "Singular features")
 
 
-def beside(rows: Mapping[str, Floats], *, low: float, high: float, titles: Sequence[str] = ()) -> bytes:
+def image_grid(rows: Mapping[str, Floats], *, low: float, high: float, titles: Sequence[str] = ()) -> bytes:
     """Return a PNG with rows of images, such as inputs above their reconstructions.
 
     Args:
@@ -108,7 +108,7 @@ def beside(rows: Mapping[str, Floats], *, low: float, high: float, titles: Seque
 def information_plane(
     arms: Mapping[str, Sequence[Floats]],
     *,
-    most: float,
+    max_information: float,
     layers: Sequence[str] = (),
     label_entropy: float = 1.0,
 ) -> bytes:
@@ -117,7 +117,7 @@ def information_plane(
     Args:
         arms: Array ``(layers, 2)`` of each run, by arm: ``table.values`` of ``mutual_information_plane``. Runs of an
             arm share a color, and their mean is drawn with a thick line.
-        most: Upper end of I(X;T) in bits: log2 of the number of patterns.
+        max_information: Upper end of I(X;T) in bits: log2 of the number of patterns.
         layers: Names of the layers, drawn at the means of the first arm.
         label_entropy: Upper end of I(T;Y) in bits.
 
@@ -140,8 +140,8 @@ def information_plane(
             axes.plot(values[:, 0], values[:, 1], "-", color=color, alpha=0.25, linewidth=0.8)
         mean = np.mean(points, axis=0)
         axes.plot(mean[:, 0], mean[:, 1], f"{mark}-", color=color, label=printable(name), markersize=5)
-        for text, (x, y) in _labels(layers, mean, (most, label_entropy)) if not number else ():
-            left = x > 0.96 * most  # right of the point, the name would exceed the picture
+        for text, (x, y) in _labels(layers, mean, (max_information, label_entropy)) if not number else ():
+            left = x > 0.96 * max_information  # right of the point, the name would exceed the picture
             axes.annotate(
                 printable(text),
                 (x, y),
@@ -151,7 +151,7 @@ def information_plane(
                 fontsize=6,
                 color=MUTED_COLOR,
             )
-    axes.set_xlim(-0.03 * most, 1.03 * most)
+    axes.set_xlim(-0.03 * max_information, 1.03 * max_information)
     axes.set_ylim(-0.03 * label_entropy, 1.05 * label_entropy)
     axes.set_xlabel("I(X;T) in bits", color=TEXT_COLOR)
     axes.set_ylabel("I(T;Y) in bits", color=TEXT_COLOR)
@@ -160,12 +160,12 @@ def information_plane(
     return png(figure, "Mutual information plane")
 
 
-def landscapes(grids: Mapping[str, Floats], places: Sequence[float], *, step: float = 0.05) -> bytes:
+def landscapes(grids: Mapping[str, Floats], coordinates: Sequence[float], *, step: float = 0.05) -> bytes:
     """Return a PNG of loss landscapes side by side, in one scale: equal colors and contours mean equal losses.
 
     Args:
         grids: Losses ``(points, points)`` by name: ``table.values[0]`` of ``loss_landscape``; NaN stays blank.
-        places: Coordinates along both axes, ``(points,)``.
+        coordinates: Coordinates along both axes, ``(points,)``.
         step: Difference in loss between two contours; doubled until there are at most 60.
 
     Raises:
@@ -174,9 +174,9 @@ def landscapes(grids: Mapping[str, Floats], places: Sequence[float], *, step: fl
     from matplotlib.figure import Figure
 
     losses = {name: np.asarray(values, dtype=np.float64) for name, values in grids.items()}
-    if not losses or any(grid.shape != (len(places),) * 2 for grid in losses.values()) or not step > 0:
+    if not losses or any(grid.shape != (len(coordinates),) * 2 for grid in losses.values()) or not step > 0:
         raise DataError(
-            f"Expected grids ({len(places)}, {len(places)}) and a step above 0; got "
+            f"Expected grids ({len(coordinates)}, {len(coordinates)}) and a step above 0; got "
             f"{[grid.shape for grid in losses.values()]} and {step}."
         )
     finite = np.concatenate([grid[np.isfinite(grid)] for grid in losses.values()])
@@ -191,9 +191,11 @@ def landscapes(grids: Mapping[str, Floats], places: Sequence[float], *, step: fl
     filled: Any = None
     for number, (name, grid) in enumerate(losses.items()):
         axes = figure.add_axes(((0.7 + 2.7 * number) / width, 0.15, 2.4 / width, 2.4 / 3.1))
-        filled = axes.contourf(places, places, grid.T, levels=levels, cmap="viridis")
+        filled = axes.contourf(coordinates, coordinates, grid.T, levels=levels, cmap="viridis")
         if low < high:
-            axes.contour(places, places, grid.T, levels=levels, colors=BACKGROUND, linewidths=0.4, alpha=0.6)
+            axes.contour(
+                coordinates, coordinates, grid.T, levels=levels, colors=BACKGROUND, linewidths=0.4, alpha=0.6
+            )
         axes.set_title(printable(name), fontsize=9, color=TEXT_COLOR, parse_math=False)
         axes.tick_params(labelsize=6, labelleft=not number, colors=MUTED_COLOR)
         axes.plot(0, 0, "+", color=BACKGROUND, markersize=7)

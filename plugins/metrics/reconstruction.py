@@ -86,7 +86,7 @@ def grid(
         again = reconstruct(network, images, bn_reverse=bn_reverse, output_activation=output_activation)
     titles = [f"{error:.3f}" for error in errors_of(images, again)[0].tolist()]
     rows = {"input": images.double().cpu().numpy(), "seen again": again.double().cpu().numpy()}
-    return pictures.beside(rows, low=low, high=high, titles=titles)
+    return pictures.image_grid(rows, low=low, high=high, titles=titles)
 
 
 @attrs.frozen(eq=False)

@@ -40,7 +40,7 @@ def test_channels_lie_side_by_side_and_pictures_in_rows() -> None:
 def test_images_are_shown_in_the_declared_range() -> None:
     images = np.stack([np.full((1, 6, 6), -1.0), np.full((1, 6, 6), 1.0)])
     shown = pixels(
-        ck.pictures.beside({"input": images, "seen again": -images}, low=-1, high=1, titles=["a", "b"])
+        ck.pictures.image_grid({"input": images, "seen again": -images}, low=-1, high=1, titles=["a", "b"])
     )
     height, width, _ = shown.shape
     rows, columns = (int(height * 0.3), int(height * 0.8)), (int(width * 0.45), int(width * 0.8))
@@ -50,7 +50,7 @@ def test_images_are_shown_in_the_declared_range() -> None:
 
 def test_the_plane_shows_every_arm_in_a_color_of_its_own() -> None:
     runs = {"std": [np.array([[12.0, 1.0], [3.0, 0.9]])], "rr": [np.array([[11.0, 0.9], [9.0, 0.8]])] * 2}
-    shown = pixels(ck.pictures.information_plane(runs, most=12, layers=["1", "2"]))
+    shown = pixels(ck.pictures.information_plane(runs, max_information=12, layers=["1", "2"]))
     for color in ((0x56, 0x61, 0x70), (0xC2, 0x41, 0x0C)):
         assert (np.abs(shown - color).sum(2) < 12).sum() > 50
 
@@ -77,8 +77,8 @@ def test_layers_at_one_place_share_a_name_on_the_plane() -> None:
     labels = _labels(["D2", "D3", "D4", "D5", "D6"], points, (12.0, 1.0))
     assert labels == [("D2, D3", (12.0, 1.0)), ("D4", (11.8, 0.7)), ("D5, D6", (3.0, 0.69))]
     run = [np.array([[12.0, 1.0], [12.0, 0.5]])]
-    plain = pixels(ck.pictures.information_plane({"std": run}, most=12))
-    names = pixels(ck.pictures.information_plane({"std": run}, most=12, layers=["first", "last"]))
+    plain = pixels(ck.pictures.information_plane({"std": run}, max_information=12))
+    names = pixels(ck.pictures.information_plane({"std": run}, max_information=12, layers=["first", "last"]))
     changed = np.nonzero((plain != names).any(axis=(0, 2)))[0]
     assert len(changed) and changed.max() < plain.shape[1] * 0.95  # to the left of points at the right end
 
@@ -89,17 +89,20 @@ def test_layers_at_one_place_share_a_name_on_the_plane() -> None:
         (lambda: ck.pictures.signed(np.zeros((4, 4))), "Expected weights"),
         (lambda: ck.pictures.signed(np.zeros((2, 4, 4)), ["one"]), "one title each or none"),
         (lambda: ck.pictures.signed(np.full((1, 2, 2), np.nan)), "NaN or infinity"),
-        (lambda: ck.pictures.beside({}, low=0, high=1), "Expected rows"),
-        (lambda: ck.pictures.beside({"a": np.zeros((1, 2, 4, 4))}, low=0, high=1), "1 or 3 channels"),
-        (lambda: ck.pictures.beside({"a": np.zeros((1, 1, 4, 4))}, low=1, high=1), "low below high"),
+        (lambda: ck.pictures.image_grid({}, low=0, high=1), "Expected rows"),
+        (lambda: ck.pictures.image_grid({"a": np.zeros((1, 2, 4, 4))}, low=0, high=1), "1 or 3 channels"),
+        (lambda: ck.pictures.image_grid({"a": np.zeros((1, 1, 4, 4))}, low=1, high=1), "low below high"),
         (
-            lambda: ck.pictures.information_plane({"a": []}, most=12),
+            lambda: ck.pictures.information_plane({"a": []}, max_information=12),
             r"arrays \(layers, 2\) of equal shape for 'a'",
         ),
         (lambda: ck.pictures.landscapes({}, [0.0, 1.0]), "Expected grids"),
         (lambda: ck.pictures.landscapes({"a": np.zeros((2, 3))}, [0.0, 1.0]), "Expected grids"),
         (lambda: ck.pictures.landscapes({"a": np.full((2, 2), np.nan)}, [0.0, 1.0]), "finite losses"),
-        (lambda: ck.pictures.information_plane({"a": [np.zeros((2, 3))]}, most=12), r"got \[\(2, 3\)\]"),
+        (
+            lambda: ck.pictures.information_plane({"a": [np.zeros((2, 3))]}, max_information=12),
+            r"got \[\(2, 3\)\]",
+        ),
     ],
 )
 def test_refusals(draw: Callable[[], bytes], message: str) -> None:
