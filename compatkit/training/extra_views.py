@@ -1,9 +1,9 @@
 """Extra views of a batch for regularizers: one pass of the extractor for all views, or a pass for each.
 
-A pass over four views in one batch launches a quarter of the operations, but batch normalization would take the
-statistics of all of them together, which gives other gradients, and would update its buffers with views that are never
-evaluated. In ``Viewwise``, every call of ``F.batch_norm`` normalizes view by view, whichever module makes it: torch's
-layers, timm's with activation, traced graphs. Modules are not changed.
+A pass over four views in one batch launches a quarter of the operations. But batch normalization would use the
+statistics of all views together, which changes gradients, and would update its buffers with views that are never
+evaluated. In ``Viewwise``, every call of ``F.batch_norm`` normalizes view by view, in torch's layers, timm's layers
+with activation, and traced graphs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from compatkit.training.task_state import TaskState
 
 ViewBatchingOption = Literal["auto", "fused", "separate"]
 VIEW_BATCHING_OPTIONS: tuple[ViewBatchingOption, ...] = ("auto", "fused", "separate")
-TRIED = 4
-"""Images per view in the test of whether an extractor keeps views apart."""
-CLOSE = 1e-3
-"""Largest difference between features of one pass and of separate passes, as a share of the largest feature."""
+TEST_IMAGES = 4
+"""Images per view to test whether an extractor keeps views apart."""
+TOLERANCE = 1e-3
+"""Difference between features of one pass and of separate passes at most, as a share of the largest feature."""
 
 
 class Viewwise(TorchFunctionMode):
-    """Mode in which batches are ``views`` equal parts one after the other, each normalized by itself."""
+    """Mode for batches of ``views`` equal parts one after the other, each normalized separately."""
 
     def __init__(self, views: int) -> None:
         """See the class."""
@@ -47,7 +47,7 @@ class Viewwise(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Replace ``F.batch_norm``, and nothing else."""
+        """Replace ``F.batch_norm`` alone."""
         keywords = kwargs or {}
         return _batch_norm(self.views, *args, **keywords) if func is F.batch_norm else func(*args, **keywords)
 
@@ -63,19 +63,19 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Compute ``F.batch_norm``, which takes the same arguments, view by view."""
+    """Compute ``F.batch_norm`` view by view, with the same arguments."""
     if not training:  # stored statistics do not depend on the batch
         return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if torch.compiler.is_compiling():
         running = None if running_mean is None or running_var is None else (running_mean, running_var)
-        return _reduced(views, input, running, weight, bias, momentum, eps)
-    first, *others = input.chunk(views)
-    parts = [F.batch_norm(first, running_mean, running_var, weight, bias, True, momentum, eps)]
-    parts += [F.batch_norm(view, None, None, weight, bias, True, momentum, eps) for view in others]
+        return _batch_norm_by_reduction(views, input, running, weight, bias, momentum, eps)
+    batch, *extra_views = input.chunk(views)
+    parts = [F.batch_norm(batch, running_mean, running_var, weight, bias, True, momentum, eps)]
+    parts += [F.batch_norm(view, None, None, weight, bias, True, momentum, eps) for view in extra_views]
     return torch.cat(parts)
 
 
-def _reduced(
+def _batch_norm_by_reduction(
     views: int,
     input: Tensor,
     running: tuple[Tensor, Tensor] | None,
@@ -84,7 +84,7 @@ def _reduced(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """Normalize by one reduction over all but views and channels, which compiles to the fewest kernels."""
+    """Normalize by one reduction over all axes but views and channels, which compiles to the fewest kernels."""
     parts = input.unflatten(0, (views, -1)).to(torch.promote_types(input.dtype, torch.float32))
     dims = (1, *range(3, parts.dim()))
     variance, mean = torch.var_mean(parts, dim=dims, correction=0, keepdim=True)
@@ -103,10 +103,10 @@ def _reduced(
 
 
 def mixing_reason(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
-    """Return why one pass would mix the views of an extractor; None if it keeps them apart.
+    """Return the reason if one pass would mix the views of an extractor; None if it keeps them apart.
 
     Args:
-        extractor: Run in evaluation mode, except batch normalization; restored afterwards.
+        extractor: Extractor; it runs in eval mode except batch normalization, and is restored.
         shape: Shape of a batch of images, ``(batch, channels, height, width)``.
     """
     for name, module in extractor.named_modules():
@@ -119,50 +119,53 @@ def mixing_reason(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
         apart = torch.cat([extractor(view) for view in images.chunk(2)])
         with Viewwise(2):
             together = extractor(images)
-    if float((apart - together).abs().max()) > CLOSE * float(apart.abs().max()):
+    if float((apart - together).abs().max()) > TOLERANCE * float(apart.abs().max()):
         return "features of images depend on the other images in the batch"
     return None
 
 
 def record_mixing_reason(recorder: Recorder, shape: tuple[int, ...]) -> str | None:
-    """Return why the records of a batch cannot be taken from a pass of several views, or None.
+    """Return the reason if the recorded calls of a batch cannot be taken from a pass of several views; else None.
 
     Args:
-        recorder: Recorder; afterwards its notes state which tensors have a row for each image.
+        recorder: Recorder; its notes are updated with the tensors that have a row for each image.
         shape: Shape of an image, ``(channels, height, width)``.
     """
     images = recorder.images(2 * IMAGES, shape)
     with recorder.unchanged(), batch_statistics(recorder.extractor):
-        alone = recorder.calls(images[:IMAGES], recorder.extractor)
+        single_calls = recorder.calls(images[:IMAGES], recorder.extractor)
         with Viewwise(2):
-            both = recorder.calls(images, recorder.extractor)
-    for name, calls in alone.items():
-        if len(calls) != len(both[name]):
+            double_calls = recorder.calls(images, recorder.extractor)
+    for name, calls in single_calls.items():
+        if len(calls) != len(double_calls[name]):
             return f"the layer {name!r} is called more often for more images"
-        for call, twice in zip(calls, both[name], strict=True):
-            if not all(map(_begins, call[:2], twice[:2])):
+        for single, double in zip(calls, double_calls[name], strict=True):
+            if not all(map(_is_prefix, single[:2], double[:2])):
                 return f"the recorded rows of the layer {name!r} do not correspond to images"
-            recorder.notes[name].rows = call[0].shape != twice[0].shape, call[1].shape != twice[1].shape
+            recorder.notes[name].rows = (
+                single[0].shape != double[0].shape,
+                single[1].shape != double[1].shape,
+            )
     return None
 
 
-def _begins(first: Tensor, second: Tensor) -> bool:
-    """Return whether ``second`` is ``first``, or ``first`` followed by as many rows."""
-    doubled = first.dim() > 0 and second.shape == (2 * len(first), *first.shape[1:])
-    if first.shape != second.shape and not doubled:
+def _is_prefix(single: Tensor, double: Tensor) -> bool:
+    """Return whether a tensor of two views equals that of one view, or begins with it and has twice the rows."""
+    doubled = single.dim() > 0 and double.shape == (2 * len(single), *single.shape[1:])
+    if single.shape != double.shape and not doubled:
         return False
-    if not first.numel():
+    if not single.numel():
         return True
-    difference = float((first - second[: len(first)]).detach().abs().max())
-    return difference <= CLOSE * float(first.detach().abs().max())
+    difference = float((single - double[: len(single)]).detach().abs().max())
+    return difference <= TOLERANCE * float(single.detach().abs().max())
 
 
 @attrs.frozen
 class ViewBatching:
-    """Number of passes in which an extractor sees the batch and its extra views.
+    """Choice between one pass of the extractor for a batch and its extra views, and separate passes.
 
     Attributes:
-        fused: Whether all views share one pass, each with batch statistics of its own; else each has its own pass.
+        fused: Whether all views share one pass, each with batch statistics of its own.
         reason: Reason for the choice.
     """
 
@@ -191,7 +194,7 @@ def choose_view_batching(
         recorder: Recorder of the task, where some of its layers are recorded.
 
     Raises:
-        UsageError: One pass was asked for, and the extractor would mix the views, or the records of its layers.
+        UsageError: The option is ``"fused"``, but the extractor would mix the views, or the recorded calls of layers.
     """
     if option == "separate":
         return ViewBatching(False, "asked for")
@@ -201,7 +204,7 @@ def choose_view_batching(
     if option == "auto" and kind != "cuda":
         return ViewBatching(False, f"on {kind} one pass gains nothing over several")
     image = len(state.data.mean), *state.data.size
-    reason = _RECOMPUTED if recomputes else mixing_reason(state.extractor, (TRIED, *image))
+    reason = _RECOMPUTED if recomputes else mixing_reason(state.extractor, (TEST_IMAGES, *image))
     if reason is None and recorder is not None:
         reason = record_mixing_reason(recorder, image)
     if reason is None:
@@ -216,53 +219,53 @@ def choose_view_batching(
 
 @attrs.frozen(eq=False)
 class ExtraViews:
-    """The extra views of one task's batches.
+    """Extra views of one task's batches.
 
     Attributes:
-        wanted: Hooks that request them.
+        hooks: Hooks that return views.
         counts: Number of views of each hook.
-        fused: Whether the extractor sees them in the pass of the batch.
+        fused: Whether the extractor processes them in the pass of the batch.
     """
 
-    wanted: tuple[Bound, ...] = ()
+    hooks: tuple[Bound, ...] = ()
     counts: tuple[int, ...] = ()
     fused: bool = False
 
     @classmethod
     def of(cls, hooks: Sequence[Bound], size: tuple[int, int], fused: bool) -> ExtraViews:
-        """Count the views of each hook, and leave out hooks without any.
+        """Count the views of each hook, and leave out hooks without views.
 
         Args:
-            hooks: Plugins' ``compatkit_further_views``.
-            size: Height and width of the images.
-            fused: Whether further views pass the extractor together with the batch.
+            hooks: Hooks ``compatkit_further_views`` of plugins.
+            size: Height and width of the images in pixels.
+            fused: Whether the extractor processes extra views together with the batch.
         """
         counts = {hook: len(hook.call(torch.zeros(1, 1, *size, dtype=torch.int64))) for hook in hooks}
-        wanted = tuple(hook for hook in hooks if counts[hook])
-        return cls(wanted, tuple(counts[hook] for hook in wanted), fused)
+        with_views = tuple(hook for hook in hooks if counts[hook])
+        return cls(with_views, tuple(counts[hook] for hook in with_views), fused)
 
     def __len__(self) -> int:
         """Return the number of views besides the batch itself."""
         return sum(self.counts)
 
     def make(self, images: Tensor) -> list[Tensor]:
-        """Return all extra views of ``images``, or of a tensor of pixel positions, each in its shape."""
-        return [view for bound in self.wanted for view in bound.call(images)]
+        """Return all extra views of images, or of a tensor of pixel positions, each in its shape."""
+        return [view for bound in self.hooks for view in bound.call(images)]
 
     def unchecked(self) -> ExtraViews:
-        """Return the same without checks of plugins' return values, for a compiler."""
-        wanted = tuple(attrs.evolve(bound, call=bound.function) for bound in self.wanted)
-        return attrs.evolve(self, wanted=wanted)
+        """Return a copy without checks of plugins' return values, for a compiler."""
+        hooks = tuple(attrs.evolve(bound, call=bound.function) for bound in self.hooks)
+        return attrs.evolve(self, hooks=hooks)
 
-    def seen(self, extractor: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, list[Tensor]]]:
-        """Run the extractor on a batch, and on its further views where that is one pass.
+    def extract(self, extractor: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, list[Tensor]]]:
+        """Run the extractor on a batch, and on its extra views if they are fused.
 
         Args:
             extractor: Extractor of the task.
             batch: Batch, with its stacked views if they were gathered with it.
 
         Returns:
-            Features of the batch, and of the further views by the instance that asks for them; empty if not fused.
+            Features of the batch, and of the extra views by plugin instance; no views if not fused.
         """
         if not self.fused or not self.counts:
             return extractor(batch.images), {}
@@ -271,14 +274,14 @@ class ExtraViews:
             stacked = torch.cat([batch.images, *self.make(batch.images)])
         with Viewwise(1 + len(self)):
             features = extractor(stacked)
-        upright, *others = features.chunk(1 + len(self))
-        return upright, self._by_instance(others)
+        batch_features, *view_features = features.chunk(1 + len(self))
+        return batch_features, self._by_instance(view_features)
 
     def separate(self, batch: Batch) -> dict[str, list[Tensor]]:
-        """Return the images of the further views by instance, for passes of their own; empty if fused.
+        """Return the images of the extra views for separate passes.
 
         Returns:
-            Tensors ``(N, C, H, W)``, one a view.
+            Tensors ``(N, C, H, W)`` of each view, by plugin instance; empty if fused.
         """
         if self.fused or not self.counts:
             return {}
@@ -287,7 +290,7 @@ class ExtraViews:
         return self._by_instance(list(batch.stacked.chunk(1 + len(self))[1:]))
 
     def _by_instance(self, views: list[Tensor]) -> dict[str, list[Tensor]]:
-        views_of: dict[str, list[Tensor]] = {}
-        for bound, count in zip(self.wanted, self.counts, strict=True):
-            views_of[bound.instance], views = views[:count], views[count:]
-        return views_of
+        by_instance: dict[str, list[Tensor]] = {}
+        for bound, count in zip(self.hooks, self.counts, strict=True):
+            by_instance[bound.instance], views = views[:count], views[count:]
+        return by_instance

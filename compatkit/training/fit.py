@@ -1,4 +1,4 @@
-"""The result of a run: trained parts, auxiliary heads, losses, and the run's manifest."""
+"""Result of a run: trained parts, auxiliary heads, losses, and the run's manifest."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from compatkit.training.task_state import AuxiliaryHead, TaskState
 
 
 class History(Tabular, list[dict[str, Any]]):
-    """Rows ``{"task", "step", "losses": {name: mean}}``, oldest first: a list that can also be indexed by names.
+    """List of rows ``{"task", "step", "losses": {name: mean}}``, oldest first, that can also be indexed by names.
 
-    ``history["mnist/accuracy"]`` has the accuracy on the training batches, ``history["mnist/dcc/loss"]`` the loss of a
+    ``history["mnist/accuracy"]`` is the accuracy on the training batches, ``history["mnist/dcc/loss"]`` the loss of a
     regularizer: ``<task>/<name in the rows>``. The task's own loss, ``task`` in the rows, is ``history["mnist/loss"]``
-    too. Each is a float64 array ``(rows,)`` of the rows that have the name: a regularizer has no loss while it is not
-    active. ``steps`` has the steps of the same rows.
+    too. Each is a float64 array ``(rows,)`` of the rows with the name: an inactive regularizer has no loss. ``steps``
+    returns the steps of the same rows.
 
-    As a table it has a row for each row, with the run's seed and a column for each loss: ``loss`` for the task's own.
+    The table has the same rows, with the run's seed and a column for each loss: ``loss`` for the task's own.
 
     Attributes:
-        seed: Seed of the run; None for rows alone.
+        seed: Seed of the run, or None.
     """
 
     seed: int | None = None
@@ -62,7 +62,13 @@ class History(Tabular, list[dict[str, Any]]):
         return np.array([value for _, value in self._points(key)], dtype=np.float64)
 
     def steps(self, name: str) -> NDArray[np.int64]:
-        """Return the number of completed steps at each value of ``name``, int64 ``(rows,)``, in the order of rows.
+        """Return the number of completed steps at each value of a name.
+
+        Args:
+            name: ``<task>/<name in the rows>``.
+
+        Returns:
+            int64 ``(rows,)``, in the order of the rows.
 
         Raises:
             UnknownName: No row has that name.
@@ -71,37 +77,37 @@ class History(Tabular, list[dict[str, Any]]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that have values."""
+        """Names with values."""
         return tuple(dict.fromkeys(f"{row['task']}/{name}" for row in self for name in row["losses"]))
 
-    def _points(self, wanted: str) -> list[tuple[int, float]]:
-        """Return step and value of each row that has a name."""
+    def _points(self, name: str) -> list[tuple[int, float]]:
+        """Return step and value of each row with the name."""
         points = [
             (row["step"], value)
             for row in self
-            for name, value in row["losses"].items()
-            if wanted == f"{row['task']}/{name}" or (name == "task" and wanted == f"{row['task']}/loss")
+            for loss, value in row["losses"].items()
+            if name == f"{row['task']}/{loss}" or (loss == "task" and name == f"{row['task']}/loss")
         ]
         if not points:
             raise UnknownName(
-                f"The history has no {wanted!r}; it has {', '.join(self.names) or 'no rows'}.", subject=wanted
+                f"The history has no {name!r}; it has {', '.join(self.names) or 'no rows'}.", subject=name
             )
         return points
 
 
 @attrs.frozen(eq=False, repr=False)
 class Fit(Shown):
-    """The result of ``Trainer.fit``.
+    """Result of ``Trainer.fit``.
 
     Attributes:
-        tasks: By name: modules, blueprints, preprocessing, anchors.
-        auxiliary: Auxiliary heads by name, those handed in frozen included.
-        run: The run's manifest: plan, plugins, data digests, environment; the same for the same run.
+        tasks: Modules, blueprints, preprocessing and anchors by task.
+        auxiliary: Auxiliary heads by name, including frozen ones.
+        run: Manifest of the run: plan, plugins, data digests, environment; equal runs have equal manifests.
         history: Losses: rows ``{"task", "step", "losses": {name: mean}}``, and ``history["mnist/loss"]`` as an array.
         plan: Digest of the plan.
-        evaluations: Figures measured during training: ``{"task", "step", "on", "weights", "loss", "accuracy"}``.
+        evaluations: Rows of evaluations during training: ``{"task", "step", "on", "weights", "loss", "accuracy"}``.
         averages: Exponential moving averages by owner (``<task>.extractor``, ``shared.<head>``), as state dicts; None
-            where none were kept.
+            without ``Trainer(ema=...)``.
     """
 
     tasks: Mapping[str, TaskState]
@@ -113,7 +119,7 @@ class Fit(Shown):
     averages: Mapping[str, Mapping[str, Tensor]] | None = None
 
     def __attrs_post_init__(self) -> None:
-        """Let the history name the seed of its run."""
+        """Set the seed of the history."""
         self.history.seed = self.run.get("trainer", {}).get("seed")
 
     def __str__(self) -> str:
@@ -122,11 +128,12 @@ class Fit(Shown):
         for name, state in self.tasks.items():
             history = [row["losses"] for row in self.history if row["task"] == name]
             losses = [losses["task"] for losses in history if "task" in losses]
-            seen = [row for row in self.evaluations if row["task"] == name]
+            evaluations = [row for row in self.evaluations if row["task"] == name]
             network = f"{state.task.model} cut at {state.task.cut}"
             images = f"{len(state.examples):,} images of {state.examples.name}"
             loss = f"{losses[0]:.3g} to {losses[-1]:.3g}" if losses else ""
-            evaluated = f"accuracy {seen[-1]['accuracy']:.3f} on {seen[-1]['on']}" if seen else ""
+            last = evaluations[-1] if evaluations else None
+            evaluated = "" if last is None else f"accuracy {last['accuracy']:.3f} on {last['on']}"
             rows.append((name, network, images, loss, evaluated))
         names = ", ".join(plugins) or "none"
         title = f"{trainer['steps']:,} steps a task, seed {trainer['seed']}; regularizers: {names}"
@@ -136,9 +143,12 @@ class Fit(Shown):
     def learning_speed(self, name: str) -> float:
         """Return the area under a task's curve of evaluated accuracy, divided by its range of steps: from 0 to 1.
 
-        By the trapezoid rule, from the first evaluation of the trained weights to the last. With
-        ``Trainer(evaluate_every=..., evaluate_on="train")`` it is one number for how fast the network learned its
-        training set (Maennel et al. 2020, app. B). Compare runs of the same steps and evaluations.
+        Computed by the trapezoid rule, from the first to the last evaluation of the trained weights. With
+        ``Trainer(evaluate_every=..., evaluate_on="train")`` it measures how fast the network learned its training set
+        (Maennel et al. 2020, app. B). Compare runs with equal steps and evaluations.
+
+        Args:
+            name: Name of the task.
 
         Raises:
             UnknownName: The fit has no such task.
@@ -157,18 +167,18 @@ class Fit(Shown):
         return float((means * np.diff(steps)).sum() / (steps[-1] - steps[0]))
 
     def averaged(self) -> Fit:
-        """Return a fit whose parts have the averaged weights, to be published like any other; this one does not change.
+        """Return a copy of this fit with the averaged weights in its parts.
 
-        Frozen heads are the same objects. The run's manifest says ``"weights": "averages"``.
+        Frozen heads are the same objects. The run's manifest has ``"weights": "averages"``.
 
         Raises:
-            UsageError: The run kept no averages.
+            UsageError: The run has no averages.
         """
         if self.averages is None:
             raise UsageError("This fit has no averages of its weights. Train with Trainer(ema=0.999).")
         averages = self.averages
 
-        def averaged(module: nn.Module, owner: str) -> nn.Module:
+        def with_averages(module: nn.Module, owner: str) -> nn.Module:
             copy = copied(module)
             copy.load_state_dict(dict(averages[owner]), strict=True)
             return copy
@@ -178,13 +188,15 @@ class Fit(Shown):
                 state,
                 extractor=state.extractor
                 if state.freezes_extractor
-                else averaged(state.extractor, f"{name}.extractor"),
-                head=averaged(state.head, f"{name}.head") if state.runs_head else state.head,
+                else with_averages(state.extractor, f"{name}.extractor"),
+                head=with_averages(state.head, f"{name}.head") if state.runs_head else state.head,
             )
             for name, state in self.tasks.items()
         }
         heads = {
-            name: head if head.frozen else attrs.evolve(head, module=averaged(head.module, f"shared.{name}"))
+            name: head
+            if head.frozen
+            else attrs.evolve(head, module=with_averages(head.module, f"shared.{name}"))
             for name, head in self.auxiliary.items()
         }
         set_anchors(tasks, heads)
@@ -197,12 +209,12 @@ class Fit(Shown):
         return self.tasks[name]
 
     def network(self, name: str) -> nn.Sequential:
-        """Return extractor and head of one task, not recombined."""
+        """Return extractor and head of one task as one module."""
         state = self._task(name)
         return nn.Sequential(state.extractor, state.head)
 
     def weights(self, name: str) -> dict[str, Tensor]:
-        """Return the state dict of one task's complete network, to start another task from (``Task.weights``).
+        """Return the state dict of one task's complete network, for ``Task.weights`` of another task.
 
         Returns:
             Contiguous copies of all parameters and buffers, by the names of the uncut network.
@@ -218,7 +230,7 @@ class Fit(Shown):
 def set_anchors(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, AuxiliaryHead]) -> None:
     """Set the anchors of every task: shared initial weights and auxiliary heads that it was trained against.
 
-    A head behind a frozen extractor also gets the anchors of the extractor's own auxiliary heads.
+    A head on a frozen extractor also gets the anchors of the extractor's own auxiliary heads.
 
     Args:
         tasks: States by name; changed in place.
@@ -235,7 +247,7 @@ def set_anchors(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, Auxiliar
         ]
         part = state.task.extractor
         if state.freezes_extractor and part is not None:
-            known = {anchor.digest for anchor in state.anchors}
+            digests = {anchor.digest for anchor in state.anchors}
             inherited = part.manifest.contract.protocol.anchors
             heads = (anchor for anchor in inherited if anchor.kind == "auxiliary_head")
-            state.anchors += [anchor for anchor in heads if anchor.digest not in known]
+            state.anchors += [anchor for anchor in heads if anchor.digest not in digests]

@@ -1,8 +1,8 @@
-"""Check that every parameter that a loss depends on is trained in its step; its gradient would be lost silently.
+"""Check that a loss has gradients for trained parameters alone, as others would be lost silently.
 
-A plugin that creates a module and forgets to register it with the run would otherwise train everything except that
-module. The graph of the loss is followed in the first step of each set of active plugins and in steps 1, 2, 4, 8, ...;
-no tensor is read. Gradients of another task's network are checked after each backward pass.
+This detects a module that a plugin created but did not register with the run. The graph of the loss is searched in the
+first step of each set of active plugins and in steps 1, 2, 4, 8, ..., without reading tensors. Gradients of another
+task's network are checked after each backward pass.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ def check_all_trained(loss: Tensor, trained: Iterable[Tensor], members: Iterable
         members: Plugins of the run.
 
     Raises:
-        PluginError: Names the plugin and its parameter.
+        PluginError: A parameter of a plugin is not trained; the message names both.
     """
-    known = {id(parameter) for parameter in trained}
-    strays = {id(leaf): leaf for leaf in _leaves(loss) if id(leaf) not in known}
-    if not strays:
+    trained_ids = {id(parameter) for parameter in trained}
+    untrained = {id(leaf): leaf for leaf in _leaves(loss) if id(leaf) not in trained_ids}
+    if not untrained:
         return
     plugins = tuple(members)
     for member in plugins:
         for name, tensor in _tensors_of(member.instance):
-            if id(tensor) in strays:
-                raise member.owner.error(_untrained(f"the parameter {name!r}", tensor), "compatkit_set_up")
-    # A plain tensor that no plugin keeps exists in this step only; a parameter is meant to be trained.
-    for stray in strays.values():
-        if isinstance(stray, nn.Parameter):
-            message, hook = _untrained("a parameter that it does not keep", stray), "compatkit_set_up"
+            if id(tensor) in untrained:
+                raise member.owner.error(_message(f"the parameter {name!r}", tensor), "compatkit_set_up")
+    # Plain tensors outside plugins exist in this step only; a parameter is meant to be trained.
+    for tensor in untrained.values():
+        if isinstance(tensor, nn.Parameter):
+            message, hook = _message("a parameter that it does not keep", tensor), "compatkit_set_up"
             if len(plugins) == 1:
                 raise plugins[0].owner.error(message, hook)
             names = " or ".join(repr(member.use.as_) for member in plugins)
@@ -58,8 +58,8 @@ def cross_task_error(
     """Return the error for gradients of another task's network, which a step of this task would not apply.
 
     Args:
-        losses: Regularizers that are active in the step; each is called again to find the cause.
-        after_backward: Hooks after the backward pass, which may have set the gradients if no loss did.
+        losses: Active regularizers of the step, which are called again to find the cause.
+        after_backward: Hooks after the backward pass, which set the gradients if no loss did.
         step: Step after its backward pass.
         other: Name of the other task.
         parameters: Trained parameters of its network.
@@ -80,7 +80,7 @@ def cross_task_error(
 
 
 def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: StepLike) -> None:
-    """Raise if hooks after a step left gradients: the next step would add them to its own.
+    """Raise if hooks after a step left gradients, as the next step would add them to its own.
 
     Args:
         parameters: All trained parameters.
@@ -88,7 +88,7 @@ def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: 
         step: Step after its hooks.
 
     Raises:
-        PluginError: Names the plugins with such hooks.
+        PluginError: Gradients are left; the message names the plugins with such hooks.
     """
     if all(parameter.grad is None for parameter in parameters):
         return
@@ -118,7 +118,7 @@ def _depends_on(bound: Bound, step: StepLike, parameter_ids: set[int]) -> bool:
     return any(id(leaf) in parameter_ids for leaf in leaves)
 
 
-def _untrained(what: str, parameter: Tensor) -> str:
+def _message(what: str, parameter: Tensor) -> str:
     return (
         f"the loss depends on {what}, of shape {tuple(parameter.shape)}, which no optimizer updates. In "
         "compatkit_set_up, register its module with setup.own(name, module) and use the returned module; or set "
@@ -127,22 +127,22 @@ def _untrained(what: str, parameter: Tensor) -> str:
 
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
-    """Yield the leaf tensors that a backward pass from ``loss`` computes gradients for."""
-    seen, waiting = set(), [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
+    """Yield the leaf tensors that a backward pass computes gradients for."""
+    visited, stack = set(), [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         variable = getattr(node, "variable", None)
         if isinstance(variable, Tensor):
             yield variable
-        waiting.extend(following for following, _ in node.next_functions)
+        stack.extend(following for following, _ in node.next_functions)
 
 
 def _tensors_of(plugin: object) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors in a plugin's attributes, with their paths."""
-    state = object.__getstate__(plugin)  # instance attributes, those in slots too
+    state = object.__getstate__(plugin)  # instance attributes, also those in slots
     for part in state if isinstance(state, tuple) else (state,):
         yield from _inside("", part or {})
 

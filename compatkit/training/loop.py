@@ -33,7 +33,7 @@ from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.replicas import GradientAllReduce, average_statistics
 from compatkit.training.settings import Settings
 from compatkit.training.step import NO_LABEL, Step, StepResult, combine_results, split_batch
-from compatkit.training.step_errors import explaining, without_gradient
+from compatkit.training.step_errors import explained_errors, no_gradient_error
 from compatkit.training.task_loop import NETWORK, TaskLoop
 from compatkit.training.task_state import TaskState
 
@@ -308,7 +308,7 @@ class Loop:
         self.mark("backward")
         for call in task_loop.after_backward:
             call(steps[-1])
-        for other, parameters in task_loop.others.items():
+        for other, parameters in task_loop.other_parameters.items():
             if any(parameter.grad is not None for parameter in parameters):
                 losses = task_loop.objective.losses
                 raise cross_task_error(losses, self.plugins.after_backward, steps[-1], other, parameters)
@@ -334,11 +334,11 @@ class Loop:
         turn = _micro_batch_index(task_loop, step)
         seeds = () if self.captures else [stream.at(turn) for stream in task_loop.seeds]
         self.mark("rest")
-        with explaining(step, task_loop.objective.losses):
+        with explained_errors(step, task_loop.objective.losses):
             total, terms, predicted = task_loop.forward(step, seeds)
         self.mark("forward")
         if not total.requires_grad:
-            raise without_gradient(step)
+            raise no_gradient_error(step)
         if step.number >= task_loop.next_gradient_check:
             parts = [part for state in self.setup.tasks.values() for part in (state.extractor, state.head)]
             trained = [*self.trainable, *(parameter for part in parts for parameter in part.parameters())]
@@ -346,7 +346,7 @@ class Loop:
             task_loop.next_gradient_check = 1 << step.number.bit_length()
         if task_loop.accumulation_steps > 1:
             total = total / task_loop.accumulation_steps
-        with explaining(step, task_loop.objective.losses):
+        with explained_errors(step, task_loop.objective.losses):
             total.backward()
         self.mark("backward")
         images = step.batch.images.detach().sum() if task_loop.may_spoil_images else None

@@ -1,4 +1,4 @@
-"""Explain errors of torch in a step: a graph kept from an earlier one, or a network that cannot run in a precision."""
+"""Explain errors of torch in a step: a graph of an earlier step, or a network that cannot run in a precision."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from compatkit.plugins.calls import Bound
 from compatkit.training.step import Step
 
 FREED, MOVED = "backward through the graph a second time", "modified by an inplace operation"
-"""Messages of torch about a graph that was used before, and about one whose weights have changed since."""
+"""Messages of torch about a graph that was freed, and about one whose weights have changed since."""
 DTYPES = ("dtype", "BFloat16", "bfloat16", "Half")
-"""Words in torch's messages about mismatched number types."""
+"""Words in torch's messages about mismatched dtypes."""
 
 
 @contextmanager
-def explaining(step: Step, losses: Sequence[Bound]) -> Iterator[None]:
-    """Replace an error of torch by one that names its cause, where that is known.
+def explained_errors(step: Step, losses: Sequence[Bound]) -> Iterator[None]:
+    """Replace errors of torch in a block by errors that name the cause, if it is known.
 
     Args:
-        step: Whose forward or backward pass follows.
-        losses: Regularizers that are active in it; they are called again to find the one that kept a graph.
+        step: Step of the forward or backward pass in the block.
+        losses: Active regularizers of the step, which are called again to find the one that kept a graph.
 
     Raises:
-        PluginError: A loss reaches a graph of an earlier step.
+        PluginError: A loss uses a graph of an earlier step.
         TrainingError: The network cannot run in the precision of the run.
     """
     try:
         yield
     except RuntimeError as error:
-        if better := _explained(error, step, losses):
-            raise better from error
+        if explained := _explain(error, step, losses):
+            raise explained from error
         raise
 
 
-def without_gradient(step: Step) -> UsageError:
+def no_gradient_error(step: Step) -> UsageError:
     """Return the error for a step whose loss has no gradient."""
     task = step.task
-    lacks = "head of its own" if task.supervised else "labels"
-    reason = f"it has no {lacks}, and no active regularizer has a loss that trains its extractor."
+    missing = "head of its own" if task.supervised else "labels"
+    reason = f"it has no {missing}, and no active regularizer has a loss that trains its extractor."
     if task.runs_head:
         reason = "its network is frozen, and no active regularizer trains a shared head."
     return UsageError(
@@ -53,12 +53,12 @@ def without_gradient(step: Step) -> UsageError:
     )
 
 
-def _explained(error: RuntimeError, step: Step, losses: Sequence[Bound]) -> CompatkitError | None:
+def _explain(error: RuntimeError, step: Step, losses: Sequence[Bound]) -> CompatkitError | None:
     if losses and (FREED in str(error) or MOVED in str(error)):
-        keeping = [bound.instance for bound in losses if _keeps_graph(bound, step)]
-        if not keeping and FREED in str(error):
-            keeping = [bound.instance for bound in losses]
-        return _kept_graph(keeping, step) if keeping else None
+        plugins = [bound.instance for bound in losses if _uses_old_graph(bound, step)]
+        if not plugins and FREED in str(error):
+            plugins = [bound.instance for bound in losses]
+        return _old_graph_error(plugins, step) if plugins else None
     if step.precision.dtype != "float32" and any(word in str(error) for word in DTYPES):
         module = _module_of(error, {"extractor": step.task.extractor, "head": step.task.head})
         return TrainingError(
@@ -70,39 +70,40 @@ def _explained(error: RuntimeError, step: Step, losses: Sequence[Bound]) -> Comp
     return None
 
 
-def _kept_graph(keeping: Sequence[str], step: Step) -> PluginError:
+def _old_graph_error(plugins: Sequence[str], step: Step) -> PluginError:
     return PluginError(
-        f"Plugin {' or '.join(map(repr, keeping))}: in step {step.number} of task {step.task.name!r} a loss uses a "
-        "tensor of an earlier step whose graph is gone. Detach what is kept: self.features = step.features.detach().",
-        plugin=keeping[0] if len(keeping) == 1 else None,
+        f"Plugin {' or '.join(map(repr, plugins))}: in step {step.number} of task {step.task.name!r} a loss uses a "
+        "tensor of an earlier step whose graph is gone. Detach stored tensors: self.features = "
+        "step.features.detach().",
+        plugin=plugins[0] if len(plugins) == 1 else None,
         hook="compatkit_losses",
     )
 
 
-def _keeps_graph(bound: Bound, step: Step) -> bool:
-    """Return whether a plugin's losses of a step reach a graph that is spent and is not that of this step."""
-    own = set(_nodes([step.features, *([] if step.logits is None else [step.logits]), *step.views]))
+def _uses_old_graph(bound: Bound, step: Step) -> bool:
+    """Return whether a plugin's losses of a step depend on a freed or changed graph of another step."""
+    step_nodes = set(_nodes([step.features, *([] if step.logits is None else [step.logits]), *step.views]))
     try:
         with torch.enable_grad(), step.precision.autocast():
-            reached = list(_nodes(list(bound.function(step).values())))
+            loss_nodes = list(_nodes(list(bound.function(step).values())))
     except Exception:  # a hook that cannot be called twice in a step is named with the others
         return False
-    return any(_spent(node) for node in reached if node not in own)
+    return any(_is_unusable(node) for node in loss_nodes if node not in step_nodes)
 
 
 def _nodes(tensors: Sequence[Tensor]) -> Iterator[Node]:
-    seen: set[Node] = set()
-    waiting = [tensor.grad_fn for tensor in tensors]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+    visited: set[Node] = set()
+    stack = [tensor.grad_fn for tensor in tensors]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in visited:
+            visited.add(node)
             yield node
-            waiting.extend(following for following, _ in node.next_functions)
+            stack.extend(following for following, _ in node.next_functions)
 
 
-def _spent(node: Node) -> bool:
-    """Return whether what a node saved for the backward pass is gone, or was changed since."""
+def _is_unusable(node: Node) -> bool:
+    """Return whether the saved tensors of a node were freed, or changed since."""
     for name in dir(node):
         if not name.startswith("_saved_") and name != "saved_tensors":
             continue

@@ -1,4 +1,4 @@
-"""The steps of one task, resolved before the first: hooks as plain tuples, streams of seeds, optimizers."""
+"""Steps of one task with hooks, seeds and optimizers that are resolved before the first step."""
 
 from __future__ import annotations
 
@@ -28,34 +28,35 @@ from compatkit.training.task_state import TaskState, trained_parameters
 
 NETWORK = "network/"
 """Prefix of a task's name in the name of the optimizer of its extractor and head."""
-IN_STEPS = ("views", "further_views", "losses", "after_backward", "after_step", "after_epoch")
+STEP_EVENTS = ("views", "further_views", "losses", "after_backward", "after_step", "after_epoch")
 """Events of a run that belong to its steps."""
 
 
 @attrs.define(eq=False)
 class TaskLoop:
-    """The resolved hooks, seeds and optimizers for the steps of one task.
+    """Resolved hooks, seeds and optimizers for the steps of one task.
 
     Attributes:
-        task: The task.
+        task: State of the task.
         source: Source of its batches.
         optimizers: Optimizers of its network and of every shared module.
-        trainable: Those parameters.
+        trainable: Parameters of the optimizers.
         accumulation_steps: Number of micro-batches of a step.
         passes: Whether the extractor processes extra views in the pass of the batch.
-        objective: The loss of its steps.
-        forward: The same, or its compiled form.
-        mixing: Mixes images and labels, or None.
+        objective: Loss of its steps.
+        forward: Loss, or its compiled form.
+        mixing: Mixing of images and labels, or None.
         span: Steps for which the attributes below are valid: no plugin begins or ends in them.
         views_chained: Whether a step of the span was taken, after which pure views need no check.
-        next_gradient_check: Step at which the graph of the loss is next checked for parameters that are not trained:
-            the first of the span, then the powers of two; never without plugins.
-        may_spoil_images: Whether images may not be finite: a loader's, or those that a plugin changed.
-        captured: The complete step as a CUDA graph, once it has been captured.
-        views: Hooks that change a batch, each with the seeds of its random numbers; pure ones have None, as they do
-            not use torch's generators.
+        next_gradient_check: Step of the next check of the loss's graph for parameters that are not trained: the first
+            of the span, then the powers of two; never without plugins.
+        may_spoil_images: Whether images may be not finite: those of a loader, or those that a plugin changed.
+        captured: Complete step as a CUDA graph, or None.
+        views: Hooks that change a batch, each with the seeds of its random numbers; None for pure ones, which do not
+            use torch's generators.
         seeds: Seeds of the random numbers of the network, then of each regularizer.
-        others: Trained parameters of the other tasks' networks, by task, which no loss of these steps may depend on.
+        other_parameters: Trained parameters of the other tasks' networks, by task, which no loss of these steps may
+            depend on.
     """
 
     task: TaskState
@@ -80,7 +81,7 @@ class TaskLoop:
     after_backward: tuple[Callable[..., Any], ...] = ()
     after_step: tuple[Callable[..., Any], ...] = ()
     after_epoch: tuple[Callable[..., Any], ...] = ()
-    others: Mapping[str, tuple[Tensor, ...]] = attrs.field(factory=dict)
+    other_parameters: Mapping[str, tuple[Tensor, ...]] = attrs.field(factory=dict)
 
     @classmethod
     def of(
@@ -103,12 +104,12 @@ class TaskLoop:
             optimizers: Optimizers of the run, by owner.
         """
         name, size, precision = task.name, settings.batch_size, setup.precision
-        own = tuple(
+        task_optimizers = tuple(
             optimizer
             for owner, optimizer in optimizers.items()
             if owner == NETWORK + name or not owner.startswith(NETWORK)
         )
-        if not own:
+        if not task_optimizers:
             raise UsageError(
                 f"Task {name!r} has nothing to train: all parameters of its network and of shared heads are frozen "
                 "(requires_grad is False).",
@@ -120,7 +121,7 @@ class TaskLoop:
             recorder.dry_run((len(task.data.mean), *task.data.size), precision)
         if plugins.further_views:
             passes = choose_view_batching(settings.passes, task, precision.device, recorder)
-        nothing, mixing = Objective(setup.owners, (), precision), None
+        objective, mixing = Objective(setup.owners, (), precision), None
         if task.task.mixes:
             if (share := size // world.size // settings.accumulate) % 2:
                 raise UsageError(
@@ -129,9 +130,10 @@ class TaskLoop:
                     subject=name,
                 )
             mixing = Mixing(task.task.mixup, task.task.cutmix, task.task.smoothing, len(task.labels))
-        trainable = tuple(p for optimizer in own for group in optimizer.param_groups for p in group["params"])
+        groups = [group for optimizer in task_optimizers for group in optimizer.param_groups]
+        trainable = tuple(parameter for group in groups for parameter in group["params"])
         run = settings.accumulate, setup, plugins, world.key
-        return cls(task, source, own, trainable, *run, passes, nothing, nothing, mixing)
+        return cls(task, source, task_optimizers, trainable, *run, passes, objective, objective, mixing)
 
     def chain_views(self) -> None:
         """Chain consecutive pure views behind one guard: each was checked in the first step of the span."""
@@ -145,51 +147,56 @@ class TaskLoop:
         self.views_chained = True
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
-        """Resolve the plugins that are active at a step, and the span of steps in which they are; compile on request.
+        """Resolve the active plugins of a step, and the span of steps with the same active plugins.
 
         Args:
             number: Number of the step, from 0.
-            compiles: Whether to compile the losses.
+            compiles: Whether to compile the loss.
         """
         plugins, name, setup = self._plugins, self.task.name, self._setup
         device = setup.precision.device
-        phases = [bound.phase for event in IN_STEPS for bound in getattr(plugins, event)]
+        phases = [bound.phase for event in STEP_EVENTS for bound in getattr(plugins, event)]
         edges = {edge for phase in phases for edge in (phase.start, phase.stop) if edge is not None}
         begin = max((edge for edge in edges if edge <= number), default=0)
         end = min((edge for edge in edges if edge > number), default=2**62)
         self.span, self.views_chained = range(begin, end), False
         self.next_gradient_check = number if plugins.members else 2**62
-        others = {other: state for other, state in setup.tasks.items() if other != name and plugins.members}
-        self.others = {other: tuple(trained_parameters(state)) for other, state in others.items()}
-        bounds = {event: getattr(plugins, event) for event in IN_STEPS}
-        active = {event: tuple(b for b in all_of if number in b.phase) for event, all_of in bounds.items()}
+        self.other_parameters = {
+            other: tuple(trained_parameters(state))
+            for other, state in setup.tasks.items()
+            if other != name and plugins.members
+        }
+        active = {
+            event: tuple(bound for bound in getattr(plugins, event) if number in bound.phase)
+            for event in STEP_EVENTS
+        }
         self.views = tuple(
-            (_watched(bound, device), None)
+            (_checked_pure(bound, device), None)
             if bound.effect == "pure"
             else (bound.call, Stream.of(setup.seed, bound.instance, "views", name, *self._key))
             for bound in active["views"]
         )
         self.may_spoil_images = bool(self.views) or self.task.task.loader is not None
         losses = active["losses"]
-        further = ExtraViews.of(active["further_views"], self.task.data.size, self.passes.fused)
-        # A plugin that changes the images of a batch would leave views of them unchanged.
-        self.source.arrange(further.make if len(further) and not self.views else None)
+        extra_views = ExtraViews.of(active["further_views"], self.task.data.size, self.passes.fused)
+        # Views that are gathered with a batch would not have the changes of a plugin to its images.
+        self.source.arrange(extra_views.make if len(extra_views) and not self.views else None)
         recorder = setup.recorders.get(name)
         recording = recorder.record(bound.instance for bound in losses) if recorder is not None else None
         self.objective = Objective(
-            setup.owners, losses, setup.precision, further, recording=recording, gradients=setup.gradients
+            setup.owners, losses, setup.precision, extra_views, recording=recording, gradients=setup.gradients
         )
-        # An objective has no hooks; calling it as a module would only cost time.
+        # An objective has no hooks, so that calling it as a module would only cost time.
         self.forward = Compiled(self.objective) if compiles else self.objective.forward
         self.captured = None
-        drawing = [(name,), *((bound.instance, name) for bound in losses)]
-        self.seeds = tuple(Stream.of(setup.seed, "network", *key, *self._key) for key in drawing)
+        keys = [(name,), *((bound.instance, name) for bound in losses)]
+        self.seeds = tuple(Stream.of(setup.seed, "network", *key, *self._key) for key in keys)
         for event in ("after_backward", "after_step", "after_epoch"):
             setattr(self, event, after_chain(active[event], f"compatkit_{event}"))
 
 
-def _watched(bound: Bound, device: str) -> Callable[..., Any]:
-    """Return the call of a pure view, checked to draw nothing from torch's generator, which is not seeded for it."""
+def _checked_pure(bound: Bound, device: str) -> Callable[..., Any]:
+    """Return the call of a pure view with a check that it draws nothing from torch's generator."""
 
     def call(step: Step, batch: Batch) -> Batch:
         before = states(device)
