@@ -127,7 +127,7 @@ def test_run_and_contract_state_it_and_the_start_is_what_it_was(tmp_path: Path) 
     for side in ("a.extractor", "a.head"):
         manifest = registry.store.manifest(published[side])
         assert manifest.contract.protocol.frozen_stages == 2
-        assert "first 2 stages kept the weights" in summary(manifest)["frozen"]
+        assert "first 2 stages of the network kept their initial weights" in summary(manifest)["frozen"]
         anchors = registry.store.manifest(usual[side]).contract.protocol.anchors
         assert manifest.contract.protocol.anchors == anchors  # both began at the same weights
         assert registry.store.manifest(usual[side]).contract.protocol.frozen_stages == 0
