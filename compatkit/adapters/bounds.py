@@ -64,6 +64,8 @@ _QUADRATIC = frozenset(
     ("block_diag", "diag", "diag_embed", "diagflat", "eye", "tril_indices", "triu_indices", "vander")
 )
 """Functions whose result may have as many elements as the square of the sizes in their arguments."""
+_NORMS = frozenset(("native_batch_norm", "native_group_norm", "native_layer_norm"))
+"""Functions that give a tensor of the input's size, and two of statistics that are not larger."""
 _local = threading.local()
 
 
@@ -287,6 +289,8 @@ def _max_numel(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> i
     A bound for elementwise functions, products, convolutions and repetitions. A side ``s`` that is padded by ``p`` has
     at most ``s (1 + p)`` values, a range with a step below 1 counts by its reciprocal, and some results are quadratic.
     """
+    if name in _NORMS:
+        return 3 * args[0].numel()
     numel = 1
     stack: list[Any] = [*args, *kwargs.values()]
     while stack:

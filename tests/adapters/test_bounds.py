@@ -340,6 +340,10 @@ def test_every_network_of_timm_and_torchvision_is_within_the_bounds() -> None:
     assert not met
 
 
+EXPANDED = torch.zeros(1, 1, 1).expand(20_000, 1, 20_000)
+"""One number in memory; a normalized copy would have 400 million."""
+
+
 @pytest.mark.case("E1")
 @pytest.mark.parametrize(
     "make",
@@ -349,8 +353,11 @@ def test_every_network_of_timm_and_torchvision_is_within_the_bounds() -> None:
         lambda: torch.tril_indices(30_000, 30_000),
         lambda: torch.arange(0, 1, 1e-9),
         lambda: nn.functional.pad(torch.zeros((1,) * 8), (6,) * 16),
+        lambda: nn.functional.batch_norm(EXPANDED, torch.zeros(1), torch.ones(1)),
+        lambda: nn.functional.group_norm(EXPANDED, 1),
+        lambda: nn.functional.layer_norm(EXPANDED, [20_000]),
     ],
-    ids=["eye", "diag_embed", "tril_indices", "arange", "pad"],
+    ids=["eye", "diag_embed", "tril_indices", "arange", "pad", "batch_norm", "group_norm", "layer_norm"],
 )
 def test_results_much_larger_than_what_arguments_state_are_refused_before_they_are_made(
     make: Callable[[], Tensor],
