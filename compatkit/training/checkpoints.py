@@ -1,8 +1,8 @@
 """Checkpoints of a run: one safetensors file, replaced atomically, from which a run resumes bit by bit.
 
-Randomness is a function of the step, so the state of a run is its weights, buffers, optimizer states, averages, the
-plugins' own state, the state of early stopping, and the step. The run's manifest is stored with them: a checkpoint of
-another plan is refused with the differences. Weights that are not finite are never written.
+Random numbers are a function of the step, so that the state of a run is its weights, buffers, optimizer states,
+averages, the plugins' state, the state of early stopping, and the step. The run's manifest is stored too: a checkpoint
+of another plan is refused with the differences. Weights that are not finite are never written.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from compatkit.training.loop import Loop
 from compatkit.training.optim import optimizer_state, restore_state
 
 SHOWN_DIFFERENCES = 4
-"""Largest number of differences between two plans in a message."""
+"""Differences between two plans in a message at most."""
 NOTE_KEYS = ("step", "history", "evaluations", "stopping", "pretraining", "waiting", "ended")
-"""JSON values of a run in its checkpoint: completed steps per task, rows of losses, rows of evaluations, the state of
-early stopping, reports of pretraining, the steps of losses that are in no row yet, whether the run is complete."""
+"""JSON values of a run in its checkpoint: completed steps per task, rows of losses, rows of evaluations, state of early
+stopping, reports of pretraining, steps of losses that are in no row yet, and whether the run is complete."""
 CHANGES = "augment_changes"
 """Key in checkpoints and manifests for changes of augmentation during a run."""
 _AUGMENT = re.compile(r"tasks\[(\d+)\]\.(augment|crops_from)\b")
@@ -41,14 +41,14 @@ _DAMAGED = (FormatError, ValueError, KeyError, TypeError)
 def save(
     path: Path, loop: Loop, run: Mapping[str, Any], note: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Write the state of ``loop`` and of its run.
+    """Write the state of a loop and of its run.
 
     Args:
         path: Path of the file.
         loop: Loop after ``note["step"]`` steps of every task.
         run: Manifest of the run.
         note: JSON values of the run: see ``NOTE_KEYS``.
-        tensors: Tensors of the run; their names must not begin like those of the loop.
+        tensors: Tensors of the run, with other prefixes than those of the loop.
 
     Raises:
         TrainingError: A weight is not finite, or a variance negative; an earlier checkpoint is not changed.
@@ -93,7 +93,12 @@ def read(path: Path | None, world: World) -> bytes | None:
 
 @attrs.frozen
 class CheckpointStatus:
-    """Progress of the run of a checkpoint: completed steps, and whether it is complete."""
+    """Progress of a checkpoint's run.
+
+    Attributes:
+        step: Completed steps of each task.
+        ended: Whether the run is complete.
+    """
 
     step: int
     ended: bool
@@ -104,7 +109,7 @@ def status(path: Path) -> CheckpointStatus | None:
 
     Raises:
         FormatError: The file is not a checkpoint.
-        EnvironmentFailure: It cannot be read.
+        EnvironmentFailure: The file cannot be read.
     """
     data = read(path, ALONE)
     if data is None:
@@ -117,7 +122,7 @@ def status(path: Path) -> CheckpointStatus | None:
 
 
 def execution(data: bytes) -> Execution | None:
-    """Return how the run of a checkpoint executes its steps; None if the file does not state it."""
+    """Return the execution of steps in a checkpoint's run; None if the file does not contain it."""
     try:
         return Execution(**json.loads(metadata(data) or "")["execution"])
     except _DAMAGED:
@@ -127,21 +132,21 @@ def execution(data: bytes) -> Execution | None:
 def load(
     path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Restore the loop that ``save`` wrote to ``path``; return note and tensors of its run.
+    """Restore a loop from a checkpoint; return note and tensors of its run.
 
     Args:
         path: Path of the checkpoint, for messages.
         data: Bytes of the checkpoint.
-        loop: Changed in place: weights, optimizers, averages and losses.
-        run: Manifest of the run that starts; it must equal the stored one.
+        loop: Loop; weights, optimizers, averages and plugins' states are changed in place.
+        run: Manifest of the new run, which must equal the stored one.
 
     Returns:
         JSON values by the names in ``NOTE_KEYS`` and ``CHANGES``, and all stored tensors by name.
 
     Raises:
         FormatError: The file is not a checkpoint.
-        IntegrityError: Its tensors were changed, or have values that no network can use.
-        TrainingError: It belongs to another plan.
+        IntegrityError: Tensors of the file were changed, or have invalid values.
+        TrainingError: The checkpoint belongs to another plan.
     """
     try:
         stored = deserialize(data)
@@ -149,7 +154,7 @@ def load(
         raise FormatError(f"The checkpoint {path} is damaged: {error}", subject=path) from error
     try:
         note = json.loads(metadata(data) or "")
-        plan, expected, other = note["plan"], note["tensors"], dict(note["run"])
+        plan, expected, stored_run = note["plan"], note["tensors"], dict(note["run"])
         states = {instance: dict(values) for instance, values in note["plugins"].items()}
     except (*_DAMAGED, AttributeError) as error:
         raise FormatError(
@@ -163,9 +168,9 @@ def load(
         )
     changes = list(note.get(CHANGES, []))
     if plan != digest(dumps(run)):
-        if not (loop.settings.new_augment and _differs_in_augment(run, other)):
-            raise _other_plan(path, run, other)
-        changes += _augment_changes(run, other, note["step"])
+        if not (loop.settings.new_augment and _differs_in_augment(run, stored_run)):
+            raise _other_plan(path, run, stored_run)
+        changes += _augment_changes(run, stored_run, note["step"])
     _restore(path, loop, {**stored, **note.get("counts", {})})
     for key, value in with_prefix("plugin/", stored).items():
         instance, name = key.split("/", 1)
@@ -175,18 +180,18 @@ def load(
 
 
 def with_prefix(prefix: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors whose names begin with ``prefix``, by the rest of their names.
+    """Return the tensors with a prefix, by their names without it.
 
     Args:
-        prefix: Prefix, which ends with a slash.
+        prefix: Prefix with a slash at the end.
         stored: Tensors by name.
     """
     return {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
 
 
 def _other_plan(path: Path, run: Mapping[str, Any], stored: Mapping[str, Any]) -> TrainingError:
-    changed = [f"{key}: {other} there, {own} here" for key, own, other in differences(run, stored)]
-    shown, hidden = "; ".join(changed[:SHOWN_DIFFERENCES]), len(changed) - SHOWN_DIFFERENCES
+    changes = [f"{key}: {old} there, {new} here" for key, new, old in differences(run, stored)]
+    shown, hidden = "; ".join(changes[:SHOWN_DIFFERENCES]), len(changes) - SHOWN_DIFFERENCES
     more = f"; and {hidden} more" if hidden > 0 else ""
     hint = " Only the augmentation differs: Trainer(new_augment=True), or --new-augment, accepts the new one."
     return TrainingError(
@@ -196,29 +201,29 @@ def _other_plan(path: Path, run: Mapping[str, Any], stored: Mapping[str, Any]) -
     )
 
 
-def _differs_in_augment(run: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _differs_in_augment(run: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
     """Return whether two manifests of runs differ only in the augmentation of tasks."""
-    return all(_AUGMENT.match(key) for key, *_ in differences(run, other))
+    return all(_AUGMENT.match(key) for key, *_ in differences(run, stored))
 
 
-def _augment_changes(run: Mapping[str, Any], other: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
-    """Return the record of a run that continues with another augmentation after ``step`` steps."""
+def _augment_changes(run: Mapping[str, Any], stored: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
+    """Return the changes of augmentation of a run that resumes after ``step`` steps."""
     return [
         {"task": new["name"], "after_step": step, "before": old["augment"], "augment": new["augment"]}
-        for new, old in zip(run["tasks"], other["tasks"], strict=True)
+        for new, old in zip(run["tasks"], stored["tasks"], strict=True)
         if new["augment"] != old["augment"]
     ]
 
 
 def check_trained(loop: Loop, step: int) -> None:
-    """Raise if a weight of the run is not usable; waits for the device.
+    """Raise if a weight of the run is invalid; waits for the device.
 
     Args:
         loop: Loop after ``step`` steps.
         step: Completed steps, for the message.
 
     Raises:
-        TrainingError: Names the first module and tensor.
+        TrainingError: A weight is invalid; ``subject`` is the first such tensor.
     """
     for owner, module in loop.setup.owners.items():
         if (fault := first_fault(module.state_dict())) is not None:

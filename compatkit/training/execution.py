@@ -55,14 +55,14 @@ class Captured:
     def __init__(
         self,
         train_step: Callable[[Sequence[Step]], StepResult],
-        untouched: Callable[[], AbstractContextManager[None]],
+        restored: Callable[[], AbstractContextManager[None]],
         steps: Sequence[Step],
     ) -> None:
         """Capture ``train_step``; weights, statistics and moments are restored afterwards."""
         self.steps = [attrs.evolve(step, batch=step.batch.copied()) for step in steps]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with untouched():
+        with restored():
             with torch.cuda.stream(stream):  # type: ignore[no-untyped-call]
                 for _ in range(WARM_UP):
                     train_step(self.steps)

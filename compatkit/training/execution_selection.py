@@ -162,7 +162,7 @@ def draws_random_numbers(loop: Loop, task_loop: TaskLoop) -> bool:
         loop: Loop of a prepared run.
         task_loop: Loop of the task.
     """
-    with loop.untouched():
+    with loop.restored():
         step = loop.begin(task_loop, 0)
         device = loop.setup.precision.device
         reseed(device, 0)
@@ -198,13 +198,13 @@ def replay_difference(loop: Loop, task_loop: TaskLoop, execution: Execution) -> 
 
     def updates(step: Callable[[list[Step]], object]) -> list[Tensor]:
         task_loop.resolve(0, compiles=execution.compiles)
-        with loop.untouched():
+        with loop.restored():
             step([loop.begin(task_loop, 0)])
             pairs = zip(task_loop.trainable, before, strict=True)
             return [weight.detach().double() - old for weight, old in pairs]
 
     def replayed(steps: list[Step]) -> None:
-        Captured(partial(loop.train_step, task_loop), loop.untouched, steps).replay(steps)
+        Captured(partial(loop.train_step, task_loop), loop.restored, steps).replay(steps)
 
     try:
         expected = updates(partial(loop.train_step, task_loop))
@@ -232,7 +232,7 @@ def _difference(loop: Loop, expected: list[Tensor], observed: list[Tensor], what
 
 
 def _gradients(loop: Loop, task_loop: TaskLoop, forward: Callable[..., Outcome]) -> list[Tensor]:
-    with loop.untouched():
+    with loop.restored():
         step = loop.begin(task_loop, 0)
         forward(step)[0].backward()
         return [weight.grad.detach().double() for weight in loop.trainable if weight.grad is not None]
@@ -275,7 +275,7 @@ def _seconds(loop: Loop, mode: Mode) -> float:
         torch.cuda.synchronize()
 
     try:
-        with loop.untouched():
+        with loop.restored():
             loop.set_execution(Execution(mode, "on trial"))
             take()
             began = time.perf_counter()

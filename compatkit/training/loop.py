@@ -1,4 +1,4 @@
-"""The training loop: one step of one task, with hooks resolved before the first and no host synchronization."""
+"""Training loop: steps of tasks, with hooks that are resolved before the first step and no host synchronization."""
 
 from __future__ import annotations
 
@@ -40,21 +40,24 @@ from compatkit.training.task_state import TaskState
 
 @attrs.define(eq=False)
 class Loop:
-    """The loop of a prepared run; it takes steps, with one optimizer for each network and each shared module.
+    """Loop of a prepared run, with one optimizer for each network and each shared module.
 
     Attributes:
-        world: The processes that take these steps.
-        optimizers: ``network/<task>`` updates extractor and head together; shared modules have one each, by owner.
+        settings: Settings of the trainer.
+        setup: Tasks and networks of the run.
+        plugins: Plugins of the run.
+        world: Processes of the run.
+        optimizers: Optimizer of each network, by ``network/<task>``, and of each shared module, by owner.
         task_loops: Resolved hooks, seeds and optimizers by task.
-        trainable: All parameters that some optimizer updates.
-        averages: Moving averages of everything that is trained, or None.
+        trainable: Parameters of all optimizers.
+        averages: Moving averages of all trained modules, or None.
         all_reduce: Means of gradients over several processes; None for one.
         execution: Whether steps are compiled or captured.
-        mark: Called with the name of each finished part of a step, for profiles.
+        mark: Callback with the name of each finished part of a step, for profiles.
 
     Raises:
         DataError: There are fewer images than in a batch.
-        UsageError: A task has nothing to train; one pass for all views was requested, and an extractor would mix them;
+        UsageError: A task has nothing to train; one pass for all views was requested, but an extractor would mix them;
             or a layer cannot be recorded.
     """
 
@@ -73,16 +76,16 @@ class Loop:
     _rate: float = attrs.field(default=-1.0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        settings, setup, owned = self.settings, self.setup, _trainable(self.setup)
+        settings, setup, parameters = self.settings, self.setup, _parameters_by_optimizer(self.setup)
         self._schedule = settings.decay
         rule = settings.optimizer, settings.lr, settings.momentum, settings.weight_decay
         options = settings.optimizer_options
         self.optimizers = {
-            name: make_optimizer(_groups(settings, setup, name, each), *rule, options)
-            for name, each in owned.items()
-            if each
+            name: make_optimizer(_groups(settings, setup, name, trained), *rule, options)
+            for name, trained in parameters.items()
+            if trained
         }
-        self.trainable = tuple(parameter for each in owned.values() for parameter in each)
+        self.trainable = tuple(parameter for trained in parameters.values() for parameter in trained)
         self.task_loops = {
             name: TaskLoop.of(settings, setup, self.plugins, self.world, state, self.optimizers)
             for name, state in setup.tasks.items()
@@ -94,7 +97,7 @@ class Loop:
             self.all_reduce = GradientAllReduce(setup.owners, setup.tasks, self.world)
 
     def train_mode(self) -> None:
-        """Put all modules into train mode; what is frozen with stored statistics stays in eval mode."""
+        """Put all modules into train mode, except frozen ones with stored statistics."""
         for module in self.setup.owners.values():
             module.train()
         for head in self.setup.auxiliary.values():
@@ -114,13 +117,13 @@ class Loop:
             task_loop.source.resume_at(number)
 
     @contextmanager
-    def untouched(self) -> Iterator[None]:
-        """Restore modules and optimizers afterwards, bit by bit and in the same memory, and drop all gradients.
+    def restored(self) -> Iterator[None]:
+        """Restore modules and optimizers on exit, bit by bit and in the same memory, and drop all gradients.
 
-        Moments created meanwhile are set to zero, as in a new optimizer, since a CUDA graph may refer to them.
+        New moments are set to zero, as in a new optimizer, since a CUDA graph may refer to them.
         """
-        others = self.optimizers.values() if self.settings.optimizer not in CAPTURED else ()
-        states = [(optimizer, copy.deepcopy(optimizer_state(optimizer))) for optimizer in others]
+        uncaptured = self.optimizers.values() if self.settings.optimizer not in CAPTURED else ()
+        states = [(optimizer, copy.deepcopy(optimizer_state(optimizer))) for optimizer in uncaptured]
         saved = [
             (value, value.detach().clone())
             for module in self.setup.owners.values()
@@ -145,7 +148,7 @@ class Loop:
                 yield from (value for value in state.values() if isinstance(value, Tensor))
 
     def weights(self) -> dict[str, Tensor]:
-        """Return all trained modules' tensors and their averages by name; the tensors themselves, not copies."""
+        """Return the tensors of all trained modules and of their averages by name, without copying them."""
         tensors = {
             f"module/{owner}/{name}": value
             for owner, module in self.setup.owners.items()
@@ -163,21 +166,21 @@ class Loop:
         average_statistics(self.world, self.setup.owners, self.averages)
 
     def close(self) -> None:
-        """Close the sources of images and stop recording layers; no step follows."""
+        """Close the sources of images and stop recording layers."""
         for task_loop in self.task_loops.values():
             task_loop.source.close()
         for recorder in self.setup.recorders.values():
             recorder.close()
 
     def set_execution(self, execution: Execution) -> None:
-        """Change how steps are executed."""
+        """Set the execution of steps: eager, compiled or captured."""
         self.execution = execution
         for task_loop in self.task_loops.values():
             task_loop.span, task_loop.captured = range(0), None
 
     @property
     def captures(self) -> bool:
-        """Whether steps are replayed as CUDA graphs; several processes that resume a captured run do not."""
+        """Whether steps are replayed as CUDA graphs; never with several processes."""
         return self.execution.captures and self.all_reduce is None
 
     def step(self, task: TaskState, number: int, reports: bool = False) -> StepResult:
@@ -186,10 +189,10 @@ class Loop:
         Args:
             task: State of the task.
             number: Number of its step, from 0.
-            reports: Whether plugins may report figures: at the first step, and where a row of the history closes.
+            reports: Whether plugins may report figures: at the first step, and at the end of a row of the history.
 
         Returns:
-            Losses and predictions, still on the device.
+            Losses and predictions, on the device.
         """
         task_loop = self.task_loops[task.name]
         step, result = self.work(task_loop, number, reports)
@@ -208,7 +211,7 @@ class Loop:
         return result
 
     def work(self, task_loop: TaskLoop, number: int, reports: bool = False) -> tuple[Step, StepResult]:
-        """Take a step without the hooks that follow it; return its last micro-batch, and the result.
+        """Take a step without the hooks after it; return its last micro-batch, and the result.
 
         Args:
             task_loop: Loop of the task.
@@ -224,7 +227,7 @@ class Loop:
         if not self.captures:
             return steps[-1], self.train_step(task_loop, steps)
         if task_loop.captured is None:
-            task_loop.captured = Captured(partial(self.train_step, task_loop), self.untouched, steps)
+            task_loop.captured = Captured(partial(self.train_step, task_loop), self.restored, steps)
         return steps[-1], task_loop.captured.replay(steps)
 
     def micro_batches(self, task_loop: TaskLoop, number: int) -> list[Step]:
@@ -266,11 +269,11 @@ class Loop:
         return Step(self.setup.seed, task_loop.task, number, batch, self.setup.precision)
 
     def view(self, task_loop: TaskLoop, step: Step) -> None:
-        """Let plugins replace the batch of a step.
+        """Apply the views of plugins to the batch of a step.
 
         Args:
             task_loop: Loop of the task.
-            step: Changed in place.
+            step: Step; its batch is replaced.
         """
         for call, stream in task_loop.views:
             if stream is not None:
@@ -278,12 +281,12 @@ class Loop:
             step.batch = call(step, step.batch)
 
     def mix(self, task_loop: TaskLoop, mixing: Mixing, step: Step) -> None:
-        """Mix the images of a step; regularizers keep those of the batch.
+        """Mix the images of a step; regularizers get the images of the batch.
 
         Args:
             task_loop: Loop of the task.
             mixing: Mixup or CutMix of the task.
-            step: Changed in place: mixed images and their soft labels.
+            step: Step; mixed images and their soft labels are set.
         """
         with seeded(seed_of(self.setup.seed, "mix", step.task.name, _micro_batch_index(task_loop, step))):
             images, step.mixed_labels = mixing(step.batch.images, step.batch.labels)
@@ -296,8 +299,8 @@ class Loop:
         """Run forward and backward pass, and update this task's network and every shared module; may be captured.
 
         Args:
-            task_loop: Task loop of the task.
-            steps: The micro-batches of one step.
+            task_loop: Loop of the task.
+            steps: Micro-batches of the step.
         """
         if len(steps) == 1:
             result = self.gradients(task_loop, steps[0])
@@ -328,11 +331,11 @@ class Loop:
 
         Args:
             task_loop: Loop of the task.
-            step: With its batch; after views and mixing.
+            step: Step after views and mixing.
         """
         # A captured step cannot seed; steps that draw random numbers are not captured (execution_selection.py).
-        turn = _micro_batch_index(task_loop, step)
-        seeds = () if self.captures else [stream.at(turn) for stream in task_loop.seeds]
+        index = _micro_batch_index(task_loop, step)
+        seeds = () if self.captures else [stream.at(index) for stream in task_loop.seeds]
         self.mark("rest")
         with explained_errors(step, task_loop.objective.losses):
             total, terms, predicted = task_loop.forward(step, seeds)
@@ -353,7 +356,7 @@ class Loop:
         return StepResult(terms, predicted, None if predicted is None else step.batch.labels, images)
 
     def zero_grad(self) -> None:
-        """Drop all gradients: a loss may depend on another task's network."""
+        """Drop all gradients, as a loss may depend on another task's network."""
         for parameter in self.trainable:
             parameter.grad = None
 
@@ -362,11 +365,11 @@ class Loop:
         return self.settings.lr * self._schedule.at(number, self.settings.steps)
 
     def set_lr(self, number: int, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Set the learning rate of a step, where it differs from that of the step before.
+        """Set the learning rate of a step, if it differs from that of the step before.
 
         Args:
             number: Number of the step, from 0.
-            optimizers: Optimizers of the task that takes it.
+            optimizers: Optimizers of the task.
         """
         rate = self.rate(number)
         if rate != self._rate:
@@ -375,32 +378,32 @@ class Loop:
                 set_lr(optimizer, rate)
 
 
-def _trainable(setup: SetUp) -> dict[str, list[Tensor]]:
-    """Return the parameters that each optimizer moves, by its name."""
-    pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
-    moved: dict[str, list[Tensor]] = {}
+def _parameters_by_optimizer(setup: SetUp) -> dict[str, list[Tensor]]:
+    """Return the trained parameters by name of the optimizer."""
+    networks = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
+    by_optimizer: dict[str, list[Tensor]] = {}
     for owner, module in setup.owners.items():
-        parameters = moved.setdefault(pairs.get(owner, owner), [])
+        parameters = by_optimizer.setdefault(networks.get(owner, owner), [])
         parameters.extend(parameter for parameter in module.parameters() if parameter.requires_grad)
-    return moved
+    return by_optimizer
 
 
-def _groups(settings: Settings, setup: SetUp, name: str, moved: list[Tensor]) -> list[dict[str, Any]]:
-    """Return the parameters that an optimizer moves in groups: one as in the papers, else as timm groups them."""
-    task, rule = setup.tasks.get(name.removeprefix(NETWORK)) if name.startswith(NETWORK) else None, settings
-    timms = rule.optimizer not in PAPERS
-    if not timms and (rule.layer_decay is None or task is None):
-        return [{"params": moved}]
+def _groups(settings: Settings, setup: SetUp, name: str, parameters: list[Tensor]) -> list[dict[str, Any]]:
+    """Return the parameter groups of an optimizer: one as in the papers, else those of timm."""
+    task = setup.tasks.get(name.removeprefix(NETWORK)) if name.startswith(NETWORK) else None
+    of_timm = settings.optimizer not in PAPERS
+    if not of_timm and (settings.layer_decay is None or task is None):
+        return [{"params": parameters}]
     from compatkit.adapters.optimizers import parameter_groups
 
     if task is not None:
         parts = [(task.extractor_blueprint, task.extractor), (task.head_blueprint, task.head)]
-        shown = [part for part in parts if any(part[1] is module for module in setup.owners.values())]
-        return parameter_groups(shown, rule.weight_decay, rule.layer_decay, spare=timms)
+        trained = [part for part in parts if any(part[1] is module for module in setup.owners.values())]
+        return parameter_groups(trained, settings.weight_decay, settings.layer_decay, spare=of_timm)
     shared = setup.auxiliary.get(name.removeprefix("shared.")) if name.startswith("shared.") else None
-    return parameter_groups([(shared and shared.blueprint, setup.owners[name])], rule.weight_decay)
+    return parameter_groups([(shared and shared.blueprint, setup.owners[name])], settings.weight_decay)
 
 
 def _micro_batch_index(task_loop: TaskLoop, step: Step) -> int:
-    """Return the number of a micro-batch among all of its task, from which its random numbers follow."""
+    """Return the number of a micro-batch among all of its task, which determines its random numbers."""
     return step.number * task_loop.accumulation_steps + step.piece

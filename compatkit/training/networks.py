@@ -117,15 +117,15 @@ def _freeze_stages(state: TaskState) -> Iterator[nn.Module]:
 
 def _data(task: Task, part: Component) -> Data:
     """Return the extractor's preprocessing with the classes of the head, which must be those of the images."""
-    data, own = part.manifest.contract.data, tuple(map(label, task.data.classes))
+    data, image_labels = part.manifest.contract.data, tuple(map(label, task.data.classes))
     if task.head is None:
-        return attrs.evolve(data, labels=own)
+        return attrs.evolve(data, labels=image_labels)
     labels = task.head.manifest.contract.data.labels
-    names, own_names = ([each.name for each in side or ()] for side in (labels, own))
-    if task.supervised and names != own_names:
+    names, image_names = ([each.name for each in side or ()] for side in (labels, image_labels))
+    if task.supervised and names != image_names:
         raise UsageError(
             f"Task {task.name!r} starts from the head {task.head.reference} with {names or 'unnamed classes'}; the "
-            f"images have {own_names}. registry.task reorders them if the head has all; else leave the head out.",
+            f"images have {image_names}. registry.task reorders them if the head has all; else leave the head out.",
             subject=task.head.reference,
         )
     return attrs.evolve(data, labels=labels)
@@ -160,13 +160,13 @@ def _check_fits(task: Task, part: Component, head: nn.Module, features: torch.Te
 def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     """Build a task's network, and convert its images to size and channels.
 
-    The cut is proved at once: head(extractor(x)) must equal the complete network bitwise. A task may start from
-    components in place of initial weights: see ``start_from_parts``.
+    Checks that head(extractor(x)) equals the complete network bitwise. For tasks that start from components see
+    ``start_from_parts``.
 
     Args:
         task: Task of the user.
         seed: Seed of the run.
-        precision: Device, number format and memory layout.
+        precision: Device, dtype and memory layout.
 
     Raises:
         UnknownName: The model or cut does not exist.
@@ -220,33 +220,35 @@ def _warn_of_single_positions(task: Task, head: nn.Module, data: Data, shape: tu
 
 
 def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:
-    """Draw the initial weights again from ``seed``: the same body for any number of classes.
+    """Draw the initial weights again, with the same body for any number of classes.
 
-    The body is taken from a network with two classes, so that it does not depend on how many random numbers the class
-    layer consumed; the class layer itself is drawn with the task's own number of classes, or not changed.
+    The body is that of a network with two classes, so that it does not depend on the number of random numbers of the
+    class layer. The class layer is drawn with the task's number of classes, or not changed.
 
     Args:
         state: State of the task; its modules are changed in place.
         seed: Seed of the weights.
-        class_layer: Whether the class layer is drawn too.
+        class_layer: Whether to draw the class layer too.
     """
-    own, parts = (state.extractor_blueprint, state.head_blueprint), (state.extractor, state.head)
-    two_classes = with_classes(own[0], 2), with_classes(own[1], 2)
+    blueprints, parts = (state.extractor_blueprint, state.head_blueprint), (state.extractor, state.head)
+    two_classes = with_classes(blueprints[0], 2), with_classes(blueprints[1], 2)
     bodies = _network(state.task, *two_classes, state.class_layer, seed)[1:]
-    tops = _network(state.task, *own, state.class_layer, seed)[1:] if class_layer else parts
+    tops = _network(state.task, *blueprints, state.class_layer, seed)[1:] if class_layer else parts
     for module, body, top in zip(parts, bodies, tops, strict=True):
-        drawn = body.state_dict()
-        drawn.update({k: v for k, v in top.state_dict().items() if k.startswith(state.class_layer)})
-        module.load_state_dict(drawn, strict=True)
+        weights = body.state_dict()
+        weights.update(
+            {name: value for name, value in top.state_dict().items() if name.startswith(state.class_layer)}
+        )
+        module.load_state_dict(weights, strict=True)
     state.initial = initial_digest(state)
 
 
 def initial_digest(state: TaskState) -> str:
     """Return the tensor digest of all parameters except the class layer."""
-    left, right = (dict(part.named_parameters()) for part in (state.extractor, state.head))
+    extractor, head = (dict(part.named_parameters()) for part in (state.extractor, state.head))
     parameters = {
-        **left,
-        **{f"head.{name}" if name in left else name: value for name, value in right.items()},
+        **extractor,
+        **{f"head.{name}" if name in extractor else name: value for name, value in head.items()},
     }
     body = {name: value for name, value in parameters.items() if not name.startswith(state.class_layer)}
     return state_digest(body)
@@ -255,7 +257,11 @@ def initial_digest(state: TaskState) -> str:
 def start_digest(*modules: nn.Module) -> str:
     """Return the tensor digest of all tensors of modules, including class layers and buffers."""
     return state_digest(
-        {f"{i}.{k}": v for i, module in enumerate(modules) for k, v in module.state_dict().items()}
+        {
+            f"{index}.{name}": value
+            for index, module in enumerate(modules)
+            for name, value in module.state_dict().items()
+        }
     )
 
 
@@ -275,13 +281,13 @@ def _network(
     Raises:
         UsageError: Weights do not fit.
     """
-    own = attrs.evolve(extractor, side="head")
-    if own == head:
+    own_head = attrs.evolve(extractor, side="head")
+    if own_head == head:
         return _pair(task, extractor, head, class_layer, seed)
-    # class_layer is that of the head's network; the unused half of the extractor's network loads all its weights.
-    left = _pair(task, extractor, own, (), seed)[1]
-    right = build(head, seed=seed_of(seed, "rest"))
-    return Joined(left, right), left, right
+    # The class layer is that of the head's network, so that the extractor's network loads all its weights.
+    extractor_part = _pair(task, extractor, own_head, (), seed)[1]
+    head_part = build(head, seed=seed_of(seed, "rest"))
+    return Joined(extractor_part, head_part), extractor_part, head_part
 
 
 def _pair(
@@ -289,17 +295,17 @@ def _pair(
 ) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Return the complete network and its two parts, which share its parameters.
 
-    The class layer is always drawn from ``seed``, unless the task keeps that of its weights.
+    The class layer is drawn from the seed, unless the task keeps that of its weights.
     """
-    network, left, right = build_pair(extractor, head, seed=seed)
+    network, *parts = build_pair(extractor, head, seed=seed)
     if task.weights is None:
-        return network, left, right
+        return network, parts[0], parts[1]
     if not isinstance(task.weights, Mapping):
         weights = Path(task.weights) if isinstance(task.weights, PathLike) else task.weights
         drawn = {name: value for name, value in network.state_dict().items() if name.startswith(class_layer)}
-        network, left, right = build_pair(extractor, head, seed=seed, weights=weights)
+        network, *parts = build_pair(extractor, head, seed=seed, weights=weights)
         network.load_state_dict(drawn, strict=False)
-        return network, left, right
+        return network, parts[0], parts[1]
     state = cast(Mapping[str, Tensor], task.weights)
     redrawn = () if task.keep_class_layer else class_layer
     body = {name: value for name, value in state.items() if not str(name).startswith(redrawn)}
@@ -311,4 +317,4 @@ def _pair(
         )
     check_values(body, f"The weights of task {task.name!r}", UNUSABLE, network.state_dict())
     network.load_state_dict(body, strict=False)
-    return network, left, right
+    return network, parts[0], parts[1]

@@ -1,6 +1,6 @@
-"""Prepare a run: check settings, build networks, set up plugins, create the loop, write the plan.
+"""Prepare a run: check settings, build networks, set up plugins, create the loop, describe the plan.
 
-Training, explaining, profiling and sweeps all begin here, so what one of them reports holds for the others.
+Training, explaining, profiling and sweeps share this code, so that their results agree.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
 
     Args:
         tasks: Tasks; they are not changed.
-        share: Share of the images of each class, rounded, at least one of each class that has two; None holds out none.
+        share: Share of the images of each class, rounded, at least one of each class with two; None to hold out none.
         seed: Seed of the run.
 
     Raises:
@@ -67,19 +67,19 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
                 "and set evaluate_on='test', or register the loader as a plugin, which gets only the remaining images.",
                 subject=task.name,
             )
-        out = _positions(data.train, share, seed, task.name)
-        if not len(out):
+        positions = _held_out_positions(data.train, share, seed, task.name)
+        if not len(positions):
             raise DataError(
                 f"Task {task.name!r}: no class of {data.train.name} has two images, so none can be held out."
             )
-        rest = np.setdiff1d(np.arange(len(data.train)), out)
-        held_out[task.name] = data.train.take(out)
+        rest = np.setdiff1d(np.arange(len(data.train)), positions)
+        held_out[task.name] = data.train.take(positions)
         _check_classes(task, held_out[task.name], f"images of validation={share}")
         remaining.append(attrs.evolve(task, data=attrs.evolve(data, train=data.train.take(rest))))
     return remaining, held_out
 
 
-def _positions(split: Split, share: float, seed: int, task: str) -> np.ndarray:
+def _held_out_positions(split: Split, share: float, seed: int, task: str) -> np.ndarray:
     """Return the positions of the held-out images, sorted."""
     draw = generator(seed, "validation", task)
     chosen = [np.empty(0, dtype=np.int64)]
@@ -104,10 +104,10 @@ Frozen = Fit | Mapping[str, AuxiliaryHead | ReleasedExtractor] | None
 
 
 def _as_tasks(tasks: object) -> Sequence[Task]:
-    """Return the tasks of a fit as a list; raise if they are neither a task nor tasks."""
-    listed = [*tasks] if isinstance(tasks, Iterable) and not isinstance(tasks, str | bytes) else [tasks]
+    """Return the tasks of a fit as a list; raise if a value is not a task."""
+    values = [*tasks] if isinstance(tasks, Iterable) and not isinstance(tasks, str | bytes) else [tasks]
     checked: list[Task] = []
-    for task in listed:
+    for task in values:
         if not isinstance(task, Task):
             message = f"fit expects a Task or a list of tasks; got {task!r:.100}, {type_of(task)}."
             raise UsageError(message, subject=task)
@@ -117,7 +117,7 @@ def _as_tasks(tasks: object) -> Sequence[Task]:
 
 @attrs.frozen(eq=False)
 class FitRequest:
-    """The arguments of ``Trainer.fit``, which documents them, with its settings."""
+    """Settings of a trainer and arguments of ``Trainer.fit``, which documents them."""
 
     settings: Settings
     tasks: Sequence[Task] = attrs.field(converter=_as_tasks)
@@ -129,11 +129,11 @@ class FitRequest:
 
 @attrs.frozen(eq=False)
 class PreparedRun:
-    """A run before its first step.
+    """Run before its first step.
 
     Attributes:
         loop: Loop of the run.
-        manifest: Everything that decides the result, as JSON values; the same for the same run.
+        manifest: All inputs that affect the result, as JSON values; equal runs have equal manifests.
         held_out: Images held out of training, by task.
         log: Loggers of the run, before ``begin``.
     """
@@ -153,7 +153,10 @@ class PreparedRun:
 def prepare(request: FitRequest) -> Iterator[PreparedRun]:
     """Build everything of a run without taking a step; raise for tasks that cannot be trained.
 
-    Inside, torch's generators and settings are those of the run; on leaving, they are restored.
+    Torch's generators and settings are those of the run in the block, and are restored on exit.
+
+    Args:
+        request: Settings and arguments of the fit.
 
     Raises:
         CompatkitError: See ``Trainer.fit``.
@@ -192,7 +195,7 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
 
 
 def apply_task_hooks(task: Task, plugins: RunPlugins, seed: int) -> Task:
-    """Return the task that plugins return in place of a task, before its network is built.
+    """Return a task after the changes of plugins, before its network is built.
 
     Args:
         task: Task of the user.
@@ -200,7 +203,7 @@ def apply_task_hooks(task: Task, plugins: RunPlugins, seed: int) -> Task:
         seed: Seed of the run.
 
     Raises:
-        PluginError: A plugin returned something else, or a task of another name.
+        PluginError: A plugin returned no task, or a task of another name.
     """
     name = task.name
     for bound in plugins.task:
@@ -218,7 +221,7 @@ def apply_task_hooks(task: Task, plugins: RunPlugins, seed: int) -> Task:
 
 
 def _check(request: FitRequest, world: World) -> None:
-    """Raise if the run would certainly fail, before anything is built."""
+    """Check a request before anything is built."""
     settings, tasks = request.settings, request.tasks
     if request.frozen_statistics not in get_args(Statistics):
         raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {request.frozen_statistics!r}.")
@@ -246,10 +249,10 @@ def _check(request: FitRequest, world: World) -> None:
                 f"Task {task.name!r} has a loader, which has no end; evaluate_on='train' needs a training set.",
                 subject=task.name,
             )
-        lacks = "labels" if not task.supervised else "head of its own" if not task.own_head else None
-        if lacks and (settings.validation is not None or settings.evaluate_every is not None):
+        missing = "labels" if not task.supervised else "head of its own" if not task.own_head else None
+        if missing and (settings.validation is not None or settings.evaluate_every is not None):
             raise UsageError(
-                f"Task {task.name!r} has no {lacks}, so it cannot be evaluated during training. Leave validation, "
+                f"Task {task.name!r} has no {missing}, so it cannot be evaluated during training. Leave validation, "
                 "evaluate_every and stop_early out, and measure afterwards."
             )
 
@@ -261,28 +264,31 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
         state.statistics = statistics
     parts = frozen.auxiliary if isinstance(frozen, Fit) else frozen or {}
     heads = {name: part for name, part in parts.items() if isinstance(part, AuxiliaryHead)}
-    frozen_heads = {name: _frozen(head, statistics, precision) for name, head in heads.items()}
-    old = next((part for part in parts.values() if isinstance(part, ReleasedExtractor)), None)
-    if old is not None:
-        check_values(old.module.state_dict(), f"The released extractor {old.reference}", UNUSABLE)
-        old = old.placed(precision)
+    frozen_heads = {name: _freeze(head, statistics, precision) for name, head in heads.items()}
+    released = next((part for part in parts.values() if isinstance(part, ReleasedExtractor)), None)
+    if released is not None:
+        check_values(released.module.state_dict(), f"The released extractor {released.reference}", UNUSABLE)
+        released = released.copy_to_device(precision)
 
-    def reset(state: TaskState, stream: tuple[str | int, ...], other: int | None, class_layer: bool) -> None:
+    def reset(
+        state: TaskState, stream: tuple[str | int, ...], other_seed: int | None, class_layer: bool
+    ) -> None:
         if state.task.extractor is not None:
             raise UsageError(
                 f"Task {state.name!r} starts from the component {state.task.extractor.reference}; a regularizer of "
                 "this run (identical_init) would draw its weights again. Leave one of them out."
             )
-        redraw(state, seed_of(seed if other is None else other, "initial", *stream), class_layer=class_layer)
+        weights_seed = seed_of(seed if other_seed is None else other_seed, "initial", *stream)
+        redraw(state, weights_seed, class_layer=class_layer)
         state.rows_named = class_layer
 
     owners = {
-        f"{name}.{side}": getattr(s, side)
-        for name, s in states.items()
-        for side, trained in (("extractor", not s.freezes_extractor), ("head", s.runs_head))
+        f"{name}.{side}": getattr(state, side)
+        for name, state in states.items()
+        for side, trained in (("extractor", not state.freezes_extractor), ("head", state.runs_head))
         if trained
     }
-    setup = SetUp(seed, precision, states, frozen_heads, reset, owners=owners, released=old)
+    setup = SetUp(seed, precision, states, frozen_heads, reset, owners=owners, released=released)
     for bound in plugins.set_up:
         reseed(precision.device, seed_of(seed, "set_up", bound.instance))
         setup.instance = bound.instance
@@ -303,16 +309,16 @@ def _check_used(setup: SetUp, head_names: Iterable[str]) -> None:
                 f"No regularizer of this run uses the frozen auxiliary head {name!r}. Name the regularizer that was "
                 "trained with it, or leave the head out."
             )
-    old = setup.released
-    if old is not None and not setup.compared:
+    released = setup.released
+    if released is not None and not setup.compared:
         raise UsageError(
-            f"No regularizer of this run uses the released extractor {old.reference}. Name one that compares with it "
-            "(feature_distillation, or backward_compatibility with forward), or leave it out."
+            f"No regularizer of this run uses the released extractor {released.reference}. Name one that compares with "
+            "it (feature_distillation, or backward_compatibility with forward), or leave it out."
         )
 
 
 def _execution(loop: Loop) -> Execution:
-    """Return how steps are executed: as in the run of the checkpoint, or as selected now."""
+    """Return the execution of steps: that of the checkpoint's run, or a new selection."""
     settings = loop.settings
     if settings.execution == "auto" and settings.checkpoint is not None:
         data = checkpoints.read(Path(settings.checkpoint), loop.world)
@@ -321,7 +327,7 @@ def _execution(loop: Loop) -> Execution:
     return select_execution(loop)
 
 
-def _frozen(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:
+def _freeze(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:
     check_values(head.module.state_dict(), f"The frozen auxiliary head {head.name!r}", UNUSABLE)
     module = copied(head.module).to(precision.device).requires_grad_(False)
     digest = head.digest or parameters_digest(module)

@@ -79,7 +79,7 @@ def profile(loop: Loop, steps: int) -> Profile:
         steps: Steps of each task that are timed.
     """
     execution = loop.execution
-    with loop.untouched():
+    with loop.restored():
         _take_steps(loop, WARM_UP)
         seconds = _take_steps(loop, steps)
         if execution.captures:

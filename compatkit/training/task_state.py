@@ -1,4 +1,4 @@
-"""The state of a task, a shared head and a released extractor during a run."""
+"""State of a task, a shared head and a released extractor during a run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ HEAD = "released"
 
 @attrs.define(eq=False)
 class ReleasedExtractor:
-    """A published extractor that new parts are trained against.
+    """Published extractor that new parts are trained against.
 
     Attributes:
-        data: Its own preprocessing.
+        blueprint: Blueprint of the extractor.
+        module: Module with the weights.
+        data: Preprocessing of the extractor.
         digest: Tensor digest of its weights and statistics.
-        reference: ``name@version``.
+        reference: Reference ``name@version``.
     """
 
     blueprint: Blueprint
@@ -40,8 +42,8 @@ class ReleasedExtractor:
     digest: str
     reference: str
 
-    def placed(self, precision: Precision) -> ReleasedExtractor:
-        """Return a copy on the run's device whose weights and statistics do not change."""
+    def copy_to_device(self, precision: Precision) -> ReleasedExtractor:
+        """Return a frozen copy on the run's device, in eval mode."""
         module = copied(self.module).eval().requires_grad_(False)
         return attrs.evolve(self, module=precision.place(module))
 
@@ -50,27 +52,29 @@ class ReleasedExtractor:
 
         Args:
             data: Preprocessing of the task.
-            shape: Shape of the task's features, without the batch.
-            task: Its name, for messages.
+            shape: Shape of the task's features, without the batch axis.
+            task: Name of the task, for messages.
             device: Device of the run.
 
         Returns:
-            A function ``(N, C, H, W) -> (N, *shape)``.
+            Function ``(N, C, H, W) -> (N, *shape)``.
 
         Raises:
-            UsageError: It takes other images, or gives features of another shape.
+            UsageError: The extractor takes other images, or returns features of another shape.
         """
-        for what in ("size", "channels"):
-            wanted, other = getattr(self.data, what), getattr(data, what)
-            if wanted != other:
+        for field in ("size", "channels"):
+            expected, actual = getattr(self.data, field), getattr(data, field)
+            if expected != actual:
                 raise UsageError(
-                    f"The released extractor {self.reference} takes images of {what} {wanted}; those of task {task!r} "
-                    f"have {other}. Give the task size={self.data.size} and {self.data.channels} images, or start it "
-                    "from the extractor."
+                    f"The released extractor {self.reference} takes images of {field} {expected}; those of task "
+                    f"{task!r} have {actual}. Give the task size={self.data.size} and {self.data.channels} images, or "
+                    "start it from the extractor."
                 )
-        both = self.data.mean, self.data.std, data.mean, data.std
-        mean, std, own_mean, own_std = (torch.tensor(each, device=device).view(1, -1, 1, 1) for each in both)
-        scale, shift = own_std / std, (own_mean - mean) / std
+        statistics = self.data.mean, self.data.std, data.mean, data.std
+        mean, std, task_mean, task_std = (
+            torch.tensor(values, device=device).view(1, -1, 1, 1) for values in statistics
+        )
+        scale, shift = task_std / std, (task_mean - mean) / std
         same = (self.data.mean, self.data.std) == (data.mean, data.std)
 
         @torch.no_grad()
@@ -80,27 +84,32 @@ class ReleasedExtractor:
         features_shape = tuple(features(torch.zeros(2, len(data.mean), *data.size, device=device)).shape[1:])
         if features_shape != shape:
             raise UsageError(
-                f"The released extractor {self.reference} gives features {features_shape}; task {task!r} gives "
-                f"{shape}. Cut the task's network where both have the same shape."
+                f"The released extractor {self.reference} has features {features_shape}; task {task!r} has {shape}. "
+                "Cut the task's network where both have the same shape."
             )
         return features
 
 
-_AS_IT_IS = nullcontext()
+_NO_CHANGE = nullcontext()
 
 
 @attrs.define(eq=False)
 class TaskState:
-    """A task during a run: its modules, its data, and their properties.
+    """Modules and data of a task during a run.
 
     Attributes:
-        class_layer: State-dict prefixes of the class layer inside the head.
+        task: Task of the user.
+        extractor_blueprint: Blueprint of the extractor.
+        head_blueprint: Blueprint of the head.
+        class_layer: State-dict prefixes of the class layer in the head.
+        extractor: Module of the extractor.
+        head: Module of the head.
         data: Preprocessing and labels, as in the contracts.
         examples: Training images and labels in the size and channels of the task, in host memory.
         feature_shape: Shape of the tensor that crosses the cut, for a batch of two.
         anchors: Shared parts that this task's parts were trained against; written at the end of a run.
         initial: Tensor digest of the initial weights without the class layer.
-        rows_named: Whether the rows of the class layer come from the stream of the initial weights too.
+        rows_named: Whether the rows of the class layer were drawn with the initial weights too.
         statistics: For a frozen extractor: ``"stored"`` uses its running statistics, ``"batch"`` those of the batch
             without writing its buffers.
         frozen_norms: Batch normalization in frozen stages, which stays in eval mode.
@@ -130,7 +139,7 @@ class TaskState:
 
     @property
     def name(self) -> str:
-        """The task's name."""
+        """Name of the task."""
         return self.task.name
 
     @property
@@ -149,12 +158,12 @@ class TaskState:
         return self.task.freeze_extractor
 
     def extract(self, images: Tensor, *, write_statistics: bool = True) -> Tensor:
-        """Run the extractor as in a step: a frozen one with the statistics that the run states.
+        """Run the extractor as in a step, a frozen one with the statistics of the run's settings.
 
         Args:
-            images: Normalized, ``(N, channels, height, width)``.
-            write_statistics: Whether batch normalization updates its running statistics; else it still normalizes by
-                the statistics of the batch. A frozen extractor never updates them.
+            images: Normalized images, ``(N, channels, height, width)``.
+            write_statistics: Whether batch normalization updates its running statistics; it normalizes by the
+                statistics of the batch in any case. A frozen extractor never updates them.
 
         Returns:
             Features, ``(N, *feature_shape)``.
@@ -165,27 +174,27 @@ class TaskState:
         with batch_statistics(self.extractor, others="keep", besides=self.frozen_norms):
             return self.extractor(images)
 
-    def stages(self, wanted: str) -> dict[str, int]:
+    def stages(self, setting: str) -> dict[str, int]:
         """Return the number of the stage of each tensor of the uncut network, by timm's coarse ``group_matcher``.
 
         Args:
-            wanted: The setting that needs them, for messages.
+            setting: Name of the setting that needs stages, for messages.
 
         Returns:
-            From 0, at the image; the last has the class layer.
+            Stages by tensor name, from 0 at the image; the last stage has the class layer.
 
         Raises:
             UsageError: The network has no ``group_matcher``.
         """
         from compatkit.adapters.optimizers import grouped
 
-        return grouped(self.extractor_blueprint, "stage", wanted)
+        return grouped(self.extractor_blueprint, "stage", setting)
 
     def extracting(self) -> AbstractContextManager[None]:
-        """Return the context in which the extractor runs in a step."""
+        """Return the context for running the extractor in a step."""
         if self.freezes_extractor and self.statistics == "batch":
             return batch_statistics(self.extractor, others="keep")
-        return _AS_IT_IS
+        return _NO_CHANGE
 
     @property
     def labels(self) -> tuple[Label, ...]:
@@ -194,17 +203,19 @@ class TaskState:
 
 
 def trained_parameters(state: TaskState) -> list[nn.Parameter]:
-    """Return the parameters of a task's network that are trained."""
+    """Return the trained parameters of a task's network."""
     parts = (state.extractor, state.head)
     return [parameter for part in parts for parameter in part.parameters() if parameter.requires_grad]
 
 
 @attrs.define(eq=False)
 class AuxiliaryHead:
-    """A head that several tasks are trained against.
+    """Head that several tasks are trained against.
 
     Attributes:
         name: Purpose of the head: ``"dcc"``, ``"rotation"``.
+        blueprint: Blueprint of the head.
+        module: Module of the head.
         labels: Classes of its outputs; None if the outputs are not classes of images.
         frozen: Whether its parameters stay fixed in this run.
         statistics: For a frozen head: ``"stored"`` uses its running statistics, ``"batch"`` those of the
@@ -231,7 +242,7 @@ class AuxiliaryHead:
         return f"AuxiliaryHead({self.name!r}: {self.blueprint.model}{outputs}{', frozen' if self.frozen else ''})"
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Return logits ``(batch, outputs)``, normalized as ``statistics`` states."""
+        """Return logits ``(batch, outputs)``, with batch normalization according to ``statistics``."""
         if self.frozen and self.statistics == "batch":
             with batch_statistics(self.module, others="keep"):
                 return self.module(features)

@@ -249,7 +249,7 @@ def test_what_cannot_be_trained_against_is_refused(old_release: ck.Registry) -> 
     narrow = ck.Task("right", data_set("right"), BACKBONE, "layer1", size=16)
     refused(r"does not take the features \(16, 16, 16\) of task 'right'", narrow, BOTH[:1], head)
     alone = old_release.frozen(head=None, extractor=EXTRACTOR)
-    refused(r"gives features \(32, 8, 8\); task 'right' gives \(16, 16, 16\)", narrow, BOTH[1:], alone)
+    refused(r"has features \(32, 8, 8\); task 'right' has \(16, 16, 16\)", narrow, BOTH[1:], alone)
     small = ck.Task("right", data_set("right"), BACKBONE, "layer2", size=8)
     refused(r"takes images of size \(16, 16\)", small, BOTH[1:], alone)
     refused(r"uses the released extractor d/left.extractor@1.0.0", later(), BOTH[:1], both)

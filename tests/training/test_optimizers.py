@@ -179,7 +179,7 @@ def test_a_trial_leaves_no_trace(name: str) -> None:
     trainer = quick(steps=3, optimizer=name)
     with prepare(FitRequest(trainer, [task()])) as prepared:
         loop, state = prepared.loop, prepared.loop.setup.tasks["a"]
-        with loop.untouched():
+        with loop.restored():
             loop.step(state, 0)
         loop.step(state, 0)
         tried = loop.weights()
