@@ -36,6 +36,6 @@ def blocks(page: Path, *languages: str) -> list[Block]:
     ]
 
 
-def named(page: Path) -> str:
+def repository_path(page: Path) -> str:
     """Return a page's path in the repository."""
     return page.relative_to(REPOSITORY).as_posix()

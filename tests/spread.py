@@ -220,7 +220,7 @@ class Idle:
 STOPPED = 2
 
 
-def kept(path: Path, stop: type = Idle) -> ck.Fit:
+def with_checkpoint(path: Path, stop: type = Idle) -> ck.Fit:
     """A run with a checkpoint."""
     trainer = quick(
         steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05, checkpoint=path, checkpoint_every=1
@@ -229,7 +229,7 @@ def kept(path: Path, stop: type = Idle) -> ck.Fit:
 
 
 def resumed() -> ck.Fit:
-    return kept(Path(sys.argv[-1]) / "one.safetensors")
+    return with_checkpoint(Path(sys.argv[-1]) / "one.safetensors")
 
 
 class Fails:
@@ -261,7 +261,7 @@ class Dies:
 
 
 def killed() -> ck.Fit:
-    return kept(Path(sys.argv[-1]) / "two.safetensors", Dies)
+    return with_checkpoint(Path(sys.argv[-1]) / "two.safetensors", Dies)
 
 
 class Drifts:

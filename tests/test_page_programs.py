@@ -21,7 +21,7 @@ import click
 import pytest
 import torch
 from followed import Example
-from pages import PAGES, REPOSITORY, Block, blocks, named
+from pages import PAGES, REPOSITORY, Block, blocks, repository_path
 from photos import class_folder
 from small import data_set, quick, write_pack
 
@@ -76,7 +76,7 @@ def runs(block: Block) -> bool:
     return not any(start in line for line in lines[:3] for start in NEEDS)
 
 
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=named)
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=repository_path)
 def test_no_name_is_undefined(page: Path) -> None:
     """A name that a page uses is defined on the page, above it."""
     text = [""] * (page.read_text().count("\n") + 1)
@@ -85,14 +85,14 @@ def test_no_name_is_undefined(page: Path) -> None:
         text[block.line - 1 : block.line - 1 + len(lines)] = lines
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E9,F821,F632,F50,F7", "-"]
     done = subprocess.run(command, input="\n".join(text), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{named(page)}: {done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"{repository_path(page)}: {done.stdout}{done.stderr}"
 
 
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=named)
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=repository_path)
 def test_what_is_called_exists_and_takes_what_it_is_given(page: Path) -> None:
     example = Example()
     for block in blocks(page, "python"):
-        example.visit(ast.parse(block.text, named(page)))
+        example.visit(ast.parse(block.text, repository_path(page)))
 
 
 def commands(page: Path) -> list[str]:
@@ -116,11 +116,11 @@ def parsed(line: str) -> None:
         command.make_context(line, rest, parent=context)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=named)
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=repository_path)
 def test_commands_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are parsed, not run. Files that the README names must be there; other pages' need not."""
     monkeypatch.chdir(REPOSITORY)
-    if named(page) != "README.md":
+    if repository_path(page) != "README.md":
         monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: value)
     for line in commands(page):
         parsed(re.sub(r"\bDIR\b", ".", line))
@@ -203,7 +203,9 @@ def here(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in WITH_PYTHON if named(page) not in (*ELSEWHERE, REMOTES)], ids=named
+    "page",
+    [page for page in WITH_PYTHON if repository_path(page) not in (*ELSEWHERE, REMOTES)],
+    ids=repository_path,
 )
 def test_the_blocks_of_a_page_run(page: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
@@ -211,7 +213,7 @@ def test_the_blocks_of_a_page_run(page: Path, here: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "page", module)
     for block in blocks(page, "python"):
         if runs(block):
-            exec(compile(small(page, block), named(page), "exec"), module.__dict__)
+            exec(compile(small(page, block), repository_path(page), "exec"), module.__dict__)
 
 
 def test_the_blocks_about_remotes_run(endpoint: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +233,7 @@ def test_the_blocks_about_remotes_run(endpoint: str, here: Path, monkeypatch: py
 
 def small(page: Path, block: Block) -> str:
     text = re.sub(r"\bsteps=[\d_]+", "steps=4", block.placed())
-    for large, less in SMALLER.get(named(page), {}).items():
+    for large, less in SMALLER.get(repository_path(page), {}).items():
         text = text.replace(large, less)
     return text
 

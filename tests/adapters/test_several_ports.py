@@ -194,12 +194,12 @@ def test_a_head_leaves_open_only_sizes_that_it_was_run_at():
 
 
 def test_a_later_port_of_tokens_has_the_prefix_of_the_first_where_it_has_as_many():
-    def given(x: Tensor) -> tuple[Tensor, ...]:
+    def repeated(x: Tensor) -> tuple[Tensor, ...]:
         patches = tokens(x, 4)
         front = torch.cat([patches[:, :2], patches], dim=1)
         return front, front.relu(), patches
 
-    module = Calls(given)
+    module = Calls(repeated)
     module.num_prefix_tokens = 2  # type: ignore[assignment]
     result = structural(module, blueprint("extractor")).outputs
     assert [port.prefix_tokens for port in result] == [2, 2, 0]

@@ -58,14 +58,14 @@ def table(root: Path, *, absolute: bool = False, split: bool = False, parquet: b
     return str(root / "list.csv")
 
 
-def shards(root: Path, *names: str, named: bool = False) -> str:
+def shards(root: Path, *names: str, with_names: bool = False) -> str:
     """Write shards; classes are numbers, or names."""
     for number, name in enumerate(names):
         members = {}
         for place in range(10):
             members[f"{number}{place:03}.png"] = encoded(photo(12, 14, seed=10 * number + place))
             label = place % 2
-            members[f"{number}{place:03}.cls"] = (NAMES[label] if named else str(label)).encode()
+            members[f"{number}{place:03}.cls"] = (NAMES[label] if with_names else str(label)).encode()
         shard(root / "shards" / f"{name}.tar", members)
     return f"{root}/shards/"
 
@@ -144,7 +144,7 @@ WAYS: dict[str, Way] = {
     "a folder of shards": (lambda root: shards(root, "pets-0", "pets-1"), {}),
     "shards with parts": (lambda root: shards(root, "train-0", "train-1", "val-0"), {}),
     "a pattern of shards": (lambda root: shards(root, "train-0", "train-1") + "train-*.tar", {}),
-    "one shard of named classes": (lambda root: shards(root, "pets", named=True) + "pets.tar", {}),
+    "one shard of named classes": (lambda root: shards(root, "pets", with_names=True) + "pets.tar", {}),
     "shards at a URL": (lambda root: "file://" + shards(root, "train-0", "val-0"), {}),
     "a pattern at a URL": (lambda root: "file://" + shards(root, "pets-0", "pets-1") + "pets-*.tar", {}),
     "a saved table": (lambda root: saved(root, both=False), {}),

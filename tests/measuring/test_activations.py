@@ -42,7 +42,7 @@ def test_rows_are_what_the_layers_gave(how: str, expected: bool, tmp_path: Path)
     shaped: dict[str, Callable[[Any], Any]] = {
         "all": lambda entry: entry.flatten(1),
         "pooled": lambda item: item.mean((2, 3)),
-        "positions": lambda one: one.permute(0, 2, 3, 1).flatten(0, 2),
+        "positions": lambda tensor: tensor.permute(0, 2, 3, 1).flatten(0, 2),
     }
     folder = tmp_path / "rows" if expected else None
     result = ck.activations(model, DATA, layers=["[ca]*", "fc"], flatten=how, folder=folder, batch_size=5)

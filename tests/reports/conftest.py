@@ -28,7 +28,7 @@ class Visit:
         self.page, self.requests, self.said, self.dialogs = page, [], [], []
         page.on("request", lambda item: self.requests.append(item.url))
         page.on("console", lambda entry: self.said.append(entry.text))
-        page.on("pageerror", lambda one: self.said.append(str(one)))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
         page.on("dialog", self._dismiss)
 
     def _dismiss(self, dialog: Any) -> None:

@@ -62,7 +62,7 @@ class Outcomes:
 
     folder: Path
 
-    def said(self, name: str, rank: int = 0) -> dict[str, Any]:
+    def written(self, name: str, rank: int = 0) -> dict[str, Any]:
         return json.loads((self.folder / f"{name}.{rank}.json").read_text())
 
     def state(self, name: str, rank: int = 0) -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, grouped: None) -> Iterato
     """All runs in one start of two processes, which is what takes the time."""
     folder = tmp_path_factory.mktemp("spread")
     with pytest.raises(KeyboardInterrupt):
-        spread.kept(folder / "one.safetensors", Interrupt)
+        spread.with_checkpoint(folder / "one.safetensors", Interrupt)
     names = (*EQUAL, "contrasted", "batch_normalized", "blended", "resumed", *REFUSED)
     subprocess.run([*TORCHRUN, spread.__file__, *names, folder], check=True, timeout=240, env=surroundings())
     yield Outcomes(folder)
@@ -107,7 +107,7 @@ def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor], within: fl
 @pytest.mark.parametrize("name", EQUAL)
 def test_two_processes_equal_one_at_the_same_batch(outcomes: Outcomes, name: str) -> None:
     """With IIW, DCC, RP, other tasks; shared heads of some steps, of some processes, and frozen ones."""
-    fit, result = spread.RUNS[name](), outcomes.said(name)
+    fit, result = spread.RUNS[name](), outcomes.written(name)
     assert_equal(outcomes.state(name), spread.state(fit))
     assert outcomes.state(name).keys() == outcomes.state(name, 1).keys()
     assert all(
@@ -130,7 +130,7 @@ def test_two_processes_equal_one_at_the_same_batch(outcomes: Outcomes, name: str
 
 
 def test_images_are_mixed_within_their_process(outcomes: Outcomes) -> None:
-    result, alone = outcomes.said("blended"), spread.blended()
+    result, alone = outcomes.written("blended"), spread.blended()
     assert result["plan"] == alone.plan and result["history"][0] != alone.history[0]
     assert_equal(outcomes.state("blended"), outcomes.state("blended", 1), 0.0)
 
@@ -154,7 +154,7 @@ def test_each_image_of_an_epoch_is_seen_by_one_process(outcomes: Outcomes) -> No
 def test_images_are_contrasted_with_those_of_their_process(outcomes: Outcomes) -> None:
     """Four images of two views have 7 others in their process, and 15 where one has all eight."""
     alone = spread.contrasted().history[0]["losses"]["contrastive/loss"]
-    shared = outcomes.said("contrasted")["history"][0]["losses"]["contrastive/loss"]
+    shared = outcomes.written("contrasted")["history"][0]["losses"]["contrastive/loss"]
     assert (alone, shared) == pytest.approx((math.log(15), math.log(7)), abs=1e-3)
 
 
@@ -197,7 +197,9 @@ def test_a_run_of_one_process_goes_on_in_two_and_back(outcomes: Outcomes) -> Non
     assert_equal(outcomes.state("resumed"), spread.state(spread.sgd()))
     # Which wrote a checkpoint in its turn: nothing is left to do.
     assert_equal(
-        spread.state(spread.kept(outcomes.folder / "one.safetensors")), outcomes.state("resumed"), within=0
+        spread.state(spread.with_checkpoint(outcomes.folder / "one.safetensors")),
+        outcomes.state("resumed"),
+        within=0,
     )
 
 
@@ -217,7 +219,7 @@ def test_a_run_of_one_process_goes_on_in_two_and_back(outcomes: Outcomes) -> Non
 def test_one_process_says_what_is_wrong_and_the_other_is_not_left_waiting(
     outcomes: Outcomes, name: str, rank: int, kind: str, message: str
 ) -> None:
-    result, other = outcomes.said(name, rank), outcomes.said(name, 1 - rank)
+    result, other = outcomes.written(name, rank), outcomes.written(name, 1 - rank)
     assert result["error"] == kind and message in result["message"]
     assert result["message"].endswith(f"Raised in process {rank} of 2.")
     assert other["error"] == "TrainingError"
@@ -329,13 +331,13 @@ def test_a_process_that_is_killed_ends_the_run_with_one_error_and_a_checkpoint_t
     assert len(lines) == 1 and result.stderr.count("Traceback") == 2, (
         result.stderr
     )  # ours, and torchrun's own
-    path_kept = tmp_path / "two.safetensors"
+    checkpoint = tmp_path / "two.safetensors"
     assert re.fullmatch(
         r"(\[rank0\]: )?compatkit\.errors\.TrainingError: The run cannot continue: process 1 of 2 \(id \d+\) is gone: "
-        rf"killed, or out of memory\. Start it again: it resumes from the checkpoint {re.escape(str(path_kept))}\.",
+        rf"killed, or out of memory\. Start it again: it resumes from the checkpoint {re.escape(str(checkpoint))}\.",
         lines[0],
     )
-    assert_equal(spread.state(spread.kept(path_kept)), spread.state(spread.sgd()))
+    assert_equal(spread.state(spread.with_checkpoint(checkpoint)), spread.state(spread.sgd()))
 
 
 @pytest.mark.slow
