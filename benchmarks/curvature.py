@@ -29,13 +29,13 @@ from torch import Tensor, nn
 import compatkit as ck
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit_plugins.metrics._lanczos import block_lanczos, residuals
-from compatkit_plugins.metrics._loss import Kept, LossMetric, LossSurface
+from compatkit_plugins.metrics._loss import LossMetric, LossSurface, SampledExamples
 from compatkit_plugins.metrics.loss_landscape import LossLandscape, directions, unmoved
 
 COUNT, MOST, WHOLE = 20, 300, 51**2
 
 
-def trained(options: argparse.Namespace) -> tuple[nn.Module, Kept]:
+def trained(options: argparse.Namespace) -> tuple[nn.Module, SampledExamples]:
     """Return a ResNet-20 trained on MNIST, and examples."""
     data = ck.data.load("mnist", root=options.data_root)
     task = ck.Task("net", data.subset(train=2000), "resnet20_cifar", "layer2", size=options.size)
@@ -43,7 +43,7 @@ def trained(options: argparse.Namespace) -> tuple[nn.Module, Kept]:
     state = trainer.fit([task]).tasks["net"]
     split = data.train.subset(options.examples, 0)
     images = normalize(prepare(split, state.data).images, state.data)
-    examples = Kept(torch.arange(len(split)), images, torch.from_numpy(split.labels))
+    examples = SampledExamples(torch.arange(len(split)), images, torch.from_numpy(split.labels))
     return nn.Sequential(state.extractor, state.head).eval(), examples
 
 
@@ -164,7 +164,7 @@ def main() -> None:
     network, examples = trained(options)
     print(f"torch {torch.__version__}, CPU, resnet20 at {options.size} x {options.size}\n")
     if options.only != "landscape":
-        few = Kept(
+        few = SampledExamples(
             *(getattr(examples, word)[: options.hessian_examples] for word in ("keys", "images", "labels"))
         )
         surface = LossMetric(chunk=options.hessian_examples).surfaces(few, network, {})["as given"]

@@ -203,8 +203,8 @@ class Eigenspaces:
             tolerance: Neighboring eigenvalues closer than this share of the largest belong to one eigenspace.
         """
         values, vectors = principal_directions(covariance)
-        apart = (values[:-1] - values[1:]) > tolerance * values[0]
-        spaces = torch.cat([apart.new_zeros(1), apart]).cumsum(0)
+        separated = (values[:-1] - values[1:]) > tolerance * values[0]
+        spaces = torch.cat([separated.new_zeros(1), separated]).cumsum(0)
         return cls(values, vectors, spaces)
 
     @property

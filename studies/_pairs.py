@@ -218,11 +218,11 @@ def common_classes(task: ck.Task, other: ck.Task) -> list[str]:
 
 def common_indices(this: ck.DataSet, other: ck.DataSet) -> list[int]:
     """Return the indices of a data set's classes that another has, too, by name, ascending."""
-    mine, theirs = ([ck.label(name) for name in data.classes] for data in (this, other))
-    return sorted(index for index, _ in ck.match_classes(mine, theirs))
+    own_labels, other_labels = ([ck.label(name) for name in data.classes] for data in (this, other))
+    return sorted(index for index, _ in ck.match_classes(own_labels, other_labels))
 
 
-def apart(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
+def train_separately(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
     """Train each task separately, with its own rotation head (Sec. 4, the upper bound).
 
     Each has its own seed: with the same seed the rotation heads would start equal, and the networks would be partly
@@ -296,8 +296,8 @@ def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = 
     """
 
     def figures(policy: str, own: bool, of: str = "accuracy") -> list[Any]:
-        mine = [cell for cell in cells if cell["policy"] == policy]
-        return [cell.get(of) for cell in mine if (cell["extractor"] == cell["head"]) == own]
+        selected = [cell for cell in cells if cell["policy"] == policy]
+        return [cell.get(of) for cell in selected if (cell["extractor"] == cell["head"]) == own]
 
     one_way, other_way = figures("batch", own=False)
     largest = figures("batch", own=False, of="all_outputs")

@@ -121,14 +121,14 @@ def averages(images: Tensor) -> Tensor:
     return F.avg_pool2d(images, 4)
 
 
-def relative(actual: Tensor, wanted: Tensor) -> float:
-    """Return the squared error as a share of the squares of what is wanted: 0 is perfect, 1 is black."""
-    return float((actual - wanted).double().square().sum() / wanted.double().square().sum())
+def relative(actual: Tensor, expected: Tensor) -> float:
+    """Return the squared error as a share of the squares of the expected values: 0 is perfect, 1 is black."""
+    return float((actual - expected).double().square().sum() / expected.double().square().sum())
 
 
-def correlation(actual: Tensor, wanted: Tensor) -> float | None:
+def correlation(actual: Tensor, expected: Tensor) -> float | None:
     """Return the correlation over all pixels; None where one of them is constant."""
-    this, other = (each.double().flatten() - each.double().mean() for each in (actual, wanted))
+    this, other = (each.double().flatten() - each.double().mean() for each in (actual, expected))
     size = float(this.norm() * other.norm())
     return float(this @ other) / size if size > 0 else None
 

@@ -201,10 +201,10 @@ def run(run: Run) -> Outcome:
             extractors = {name: f"of-{name}/{name}.extractor" for name in NETWORKS}
         else:
             head = first(run, data, registry)
-            apart = run.arm == "independent"
-            extractors = {name: f"of-{name if apart else 'all'}/{name}.extractor" for name in NETWORKS}
+            independent = run.arm == "independent"
+            extractors = {name: f"of-{name if independent else 'all'}/{name}.extractor" for name in NETWORKS}
             old = data.test.of_classes(data.classes[:OLD])
-            own = {name: f"of-{name}/shared.dcc" if apart else head for name in NETWORKS}
+            own = {name: f"of-{name}/shared.dcc" if independent else head for name in NETWORKS}
             values["old"] = _mean(
                 [accuracy(run, registry, extractors[network], own[network], old) for network in NETWORKS]
             )

@@ -46,11 +46,11 @@ def run(run: Run) -> Outcome:
     name = run.settings["data"]
     images = samples_of(run, name)
     trained = train(run, name, objective(run, run.arm))
-    theirs = rows(train(run, name, seed=run.seed + OTHER), images)
-    mine = rows(trained, images)
-    matrix, summary = similar(mine, theirs, "cka")
-    row = list(mine).index("sampled")
-    cells = [matrix[row][list(theirs).index(layer)] for layer in ENCODER[run.settings["arch"]]]
+    plain_layers = rows(train(run, name, seed=run.seed + OTHER), images)
+    layers = rows(trained, images)
+    matrix, summary = similar(layers, plain_layers, "cka")
+    row = list(layers).index("sampled")
+    cells = [matrix[row][list(plain_layers).index(layer)] for layer in ENCODER[run.settings["arch"]]]
     known = [value for value in cells if value > UNDEFINED]
     values = {
         "sampled-with-encoder": float(np.mean(known)) if known else None,
@@ -60,7 +60,7 @@ def run(run: Run) -> Outcome:
         **collapse(trained, images),
         "loss": reconstructed(trained, images)[0],
     }
-    return Outcome(values=values, figure_data={"matrix": matrix, "layers": list(mine)})
+    return Outcome(values=values, figure_data={"matrix": matrix, "layers": list(layers)})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

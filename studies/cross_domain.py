@@ -43,7 +43,7 @@ def run(run: Run) -> Outcome:
     """Compare a network of the arm with one of the target, on images of the target."""
     source, target = run.settings["source"], run.settings["target"]
     images = samples_of(run, target)
-    theirs = rows(train(run, target), images)
+    target_layers = rows(train(run, target), images)
     if run.arm == "same":
         network = train(run, target, seed=run.seed + OTHER)
     elif run.arm == "untrained":
@@ -55,16 +55,16 @@ def run(run: Run) -> Outcome:
         network = train(
             run, target, None, use, weights=weights_after(network), steps=run.settings["retrain_steps"]
         )
-    mine = rows(network, images)
+    layers = rows(network, images)
     if run.arm == "shuffled":
         order = np.random.default_rng(run.seed).permutation(len(images))
-        mine = {name: rows[order] for name, rows in mine.items()}
-    matrix, summary = similar(mine, theirs, "cka")
-    _, biased = similar(mine, theirs, "cka/biased")
+        layers = {name: rows[order] for name, rows in layers.items()}
+    matrix, summary = similar(layers, target_layers, "cka")
+    _, biased = similar(layers, target_layers, "cka/biased")
     values = {name: summary.get(layer) for layer, name in KINDS.items()}
     values["gap"] = summary["encoder"] - summary["decoder"]
     values["biased-gap"] = biased["encoder"] - biased["decoder"]
-    return Outcome(values=values, figure_data={"matrix": matrix, "layers": list(mine)})
+    return Outcome(values=values, figure_data={"matrix": matrix, "layers": list(layers)})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

@@ -44,7 +44,7 @@ def run(run: Run) -> Outcome:
     source, target = run.settings["source"], run.settings["target"]
     images = samples_of(run, target)
     own = train(run, target, **changed)
-    theirs = rows(own, images)
+    own_layers = rows(own, images)
     others = {
         "same": rows(train(run, target, seed=run.seed + OTHER, **changed), images),
         "across": rows(train(run, source, **changed), images),
@@ -52,9 +52,9 @@ def run(run: Run) -> Outcome:
     order = np.random.default_rng(run.seed).permutation(len(images))
     others["shuffled"] = {name: rows[order] for name, rows in others["same"].items()}
     values: dict[str, float | None] = {"loss": reconstructed(own, images)[0]}
-    for pair, mine in others.items():
-        _, summary = similar(mine, theirs, "cka")
-        twin = _procrustes(mine, theirs)
+    for pair, layers in others.items():
+        _, summary = similar(layers, own_layers, "cka")
+        twin = _procrustes(layers, own_layers)
         for side in SIDES:
             values[f"cka-{pair}-{side}"] = summary[side]
             values[f"procrustes-{pair}-{side}"] = twin[side]

@@ -25,7 +25,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
 from compatkit.reports.pictures import image_grid
-from compatkit_plugins.regularizers.forecast_error import latitude_weights, wanted  # pyright: ignore[reportMissingImports]
+from compatkit_plugins.regularizers.forecast_error import latitude_weights, target_fields  # pyright: ignore[reportMissingImports]
 
 from ._arms import REFERENCE, reported, trainer
 from ._smoke import few, pixels, shown
@@ -78,7 +78,7 @@ def errors(fit: ck.Fit, images: Tensor, latitudes: bool) -> tuple[Tensor, Tensor
     (state,) = fit.tasks.values()
     with torch.no_grad():
         predicted = torch.cat([state.extractor.eval()(part) for part in images.split(50)])
-    squared_errors = (predicted - wanted(images, tuple(predicted.shape[1:]))).double().square()
+    squared_errors = (predicted - target_fields(images, tuple(predicted.shape[1:]))).double().square()
     if latitudes:
         squared_errors = squared_errors * latitude_weights(predicted.shape[2])
     return squared_errors.mean((2, 3)).sqrt().mean(0), predicted
@@ -119,8 +119,8 @@ def run(run: Run) -> Outcome:
         FIELDS
     )
     # where the last known state is taken for the forecast, and where the mean is
-    target = wanted(images, tuple(predicted.shape[1:]))
-    now = wanted(images[:, :, : settings["outputs"] * predicted.shape[2]], tuple(predicted.shape[1:]))
+    target = target_fields(images, tuple(predicted.shape[1:]))
+    now = target_fields(images[:, :, : settings["outputs"] * predicted.shape[2]], tuple(predicted.shape[1:]))
     known = now if settings["data"] != "weatherbench" else torch.zeros_like(target)
     values["persistence"] = float((known - target).square().mean((2, 3)).sqrt().mean())
     values["mean"] = float(target.square().mean((2, 3)).sqrt().mean())

@@ -123,8 +123,8 @@ def scales(run: Run) -> Outcome:
         growth = measured.table("gradient_scale/growth").cells[0].value or 0.0
         # The class layer has as many outputs as classes, and is new in every arm.
         shares = [
-            _relative(projection, layer, place)
-            for place in ("1", "2", "3")
+            _relative(projection, layer, direction)
+            for direction in ("1", "2", "3")
             for layer in projection.axes["layer"][:-1]
         ]
         rows.append({"growth": growth, "share": mean(shares)})
@@ -141,11 +141,11 @@ def scales(run: Run) -> Outcome:
     return Outcome(values=values, figure_data={"start": lines[0], "end": lines[-1]})
 
 
-def _relative(table: Any, layer: str, place: str) -> float:
+def _relative(table: Any, layer: str, direction: str) -> float:
     """Return the share of a weight along a direction of the gradient, over that of a weight without preference."""
     along, even = (
         table.at(
-            case="as given", layer=layer, quantity=name, place="1" if name == "isotropic" else place
+            case="as given", layer=layer, quantity=name, place="1" if name == "isotropic" else direction
         ).value
         for name in ("output", "isotropic")
     )
@@ -172,8 +172,8 @@ def draw_scales(results: Results) -> Mapping[str, bytes]:
 
     titles = {"scale": "gradient, over that of the last layer", "share": "share along it, over an even one"}
     figure = Figure(figsize=(13.0, 3.6), dpi=130, layout="constrained")
-    for place, (when, name) in enumerate((when, name) for name in titles for when in WHEN):
-        axes = figure.add_subplot(1, 4, place + 1)
+    for index, (when, name) in enumerate((when, name) for name in titles for when in WHEN):
+        axes = figure.add_subplot(1, 4, index + 1)
         for number, arm in enumerate(results.arms):
             for at, run in enumerate(results.figure_data(arm)):
                 line = run[WHEN[when]][name]
@@ -185,7 +185,7 @@ def draw_scales(results: Results) -> Mapping[str, bytes]:
             axes.yaxis.set_minor_formatter("{x:g}")
         axes.set_title(f"{titles[name]}, {when}", fontsize=8)
         axes.set_xlabel("layer, from the image on")
-        if place == 0:
+        if index == 0:
             figure.legend(
                 *axes.get_legend_handles_labels(),
                 fontsize=8,

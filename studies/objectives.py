@@ -39,17 +39,17 @@ def run(run: Run) -> Outcome:
     """Compare a network of the arm with a plain VAE of another seed."""
     name = run.settings["data"]
     images = samples_of(run, name)
-    theirs = rows(train(run, name, seed=run.seed + OTHER), images)
+    reference_layers = rows(train(run, name, seed=run.seed + OTHER), images)
     if run.arm == "classifier":
         trained = train(run, name, classifier=True)
     elif run.arm == "untrained":
         trained = untrained(run, name)
     else:
         trained = train(run, name, objective(run, run.arm))
-    matrix, summary = similar(rows(trained, images), theirs, "cka")
+    matrix, summary = similar(rows(trained, images), reference_layers, "cka")
     return Outcome(
         values={word: summary.get(layer) for word, layer in KINDS.items()},
-        figure_data={"matrix": matrix, "layers": list(theirs)},
+        figure_data={"matrix": matrix, "layers": list(reference_layers)},
     )
 
 

@@ -27,11 +27,11 @@ from ._pairs import (
     REFERENCE,
     SCALE,
     SIZES,
-    apart,
     incremental,
     outcome,
     reported,
     tasks_of,
+    train_separately,
     trainer_of,
     uses_of,
 )
@@ -50,7 +50,7 @@ def train(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
     """
     arm, trainer = run.arm, trainer_of(run)
     if arm == BOUND:
-        return apart(run, tasks)
+        return train_separately(run, tasks)
     if arm in INCREMENTAL:
         order = tasks[::-1] if arm == "incremental-back" else tasks
         statistics = "batch" if arm == "incremental-batch" else "stored"

@@ -26,11 +26,11 @@ from ._pairs import (
     REFERENCE,
     SIZES,
     SMALLER,
-    apart,
     measure,
     ordered,
     reported,
     task_of,
+    train_separately,
     trainer_of,
     uses_of,
     values_of,
@@ -52,7 +52,7 @@ def tasks_of(run: Run) -> list[ck.Task]:
 def run(run: Run) -> Outcome:
     """Train both networks of an arm, exchange their heads, measure the loss against the networks as trained."""
     tasks, trainer = tasks_of(run), trainer_of(run)
-    fits = apart(run, tasks) if run.arm == BOUND else [trainer.fit(tasks, uses_of(run, run.arm))]
+    fits = train_separately(run, tasks) if run.arm == BOUND else [trainer.fit(tasks, uses_of(run, run.arm))]
     cells = measure(run, fits, tasks)
     values = values_of(cells)
     return Outcome(

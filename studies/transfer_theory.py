@@ -83,10 +83,10 @@ def trained(settings: Mapping[str, Any], seed: int, source: Pair | None, target:
     outer = (draw.choice((-1.0, 1.0), size=width) / np.sqrt(width)).astype(np.float32)
     before = inner
     for inputs, labels in (pair for pair in (source, target) if pair is not None):
-        rows, wanted, before = inputs.astype(np.float32), labels.astype(np.float32), inner.copy()
+        rows, targets, before = inputs.astype(np.float32), labels.astype(np.float32), inner.copy()
         for _ in range(settings["steps"]):
             hidden = rows @ inner.T
-            error = np.maximum(hidden, 0) @ outer - wanted
+            error = np.maximum(hidden, 0) @ outer - targets
             inner -= rate(len(rows)) * ((hidden > 0) * error[:, None] * outer).T @ rows
     return float(np.sqrt(np.square(inner - before, dtype=np.float64).sum()))
 

@@ -120,10 +120,10 @@ def _random(basis: Tensor, draw: torch.Generator) -> Tensor:
 
 
 def _check_symmetric(differences: Sequence[Tensor], scale: float) -> None:
-    apart = max(float(difference.abs().max()) for difference in differences if difference.numel())
-    if apart > ASYMMETRY * scale:
+    asymmetry = max(float(difference.abs().max()) for difference in differences if difference.numel())
+    if asymmetry > ASYMMETRY * scale:
         raise DataError(
-            f"Hessian products are not symmetric: v'Hu and u'Hv differ by {apart:.3g}. The loss is random or not "
+            f"Hessian products are not symmetric: v'Hu and u'Hv differ by {asymmetry:.3g}. The loss is random or not "
             "twice differentiable; a Hessian needs a network without random numbers in eval mode."
         )
 

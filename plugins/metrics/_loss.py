@@ -26,13 +26,13 @@ CASES = ("as given", "permuted labels", "random weights")
 
 
 @attrs.frozen(eq=False)
-class Kept:
-    """The examples with the smallest drawn keys so far.
+class SampledExamples:
+    """Random sample of examples: those with the smallest random keys.
 
     Attributes:
-        keys: Ascending, int64 ``(n,)``.
-        images: ``(n, ...)``.
-        labels: ``(n,)``, int64.
+        keys: Ascending keys, int64 ``(n,)``.
+        images: Images ``(n, ...)``.
+        labels: Labels, int64 ``(n,)``.
     """
 
     keys: Tensor
@@ -145,12 +145,12 @@ class LossSurface:
             DataError: A layer is not called, or does not give one tensor.
         """
         for images, labels in self.pieces():
-            gave: list[tuple[str, Any]] = []
+            outputs: list[tuple[str, Any]] = []
 
-            def hook(name: str, gave: list[tuple[str, Any]] = gave) -> Any:
+            def hook(name: str, outputs: list[tuple[str, Any]] = outputs) -> Any:
                 def note(module: nn.Module, inputs: Any, output: Any) -> Any:
-                    gave.append((name, output))
-                    return output.clone()  # what is changed in place later is the copy
+                    outputs.append((name, output))
+                    return output.clone()  # later changes in place affect the copy
 
                 return note
 
@@ -159,20 +159,20 @@ class LossSurface:
                 with differentiable():
                     loss = self.summed(self._leaves(), images.clone().requires_grad_(), labels)
                     gradients = torch.autograd.grad(
-                        loss, [result for _, result in gave], materialize_grads=True
+                        loss, [result for _, result in outputs], materialize_grads=True
                     )
             finally:
                 for handle in handles:
                     handle.remove()
-            called = [name for name, _ in gave]
-            if missing := self.layers.keys() - set(called):
+            names = [name for name, _ in outputs]
+            if missing := self.layers.keys() - set(names):
                 raise DataError(
                     f"The layer {min(missing)!r} was not called, so no gradient reaches it. Name other layers.",
                     subject=min(missing),
                 )
             unique_names = [
-                name if called.count(name) == 1 else f"{name}#{called[:at].count(name) + 1}"
-                for at, name in enumerate(called)
+                name if names.count(name) == 1 else f"{name}#{names[:at].count(name) + 1}"
+                for at, name in enumerate(names)
             ]
             yield dict(zip(unique_names, gradients, strict=True))
 
@@ -199,11 +199,13 @@ class LossMetric:
     controls: bool = False
     seed: int = attrs.field(default=0, validator=SEED)
 
-    def init(self) -> Kept | None:
+    def init(self) -> SampledExamples | None:
         """Return the empty state."""
         return None
 
-    def update(self, state: Kept | None, images: Tensor, labels: Tensor, positions: Tensor) -> Kept:
+    def update(
+        self, state: SampledExamples | None, images: Tensor, labels: Tensor, positions: Tensor
+    ) -> SampledExamples:
         """Return the state with one more batch.
 
         Args:
@@ -212,9 +214,9 @@ class LossMetric:
             labels: Class indices, ``(batch,)``.
             positions: Indices in the data set, ``(batch,)``.
         """
-        return self.merge(state, Kept(drawn_keys(positions, self.seed), images, labels))
+        return self.merge(state, SampledExamples(drawn_keys(positions, self.seed), images, labels))
 
-    def merge(self, left: Kept | None, right: Kept | None) -> Any:
+    def merge(self, left: SampledExamples | None, right: SampledExamples | None) -> Any:
         """Return the sample of both parts."""
         if left is None or right is None:
             left, right = left or right, None
@@ -227,10 +229,10 @@ class LossMetric:
             torch.cat([getattr(sample, word).to(left.images.device) for sample in both])
             for word in ("images", "labels")
         )
-        return Kept(keys[: self.examples], images[order], labels[order])
+        return SampledExamples(keys[: self.examples], images[order], labels[order])
 
     def surfaces(
-        self, state: Kept, network: nn.Module, layers: Mapping[str, nn.Module]
+        self, state: SampledExamples, network: nn.Module, layers: Mapping[str, nn.Module]
     ) -> dict[str, LossSurface]:
         """Return the network's loss, and those of its controls if they are wanted, by case.
 

@@ -68,9 +68,9 @@ def ssim(image: Tensor, other: Tensor) -> Tensor:
 def _similarity(a: Tensor, b: Tensor, aa: Tensor, bb: Tensor, ab: Tensor) -> Tensor:
     """Return SSIM of one image with several, from windowed means of values, squares and products."""
     c1, c2 = 0.01**2, 0.03**2
-    alike = (2 * a * b + c1) * (2 * (ab - a * b) + c2)
-    apart = (a.square() + b.square() + c1) * (aa - a.square() + bb - b.square() + c2)
-    return (alike / apart).flatten(1).mean(1)
+    numerator = (2 * a * b + c1) * (2 * (ab - a * b) + c2)
+    denominator = (a.square() + b.square() + c1) * (aa - a.square() + bb - b.square() + c2)
+    return (numerator / denominator).flatten(1).mean(1)
 
 
 def _windowed(pictures: Tensor) -> Tensor:

@@ -93,14 +93,14 @@ class Pair:
         """
         flat = [values.flatten(0, 1).double() for values in (left, right)]
         means = [values.mean(0) for values in flat]
-        apart = [values - mean for values, mean in zip(flat, means, strict=True)]
+        centered = [values - mean for values, mean in zip(flat, means, strict=True)]
         order = keys.argsort()[:limit]
         return cls(
             len(left),
             len(flat[0]),
             (means[0], means[1]),
-            (apart[0].square().sum(0), apart[1].square().sum(0)),
-            apart[0].T @ apart[1],
+            (centered[0].square().sum(0), centered[1].square().sum(0)),
+            centered[0].T @ centered[1],
             (left[order], right[order]),
             keys[order],
             digests_of(torch.cat(flat, 1), 3),
@@ -110,7 +110,7 @@ class Pair:
         """Return the moments of both (Chan, Golub, LeVeque 1983), on the device of this one."""
         device, rows = self.products.device, self.rows + other.rows
         theirs = [mean.to(device) for mean in other.means]
-        steps = [mine - mean for mine, mean in zip(theirs, self.means, strict=True)]
+        steps = [other_mean - mean for other_mean, mean in zip(theirs, self.means, strict=True)]
         share, weight = other.rows / rows, self.rows * other.rows / rows
         means = [mean + step * share for mean, step in zip(self.means, steps, strict=True)]
         squares = [
@@ -184,8 +184,8 @@ def rows_of(name: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
                 f"cross_correlation: expected maps, tokens or vectors from {name!r}, got a tensor of shape "
                 f"{tuple(output.shape)}. Choose another layer."
             )
-    apart = [output.shape[2:] if output.ndim == 4 else output.shape[1:-1] for output in (left, right)]
-    if left.ndim != right.ndim or apart[0] != apart[1]:
+    map_sizes = [output.shape[2:] if output.ndim == 4 else output.shape[1:-1] for output in (left, right)]
+    if left.ndim != right.ndim or map_sizes[0] != map_sizes[1]:
         raise DataError(
             f"cross_correlation: {name!r} gave {tuple(left.shape)} in one network and {tuple(right.shape)} in the "
             "other; the positions must be equal. Choose layers of one size, or images of another size."

@@ -53,18 +53,20 @@ class Rows:
         """
         values = _in_range(pieces[0] if len(pieces) == 1 else torch.cat(list(pieces)))
         mean = values.mean(0, dtype=torch.float64)
-        rough = mean.to(values.dtype)
-        blank = torch.zeros(len(values), dtype=torch.float64, device=values.device)
-        marks, draw = blank.new_zeros(len(blank), MARKS), torch.Generator().manual_seed(0)
-        layer = cls(name, values, (rough, (mean - rough.double()).to(values.dtype)), blank, "", marks)
+        rounded_mean = mean.to(values.dtype)
+        squares = torch.zeros(len(values), dtype=torch.float64, device=values.device)
+        marks, draw = squares.new_zeros(len(squares), MARKS), torch.Generator().manual_seed(0)
+        layer = cls(
+            name, values, (rounded_mean, (mean - rounded_mean.double()).to(values.dtype)), squares, "", marks
+        )
         for columns in layer.columns():
             centered = layer.centered(slice(None), columns).double()
             along = torch.randn(centered.shape[1], MARKS, generator=draw, dtype=torch.float64).to(
                 centered.device
             )
             marks += centered @ along
-            blank += centered.square_().sum(1)
-        total = float(blank.sum())
+            squares += centered.square_().sum(1)
+        total = float(squares.sum())
         reason = ""
         if not total < float("inf"):
             reason = "its values are not finite"
@@ -180,7 +182,7 @@ def _different(marks: Tensor, rounding: float) -> int:
     return 1 + int((ordered.diff(dim=0).abs().amax(1) > rounding).sum())
 
 
-def alike(left: Sequence[Rows], right: Sequence[Rows]) -> bool:
+def same_layers(left: Sequence[Rows], right: Sequence[Rows]) -> bool:
     """Return whether the two sides are the same layers of the same network."""
     return len(left) == len(right) and all(
         rows.values.data_ptr() == other.values.data_ptr() and rows.values.shape == other.values.shape
@@ -198,7 +200,7 @@ def gram_products(left: Sequence[Rows], right: Sequence[Rows]) -> Products:
         left: Layers of one side, of n rows each.
         right: Layers of the other; the same layers are not made twice.
     """
-    same = alike(left, right)
+    same = same_layers(left, right)
     layers = [*left] if same else [*left, *right]
     kind = max((dtype.values.dtype for dtype in layers), key=lambda layer: layer.itemsize)
     n, device = len(layers[0].values), layers[0].values.device

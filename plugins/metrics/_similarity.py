@@ -14,7 +14,7 @@ from compatkit.errors import DataError
 from compatkit.evaluation.metrics import FLATTENINGS, Status, Table, TableCell, flattened
 from compatkit.foundation.limits import OneOf
 
-from ._rows import Rows, alike, different
+from ._rows import Rows, different, same_layers
 
 ROUNDING = 1e-6
 """A similarity is above 1 by no more than this, from rounding."""
@@ -157,7 +157,7 @@ def pairwise(
         measure: Called with what that gave.
         symmetric: Whether order does not matter: where both sides are the same, each pair is then measured once.
     """
-    lefts, same = [prepare(layer) for layer in left], alike(left, right)
+    lefts, same = [prepare(layer) for layer in left], same_layers(left, right)
     rights = lefts if same else [prepare(layer) for layer in right]
     if not same or not symmetric:
         return [[measure(layer, other) for other in rights] for layer in lefts]

@@ -85,7 +85,7 @@ def as_pictures(vectors: Tensor, shape: Sequence[int]) -> Tensor:
     return ((vectors - low) / (high - low).clamp(min=1e-12)).reshape(-1, *shape)
 
 
-def given_to(layer: nn.Module, values: Tensor) -> tuple[Tensor, int]:
+def input_rows(layer: nn.Module, values: Tensor) -> tuple[Tensor, int]:
     """Return the rows that a layer's matrix multiplies, ``(batch * places, in)``, and the places per example.
 
     Args:

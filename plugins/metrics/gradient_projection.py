@@ -25,7 +25,7 @@ from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT
 from compatkit.hooks import Register
 
-from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, weighted
+from ._loss import CASES, PAPER, LossMetric, LossSurface, SampledExamples, weighted
 from ._singular import usual_tolerance
 
 compatkit_api = 1
@@ -48,7 +48,9 @@ class GradientProjection(LossMetric):
 
     top: int = attrs.field(default=20, validator=COUNT)
 
-    def finalize(self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]) -> Table:
+    def finalize(
+        self, state: SampledExamples | None, network: nn.Module, layers: Mapping[str, nn.Module]
+    ) -> Table:
         """Return the table."""
         cases = CASES if self.controls else CASES[:1]
         names = tuple(weighted(layers or {"": network}))

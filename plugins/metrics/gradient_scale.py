@@ -23,7 +23,7 @@ from compatkit import hookimpl
 from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.hooks import Register
 
-from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, weighted
+from ._loss import CASES, PAPER, LossMetric, LossSurface, SampledExamples, weighted
 
 compatkit_api = 1
 QUANTITIES = ("output", "to last", "weight", "to weight")
@@ -40,7 +40,7 @@ class GradientScale(LossMetric):
     """Tables ``gradient_scale`` by layer and quantity, ``gradient_scale/growth``; of the layers named, or all."""
 
     def finalize(
-        self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]
+        self, state: SampledExamples | None, network: nn.Module, layers: Mapping[str, nn.Module]
     ) -> tuple[Table, Table]:
         """Return the tables."""
         cases = CASES if self.controls else CASES[:1]

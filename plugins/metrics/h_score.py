@@ -110,6 +110,6 @@ def ledoit_wolf(centered: Floats, variances: Floats) -> float:
     """
     count, width = centered.shape
     squares = float((variances**2).sum())
-    apart = squares - variances.sum() ** 2 / width  # from a multiple of the identity
+    deviation = squares - variances.sum() ** 2 / width  # from a multiple of the identity
     spread = (float(((centered**2).sum(1) ** 2).sum()) / count - squares) / count
-    return float(np.clip(spread / apart, 0.0, 1.0)) if apart > EPSILON * squares else 0.0
+    return float(np.clip(spread / deviation, 0.0, 1.0)) if deviation > EPSILON * squares else 0.0

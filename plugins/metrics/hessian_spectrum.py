@@ -30,7 +30,7 @@ from compatkit.foundation.limits import COUNT, WHOLE, Number
 from compatkit.hooks import Register
 
 from ._lanczos import Ritz, block_lanczos, quadrature, residuals
-from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface
+from ._loss import CASES, PAPER, LossMetric, LossSurface, SampledExamples
 
 compatkit_api = 1
 ENDS = ("largest", "smallest", "magnitude")
@@ -79,7 +79,7 @@ class HessianSpectrum(LossMetric):
             )
 
     def finalize(
-        self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]
+        self, state: SampledExamples | None, network: nn.Module, layers: Mapping[str, nn.Module]
     ) -> tuple[Table, ...]:
         """Return the tables."""
         cases = CASES if self.controls else CASES[:1]
@@ -88,15 +88,15 @@ class HessianSpectrum(LossMetric):
             "count": 0 if state is None else len(state.labels),
             "paper": PAPER,
         }
-        values, apart, density = list[TableCell](), list[TableCell](), list[TableCell]()
+        values, residual_cells, density = list[TableCell](), list[TableCell](), list[TableCell]()
         if state is None:
             none = TableCell(None, "undefined", "no examples")
-            values = apart = [none] * (len(cases) * len(self.ends) * self.count)
+            values = residual_cells = [none] * (len(cases) * len(self.ends) * self.count)
             density = [none] * (len(cases) * self.points * 2)
         else:
             for surface in self.surfaces(state, network, layers).values():
                 eigenvalues, certified, ritz = self._eigenvalues(surface)
-                values, apart = values + eigenvalues, apart + certified
+                values, residual_cells = values + eigenvalues, residual_cells + certified
                 density += self._density(surface, ritz) if self.probes else []
         axes = {
             "case": cases,
@@ -114,7 +114,7 @@ class HessianSpectrum(LossMetric):
                 equation="Sec. 3, Fig. 3(a)",
                 **fields,
             )
-            for name, cells in (("hessian_spectrum", values), ("hessian_spectrum/residual", apart))
+            for name, cells in (("hessian_spectrum", values), ("hessian_spectrum/residual", residual_cells))
         ]
         if self.probes:
             tables.append(
@@ -169,7 +169,7 @@ class HessianSpectrum(LossMetric):
             )
         )
         limit = self.tolerance * float(ritz.values.abs().max())
-        values, apart = list[TableCell](), list[TableCell]()
+        values, residual_cells = list[TableCell](), list[TableCell]()
         for indices in chosen.values():
             for index in indices.tolist():
                 error = certified[index]
@@ -180,11 +180,11 @@ class HessianSpectrum(LossMetric):
                     values.append(
                         TableCell(value, "approximate", f"residual {error:.3g} above {limit:.3g}; raise most")
                     )
-                apart.append(TableCell(error))
+                residual_cells.append(TableCell(error))
             reason = f"the Hessian has {len(ritz.values)} known eigenvalues of {surface.size}"
             missing = [TableCell(None, "undefined", reason)] * (self.count - len(indices))
-            values, apart = values + missing, apart + missing
-        return values, apart, ritz
+            values, residual_cells = values + missing, residual_cells + missing
+        return values, residual_cells, ritz
 
     def _density(self, surface: LossSurface, ritz: Ritz) -> list[TableCell]:
         nodes, weights = quadrature(

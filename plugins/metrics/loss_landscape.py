@@ -31,7 +31,7 @@ from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import Number
 from compatkit.hooks import Register
 
-from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, differentiable
+from ._loss import CASES, PAPER, LossMetric, LossSurface, SampledExamples, differentiable
 
 compatkit_api = 1
 SHAPE = ("center", "least", "largest", "deviation")
@@ -106,7 +106,7 @@ class LossLandscape(LossMetric):
         return tuple((index - self.points // 2) * self.step for index in range(self.points))
 
     def finalize(
-        self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]
+        self, state: SampledExamples | None, network: nn.Module, layers: Mapping[str, nn.Module]
     ) -> tuple[Table, Table]:
         """Return the tables."""
         cases = CASES if self.controls else CASES[:1]
@@ -179,18 +179,18 @@ class LossLandscape(LossMetric):
             for path, step in way.items():
                 weight = surface.parameters.get(path)
                 if weight is None or weight.shape != step.shape:
-                    wanted = (
+                    expected = (
                         "no parameter that moves"
                         if weight is None
                         else f"a parameter of shape {tuple(weight.shape)}"
                     )
                     raise UsageError(
-                        f"loss_landscape: along has {path!r} of shape {tuple(step.shape)}; the network has {wanted}.",
+                        f"loss_landscape: along has {path!r} of shape {tuple(step.shape)}; the network has {expected}.",
                         subject=path,
                     )
         paths = list(dict.fromkeys(path for way in self.along for path in way))
-        blank = {path: torch.zeros_like(surface.parameters[path]) for path in paths}
-        return paths, [[way.get(path, blank[path]).to(blank[path]) for path in paths] for way in self.along]
+        zeros = {path: torch.zeros_like(surface.parameters[path]) for path in paths}
+        return paths, [[way.get(path, zeros[path]).to(zeros[path]) for path in paths] for way in self.along]
 
     def _shape(self, losses: NDArray[np.float64]) -> list[TableCell]:
         if not np.isfinite(losses).all():
@@ -281,7 +281,7 @@ def unmoved(surface: LossSurface, paths: Sequence[str], images: Tensor) -> Itera
     layers = [
         layer for layer in network.modules() if any(id(w) in moving for w in layer.parameters(recurse=False))
     ]
-    gave: dict[nn.Module, list[Any]] = {}
+    outputs_by_module: dict[nn.Module, list[Any]] = {}
     reached: set[nn.Module] = set()
     late: set[nn.Module] = set()
 
@@ -292,7 +292,9 @@ def unmoved(surface: LossSurface, paths: Sequence[str], images: Tensor) -> Itera
         if reached:
             late.add(module)
         else:
-            gave.setdefault(module, []).append(output.clone() if isinstance(output, Tensor) else None)
+            outputs_by_module.setdefault(module, []).append(
+                output.clone() if isinstance(output, Tensor) else None
+            )
 
     handles = [layer.register_forward_pre_hook(arrive) for layer in layers]
     handles += [layer.register_forward_hook(done, prepend=True) for layer in network.modules()]
@@ -303,7 +305,7 @@ def unmoved(surface: LossSurface, paths: Sequence[str], images: Tensor) -> Itera
             handle.remove()
     known = {
         module: outputs
-        for module, outputs in gave.items()
+        for module, outputs in outputs_by_module.items()
         if module not in late
         and all(output is not None for output in outputs)
         and not any(id(w) in moving for w in module.parameters())

@@ -21,7 +21,7 @@ from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
 
-from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface
+from ._loss import CASES, PAPER, LossMetric, LossSurface, SampledExamples
 
 compatkit_api = 1
 PROTOCOLS = ("gradient", "fixed")
@@ -48,7 +48,9 @@ class LossVariation(LossMetric):
     rate: float = attrs.field(default=0.01, validator=Number(above=0))
     length: float = attrs.field(default=0.001, validator=Number(above=0))
 
-    def finalize(self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]) -> Table:
+    def finalize(
+        self, state: SampledExamples | None, network: nn.Module, layers: Mapping[str, nn.Module]
+    ) -> Table:
         """Return the table."""
         cases = CASES if self.controls else CASES[:1]
         if state is None:

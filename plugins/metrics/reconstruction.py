@@ -55,9 +55,9 @@ def errors_of(images: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:
             f"reconstruction: images and reconstructions must have the same shape; got {tuple(images.shape)} and "
             f"{tuple(again.shape)}."
         )
-    apart = (images.double() - again.double()).flatten(1).square().sum(1)
-    size = images.double().flatten(1).square().sum(1)
-    return torch.where(apart == 0, apart, apart / size), apart / images[0].numel()
+    errors = (images.double() - again.double()).flatten(1).square().sum(1)
+    norms = images.double().flatten(1).square().sum(1)
+    return torch.where(errors == 0, errors, errors / norms), errors / images[0].numel()
 
 
 def grid(

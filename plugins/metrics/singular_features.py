@@ -36,7 +36,7 @@ from ._singular import (
     Decomposition,
     angles,
     decompose,
-    given_to,
+    input_rows,
     usual_tolerance,
 )
 
@@ -168,7 +168,7 @@ class SingularFeatures:
         for name, values in inputs.items():
             layer = layers[name.split("#")[0]]
             try:
-                rows, each = given_to(layer, values)
+                rows, each = input_rows(layer, values)
             except UsageError as error:
                 raise UsageError(
                     f"The layer {name!r}: {error} Name other layers, such as layers=['layer1.*.conv?', 'fc']."

@@ -34,7 +34,7 @@ from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import COUNT, Number
 from compatkit.hooks import Register
 
-from ._loss import Kept, LossMetric
+from ._loss import LossMetric, SampledExamples
 from ._scores import Floats, Labels
 
 compatkit_api = 1
@@ -101,9 +101,9 @@ class Transfer:
         if source.shape[1] != target.shape[1]:
             raise DataError(f"source inputs have {source.shape[1]} values, target inputs {target.shape[1]}")
         for what, inputs in (("source", source), ("target", target)):
-            apart = np.abs(np.linalg.norm(inputs, axis=1) - 1).max()
-            if not apart < 1e-6:
-                raise DataError(f"the theory needs {what} inputs of norm 1; some are {apart:.2g} off")
+            deviation = np.abs(np.linalg.norm(inputs, axis=1) - 1).max()
+            if not deviation < 1e-6:
+                raise DataError(f"the theory needs {what} inputs of norm 1; some are {deviation:.2g} off")
         self.across = gram(source, target)
         self.source, self.target = (
             _factored(inputs, what, jitter) for what, inputs in (("source", source), ("target", target))
@@ -200,7 +200,7 @@ class TheoryTransfer(LossMetric):
                 subject="source",
             )
 
-    def finalize(self, state: Kept | None, classes: Sequence[str]) -> Table:
+    def finalize(self, state: SampledExamples | None, classes: Sequence[str]) -> Table:
         """Return the table."""
         cells = [TableCell(None, "undefined", "no examples")] * len(QUANTITIES)
         if state is not None:
@@ -220,24 +220,24 @@ class TheoryTransfer(LossMetric):
             equation="Theorems 1 and 2",
         )
 
-    def _cells(self, state: Kept, classes: tuple[str, ...]) -> list[TableCell]:
+    def _cells(self, state: SampledExamples, classes: tuple[str, ...]) -> list[TableCell]:
         source: Any = self.source
         images, labels, names = source
         sample = LossMetric(examples=self.examples, seed=self.seed).update(
             None, images, labels, _places(labels)
         )
-        theirs = tuple(names) or tuple(str(number) for number in range(int(labels.max()) + 1))
-        known = classes or theirs  # without names, classes belong together by number
-        matched = {own: other for other, own in match_classes(theirs, known)}
+        source_classes = tuple(names) or tuple(str(number) for number in range(int(labels.max()) + 1))
+        known = classes or source_classes  # without names, classes belong together by number
+        matched = {own: other for other, own in match_classes(source_classes, known)}
         if not matched:
             raise DataError("source and target have no class in common, by name")
         outputs = [matched.get(index, -1) for index in range(len(known))]
         transfer = Transfer(unit(sample.images), unit(state.images), jitter=self.jitter)
-        wanted = columns(state.labels.cpu().numpy(), range(len(known)))
+        targets = columns(state.labels.cpu().numpy(), range(len(known)))
         source_labels = columns(sample.labels.cpu().numpy(), outputs)
-        bounds, draw = transfer.bounds(source_labels, wanted), np.random.default_rng(self.seed)
+        bounds, draw = transfer.bounds(source_labels, targets), np.random.default_rng(self.seed)
         mixed = [
-            transfer.bounds(source_labels[draw.permutation(len(source_labels))], wanted)
+            transfer.bounds(source_labels[draw.permutation(len(source_labels))], targets)
             for _ in range(self.permuted)
         ]
         values = (

@@ -103,9 +103,9 @@ class MobileNetV2Cifar(Classifier):
 
 def _scaled(channels: int, multiplier: float) -> int:
     """Return the nearest multiple of 8 that is not below 8, nor 10 % below what it stands for."""
-    wanted = channels * multiplier
-    scaled = max(8, int(wanted + 4) // 8 * 8)
-    return scaled if scaled >= 0.9 * wanted else scaled + 8
+    target = channels * multiplier
+    scaled = max(8, int(target + 4) // 8 * 8)
+    return scaled if scaled >= 0.9 * target else scaled + 8
 
 
 def mobilenetv2_025_cifar(**kwargs: Any) -> MobileNetV2Cifar:

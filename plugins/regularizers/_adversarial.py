@@ -108,11 +108,11 @@ class Adversarial(ImageObjective):
         judged, seen, _ = functional_call(critic, fixed, (self._beside(generated, real),))
         losses["generator"] = F.softplus(-judged.float()).mean()
         if self.features:
-            apart = [
+            distances = [
                 F.mse_loss(fake.float(), real.chunk(2)[0].detach().float())
                 for fake, real in zip(seen, maps, strict=True)
             ]
-            losses["features"] = self.features * torch.stack(apart).mean()
+            losses["features"] = self.features * torch.stack(distances).mean()
         return losses
 
     def _beside(self, images: Tensor, real: Tensor) -> Tensor:

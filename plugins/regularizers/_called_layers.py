@@ -28,7 +28,7 @@ class _Reached(Exception):
 
 
 @attrs.frozen(eq=False)
-class Called:
+class CalledLayer:
     """A layer with weights.
 
     Attributes:
@@ -44,7 +44,7 @@ class Called:
     followers: tuple[_NormBase | nn.GroupNorm | nn.LayerNorm, ...]
 
 
-def called_layers(state: TaskState, device: str) -> tuple[Called, ...]:
+def called_layers(state: TaskState, device: str) -> tuple[CalledLayer, ...]:
     """Return the convolutions and linear layers of a task's network, in the order of their first call."""
     calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []
 
@@ -64,7 +64,7 @@ def called_layers(state: TaskState, device: str) -> tuple[Called, ...]:
     finally:
         for handle in handles:
             handle.remove()
-    called: dict[str, Called] = {}
+    called: dict[str, CalledLayer] = {}
     for index, (path, module, _, output) in enumerate(calls):
         if not isinstance(module, LAYERS) or path in called:
             continue
@@ -72,11 +72,11 @@ def called_layers(state: TaskState, device: str) -> tuple[Called, ...]:
         until = next((at for at, call in enumerate(later) if isinstance(call[1], LAYERS)), len(later))
         normed = any(isinstance(call[1], NORMS) and call[2] is output for call in later)
         followers = tuple(call[1] for call in later[:until] if isinstance(call[1], NORMS))
-        called[path] = Called(path, module, normed, followers)
+        called[path] = CalledLayer(path, module, normed, followers)
     return tuple(called.values())
 
 
-def check_globs(plugin: str, state: TaskState, globs: Iterable[str], layers: Sequence[Called]) -> None:
+def check_globs(plugin: str, state: TaskState, globs: Iterable[str], layers: Sequence[CalledLayer]) -> None:
     """Raise for a name or glob that no layer matches.
 
     Args:
@@ -99,28 +99,28 @@ def check_globs(plugin: str, state: TaskState, globs: Iterable[str], layers: Seq
 
 
 def chosen_layers(
-    plugin: str, state: TaskState, wanted: Sequence[str] | None, device: str
+    plugin: str, state: TaskState, globs: Sequence[str] | None, device: str
 ) -> dict[str, nn.Module]:
     """Return the layers of these names or globs in the order of their call.
 
     Args:
         plugin: For messages.
         state: The task.
-        wanted: Names or globs; None for all convolutions.
+        globs: Names or globs; None for all convolutions.
         device: Device of the network.
 
     Raises:
         UnknownName: A name or glob is no convolution or linear layer that the network calls.
         UsageError: A layer is frozen.
     """
-    if isinstance(wanted, str):
-        raise UsageError(f"{plugin}: layers is a list of names or globs, such as [{wanted!r}]; got a text.")
+    if isinstance(globs, str):
+        raise UsageError(f"{plugin}: layers is a list of names or globs, such as [{globs!r}]; got a text.")
     known = called_layers(state, device)
-    check_globs(plugin, state, wanted or (), known)
+    check_globs(plugin, state, globs or (), known)
     layers: dict[str, nn.Module] = {
         called.path: called.layer
         for called in known
-        if (not isinstance(called.layer, nn.Linear) if wanted is None else _any(called.path, wanted))
+        if (not isinstance(called.layer, nn.Linear) if globs is None else _any(called.path, globs))
     }
     frozen = [
         name
@@ -136,8 +136,8 @@ def chosen_layers(
     return layers
 
 
-def _any(name: str, wanted: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, glob) for glob in wanted)
+def _any(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
 
 
 @contextmanager
@@ -169,20 +169,20 @@ def first_step_statistics(state: TaskState) -> Iterator[None]:
             module.training = was
 
 
-def given_to(state: TaskState, layer: nn.Module, images: Tensor) -> Tensor:
+def layer_input(state: TaskState, layer: nn.Module, images: Tensor) -> Tensor:
     """Return the input of a layer at its first call, ``(batch, ...)``, without gradients."""
 
-    def stop(_: nn.Module, taken: tuple[Any, ...]) -> None:
-        raise _Reached(taken[0])
+    def stop(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        raise _Reached(inputs[0])
 
     return _run(state, images, layer.register_forward_pre_hook(stop))
 
 
-def given_by(state: TaskState, layer: nn.Module, images: Tensor) -> Tensor:
+def layer_output(state: TaskState, layer: nn.Module, images: Tensor) -> Tensor:
     """Return the output of a layer at its first call, ``(batch, ...)``, without gradients."""
 
-    def stop(_: nn.Module, taken: Any, gave: Tensor) -> None:
-        raise _Reached(gave)
+    def stop(_: nn.Module, inputs: Any, output: Tensor) -> None:
+        raise _Reached(output)
 
     return _run(state, images, layer.register_forward_hook(stop))
 

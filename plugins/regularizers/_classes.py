@@ -39,10 +39,10 @@ def outputs_of(own: Sequence[Label], outputs: Sequence[Label], common: Sequence[
         None where there is no class in common.
     """
     counted = {shared for shared, _ in match_classes(outputs, common)}
-    pairs = [(mine, shared) for mine, shared in match_classes(own, outputs) if shared in counted]
+    pairs = [(own_index, shared) for own_index, shared in match_classes(own, outputs) if shared in counted]
     indices = torch.full((len(own),), OUTSIDE, dtype=torch.int64)
-    for mine, shared in pairs:
-        indices[mine] = shared
+    for own_index, shared in pairs:
+        indices[own_index] = shared
     return indices if pairs else None
 
 

@@ -36,10 +36,10 @@ class ImageObjective:
             UsageError: They do not.
         """
         for state in setup.tasks.values():
-            wanted = (len(state.data.mean), *state.data.size)
-            if tuple(state.feature_shape[1:]) != wanted:
+            expected = (len(state.data.mean), *state.data.size)
+            if tuple(state.feature_shape[1:]) != expected:
                 raise UsageError(
-                    f"Task {state.name!r} is to give images of shape {wanted}, but {state.task.model} cut at "
+                    f"Task {state.name!r} is to give images of shape {expected}, but {state.task.model} cut at "
                     f"{state.task.cut!r} gives {tuple(state.feature_shape[1:])}. Cut it behind the layer that gives "
                     "images, such as 'generator' of super_resolution or 'decoder' of image_autoencoder.",
                     subject=state.name,

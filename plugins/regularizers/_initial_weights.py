@@ -13,14 +13,14 @@ from compatkit import SetUp, TaskState
 from compatkit.errors import UsageError
 from compatkit.foundation.limits import Number, OneOf
 
-from ._called_layers import Called, called_layers
+from ._called_layers import CalledLayer, called_layers
 
 SCHEMES = ("he", "glorot", "orthogonal")
 STREAM = "initial_weights"
 """Stream of random numbers, by task and layer: two plugins that draw the same layer give it the same values."""
 
 
-def layers_of(state: TaskState, setup: SetUp) -> tuple[Called, ...]:
+def layers_of(state: TaskState, setup: SetUp) -> tuple[CalledLayer, ...]:
     """Return the convolutions and linear layers of a task's network, in the order of their first call.
 
     Raises:
@@ -52,7 +52,7 @@ def check_scheme(plugin: str, scheme: str, scale: float, layers: Mapping[str, fl
 
 @torch.no_grad()
 def draw(
-    called: Called, scheme: str, scale: float, layers: Mapping[str, float], rng: torch.Generator
+    called: CalledLayer, scheme: str, scale: float, layers: Mapping[str, float], rng: torch.Generator
 ) -> None:
     """Draw a layer's weight; its bias becomes zero, and normalization behind it as when it was built.
 
@@ -88,6 +88,6 @@ def draw(
         follower.reset_parameters()
 
 
-def norm_of(called: Called) -> float:
+def norm_of(called: CalledLayer) -> float:
     """Return the Euclidean norm of a layer's weight, without its bias."""
     return float(torch.linalg.vector_norm(called.layer.weight.detach().double()))

@@ -120,8 +120,8 @@ class CoTuning:
         name = step.task.name
         (call,) = next(iter(step.layers.values()))
         logits = self._layers[name](call.input)
-        wanted = self._relations[name].to(logits.device)[step.batch.labels]
-        return {"source": F.cross_entropy(logits.float(), wanted)}
+        targets = self._relations[name].to(logits.device)[step.batch.labels]
+        return {"source": F.cross_entropy(logits.float(), targets)}
 
     @hookimpl
     def compatkit_state(self) -> Mapping[str, Any]:

@@ -110,8 +110,9 @@ class CodeRecovery(ImageObjective):
         (codes,) = step.layers[CODES]
         walk = Walk(self.bn_reverse)  # pyright: ignore[reportArgumentType]
         *_, (_, forward, back) = pairs(self._stages[step.task.name], step.layers, codes.output, walk)
-        apart = (wide(back) - wide(forward)).square()
+        squared_errors = (wide(back) - wide(forward)).square()
         terms = [
-            weight * apart[:, int(first) : int(stop)].sum(1).mean() for first, stop, weight in self.groups
+            weight * squared_errors[:, int(first) : int(stop)].sum(1).mean()
+            for first, stop, weight in self.groups
         ]
         return {"loss": torch.stack(terms).sum()}

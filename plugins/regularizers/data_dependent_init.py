@@ -25,7 +25,7 @@ from compatkit.foundation.limits import Number, OneOf
 from compatkit.hooks import Register
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
-from ._called_layers import batching, called_layers, chosen_layers, given_by, given_to
+from ._called_layers import batching, called_layers, chosen_layers, layer_input, layer_output
 
 compatkit_api = 1
 NAME = "data_dependent_init"
@@ -91,14 +91,14 @@ class DataDependentInit:
         }
 
     def _layers(self, setup: SetUp, state: TaskState) -> dict[str, nn.Module]:
-        device, wanted = setup.precision.device, self.layers
-        if wanted is None:
-            wanted = [
+        device, globs = setup.precision.device, self.layers
+        if globs is None:
+            globs = [
                 called.path
                 for called in called_layers(state, device)
                 if not f"{called.path}.".startswith(tuple(state.class_layer))
             ]
-        return chosen_layers(NAME, state, wanted, device) if wanted else {}
+        return chosen_layers(NAME, state, globs, device) if globs else {}
 
     def _normalize(
         self, pretraining: Pretraining, state: TaskState, name: str, layer: nn.Module
@@ -137,7 +137,7 @@ class DataDependentInit:
         """Replace the filters by principal directions of the input, each divided by the deviation along it."""
         moments = PatchMoments.over(
             PatchMoments.of(
-                patches_of(layer, given_to(state, layer, batch.images), batch.index, self.patches or 0)
+                patches_of(layer, layer_input(state, layer, batch.images), batch.index, self.patches or 0)
             )
             for batch in batches
         )
@@ -161,8 +161,10 @@ def _moments(state: TaskState, layer: nn.Module, batches: Any) -> tuple[Tensor, 
     total = torch.zeros((), dtype=torch.float64)
     sums: list[Tensor] = []
     for batch in batches:
-        gave = given_by(state, layer, batch.images).double()
-        flat = gave.flatten(0, -2) if isinstance(layer, nn.Linear) else gave.movedim(1, -1).flatten(0, -2)
+        outputs = layer_output(state, layer, batch.images).double()
+        flat = (
+            outputs.flatten(0, -2) if isinstance(layer, nn.Linear) else outputs.movedim(1, -1).flatten(0, -2)
+        )
         new = [flat.sum(0), flat.square().sum(0)]
         sums = [total + more for total, more in zip(sums, new, strict=True)] if sums else new
         total += len(flat)

@@ -58,8 +58,8 @@ class DiscriminateCommonClasses:
                     f"dcc tells classes apart; task {state.name!r} has no labels. Use a self-supervised regularizer "
                     "(rotation_prediction) with a shared head of its own."
                 )
-        wanted = self._wanted(setup)
-        self._head = setup.add_auxiliary_head("dcc", classes=wanted, like=self.like)
+        labels = self._shared_classes(setup)
+        self._head = setup.add_auxiliary_head("dcc", classes=labels, like=self.like)
         outputs = self._head.labels or ()
         for state in setup.tasks.values():
             chosen = [label(name) for name in self.classes] if self.classes is not None else outputs
@@ -79,7 +79,7 @@ class DiscriminateCommonClasses:
         logits = self._head(step.features)
         return {"loss": common_class_loss(logits, self._class_indices[step.task.name][step.batch.labels])}
 
-    def _wanted(self, setup: SetUp) -> tuple[Label, ...]:
+    def _shared_classes(self, setup: SetUp) -> tuple[Label, ...]:
         if "dcc" in setup.frozen:
             known = setup.frozen["dcc"].labels or ()
             for name in self.classes or ():
@@ -98,10 +98,10 @@ class DiscriminateCommonClasses:
             )
         if self.classes is None:
             return shared
-        wanted = [label(name) for name in self.classes]
-        for wanted_label in wanted:
-            if not match_classes([wanted_label], shared):
+        requested = [label(name) for name in self.classes]
+        for requested_label in requested:
+            if not match_classes([requested_label], shared):
                 raise UnknownName(
-                    f"dcc: {wanted_label.name!r} is no class that the tasks share; they share {names(shared)}."
+                    f"dcc: {requested_label.name!r} is no class that the tasks share; they share {names(shared)}."
                 )
-        return tuple(wanted)
+        return tuple(requested)

@@ -28,7 +28,7 @@ from compatkit.foundation.limits import WHOLE, Number, OneOf
 from compatkit.hooks import Register
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
-from ._called_layers import batching, chosen_layers, given_to
+from ._called_layers import batching, chosen_layers, layer_input
 
 compatkit_api = 1
 NAME = "eigenvector_init"
@@ -196,7 +196,7 @@ class EigenvectorInit:
         batches = pretraining.batches(state, *key, **batching(state, self.images, self.batch_size))
         moments = PatchMoments.over(
             PatchMoments.of(
-                patches_of(layer, given_to(state, layer, batch.images), batch.index, self.patches or 0)
+                patches_of(layer, layer_input(state, layer, batch.images), batch.index, self.patches or 0)
             )
             for batch in batches
         )

@@ -46,5 +46,5 @@ class FeatureDistillation:
     @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean square of the difference."""
-        wanted = self._old[step.task.name](step.batch.images)
-        return {"loss": F.mse_loss(step.features.float(), wanted.float())}
+        targets = self._old[step.task.name](step.batch.images)
+        return {"loss": F.mse_loss(step.features.float(), targets.float())}

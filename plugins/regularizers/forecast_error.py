@@ -39,7 +39,7 @@ def latitude_weights(rows: int) -> Tensor:
     return (weights / weights.mean()).float()[:, None]
 
 
-def wanted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
+def target_fields(images: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return the fields that should be forecast, in standard deviations.
 
     Args:
@@ -101,7 +101,9 @@ class ForecastError(ImageObjective):
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean square error."""
         forecast = step.features.float()
-        squared_errors = (forecast - wanted(step.batch.images.float(), tuple(forecast.shape[1:]))).square()
+        squared_errors = (
+            forecast - target_fields(step.batch.images.float(), tuple(forecast.shape[1:]))
+        ).square()
         if self.latitudes:
             squared_errors = squared_errors * latitude_weights(forecast.shape[2]).to(squared_errors.device)
         return {"squares": squared_errors.mean()}

@@ -157,5 +157,5 @@ class Jigsaw:
         images = step.batch.images
         views = torch.cat([rearranged(images, order, self.grid) for order in self._orders])
         logits = self._head(step.extract(views, write_statistics=False))
-        wanted = torch.arange(self.permutations, device=logits.device)
-        return {"loss": F.cross_entropy(logits.float(), wanted.repeat_interleave(len(images)))}
+        targets = torch.arange(self.permutations, device=logits.device)
+        return {"loss": F.cross_entropy(logits.float(), targets.repeat_interleave(len(images)))}

@@ -112,5 +112,5 @@ class RotationPrediction:
             logits = torch.cat([self._head(features) for features in passes])
         else:
             logits = self._head(torch.cat([step.features, *step.views]))
-        wanted = torch.arange(VIEWS, device=logits.device).repeat_interleave(len(images))
-        return {"loss": F.cross_entropy(logits.float(), wanted)}
+        targets = torch.arange(VIEWS, device=logits.device).repeat_interleave(len(images))
+        return {"loss": F.cross_entropy(logits.float(), targets)}

@@ -26,7 +26,7 @@ from compatkit.errors import UnknownName, UsageError
 from compatkit.foundation.limits import Number, OneOf
 from compatkit.hooks import Register
 
-from ._called_layers import Called, check_globs
+from ._called_layers import CalledLayer, check_globs
 from ._initial_weights import STREAM, check_scheme, draw, layers_of, norm_of
 
 compatkit_api = 1
@@ -42,7 +42,7 @@ def compatkit_regularizers(register: Register) -> None:
 
 
 @torch.no_grad()
-def rescale(layers: Sequence[Called], factors: Sequence[float], scale_bias: str = "cumulative") -> None:
+def rescale(layers: Sequence[CalledLayer], factors: Sequence[float], scale_bias: str = "cumulative") -> None:
     """Multiply the weights of layers by factors, and their biases so that the function keeps its form.
 
     Args:
@@ -161,7 +161,9 @@ class Transfer:
             }
         return record
 
-    def _divided(self, state: TaskState, setup: SetUp) -> tuple[tuple[Called, ...], tuple[Called, ...]]:
+    def _divided(
+        self, state: TaskState, setup: SetUp
+    ) -> tuple[tuple[CalledLayer, ...], tuple[CalledLayer, ...]]:
         """Return all layers, and those that are kept, without the class layer."""
         layers = layers_of(state, setup)
         body = [layer for layer in layers if not f"{layer.path}.".startswith(state.class_layer)]
@@ -177,7 +179,7 @@ class Transfer:
         ]
         return layers, tuple(transferred)
 
-    def _check_drawn(self, state: TaskState, layers: Sequence[Called]) -> None:
+    def _check_drawn(self, state: TaskState, layers: Sequence[CalledLayer]) -> None:
         """Raise if layers are drawn anew beside parameters that no layer here has, and that would stay."""
         if self.first is None and not self.fresh:
             return
@@ -195,20 +197,20 @@ class Transfer:
 
     @torch.no_grad()
     def _check_chain(
-        self, state: TaskState, setup: SetUp, layers: Sequence[Called], moved: Sequence[Called]
+        self, state: TaskState, setup: SetUp, layers: Sequence[CalledLayer], moved: Sequence[CalledLayer]
     ) -> None:
         """Raise unless doubling each layer multiplies what the next layer is given by the product of the factors."""
         if not moved:
             return
-        twice = [2.0] * len(moved)
+        doubled = [2.0] * len(moved)
         before = _after(state, setup, layers, moved[-1])
-        rescale(moved, twice)
+        rescale(moved, doubled)
         try:
             after = _after(state, setup, layers, moved[-1])
         finally:
             rescale(moved, [0.5] * len(moved))
-        wanted = before * 2.0 ** len(moved)
-        error = torch.linalg.vector_norm(after - wanted) / torch.linalg.vector_norm(wanted)
+        expected = before * 2.0 ** len(moved)
+        error = torch.linalg.vector_norm(after - expected) / torch.linalg.vector_norm(expected)
         if not error <= TOLERANCE:
             raise UsageError(
                 f"transfer: there is no factor by which re-scaling multiplies the function of task {state.name!r} "
@@ -219,11 +221,11 @@ class Transfer:
             )
 
 
-def _moved(layers: Sequence[Called]) -> tuple[Called, ...]:
+def _moved(layers: Sequence[CalledLayer]) -> tuple[CalledLayer, ...]:
     return tuple(layer for layer in layers if not layer.normed)
 
 
-def _after(state: TaskState, setup: SetUp, layers: Sequence[Called], last: Called) -> Tensor:
+def _after(state: TaskState, setup: SetUp, layers: Sequence[CalledLayer], last: CalledLayer) -> Tensor:
     """Return what ``last`` gives for four random images in eval mode, and what the layer after it is given: ``(n,)``.
 
     The second is behind an activation, which may give zeros alone; the first is not.

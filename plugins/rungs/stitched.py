@@ -35,34 +35,36 @@ def stitch(inputs: RungInputs) -> RungFit:
 
 def stitch_to_labels(inputs: RungInputs) -> RungFit:
     """Return the head after a linear map trained with labels."""
-    features, wanted = inputs.labeled()
-    return _trained(inputs, features, wanted, STITCHING, labels=len(wanted))
+    features, targets = inputs.labeled()
+    return _trained(inputs, features, targets, STITCHING, labels=len(targets))
 
 
 def finetune(inputs: RungInputs) -> RungFit:
     """Return a linear map and the head, trained together with labels."""
-    features, wanted = inputs.labeled()
-    return _trained(inputs, features, wanted, FINETUNING, labels=len(wanted), with_head=True)
+    features, targets = inputs.labeled()
+    return _trained(inputs, features, targets, FINETUNING, labels=len(targets), with_head=True)
 
 
 def _trained(
     inputs: RungInputs,
     features: Tensor,
-    wanted: Tensor,
+    targets: Tensor,
     settings: dict[str, float],
     labels: int = 0,
     with_head: bool = False,
 ) -> RungFit:
-    begun, head = linear(inputs), inputs.head()
-    network = nn.Sequential(cast("nn.Module", begun.project), head)
+    fitted, head = linear(inputs), inputs.head()
+    network = nn.Sequential(cast("nn.Module", fitted.project), head)
     weights = network.parameters() if with_head else network[0].parameters()
     train(
         network,
         weights,
         features,
-        lambda logits, indices: F.cross_entropy(logits, wanted[indices]),
+        lambda logits, indices: F.cross_entropy(logits, targets[indices]),
         settings,
         inputs.seed,
     )
-    facts = {name: begun.facts[name] for name in ("strength", "samples")} | settings | {"seed": inputs.seed}
-    return RungFit(begun.project, head if with_head else None, facts | ({"labels": labels} if labels else {}))
+    facts = {name: fitted.facts[name] for name in ("strength", "samples")} | settings | {"seed": inputs.seed}
+    return RungFit(
+        fitted.project, head if with_head else None, facts | ({"labels": labels} if labels else {})
+    )

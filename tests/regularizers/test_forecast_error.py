@@ -14,7 +14,7 @@ from compatkit.errors import CompatkitError, UsageError
 from compatkit.training.testing import assert_regularizer
 from compatkit_plugins.data_sets.flow_forecasts import flow_forecasts
 from compatkit_plugins.networks.forecast import SPAN, ForecastResNet, Unstack, forecast_resnet
-from compatkit_plugins.regularizers.forecast_error import ForecastError, latitude_weights, wanted
+from compatkit_plugins.regularizers.forecast_error import ForecastError, latitude_weights, target_fields
 
 KWARGS = {"inputs": 2, "outputs": 1, "channels": 4, "blocks": 2}
 
@@ -36,7 +36,7 @@ def test_inputs_are_the_first_fields_in_standard_deviations() -> None:
     fields = torch.linspace(0, 1, 12).reshape(1, 1, 6, 2)
     inputs = Unstack(2, 3)(fields)
     torch.testing.assert_close(inputs[0], SPAN * (torch.linspace(0, 1, 12)[:8].reshape(2, 2, 2) - 0.5))
-    torch.testing.assert_close(wanted(fields, (1, 2, 2))[0, 0], SPAN * (fields[0, 0, 4:] - 0.5))
+    torch.testing.assert_close(target_fields(fields, (1, 2, 2))[0, 0], SPAN * (fields[0, 0, 4:] - 0.5))
     network = forecast_resnet(img_size=(24, 5), **KWARGS).eval()
     images = torch.rand(2, 1, 24, 5)
     assert network(images).shape == (2, 1 * 8 * 5)

@@ -13,7 +13,7 @@ from torch import nn
 import compatkit as ck
 from compatkit.errors import PluginError
 from compatkit.training.testing import assert_regularizer
-from compatkit_plugins.regularizers._called_layers import Called
+from compatkit_plugins.regularizers._called_layers import CalledLayer
 from compatkit_plugins.regularizers._initial_weights import draw
 from compatkit_plugins.regularizers.scaled_init import ScaledInit
 
@@ -54,7 +54,7 @@ def test_glorot_weights_fill_their_interval() -> None:
 
 def test_glorot_counts_the_outputs_of_an_input_s_own_group() -> None:
     layer = nn.Conv2d(8, 16, 3, groups=4)
-    draw(Called("conv", layer, False, ()), "glorot", 1.0, {}, torch.Generator().manual_seed(0))
+    draw(CalledLayer("conv", layer, False, ()), "glorot", 1.0, {}, torch.Generator().manual_seed(0))
     # 2 channels and 4 filters of 3x3 a group: sqrt(6 / (18 + 36))
     assert 0.97 / 3 < float(layer.weight.detach().abs().max()) <= 1 / 3
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.errors import CompatkitError
-from compatkit_plugins.regularizers._called_layers import Called
+from compatkit_plugins.regularizers._called_layers import CalledLayer
 from compatkit_plugins.regularizers.transfer import rescale
 
 CNN = {"convolutions": 2, "filters": 4, "units": 16, "img_size": 12}
@@ -37,7 +37,7 @@ def started(weights: Mapping[str, Tensor], **settings: Any) -> tuple[dict[str, T
     return fit.weights("a"), fit.run["pretraining"]["plugins"]["transfer"]["a"]
 
 
-def chain() -> tuple[list[Called], nn.Sequential]:
+def chain() -> tuple[list[CalledLayer], nn.Sequential]:
     """Return a ReLU chain with max pooling in float64, class layer included."""
     torch.manual_seed(0)
     network = nn.Sequential(
@@ -50,7 +50,7 @@ def chain() -> tuple[list[Called], nn.Sequential]:
         nn.Linear(8, 3),
     ).double()
     layers = [module for module in network if isinstance(module, nn.Conv2d | nn.Linear)]
-    return [Called(str(place), layer, False, ()) for place, layer in enumerate(layers)], network
+    return [CalledLayer(str(place), layer, False, ()) for place, layer in enumerate(layers)], network
 
 
 class TestRescaling:

@@ -96,7 +96,7 @@ def _shaped_for(call: Call) -> Step:
     return lambda value: value.reshape(shape)
 
 
-def _prove(parts: Parts, stages: Sequence[Stage], between: Between, signal: Tensor, wanted: Tensor) -> None:
+def _prove(parts: Parts, stages: Sequence[Stage], between: Between, signal: Tensor, expected: Tensor) -> None:
     """Compose the stages and compare with the network.
 
     Raises:
@@ -106,7 +106,7 @@ def _prove(parts: Parts, stages: Sequence[Stage], between: Between, signal: Tens
         value = _composed(modules_of(parts), stages, between, signal.clone())
     except (RuntimeError, NotImplementedError) as error:
         raise not_a_chain("the network", f"has stages that do not follow one another ({error})") from error
-    if not torch.equal(value, wanted):
+    if not torch.equal(value, expected):
         raise not_a_chain(
             "the network",
             f"differs from its {len(stages)} stages in sequence: not all that happens between them is known",

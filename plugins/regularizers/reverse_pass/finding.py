@@ -81,17 +81,17 @@ def _path(calls: Sequence[Call]) -> list[Call]:
     """Return the calls from input to output, each of which takes the output of the one before."""
     first, output = calls[0], calls[-1]
     path: list[Call] = []
-    wanted, before = output.output, len(calls) - 1
+    tensor, before = output.output, len(calls) - 1
     while True:
-        index = next((at for at in range(before - 1, 0, -1) if calls[at].output is wanted), None)
+        index = next((at for at in range(before - 1, 0, -1) if calls[at].output is tensor), None)
         if index is None:
             break
         call = calls[index]
         if len(call.inputs) != 1:
             raise not_a_chain(call.where, f"{call.what} takes {len(call.inputs)} tensors")
         path.append(call)
-        wanted, before = call.inputs[0], index
-    if wanted is not first.output:
+        tensor, before = call.inputs[0], index
+    if tensor is not first.output:
         at = path[-1].where if path else "the network"
         raise not_a_chain(at, "takes what no layer gave: its input does not come from the images")
     return path[::-1]

@@ -123,11 +123,13 @@ def full_loss(
     Returns:
         A float32 scalar, or None if all factors are 0.
     """
-    wanted = {stage.linear: 1.0 if factors is None else factors.get(stage.linear, 0.0) for stage in stages}
-    left = sum(factor != 0 for factor in wanted.values())
+    layer_factors = {
+        stage.linear: 1.0 if factors is None else factors.get(stage.linear, 0.0) for stage in stages
+    }
+    left = sum(factor != 0 for factor in layer_factors.values())
     terms: list[Tensor] = []
     for stage, state, back in pairs(stages, records, images, walk) if left else ():
-        factor = wanted[stage.linear]
+        factor = layer_factors[stage.linear]
         if factor != 0:
             loss = F.mse_loss(wide(back), wide(state.detach() if detach_target else state))
             terms.append(loss if factor == 1 else factor * loss)

@@ -45,25 +45,25 @@ class Selection:
         """
         layers = linear_layers(task)
         inner = survey(task, layers)
-        wanted = [glob for glob in globs or () if not glob.startswith("!")]
-        unwanted = [glob[1:] for glob in globs or () if glob.startswith("!")]
-        for glob in (*wanted, *unwanted):
+        included = [glob for glob in globs or () if not glob.startswith("!")]
+        excluded = [glob[1:] for glob in globs or () if glob.startswith("!")]
+        for glob in (*included, *excluded):
             if not any(fnmatchcase(name, glob) for name in layers):
                 raise _fits_nothing(glob, task, layers)
         idle = set() if task.runs_head else layers.keys() - dict(task.extractor.named_modules()).keys()
         left_out: dict[str, str] = {}
         for name in layers:
-            if any(fnmatchcase(name, glob) for glob in unwanted):
+            if any(fnmatchcase(name, glob) for glob in excluded):
                 left_out[name] = "named with ! in `layers`"
-            elif wanted and not any(fnmatchcase(name, glob) for glob in wanted):
+            elif included and not any(fnmatchcase(name, glob) for glob in included):
                 left_out[name] = "not named in `layers`"
             elif name in idle:
                 left_out[name] = "of the head, which does not run for a task without labels or own head"
             elif name not in inner:
                 left_out[name] = "never called: its weight is used elsewhere, or not at all"
-            elif not wanted and f"{name}.".startswith(task.class_layer):
+            elif not included and f"{name}.".startswith(task.class_layer):
                 left_out[name] = "class layer"
-            elif not wanted and inner[name]:
+            elif not included and inner[name]:
                 left_out[name] = "gate: works on pooled features inside of a block"
         selected = tuple(name for name in inner if name not in left_out)
         for name in selected:
@@ -114,9 +114,9 @@ def select_globs(layers: Sequence[str], globs: Sequence[str] | None, task: str) 
         UnknownName: A pattern matches no layer.
         UsageError: No layer is left.
     """
-    wanted = [glob for glob in globs or () if not glob.startswith("!")] or ["*"]
-    unwanted = [glob[1:] for glob in globs or () if glob.startswith("!")]
-    for glob in (*wanted, *unwanted):
+    included = [glob for glob in globs or () if not glob.startswith("!")] or ["*"]
+    excluded = [glob[1:] for glob in globs or () if glob.startswith("!")]
+    for glob in (*included, *excluded):
         if not any(fnmatchcase(name, glob) for name in layers):
             raise UnknownName(
                 f"layers: {glob!r} matches no layer of the chain of task {task!r}{_hint(glob, layers)}."
@@ -124,8 +124,8 @@ def select_globs(layers: Sequence[str], globs: Sequence[str] | None, task: str) 
     selected = tuple(
         name
         for name in layers
-        if any(fnmatchcase(name, glob) for glob in wanted)
-        and not any(fnmatchcase(name, glob) for glob in unwanted)
+        if any(fnmatchcase(name, glob) for glob in included)
+        and not any(fnmatchcase(name, glob) for glob in excluded)
     )
     if not selected:
         raise UsageError(

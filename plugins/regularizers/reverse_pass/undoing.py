@@ -35,14 +35,14 @@ def step_back(layer: nn.Module, stage: Stage, back: Tensor, like: Tensor, size: 
     back = adjoint(layer, like, without_bias(layer, back))
     if stage.taken is None or stage.pooled is None:
         return back.reshape(size)
-    wanted = size if len(size) == 1 + len(stage.taken) else torch.Size((size[0], *stage.taken))
-    if back.dim() != len(wanted):
+    target_size = size if len(size) == 1 + len(stage.taken) else torch.Size((size[0], *stage.taken))
+    if back.dim() != len(target_size):
         shape = (
             *stage.pooled,
             *(1,) * (len(stage.taken) - len(stage.pooled)),
         )  # pooled to a pixel, and flattened
         back = back.reshape(size[0], *shape)
-    return resized(back, wanted).reshape(size)
+    return resized(back, target_size).reshape(size)
 
 
 def resized(value: Tensor, size: torch.Size) -> Tensor:
@@ -55,11 +55,11 @@ def resized(value: Tensor, size: torch.Size) -> Tensor:
     Returns:
         ``(batch, channels, *size[2:])``.
     """
-    wanted = size[2:]
-    if all(target >= source for target, source in zip(wanted, value.shape[2:], strict=True)):
-        return F.interpolate(value, size=wanted, mode="nearest")
+    target_size = size[2:]
+    if all(target >= source for target, source in zip(target_size, value.shape[2:], strict=True)):
+        return F.interpolate(value, size=target_size, mode="nearest")
     shrink = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
-    return shrink[len(wanted)](value, tuple(wanted))  # type: ignore[arg-type]
+    return shrink[len(target_size)](value, tuple(target_size))  # type: ignore[arg-type]
 
 
 def again(

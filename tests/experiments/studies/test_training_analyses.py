@@ -197,7 +197,9 @@ def test_both_networks_have_the_same_images_or_two_halves(data: Path, size: str,
 
 def test_the_gap_is_what_recombination_costs(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[list[str]] = []
-    monkeypatch.setattr(same_data, "apart", lambda run, tasks: trained.append([task.name for task in tasks]))
+    monkeypatch.setattr(
+        same_data, "train_separately", lambda run, tasks: trained.append([task.name for task in tasks])
+    )
     monkeypatch.setattr(
         same_data, "measure", lambda run, fits, tasks: made_up(0.9, 0.65, ("first", "second"))
     )

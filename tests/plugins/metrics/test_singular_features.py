@@ -18,7 +18,7 @@ from compatkit.errors import DataError, EnvironmentFailure, IntegrityError, Miss
 from compatkit.evaluation.metrics import Observation, Subject, Table
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics._matching import lpips, pearson, ssim
-from compatkit_plugins.metrics._singular import angles, as_pictures, decompose, given_to
+from compatkit_plugins.metrics._singular import angles, as_pictures, decompose, input_rows
 from compatkit_plugins.metrics.singular_features import SingularFeatures, singular_pictures
 
 
@@ -127,7 +127,7 @@ def test_angles_are_exact_near_zero_and_near_a_right_angle() -> None:
 )
 def test_rows_times_the_matrix_are_what_the_layer_gives(layer: nn.Module) -> None:
     values = torch.randn(3, 2, 7, 6)
-    rows, places = given_to(layer, values)
+    rows, places = input_rows(layer, values)
     with torch.no_grad():
         gave = layer(values)
     expected = (
