@@ -13,8 +13,8 @@ import pytest
 
 from compatkit.contracts.manifest import Parent, function_digest
 from compatkit.foundation.codec import dumps
-from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.report import Moved
+from compatkit.registry.copy.report import TransferReport
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes import files
 from compatkit.registry.remotes.pushpull import pull, push
@@ -69,16 +69,20 @@ def content(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in result}
 
 
-def export(store: Store, folder: Path, patterns: Iterable[str] = ("*",)) -> Moved:
+def export(store: Store, folder: Path, patterns: Iterable[str] = ("*",)) -> TransferReport:
     """Write components into an OCI image layout."""
     return push(store, f"oci-layout://{folder}", patterns)
 
 
 def import_layout(
-    store: Store, folder: Path, patterns: Iterable[str] | None = None, *, choice: Choice | None = None
-) -> Moved:
+    store: Store,
+    folder: Path,
+    patterns: Iterable[str] | None = None,
+    *,
+    settings: TransferSettings | None = None,
+) -> TransferReport:
     """Copy components from an OCI image layout."""
-    return pull(store, f"oci-layout://{folder}", patterns, choice=choice)
+    return pull(store, f"oci-layout://{folder}", patterns, settings=settings)
 
 
 class Fault:

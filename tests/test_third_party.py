@@ -211,7 +211,7 @@ def test_a_foreign_remote_is_pushed_to_and_pulled_from(site: Path, tmp_path: Pat
         pushed = registry.push(address, create=True, options={"timeout": 30.0})
         again = registry.push(address)
         pulled = ck.Registry.init(tmp_path / "copy").pull(address)
-        assert (tmp_path / "parts.db").is_file() and len(pushed.made) == 2 and again.made == []
+        assert (tmp_path / "parts.db").is_file() and len(pushed.created) == 2 and again.created == []
         assert content(tmp_path / "copy") == content(tmp_path / "parts") and pulled.bytes == pushed.bytes
         with pytest.raises(UsageError, match="fsspec, hf, oci_layout, sqlite") as relative:
             registry.push("sqlite://parts.db")
@@ -224,9 +224,9 @@ def test_of_many_writers_of_a_foreign_remote_one_creates_a_file(site: Path, tmp_
     with installed(site):
         files = locate(f"sqlite://{tmp_path}/parts.db")
         assert isinstance(files, Files)
-        created = files.at_once(
+        created = files.in_parallel(
             lambda number: files.create("refs/a/@versions/1.0.0", b"%d" % number), range(16)
         )
         (winner,) = [number for number, won in created if won]
         assert files.read("refs/a/@versions/1.0.0", 0, 99) == b"%d" % winner
-        assert files.listed("refs") == {"refs/a/@versions/1.0.0": len(str(winner))}
+        assert files.sizes("refs") == {"refs/a/@versions/1.0.0": len(str(winner))}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from compatkit.contracts.manifest import Manifest
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.conditions import Progress
-    from compatkit.registry.copy.admission import Deciding
+    from compatkit.registry.copy.admission import PolicyCheckFactory
 
 WAYS = "Name them: --recipe FILE, --data with a name, path or address, --data-root DIR, or --download."
 recipe_option = option("Use the test sets of this recipe's tasks.")
@@ -117,23 +117,26 @@ class TestSetOptions(NamedDataOptions):
 
 
 class AdmissionOptions(NamedDataOptions):
-    """Settings for deciding the policies of the receiving registry."""
+    """Options for the policy checks of the receiving registry."""
 
     measure: bool = option("Measure what policies of the receiving registry require and no result decides.")
     names: tuple[str, ...] = option("Images to measure on, by name or path; may be repeated.", "--data")
     unmeasured: bool = option("Accept versions that policies require to be measured; their logs record it.")
 
-    def deciding(self, report: Progress) -> Deciding:
-        """Return the decider for arriving versions, which reports measurements to ``report``.
+    def policy_checks(self, report: Progress) -> PolicyCheckFactory:
+        """Return the policy checks for imported versions.
+
+        Args:
+            report: Function called with done, total and a description during measurements.
 
         Raises:
             UsageError: Images are named without ``--measure``.
         """
-        from compatkit.components.deciding import deciding
+        from compatkit.components.policy_checks import policy_checks
 
         if self.names and not self.measure:
             raise UsageError("--data names images to measure on; add --measure.")
-        return deciding(measure=self.measure, data=self.at_hand(self.names), progress=report)
+        return policy_checks(measure=self.measure, data=self.at_hand(self.names), progress=report)
 
 
 def data_sets(

@@ -7,9 +7,15 @@ from pathlib import Path
 from compatkit.cli.images import AdmissionOptions
 from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import progress
-from compatkit.cli.remote import choice_of, finish, latest_option, no_results_option, patterns_argument
+from compatkit.cli.remote import (
+    finish,
+    latest_option,
+    no_results_option,
+    patterns_argument,
+    transfer_settings,
+)
 from compatkit.cli.roots import SignatureOptions, destination, open_or_create_store
-from compatkit.registry.copy.choice import chosen
+from compatkit.registry.copy.settings import select_versions
 from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
@@ -35,11 +41,11 @@ def import_command(options: ImportOptions) -> int | None:
     """
     other, wanted = Store.open(options.source.expanduser()), options.patterns or ("*",)
     with progress("importing") as report:
-        choice = choice_of(options, report)
-        for reference in chosen(other.references, wanted, choice.versions):
-            if choice.accept is not None:
-                choice.accept(
+        settings = transfer_settings(options, report)
+        for reference in select_versions(other.references, wanted, settings.versions):
+            if settings.accept is not None:
+                settings.accept(
                     str(reference.digest), other.signatures.of(str(reference.digest)), str(reference)
                 )
-        moved = import_components(other, open_or_create_store(destination()), wanted, choice=choice)
-    return finish(options, moved, "copied", shows=True)
+        result = import_components(other, open_or_create_store(destination()), wanted, settings=settings)
+    return finish(options, result, "copied", shows=True)

@@ -24,8 +24,8 @@ from compatkit.cli.output import (
     size,
 )
 from compatkit.cli.roots import SignatureOptions, demanded, destination, open_or_create_store, open_store
-from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.report import Moved
+from compatkit.registry.copy.report import TransferReport
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.layout import MARKER
 from compatkit.registry.remotes.address import options_of
 from compatkit.registry.remotes.pushpull import clone, pull, push
@@ -75,9 +75,9 @@ def push_command(options: PushOptions) -> int | None:
     """
     store, filesystem = open_store(), options_of(options.settings)
     with progress("pushing") as report:
-        choice = choice_of(options, report)
-        moved = push(store, options.remote, options.patterns or None, options=filesystem, choice=choice)
-    return finish(options, moved, "pushed")
+        settings = transfer_settings(options, report)
+        result = push(store, options.remote, options.patterns or None, options=filesystem, settings=settings)
+    return finish(options, result, "pushed")
 
 
 class PullOptions(RemoteOptions, SignatureOptions, AdmissionOptions):
@@ -97,9 +97,9 @@ def pull_command(options: PullOptions) -> int | None:
     """
     root, filesystem = destination(), options_of(options.settings)
     with progress("pulling") as report, target_at(root, options.dry_run) as target:
-        choice = choice_of(options, report)
-        moved = pull(target, options.remote, options.patterns or None, options=filesystem, choice=choice)
-    return finish(options, moved, "pulled", shows=True)
+        settings = transfer_settings(options, report)
+        result = pull(target, options.remote, options.patterns or None, options=filesystem, settings=settings)
+    return finish(options, result, "pulled", shows=True)
 
 
 class CloneOptions(RemoteOptions, SignatureOptions):
@@ -113,32 +113,32 @@ class CloneOptions(RemoteOptions, SignatureOptions):
 def clone_command(options: CloneOptions) -> int | None:
     """Create a registry in FOLDER with everything from REMOTE; see `compatkit pull`."""
     with progress("cloning") as report:
-        choice = choice_of(options, report)
+        settings = transfer_settings(options, report)
         filesystem = options_of(options.settings)
-        new, moved = clone(options.remote, options.folder, options=filesystem, choice=choice)
-    code = finish(options, moved, "cloned")
+        new, result = clone(options.remote, options.folder, options=filesystem, settings=settings)
+    code = finish(options, result, "cloned")
     if not options.json:
         news(f"made the registry {new.root}")
         next_step("--registry", options.folder, "ls", registry=False)
     return code
 
 
-def choice_of(options: Options, report: Progress) -> Choice:
-    """Return what to copy, and how, from a command's options.
+def transfer_settings(options: Options, report: Progress) -> TransferSettings:
+    """Return the settings of a transfer from a command's options.
 
     Args:
-        options: Options of the command; those that it lacks have their defaults.
-        report: Told of what is copied.
+        options: Options of the command; missing ones have their defaults.
+        report: Function called with done, total and a description.
     """
     has = vars(options)
-    return Choice(
+    return TransferSettings(
         versions="latest" if has.get("latest") else "all",
         aliases=has.get("aliases", not has.get("no_aliases")),
         evidence=not has.get("no_results"),
-        deciding=options.deciding(report) if isinstance(options, AdmissionOptions) else None,
+        policy_checks=options.policy_checks(report) if isinstance(options, AdmissionOptions) else None,
         progress=report,
         **{name: has[name] for name in ("unmeasured", "jobs", "dry_run", "create") if name in has},
-    ).requiring(demanded())
+    ).with_trust(demanded())
 
 
 @contextmanager
@@ -156,46 +156,48 @@ def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
         yield lambda: Store.init(empty)
 
 
-def finish(options: Options, moved: Moved, verb: str, *, shows: bool = False) -> int:
+def finish(options: Options, result: TransferReport, verb: str, *, shows: bool = False) -> int:
     """Print what was copied, then what was refused; return the highest exit code of the refusals.
 
     Args:
         options: Options of the command.
-        moved: What was copied and refused.
+        result: Report of the transfer.
         verb: What was done to blobs, such as ``"pushed"``.
         shows: Whether to suggest a command that shows the last version.
     """
-    code = max((refusal.error.exit_code for refusal in moved.refused), default=0)
+    code = max((refusal.error.exit_code for refusal in result.refused), default=0)
     if options.json:
-        return emit(moved.to_json(), code)
-    _print(moved, verb)
-    if shows and moved.made and not moved.planned:
-        next_step("show", moved.made[-1])
+        return emit(result.to_json(), code)
+    _print(result, verb)
+    if shows and result.created and not result.planned:
+        next_step("show", result.created[-1])
     return code
 
 
-def _print(moved: Moved, verb: str) -> None:
-    rows = [(str(version), "would be new" if moved.planned else "new") for version in moved.made]
+def _print(result: TransferReport, verb: str) -> None:
+    rows = [(str(version), "would be new" if result.planned else "new") for version in result.created]
     parent_note = "a parent; {} is another one there, or not signed"
-    rows += [(str(parent.digest), parent_note.format(parent)) for parent in moved.unnamed]
-    rows += [(refusal.what, "refused") for refusal in moved.refused]
+    rows += [(str(parent.digest), parent_note.format(parent)) for parent in result.unnamed]
+    rows += [(refusal.what, "refused") for refusal in result.refused]
     if rows:
         columns([("component", ""), *rows])
-    if count := len(moved.existing):
+    if count := len(result.existing):
         paragraph(f"{counted(count, 'version')} {'was' if count == 1 else 'were'} there already.")
-    for withdrawal in moved.withdrawn:
+    for withdrawal in result.withdrawn:
         click.echo(fold("withdrawn", f"{withdrawal.reference}: {withdrawal.reason}", indent=0, size=9))
-    for conflict in moved.apart:
-        click.echo(fold("apart", f"{conflict}; both stay as they are", indent=0, size=9))
-    for refusal in moved.refused:
+    for conflict in result.diverged:
+        click.echo(fold("diverged", f"{conflict}; both stay unchanged", indent=0, size=9))
+    for refusal in result.refused:
         click.echo(fold("refused", f"[{refusal.error.code}] {refusal}", indent=0, size=9, fg="red"))
-    blobs = f"{counted(moved.blobs, 'blob')} ({size(moved.bytes)})"
-    if moved.planned:
-        for item in moved.items[:SHOWN]:
+    blobs = f"{counted(result.blobs, 'blob')} ({size(result.bytes)})"
+    if result.planned:
+        for item in result.copied[:SHOWN]:
             click.echo(f"  {size(item.bytes):>9}  {item.digest}  {clean(item.owner)}")
-        if moved.blobs > SHOWN:
-            click.echo(f"  and {moved.blobs - SHOWN:,} more; --json lists all")
+        if result.blobs > SHOWN:
+            click.echo(f"  and {result.blobs - SHOWN:,} more; --json lists all")
         paragraph(f"Nothing was changed. {blobs} would move, besides results and aliases.")
         return
-    summary = f"{verb} {blobs}, {counted(moved.results, 'result')}, {counted(moved.signatures, 'signature')}"
-    paragraph(summary + (f"; moved {', '.join(moved.aliases)}" if moved.aliases else "") + ".")
+    summary = (
+        f"{verb} {blobs}, {counted(result.results, 'result')}, {counted(result.signatures, 'signature')}"
+    )
+    paragraph(summary + (f"; moved {', '.join(result.aliases)}" if result.aliases else "") + ".")

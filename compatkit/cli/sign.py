@@ -53,7 +53,7 @@ def sign_command(options: SignOptions) -> int | None:
     if options.json:
         return emit([signature.to_json() for signature in signatures])
     if options.evidence:
-        new_count = sum(signature.made for signature in signatures)
+        new_count = sum(signature.created for signature in signatures)
         click.echo(
             f"signed {new_count:,} measured results; {len(signatures) - new_count:,} were signed before"
         )
@@ -61,7 +61,7 @@ def sign_command(options: SignOptions) -> int | None:
     for signature in signatures:
         result = signature.to_json()
         ends = f", until {result['expires']}" if result["expires"] else ""
-        click.echo(f"{'signed' if signature.made else 'signed before'} {signature.subject}{ends}")
+        click.echo(f"{'signed' if signature.created else 'signed before'} {signature.subject}{ends}")
     next_step("signatures", *options.references, *(["--all"] if options.every else []))
 
 

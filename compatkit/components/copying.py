@@ -12,7 +12,7 @@ from compatkit.registry.store import Store
 if TYPE_CHECKING:
     from compatkit.components.images import PolicyData
     from compatkit.evaluation.conditions import Progress
-    from compatkit.registry.copy.report import Moved
+    from compatkit.registry.copy.report import TransferReport
 
 
 class Copying:
@@ -40,7 +40,7 @@ class Copying:
         jobs: int = 8,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Moved:
+    ) -> TransferReport:
         """Copy components to a remote; only what is missing is transferred.
 
         Args:
@@ -64,12 +64,12 @@ class Copying:
             LayoutError: The remote is not a registry, and ``create`` is False.
             EnvironmentFailure: There is no permission or no network; repeat the call to continue.
         """
-        from compatkit.components.deciding import deciding
-        from compatkit.registry.copy.choice import Choice
+        from compatkit.components.policy_checks import policy_checks
+        from compatkit.registry.copy.settings import TransferSettings
         from compatkit.registry.remotes.pushpull import push
 
-        chosen = Choice(
-            deciding=deciding(measure=measure, data=data),
+        settings = TransferSettings(
+            policy_checks=policy_checks(measure=measure, data=data),
             create=create,
             versions=versions,
             aliases=aliases,
@@ -79,7 +79,7 @@ class Copying:
             dry_run=dry_run,
             progress=progress,
         )
-        return push(self.store, remote, patterns, options=options, choice=chosen).check()
+        return push(self.store, remote, patterns, options=options, settings=settings).check()
 
     def pull(
         self,
@@ -97,7 +97,7 @@ class Copying:
         jobs: int = 8,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Moved:
+    ) -> TransferReport:
         """Copy components from a remote, verified on arrival; nothing in this registry is overwritten.
 
         Args:
@@ -126,12 +126,12 @@ class Copying:
             LayoutError: The remote is not a registry.
             EnvironmentFailure: There is no permission, no network or no space left; repeat the call to continue.
         """
-        from compatkit.components.deciding import deciding
-        from compatkit.registry.copy.choice import Choice
+        from compatkit.components.policy_checks import policy_checks
+        from compatkit.registry.copy.settings import TransferSettings
         from compatkit.registry.remotes.pushpull import pull
 
-        chosen = Choice(
-            deciding=deciding(measure=measure, data=data),
+        settings = TransferSettings(
+            policy_checks=policy_checks(measure=measure, data=data),
             versions=versions,
             aliases=aliases,
             evidence=evidence,
@@ -139,5 +139,5 @@ class Copying:
             jobs=jobs,
             dry_run=dry_run,
             progress=progress,
-        ).requiring(require_signature)
-        return pull(self.store, remote, patterns, options=options, choice=chosen).check()
+        ).with_trust(require_signature)
+        return pull(self.store, remote, patterns, options=options, settings=settings).check()

@@ -167,7 +167,7 @@ class Policies(Mapping[str, Policy]):
             PolicyDataMissing: The policy's images are not available.
             UsageError: ``against`` names something that cannot be a partner, or no policy applies.
         """
-        from compatkit.components.deciding import Decider, narrowed
+        from compatkit.components.policy_checks import PolicyChecker, narrowed
 
         store, resolved = self.store, self.store.resolve(reference)
         own = name is None or name == resolved.name
@@ -177,7 +177,7 @@ class Policies(Mapping[str, Policy]):
         )
         if against is not None:
             requirement = narrowed(store, requirement, candidate, store.select(against))
-        return Decider(store, candidate, data, version=version, progress=progress).answer(requirement)
+        return PolicyChecker(store, candidate, data, version=version, progress=progress).answer(requirement)
 
     def _set(self) -> dict[str, Policy]:
         return {entry.scope: entry.policy for entry in self.store.policies.all() if entry.policy is not None}

@@ -10,12 +10,12 @@ import attrs
 
 from compatkit.components.bridges.ladder import Bridge
 from compatkit.components.bridges.publishing import publish as publish_bridge
-from compatkit.components.deciding import CANDIDATE, Decider
 from compatkit.components.domains import Adapted
 from compatkit.components.drafts import drafts, training_record
 from compatkit.components.images import PolicyData
 from compatkit.components.loading import with_module
 from compatkit.components.outcomes import PolicyOutcome, refusal
+from compatkit.components.policy_checks import CANDIDATE, PolicyChecker
 from compatkit.components.probes import remember_proof
 from compatkit.components.recombinations import publish_recombination
 from compatkit.components.registering import register
@@ -34,7 +34,7 @@ from compatkit.registry.store import Store
 from compatkit.training.fit import Fit
 from compatkit.training.task_state import AuxiliaryHead, TaskState
 
-Decisions = Mapping[str, tuple[Decider, PolicyOutcome]]
+Decisions = Mapping[str, tuple[PolicyChecker, PolicyOutcome]]
 
 
 def publish(store: Store, what: Any, name: str | None, settings: Mapping[str, Any]) -> Any:
@@ -198,14 +198,14 @@ class FitParts:
             PolicyDataMissing: A policy's images are not available.
         """
         kin = {part.digest: part for part in self.parts.values()}
-        decisions: dict[str, tuple[Decider, PolicyOutcome]] = {}
+        decisions: dict[str, tuple[PolicyChecker, PolicyOutcome]] = {}
         for key, part in self.parts.items():
             if key not in self.released and not self._is_published(part, version):
                 requirement = self.store.policy_requirement(
                     part.name, part.manifest, version=version, major=major
                 )
-                decider = Decider(self.store, part, data, kin, version, progress)
-                decisions[key] = decider, decider.answer(requirement)
+                checker = PolicyChecker(self.store, part, data, kin, version, progress)
+                decisions[key] = checker, checker.answer(requirement)
         return decisions
 
     def publish(self, decisions: Decisions, version: str | None, major: bool) -> dict[str, str]:
@@ -228,9 +228,9 @@ class FitParts:
         for key, part in self.parts.items():
             reference = self.released.get(key)
             if reference is None:
-                decide = decisions[key][0] if key in decisions else None
+                policy_check = decisions[key][0] if key in decisions else None
                 reference = self.store.publish(
-                    part.name, part.manifest, version=version, major=major, decide=decide
+                    part.name, part.manifest, version=version, major=major, policy_check=policy_check
                 )
                 remember_proof(self.store, part.manifest, reference.digest)
             published[key] = pinned(reference)

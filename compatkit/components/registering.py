@@ -1,4 +1,4 @@
-"""Publish one component after deciding its policy, or one from a manifest after verifying its contract."""
+"""Publish one component after checking its policy, or one from a manifest after verifying its contract."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.components.deciding import CANDIDATE, Decider
 from compatkit.components.images import PolicyData
 from compatkit.components.loading import rebuilt, with_module
+from compatkit.components.policy_checks import CANDIDATE, PolicyChecker
 from compatkit.components.probes import probe_of, remember_proof
 from compatkit.components.verification import verify_contract
 from compatkit.contracts.channels import channel_statistics
@@ -35,7 +35,7 @@ def publish_proved(
     data: PolicyData = (),
     progress: Progress | None = None,
 ) -> Reference:
-    """Publish a component whose module has passed its probe, after deciding the policy of its name.
+    """Publish a component whose module has passed its probe, after checking the policy of its name.
 
     Args:
         store: Registry to publish to; it must hold the component's blobs.
@@ -55,8 +55,8 @@ def publish_proved(
     """
     reference = Reference(name, digest=digest(to_bytes(manifest)))
     candidate = with_module(store, reference, manifest, module, reference=f"{name}@{CANDIDATE}")
-    decider = Decider(store, candidate, data, version=version, progress=progress)
-    reference = store.publish(name, manifest, version=version, major=major, decide=decider)
+    checker = PolicyChecker(store, candidate, data, version=version, progress=progress)
+    reference = store.publish(name, manifest, version=version, major=major, policy_check=checker)
     remember_proof(store, manifest, reference.digest)
     return reference
 

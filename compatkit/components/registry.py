@@ -155,13 +155,13 @@ class Registry(Comparing, Publishing, Copying, Shown):
             LayoutError: The folder is a registry or contains other files; or the remote is not a registry.
             EnvironmentFailure: No permission, no network, disk full; continue with ``pull``.
         """
-        from compatkit.registry.copy.choice import Choice
+        from compatkit.registry.copy.settings import TransferSettings
         from compatkit.registry.remotes.pushpull import clone
 
-        chosen = Choice(
+        settings = TransferSettings(
             versions=versions, aliases=aliases, evidence=evidence, jobs=jobs, progress=progress
-        ).requiring(require_signature)
-        store, moved = clone(remote, Path(local(root, "a registry")), options=options, choice=chosen)
+        ).with_trust(require_signature)
+        store, moved = clone(remote, Path(local(root, "a registry")), options=options, settings=settings)
         moved.check()
         return cls(store)
 
@@ -334,10 +334,10 @@ class Registry(Comparing, Publishing, Copying, Shown):
     @property
     def care(self) -> Care:
         """Maintenance: verify, repair, collect unused blobs, disk usage, history, import, signatures."""
-        from compatkit.components.deciding import deciding
+        from compatkit.components.policy_checks import policy_checks
         from compatkit.registry.care import Care
 
-        return Care(self.store, deciding())
+        return Care(self.store, policy_checks())
 
     @property
     def policies(self) -> Policies:

@@ -19,11 +19,11 @@ from compatkit.registry.usage import Usage, usage
 if TYPE_CHECKING:
     import os
 
-    from compatkit.registry.copy.admission import Deciding
-    from compatkit.registry.copy.choice import Accept, Versions
-    from compatkit.registry.copy.report import Moved
+    from compatkit.registry.copy.admission import PolicyCheckFactory
+    from compatkit.registry.copy.report import TransferReport
+    from compatkit.registry.copy.settings import Accept, Versions
     from compatkit.registry.signing.judging import SignatureVerdict
-    from compatkit.registry.signing.signer import Signed, SigningKey
+    from compatkit.registry.signing.signer import SigningKey, SigningResult
     from compatkit.registry.signing.trust import Trust
     from compatkit.registry.store import Store
 
@@ -34,11 +34,11 @@ class Care:
 
     Attributes:
         store: Its files.
-        deciding: Makes what answers policies about imported versions; None answers none.
+        policy_checks: Factory of the policy check for imported versions; None refuses those that need a measurement.
     """
 
     store: Store
-    deciding: Deciding | None = None
+    policy_checks: PolicyCheckFactory | None = None
 
     def verify(
         self,
@@ -100,10 +100,10 @@ class Care:
         aliases: bool = False,
         evidence: bool = True,
         accept: Accept | None = None,
-        deciding: Deciding | None = None,
+        policy_checks: PolicyCheckFactory | None = None,
         unmeasured: bool = False,
         progress: Progress | None = None,
-    ) -> Moved:
+    ) -> TransferReport:
         """Copy components of another registry, all or none; they need the signatures that this store requires.
 
         Args:
@@ -112,27 +112,27 @@ class Care:
             versions: ``"all"`` or ``"latest"``, one of each name.
             aliases: Whether aliases of the names follow, if their logs here are beginnings of those there.
             evidence: Whether measured results of pairs are copied, where both parts are.
-            accept: Refuses a version before anything is copied; see ``copy.choice``.
-            deciding: Makes what answers the policies of this registry.
+            accept: Refuses a version before anything is copied; see ``copy.settings``.
+            policy_checks: Factory of the policy check; None for that of this object.
             unmeasured: Admit versions that nobody measured as a policy asks; the log of the policy records it.
             progress: Called with done, total and what is being done.
 
         Returns:
             What was copied. Raises as ``import_components`` does.
         """
-        from compatkit.registry.copy.choice import Choice
+        from compatkit.registry.copy.settings import TransferSettings
         from compatkit.registry.remotes.pushpull import import_components
 
-        choice = Choice(
+        settings = TransferSettings(
             versions=versions,
             aliases=aliases,
             evidence=evidence,
             accept=accept,
-            deciding=deciding or self.deciding,
+            policy_checks=policy_checks or self.policy_checks,
             unmeasured=unmeasured,
             progress=progress,
         )
-        return import_components(source, self.store, patterns, choice=choice)
+        return import_components(source, self.store, patterns, settings=settings)
 
     def sign(
         self,
@@ -142,7 +142,7 @@ class Care:
         expires: str | None = None,
         named: bool = True,
         every: bool = False,
-    ) -> list[Signed]:
+    ) -> list[SigningResult]:
         """Sign components, as the names and versions that they have here; see docs/signatures.md.
 
         Args:
@@ -176,7 +176,7 @@ class Care:
         key: SigningKey | str | os.PathLike[str],
         *,
         expires: str | None = None,
-    ) -> list[Signed]:
+    ) -> list[SigningResult]:
         """Sign the measured results of pairs: whoever requires signatures counts only such figures.
 
         Args:

@@ -28,7 +28,7 @@ MAX_REASON = 2000
 """Maximum number of characters of the reason when a conflicting version is withdrawn."""
 MAX_ATTEMPTS = 10
 """Maximum number of attempts if versions vanish while they are read."""
-Decide = Callable[[PolicyRequirement], object]
+PolicyCheck = Callable[[PolicyRequirement], object]
 """Function that measures the partners of a requirement, and raises an error to refuse the version."""
 
 
@@ -63,7 +63,7 @@ class Publisher:
         finder: Finds the measurements that a policy requires.
         measured: Whether the caller states that the measurement of new weights passed.
         major: Whether to take the next MAJOR number, even if the change requires less.
-        decide: Makes the required measurements; None refuses versions that need any.
+        policy_check: Makes the required measurements; None refuses versions that need any.
     """
 
     holding: Holding
@@ -71,7 +71,7 @@ class Publisher:
     finder: PartnerFinder
     measured: bool = False
     major: bool = False
-    decide: Decide | None = None
+    policy_check: PolicyCheck | None = None
     _answered: PolicyRequirement | None = attrs.field(init=False, default=None)
     _passed: bool = attrs.field(init=False, default=False)
 
@@ -177,9 +177,9 @@ class Publisher:
         return requested if existing is not None else None
 
     def _decide(self, requirement: PolicyRequirement) -> None:
-        if self.decide is None:
+        if self.policy_check is None:
             raise PolicyUndecided(undecided(requirement), subject=requirement)
-        self.decide(requirement)
+        self.policy_check(requirement)
 
     def _basis(self, target: Version) -> Basis:
         below, above = self.references.neighbors(self.name, target)

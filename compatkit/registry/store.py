@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from compatkit.registry.index.lookup import Index
     from compatkit.registry.policies import Policy
     from compatkit.registry.policylog import PolicyLog, Revision
-    from compatkit.registry.publish import Decide, Publisher
+    from compatkit.registry.publish import PolicyCheck, Publisher
     from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement
     from compatkit.registry.signing.trust import Trusted
 
@@ -229,7 +229,7 @@ class Store:
         version: str | None = None,
         measured: bool = False,
         major: bool = False,
-        decide: Decide | None = None,
+        policy_check: PolicyCheck | None = None,
     ) -> Reference:
         """Publish a component under a name and version; the version is linked last, so a crash leaves no partial one.
 
@@ -241,7 +241,7 @@ class Store:
             measured: Whether the caller states that the measurement of new weights passed, so that they are MINOR. This
                 does not satisfy a policy.
             major: Whether to take the next MAJOR number, to which policies do not apply; only without a version.
-            decide: Function that makes the measurements required by a policy, and raises to refuse the version.
+            policy_check: Function that makes the measurements required by a policy, and raises to refuse the version.
                 It is called again if the requirements change. A version that passes counts as ``measured``.
 
         Returns:
@@ -250,7 +250,7 @@ class Store:
         Raises:
             VersionExists: The number belongs to another manifest.
             VersionTooSmall: The change requires a larger step.
-            PolicyUndecided: A policy requires a measurement, and there is no ``decide``.
+            PolicyUndecided: A policy requires a measurement, and there is no ``policy_check``.
             IntegrityError: A blob is missing, or the payload differs from the manifest.
             InvalidName: Name or version is not valid.
             UsageError: ``major`` together with a version.
@@ -261,16 +261,16 @@ class Store:
             raise UsageError(
                 f"{name}: give a version ({version}) or the next MAJOR number (major=True), not both."
             )
-        return self._publisher(name, manifest, measured, major, decide).publish(version)
+        return self._publisher(name, manifest, measured, major, policy_check).publish(version)
 
     def _publisher(
-        self, name: str, manifest: Manifest, measured: bool, major: bool, decide: Decide | None
+        self, name: str, manifest: Manifest, measured: bool, major: bool, policy_check: PolicyCheck | None
     ) -> Publisher:
         from compatkit.registry.holding import Holding
         from compatkit.registry.publish import Publisher
 
         holding = Holding(self.objects, self._payloads, name, manifest)
-        return Publisher(holding, self.references, self.finder, measured, major, decide)
+        return Publisher(holding, self.references, self.finder, measured, major, policy_check)
 
     @property
     def finder(self) -> PartnerFinder:

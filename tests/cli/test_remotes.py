@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from handmade import blobs_in
 
-from compatkit.registry.copy.move import Move
+from compatkit.registry.copy.transfer import ComponentTransfer
 from compatkit.registry.store import Store
 
 HEAD, EXTRACTOR = "digits/left.head", "digits/left.extractor"
@@ -195,7 +195,7 @@ def test_an_interruption_says_how_to_go_on(
     def interrupted(self: Any, *words: Any, **others: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Move, "run", interrupted)
+    monkeypatch.setattr(ComponentTransfer, "run", interrupted)
     result = run("push", "--create", memory)
     assert result.code == 130 and "Interrupted" in result.err
 

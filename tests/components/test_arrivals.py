@@ -13,7 +13,7 @@ from small import data_set, quick
 from torch import Tensor
 
 import compatkit as ck
-from compatkit.components import deciding
+from compatkit.components import policy_checks
 from compatkit.errors import (
     Incomplete,
     PolicyBroken,
@@ -91,7 +91,7 @@ def test_figures_that_come_along_decide_and_nothing_is_measured(
     here: ck.Registry, target: ck.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     succeed_measured(target)
-    monkeypatch.setattr(deciding, "measure", None)
+    monkeypatch.setattr(policy_checks, "measure", None)
     moved = here.pull(str(target.store.root), EXTRACTOR)  # its head stays, and is here
     assert has(here) and moved.results == 2
 
@@ -125,9 +125,9 @@ def test_what_is_missing_is_measured_where_that_is_asked_for(here: ck.Registry, 
 
 def test_what_breaks_is_refused_on_figures_and_on_measuring(here: ck.Registry, target: ck.Registry) -> None:
     succeed(target, spoilt)
-    measuring = deciding.deciding(measure=True, data=[SPLIT])
+    measuring = policy_checks.policy_checks(measure=True, data=[SPLIT])
     with pytest.raises(PolicyBroken, match="A copy has a fixed number") as refused:
-        here.care.import_from(target.store, deciding=measuring)
+        here.care.import_from(target.store, policy_checks=measuring)
     assert refused.value.subject.matrix is not None and not has(here)
     with pytest.raises(PolicyBroken, match="A copy has a fixed number"):
         here.care.import_from(target.store, unmeasured=True)  # the figures are here now
@@ -164,7 +164,7 @@ def test_figures_under_other_conditions_decide_nothing(
     with pytest.raises((PolicyUndecided, PolicyDataMissing)):
         here.care.import_from(target.store)
     with pytest.raises(PolicyUndecided):
-        here.care.import_from(target.store, deciding=deciding.deciding(data=[SPLIT]))
+        here.care.import_from(target.store, policy_checks=policy_checks.policy_checks(data=[SPLIT]))
     assert not has(here)
 
 
@@ -177,7 +177,7 @@ def test_figures_on_a_sample_decide_where_the_images_are_at_hand(
     assert target.policies.test(NEXT, data=[SPLIT]).passed
     with pytest.raises(PolicyDataMissing):
         here.care.import_from(target.store)
-    here.care.import_from(target.store, deciding=deciding.deciding(data=[SPLIT]))
+    here.care.import_from(target.store, policy_checks=policy_checks.policy_checks(data=[SPLIT]))
     assert has(here)
 
 

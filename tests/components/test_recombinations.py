@@ -18,7 +18,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.adapters.cutting.signals import signal
-from compatkit.components import deciding
+from compatkit.components import policy_checks
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, Parent, edges, function_digest, to_bytes
 from compatkit.errors import (
@@ -474,7 +474,7 @@ def test_policies_ask_nothing_of_it_and_other_parts_are_major_all_the_same(
     registry: ck.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.policies.set("digits/", "full_transitive", data=IMAGES, across_major=True)
-    monkeypatch.setattr(deciding, "measure", None)  # nothing is measured
+    monkeypatch.setattr(policy_checks, "measure", None)  # nothing is measured
     assert registry.publish(recombined(registry), "digits/both") == "digits/both@1.0.0"
     own = registry.recombine(LEFT, "digits/left.head", bn_policy="running")
     with pytest.raises(VersionTooSmall, match=r"at least 2\.0\.0 is needed"):

@@ -120,7 +120,7 @@ def test_signing_takes_a_file_and_tells_what_was_signed(
 ) -> None:
     done = registry.care.sign("parts/*", public.with_suffix(".pem"), expires="365d")
     assert [str(result.subject) for result in done] == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
-    assert all(result.made and result.statement.expires is not None for result in done)
+    assert all(result.created and result.statement.expires is not None for result in done)
     (reply,) = registry.care.signatures(HEAD)
     assert reply.statement == done[1].statement and not reply.good
     (outcome,) = registry.care.verify_signatures(HEAD, public)
@@ -150,7 +150,7 @@ registry = ck.Registry.open({root!r})
 assert registry.load("parts/noise.head") and registry.care.signatures("parts/noise.head")
 assert registry.check("parts/noise.extractor", "parts/noise.head").wiring == "direct"
 assert registry.care.verify().faults == ()
-assert registry.care.import_from(ck.Registry.open({root!r} + "2").store).made
+assert registry.care.import_from(ck.Registry.open({root!r} + "2").store).created
 for call in (
     lambda: registry.care.verify_signatures("parts/noise.head", {key!r}),
     lambda: registry.load("parts/noise.head", require_signature={key!r}),

@@ -24,7 +24,7 @@ from compatkit.errors import (
     UnknownSigner,
     Unsigned,
 )
-from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.evidence import UnsignedEvidence
 from compatkit.registry.signing.public import Folder, SigningKey, Trusted
 from compatkit.registry.signing.signatures import file_name
@@ -145,7 +145,7 @@ def pull_measured(world: World, whom: Any) -> Any:
     strict = ck.Registry.open(here.store.root, require_signature=[whom, bob.public.id])
     return strict.pull(
         str(registry.store.root), f"{EXTRACTOR}@^1", evidence=False, measure=True, data=[DATA.test]
-    ).made
+    ).created
 
 
 def import_from(world: World, whom: Any) -> Any:
@@ -177,7 +177,9 @@ def clone(world: World, whom: Any) -> Any:
 def oci_read(world: World, whom: Any) -> Any:
     export(ck.Registry.open(world.root).store, world.elsewhere / "layout").check()
     into = ck.Registry.init(world.elsewhere / "reading").store
-    return import_layout(into, world.elsewhere / "layout", choice=Choice().requiring(whom)).check()
+    return import_layout(
+        into, world.elsewhere / "layout", settings=TransferSettings().with_trust(whom)
+    ).check()
 
 
 def export_file(world: World, whom: Any) -> Any:
@@ -391,7 +393,7 @@ def test_a_forged_figure_counts_only_where_no_signature_is_asked_for(
     measure(world)
     ck.Registry.open(world.root).care.sign("*", world.key)
     honest = door(ck.Registry.open(world.root))
-    assert ck.Registry.open(world.root).care.sign_evidence(EXTRACTOR, HEAD, world.key)[0].made
+    assert ck.Registry.open(world.root).care.sign_evidence(EXTRACTOR, HEAD, world.key)[0].created
     strict = ck.Registry.open(world.root, require_signature=world.public)
     assert door(strict) == honest
     forge(world)
@@ -422,7 +424,7 @@ def test_signatures_of_figures_come_along_and_signing_again_changes_nothing(worl
     here.care.sign("*", world.key)
     first = here.care.sign_evidence("digits/*.extractor", "digits/*.head", world.key)
     again = here.care.sign_evidence("digits/*.extractor", "digits/*.head", world.key)
-    assert [item.made for item in (*first, *again)] == [True, False]
+    assert [item.created for item in (*first, *again)] == [True, False]
     registry = ck.Registry.init(world.elsewhere / "there")
     registry.pull(str(world.root))
     copied = ck.Registry.open(registry.store.root, require_signature=world.public)

@@ -157,7 +157,7 @@ def test_a_registry_that_is_gone_still_has_a_repr(registry: ck.Registry) -> None
 
 def test_every_public_report_is_shown() -> None:
     from compatkit.components.domains import Adapted
-    from compatkit.registry.copy.report import Moved
+    from compatkit.registry.copy.report import TransferReport
     from compatkit.registry.maintenance.gc import CollectionPlan
 
     public = (
@@ -170,14 +170,14 @@ def test_every_public_report_is_shown() -> None:
         ck.Bridge,
         ck.Measurement,
     )
-    for kind in (*public, ck.Registry, ck.Component, Adapted, Moved, CollectionPlan, Soundness):
+    for kind in (*public, ck.Registry, ck.Component, Adapted, TransferReport, CollectionPlan, Soundness):
         assert issubclass(kind, Shown) and kind.__repr__ is Shown.__repr__, kind
 
 
 def test_a_moved_report_names_what_is_new() -> None:
-    from compatkit.registry.copy.report import Moved
+    from compatkit.registry.copy.report import TransferReport
 
-    assert "new      a/b@1.0.0" in check_shown(Moved(made=[Reference.parse("a/b@1.0.0")]))
+    assert "new      a/b@1.0.0" in check_shown(TransferReport(created=[Reference.parse("a/b@1.0.0")]))
 
 
 def test_an_adapter_is_shown_without_a_cut() -> None:

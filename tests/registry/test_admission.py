@@ -11,8 +11,8 @@ import pytest
 
 from compatkit.contracts.manifest import Manifest, Parent, Payload
 from compatkit.errors import FormatError, Incomplete, PolicyBroken, PolicyUndecided, VersionUntrue
-from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.report import Moved
+from compatkit.registry.copy.report import TransferReport
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes.pushpull import import_components, pull, push
@@ -21,7 +21,7 @@ from compatkit.registry.store import Store
 
 E, H = "digits/eye", "digits/hand"
 DATA = Images("mnist/test", "data:sha256:" + "a" * 64)
-Bring = Callable[..., Moved]
+Bring = Callable[..., TransferReport]
 
 
 @attrs.frozen
@@ -43,7 +43,7 @@ class Both:
         return self._publish(store, name, manifest, **more)
 
     def _publish(self, store: Store, name: str, manifest: Manifest, **more: Any) -> Reference:
-        return store.publish(name, manifest, measured=True, decide=lambda _: None, **more)
+        return store.publish(name, manifest, measured=True, policy_check=lambda _: None, **more)
 
     def bind(self, mode: Any = "backward", scope: str = E, **changes: Any) -> None:
         self.here.set_policy(scope, Policy(scope=scope, mode=mode, data=DATA, **changes))
@@ -66,16 +66,18 @@ def both(tmp_path: Path, store: Store, put: Any, manifest_of: Any) -> Both:
     return made
 
 
-def imported(both: Both, *patterns: str, **more: Any) -> Moved:
-    return import_components(both.there, both.here, patterns or ("*",), choice=Choice(aliases=False, **more))
+def imported(both: Both, *patterns: str, **more: Any) -> TransferReport:
+    return import_components(
+        both.there, both.here, patterns or ("*",), settings=TransferSettings(aliases=False, **more)
+    )
 
 
-def pulled(both: Both, *patterns: str, **more: Any) -> Moved:
-    return pull(both.here, str(both.there.root), patterns or None, choice=Choice(**more)).check()
+def pulled(both: Both, *patterns: str, **more: Any) -> TransferReport:
+    return pull(both.here, str(both.there.root), patterns or None, settings=TransferSettings(**more)).check()
 
 
-def pushed(both: Both, *patterns: str, **more: Any) -> Moved:
-    return push(both.there, str(both.here.root), patterns or None, choice=Choice(**more)).check()
+def pushed(both: Both, *patterns: str, **more: Any) -> TransferReport:
+    return push(both.there, str(both.here.root), patterns or None, settings=TransferSettings(**more)).check()
 
 
 WAYS = {"import": imported, "pull": pulled, "push": pushed}
@@ -99,7 +101,7 @@ def test_what_nobody_measured_does_not_slip_past_a_policy(both: Both, bring: Bri
 @ways
 def test_what_passes_comes_in_and_is_asked_of_the_parts_that_are_here(both: Both, bring: Bring) -> None:
     both.bind()
-    bring(both, E, deciding=both.passing)
+    bring(both, E, policy_checks=both.passing)
     assert f"{E}@1.1.0" in both.names()
     (requirement,) = both.asked
     assert [str(partner.reference) for partner in requirement.partners] == [f"{H}@1.0.0"]
@@ -143,7 +145,7 @@ def test_what_breaks_does_not_come_in_as_unmeasured(both: Both, bring: Bring) ->
 
     both.bind()
     with pytest.raises((PolicyBroken, Incomplete), match="it does not work"):
-        bring(both, deciding=lambda store: breaks, unmeasured=True)
+        bring(both, policy_checks=lambda store: breaks, unmeasured=True)
     assert f"{E}@1.1.0" not in both.names() and len(both.here.policies.history(E)) == 1
 
 
@@ -152,7 +154,7 @@ def test_a_damaged_policy_is_never_none(both: Both, bring: Bring) -> None:
     both.bind()
     (both.here.root / "policies/digits%2feye@1").write_bytes(b"{}")
     with pytest.raises((FormatError, Incomplete), match="Nothing in this scope is published") as refused:
-        bring(both, deciding=both.passing, unmeasured=True)
+        bring(both, policy_checks=both.passing, unmeasured=True)
     assert isinstance(why(refused.value), FormatError) and f"{E}@1.1.0" not in both.names()
 
 
@@ -186,17 +188,17 @@ def test_a_number_below_one_that_is_here_must_make_that_one_true(both: Both) -> 
 def test_heads_that_come_together_with_an_extractor_count_for_it(tmp_path: Path, both: Both) -> None:
     empty = attrs.evolve(both, here=Store.init(tmp_path / "empty"))
     empty.bind("backward_transitive")
-    moved = pull(empty.here, str(both.there.root), choice=Choice())
+    moved = pull(empty.here, str(both.there.root), settings=TransferSettings())
     assert [refusal.what for refusal in moved.refused] == [f"{E}@1.1.0"]
     assert empty.names() == [f"{E}@1.0.0", f"{H}@1.0.0"]
-    pulled(empty, deciding=empty.passing)
+    pulled(empty, policy_checks=empty.passing)
     assert [str(partner.reference) for partner in empty.asked[0].partners] == [f"{H}@1.0.0"]
 
 
 def test_what_follows_a_version_that_is_refused_is_asked_of_the_parts_before_it(both: Both) -> None:
     both.bind()
     both.extractor(both.there, 2)
-    moved = pull(both.here, str(both.there.root), choice=Choice())
+    moved = pull(both.here, str(both.there.root), settings=TransferSettings())
     assert [refusal.what for refusal in moved.refused] == [f"{E}@1.1.0", f"{E}@1.2.0"]
     assert both.names() == [f"{E}@1.0.0", f"{H}@1.0.0"]
 
@@ -206,10 +208,10 @@ def test_where_nobody_relies_on_the_version_before_nothing_vouches_for_new_weigh
     both: Both, bring: Bring
 ) -> None:
     both.bind()
-    bring(both, E, deciding=both.passing)
+    bring(both, E, policy_checks=both.passing)
     both.extractor(both.there, 2)  # no head is released against 1.1.0
     with pytest.raises((PolicyUndecided, Incomplete), match=r"no result supports it.*at least 2\.0\.0"):
-        bring(both, E, deciding=both.passing)
+        bring(both, E, policy_checks=both.passing)
     both.here.set_policy(E, None)
     bring(both, E)
     assert f"{E}@1.2.0" in both.names()
@@ -242,7 +244,7 @@ def test_a_head_that_is_released_while_it_is_measured_is_measured_too(both: Both
         if len(both.asked) == 1:
             both.head(both.here, 12, both.here.resolve(f"{E}@1.0.0"), name="digits/new")
 
-    pulled(both, E, deciding=lambda store: decide)
+    pulled(both, E, policy_checks=lambda store: decide)
     assert [[partner.reference.name for partner in requirement.partners] for requirement in both.asked] == [
         [H],
         ["digits/hand", "digits/new"],
@@ -271,7 +273,7 @@ def test_what_was_linked_at_that_very_moment_is_decided_on_too(
 
     monkeypatch.setattr(durable, "create_once", and_another)
     with pytest.raises((PolicyBroken, Incomplete), match="it does not work with digits/new"):
-        bring(both, E, deciding=lambda store: decide)
+        bring(both, E, policy_checks=lambda store: decide)
     note = both.here.tombstone(E, "1.1.0")
     assert (
         note is not None

@@ -52,7 +52,7 @@ class Parts:
 
     def publish(self, name: str, manifest: Manifest, **more: Any) -> Reference:
         """Publish whatever a policy says."""
-        return self.store.publish(name, manifest, **{"decide": self.asked.append, **more})
+        return self.store.publish(name, manifest, **{"policy_check": self.asked.append, **more})
 
     def bind(self, mode: Any, scope: str = "digits/*", **changes: Any) -> None:
         self.store.set_policy(scope, Policy(scope=scope, mode=mode, data=DATA, **changes))
@@ -256,16 +256,16 @@ def test_a_failed_one_is_refused_within_the_line_only(family: Parts) -> None:
     family.bind("backward")
     for more in ({}, {"version": "1.2.0"}):
         with pytest.raises(PolicyBroken):
-            family.publish(E, family.extractor(2), decide=refuse, **more)
-    assert str(family.publish(E, family.extractor(2), decide=refuse, version="2.0.0")) == f"{E}@2.0.0"
-    assert str(family.publish(E, family.extractor(3), decide=refuse, major=True)) == f"{E}@3.0.0"
+            family.publish(E, family.extractor(2), policy_check=refuse, **more)
+    assert str(family.publish(E, family.extractor(2), policy_check=refuse, version="2.0.0")) == f"{E}@2.0.0"
+    assert str(family.publish(E, family.extractor(3), policy_check=refuse, major=True)) == f"{E}@3.0.0"
 
 
 def test_across_majors_no_number_is_open_to_what_failed(family: Parts) -> None:
     family.bind("backward", across_major=True)
     for more in ({}, {"version": "2.0.0"}, {"major": True}):
         with pytest.raises(PolicyBroken):
-            family.publish(E, family.extractor(2), decide=refuse, **more)
+            family.publish(E, family.extractor(2), policy_check=refuse, **more)
 
 
 def test_where_nothing_was_measured_new_weights_stay_major(parts: Parts) -> None:
@@ -287,7 +287,7 @@ def test_a_measurement_brings_back_no_lost_partner(family: Parts) -> None:
 def test_the_same_manifest_again_is_the_same_version(family: Parts) -> None:
     family.bind("backward")
     for more in ({}, {"version": "1.1.0"}, {"major": True}):
-        assert str(family.publish(E, family.extractor(1), decide=refuse, **more)) == f"{E}@1.1.0"
+        assert str(family.publish(E, family.extractor(1), policy_check=refuse, **more)) == f"{E}@1.1.0"
 
 
 def test_a_number_and_the_next_major_exclude_each_other(parts: Parts) -> None:
@@ -325,7 +325,7 @@ def test_a_head_that_is_released_meanwhile_is_asked_about_too(family: Parts) -> 
     family.bind("backward")
     own = family.store.resolve(f"{E}@1.1.0")
     decide = during(family, lambda: family.publish("late/hand", family.head(40, own)))
-    family.publish(E, family.extractor(2), decide=decide)
+    family.publish(E, family.extractor(2), policy_check=decide)
     assert [[partner.reference.name for partner in option.partners] for option in family.asked] == [
         [H],
         [H, "late/hand"],
@@ -335,14 +335,14 @@ def test_a_head_that_is_released_meanwhile_is_asked_about_too(family: Parts) -> 
 def test_a_candidate_that_is_published_meanwhile_becomes_the_previous_version(family: Parts) -> None:
     family.bind("backward_transitive")
     decide = during(family, lambda: family.publish(E, family.extractor(3)))
-    assert str(family.publish(E, family.extractor(2), decide=decide)) == f"{E}@1.3.0"
+    assert str(family.publish(E, family.extractor(2), policy_check=decide)) == f"{E}@1.3.0"
     assert [str(option.previous) for option in family.asked] == [f"{E}@1.1.0", f"{E}@1.1.0", f"{E}@1.2.0"]
 
 
 def test_a_policy_that_changes_meanwhile_is_the_one_that_binds(family: Parts) -> None:
     family.bind("backward")
     decide = during(family, lambda: family.bind("backward_transitive"))
-    family.publish(E, family.extractor(2), decide=decide)
+    family.publish(E, family.extractor(2), policy_check=decide)
     assert [len(option.partners) for option in family.asked] == [1, 3]
     assert [option.revision.number for option in family.asked if option.revision] == [1, 2]
 
@@ -350,13 +350,13 @@ def test_a_policy_that_changes_meanwhile_is_the_one_that_binds(family: Parts) ->
 def test_a_policy_that_is_cleared_meanwhile_binds_no_more_and_vouches_for_nothing(family: Parts) -> None:
     family.bind("backward")
     decide = during(family, lambda: family.store.set_policy("digits/*", None))
-    assert str(family.publish(E, family.extractor(2), decide=decide)) == f"{E}@2.0.0"
+    assert str(family.publish(E, family.extractor(2), policy_check=decide)) == f"{E}@2.0.0"
 
 
 def test_a_partner_that_is_withdrawn_meanwhile_is_not_asked_about_again(family: Parts) -> None:
     family.bind("backward_transitive")
     decide = during(family, lambda: family.store.withdraw("other/hand", "1.0.0", "wrong"))
-    family.publish(E, family.extractor(2), decide=decide)
+    family.publish(E, family.extractor(2), policy_check=decide)
     assert [len(option.partners) for option in family.asked] == [3, 2]
 
 
@@ -404,7 +404,7 @@ def test_a_version_that_fails_afterwards_is_withdrawn_with_the_reason(
             raise PolicyBroken("late/hand@1.0.0 is lost", subject=requirement)
 
     with pytest.raises(PolicyBroken, match=r"late/hand@1\.0\.0 is lost .*was withdrawn again"):
-        family.publish(E, family.extractor(2), decide=decide)
+        family.publish(E, family.extractor(2), policy_check=decide)
     tombstone = family.store.tombstone(E, "1.2.0")
     assert tombstone is not None and "late/hand@1.0.0 is lost" in tombstone.reason
     assert str(family.store.resolve(E)) == f"{E}@1.1.0"
@@ -424,7 +424,7 @@ def test_an_interrupted_second_look_withdraws_nothing(
             raise interruption
 
     with pytest.raises(type(interruption)) as caught:
-        family.publish(E, family.extractor(2), decide=decide)
+        family.publish(E, family.extractor(2), policy_check=decide)
     assert caught.value.__notes__[0].startswith(f"{E}@1.2.0 is published.")
     assert family.store.tombstone(E, "1.2.0") is None
     assert str(family.store.resolve(E)) == f"{E}@1.2.0"

@@ -242,7 +242,7 @@ def test_an_import_beside_collections_without_a_grace(store: Store, publish: Pub
         while not importing.done():
             plan(Store.open(store.root), grace=timedelta(0), alone=True).apply()
             time.sleep(0.01)
-    assert len(importing.result().made) == 4
+    assert len(importing.result().created) == 4
     assert all(weights(store, store.manifest(f"a@{version}")) for version in store.versions("a"))
 
 

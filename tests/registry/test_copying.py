@@ -25,8 +25,8 @@ from compatkit.errors import (
 )
 from compatkit.foundation.codec import digest, dumps
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.report import Moved
+from compatkit.registry.copy.report import TransferReport
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.remotes.pushpull import import_components, pull
 from compatkit.registry.store import Store
@@ -54,9 +54,9 @@ def family(source: Store, publish: Publish) -> Store:
     return source
 
 
-def bring(source: Store, target: Store, *patterns: str, **options: Any) -> Moved:
-    choice = Choice(**{"aliases": False, **options})
-    return import_components(source, target, patterns or ("*",), choice=choice)
+def bring(source: Store, target: Store, *patterns: str, **options: Any) -> TransferReport:
+    settings = TransferSettings(**{"aliases": False, **options})
+    return import_components(source, target, patterns or ("*",), settings=settings)
 
 
 def weights(store: Store, manifest: Manifest) -> bytes:
@@ -95,7 +95,10 @@ def payload_file(store: Store, reference: str = "digits/mnist.head") -> Path:
 
 def test_a_whole_registry_is_copied(store: Store, family: Store):
     done = bring(family, store)
-    assert [str(built) for built in done.made] == ["digits/mnist.extractor@1.0.0", "digits/mnist.head@1.0.0"]
+    assert [str(built) for built in done.created] == [
+        "digits/mnist.extractor@1.0.0",
+        "digits/mnist.head@1.0.0",
+    ]
     assert (done.blobs, done.results, done.existing, done.unnamed, done.aliases) == (6, 1, [], [], [])
     assert done.bytes == sum(blobs_in(family).values())
     assert list(blobs_in(store)) == list(blobs_in(family))
@@ -119,20 +122,23 @@ def test_a_source_that_cannot_be_written_is_read(
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(durable, "step", refuse)
-    assert len(bring(family, store, aliases=True).made) == 2
+    assert len(bring(family, store, aliases=True).created) == 2
 
 
 def test_importing_again_copies_nothing(store: Store, family: Store):
     first = bring(family, store)
     before = tree(store.root)
     again = bring(family, store)
-    assert (again.made, again.blobs, again.bytes, again.results) == ([], 0, 0, 0)
-    assert again.existing == first.made and tree(store.root) == before
+    assert (again.created, again.blobs, again.bytes, again.results) == ([], 0, 0, 0)
+    assert again.existing == first.created and tree(store.root) == before
 
 
 def test_parents_come_along_with_their_names_and_results(store: Store, family: Store):
     done = bring(family, store, "digits/mnist.head")
-    assert {str(built) for built in done.made} == {"digits/mnist.extractor@1.0.0", "digits/mnist.head@1.0.0"}
+    assert {str(built) for built in done.created} == {
+        "digits/mnist.extractor@1.0.0",
+        "digits/mnist.head@1.0.0",
+    }
     assert done.results == 1
     pair = [function_digest(store.manifest(name)) for name in ("digits/mnist.extractor", "digits/mnist.head")]
     assert results(store, *pair) == results(family, *pair) == [dumps({"accuracy": 0.9})]
@@ -146,7 +152,7 @@ def test_parents_of_parents_without_a_name_come_along(store: Store, source: Stor
     for version in ("1.0.0", "2.0.0", "3.0.0", "4.0.0"):
         (source.root / "refs/part/@versions" / version).unlink()
     done = bring(source, store)
-    assert [str(built) for built in done.made] == ["part@5.0.0"] and done.blobs == 10
+    assert [str(built) for built in done.created] == ["part@5.0.0"] and done.blobs == 10
     digests = [str(store.resolve("part").digest)]
     while parents := store.manifest(digests[-1]).parents:
         digests.append(parents[0].component)
@@ -179,7 +185,7 @@ def test_patterns_say_what_comes(
     publish(source, "a", 2)
     publish(source, "b/c", 3)
     source.set_alias("a", "prod", "1.0.0")
-    assert [str(built) for built in bring(source, store, *patterns, **options).made] == expected
+    assert [str(built) for built in bring(source, store, *patterns, **options).created] == expected
     sound(store)
 
 
@@ -216,7 +222,7 @@ def test_a_number_that_belongs_to_other_bytes_is_refused_before_anything_is_link
     ):
         bring(source, store)
     assert tree(store.root) == before
-    assert len(bring(source, store, "a", "c").made) == 2
+    assert len(bring(source, store, "a", "c").created) == 2
 
 
 def test_nothing_is_named_where_the_first_of_two_is_damaged(store: Store, source: Store, publish: Publish):
@@ -245,9 +251,9 @@ def test_versions_of_both_registries_stand_side_by_side(store: Store, source: St
     publish(store, "a", 1, version="1.0.0")
     publish(store, "a", 5, version="2.0.0")
     done = bring(source, store)
-    assert [str(built) for built in done.made] == ["a@3.0.0"] and [str(entry) for entry in done.existing] == [
-        "a@1.0.0"
-    ]
+    assert [str(built) for built in done.created] == ["a@3.0.0"] and [
+        str(entry) for entry in done.existing
+    ] == ["a@1.0.0"]
     assert [str(version) for version in store.versions("a")] == ["1.0.0", "2.0.0", "3.0.0"]
 
 
@@ -256,7 +262,7 @@ def test_a_parent_whose_number_is_taken_here_is_kept_by_its_digest(
 ):
     publish(store, "digits/mnist.extractor", 77)
     done = bring(family, store, "digits/mnist.head")
-    assert [str(built) for built in done.made] == ["digits/mnist.head@1.0.0"]
+    assert [str(built) for built in done.created] == ["digits/mnist.head@1.0.0"]
     assert [str(entry) for entry in done.unnamed] == ["digits/mnist.extractor@1.0.0"]
     parent = store.manifest("digits/mnist.head").parents[0].component
     assert parent == done.unnamed[0].digest and weights(store, store.manifest(parent))
@@ -314,7 +320,7 @@ def test_a_withdrawn_version_whose_weights_were_collected_comes_without_them(
     assert len(plan(source, withdrawn=True).apply().moved) == 1
     for path in (source.root / "trash").iterdir():
         path.unlink()
-    assert len(bring(source, store).made) == 2
+    assert len(bring(source, store).created) == 2
     assert weights(store, store.manifest("a"))
     assert store.manifest(f"a@{source.references.digest('a', source.references.versions('a')[0])}")
 
@@ -559,7 +565,7 @@ def test_sound_components_of_a_damaged_source_can_be_imported(
     store: Store, family: Store, lie: Callable[[Store], type[Exception]]
 ):
     lie(family)
-    assert [str(built) for built in bring(family, store, "digits/mnist.extractor").made] == [
+    assert [str(built) for built in bring(family, store, "digits/mnist.extractor").created] == [
         "digits/mnist.extractor@1.0.0"
     ]
     sound(store)
@@ -568,7 +574,7 @@ def test_sound_components_of_a_damaged_source_can_be_imported(
 def test_bytes_that_a_collection_took_out_of_the_source_are_found(store: Store, family: Store):
     path = payload_file(family)
     path.rename(family.root / "trash" / f"{path.name}-1-{'a' * 16}")
-    assert len(bring(family, store).made) == 2
+    assert len(bring(family, store).created) == 2
     assert (family.root / "trash" / f"{path.name}-1-{'a' * 16}").exists()
     sound(store)
 
@@ -645,4 +651,4 @@ def test_weights_without_tensors_are_copied(
 ):
     data = make_file({})
     source.publish("empty", manifest_of(Payload(source.put_blob(data), tensor_digest(data), 0, 0)))
-    assert len(bring(source, store).made) == 1
+    assert len(bring(source, store).created) == 1

@@ -12,7 +12,7 @@ from far import content, export, fill, import_layout
 from fsspec.registry import _registry as known
 
 from compatkit.errors import MissingDependency
-from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.remotes.pushpull import clone, pull, push
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.store import Store
@@ -83,7 +83,7 @@ def test_keys_and_what_requires_them_name_the_extra_before_anything_is_done(
 ):
     key = SigningKey.new("alice").public.id
     without("cryptography")
-    for use in (lambda: SigningKey.new("bob"), lambda: Choice().requiring(key)):
+    for use in (lambda: SigningKey.new("bob"), lambda: TransferSettings().with_trust(key)):
         with pytest.raises(MissingDependency, match=r"pip install 'compatkit\[signing\]'") as error:
             use()
         assert error.value.exit_code == 4

@@ -32,7 +32,7 @@ from compatkit.errors import (
 )
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes.pushpull import import_components, pull, push
 from compatkit.registry.store import Store
@@ -223,14 +223,14 @@ def test_an_export_that_is_cut_off_anywhere_leaves_a_valid_layout_and_goes_on(
 def test_a_layout_is_a_remote_by_its_address(tmp_path: Path, store: Store, source: Store, layout: Path):
     address, new = f"OCI-LAYOUT://{layout}", f"oci-layout://{tmp_path / 'new'}"
     versions = [f"{EXTRACTOR}@1.0.0", f"{HEAD}@2.0.0"]
-    assert sorted(map(str, pull(store, address).check().made)) == versions
+    assert sorted(map(str, pull(store, address).check().created)) == versions
     with pytest.raises(LayoutError):
-        push(source, new, choice=Choice(create=False))
-    planned = push(source, new, choice=Choice(dry_run=True))
-    assert (list(map(str, planned.made)), planned.existing, planned.planned) == (versions, [], True)
+        push(source, new, settings=TransferSettings(create=False))
+    planned = push(source, new, settings=TransferSettings(dry_run=True))
+    assert (list(map(str, planned.created)), planned.existing, planned.planned) == (versions, [], True)
     assert not (tmp_path / "new").exists()
-    again = push(source, address, choice=Choice(create=False, dry_run=True))
-    assert (again.made, list(map(str, again.existing))) == ([], versions)
+    again = push(source, address, settings=TransferSettings(create=False, dry_run=True))
+    assert (again.created, list(map(str, again.existing))) == ([], versions)
     push(source, new).check()
     assert tree(tmp_path / "new") == tree(layout)
 
@@ -241,7 +241,7 @@ def test_a_layout_is_a_remote_by_its_address(tmp_path: Path, store: Store, sourc
 def test_what_was_exported_and_imported_is_the_same(store: Store, source: Store, layout: Path):
     imported = import_layout(store, layout).check()
     assert (
-        sorted(map(str, imported.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@2.0.0"]
+        sorted(map(str, imported.created)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@2.0.0"]
         and imported.signatures == 1
     )
     here, target = content(store.root), content(source.root)
@@ -252,9 +252,9 @@ def test_what_was_exported_and_imported_is_the_same(store: Store, source: Store,
 
 
 def test_patterns_say_what_comes_and_a_plan_brings_nothing(store: Store, layout: Path):
-    planned = import_layout(store, layout, [EXTRACTOR], choice=Choice(dry_run=True))
-    assert [str(reference) for reference in planned.made] == [f"{EXTRACTOR}@1.0.0"] and store.names() == []
-    assert [str(reference) for reference in import_layout(store, layout, ["digits/*.extractor"]).made] == [
+    planned = import_layout(store, layout, [EXTRACTOR], settings=TransferSettings(dry_run=True))
+    assert [str(reference) for reference in planned.created] == [f"{EXTRACTOR}@1.0.0"] and store.names() == []
+    assert [str(reference) for reference in import_layout(store, layout, ["digits/*.extractor"]).created] == [
         f"{EXTRACTOR}@1.0.0"
     ]
     with pytest.raises(NotFound, match=f"perhaps {EXTRACTOR}"):
@@ -278,7 +278,7 @@ def test_who_accepts_is_given_the_signatures(store: Store, source: Store, layout
         if not signatures:
             raise CompatkitError("unsigned")
 
-    imported = import_layout(store, layout, choice=Choice(accept=accept))
+    imported = import_layout(store, layout, settings=TransferSettings(accept=accept))
     head = str(source.resolve(HEAD).digest)
     assert requests == {f"{EXTRACTOR}@1.0.0": [], f"{HEAD}@2.0.0": [signature(head)]}
     assert [refusal.what for refusal in imported.refused] == [f"{EXTRACTOR}@1.0.0"] and store.names() == [
@@ -372,7 +372,7 @@ def test_what_a_layout_lies_about_is_refused_and_the_rest_comes(
     with pytest.raises(Incomplete) as error:
         imported.check()
     assert error.value.exit_code == 3 and "/remote-" not in str(error.value)
-    assert [str(reference) for reference in imported.made] == [f"{EXTRACTOR}@1.0.0"] and store.names() == [
+    assert [str(reference) for reference in imported.created] == [f"{EXTRACTOR}@1.0.0"] and store.names() == [
         EXTRACTOR
     ]
     assert examine(store).sound and not list(tmp_path.rglob("*evil*"))
@@ -428,7 +428,9 @@ def test_an_entry_that_is_no_descriptor_is_refused(store: Store, layout: Path, e
     value = json.loads((layout / "index.json").read_bytes())
     (layout / "index.json").write_bytes(dumps({**value, "manifests": [entry, *value["manifests"]]}))
     imported = import_layout(store, layout)
-    assert [type(refusal.error) for refusal in imported.refused] == [FormatError] and len(imported.made) == 2
+    assert [type(refusal.error) for refusal in imported.refused] == [FormatError] and len(
+        imported.created
+    ) == 2
 
 
 ODD: list[Any] = [None, True, -1, 2**70, "x", "", [], {}, [{}], {"a": 1}]
@@ -461,7 +463,7 @@ def test_whatever_stands_in_a_layout_is_read_or_refused(store: Store, source: St
             else:
                 (layout / file).write_bytes(dumps(changed_value))
             with suppress(CompatkitError):
-                import_layout(store, layout, choice=Choice(dry_run=True))
+                import_layout(store, layout, settings=TransferSettings(dry_run=True))
             if file == "index.json":
                 with suppress(CompatkitError):
                     export(source, layout, [EXTRACTOR])
@@ -511,7 +513,7 @@ def test_images_of_something_else_are_left_alone(tmp_path: Path, store: Store, s
         "size": 3,
     }
     (layout / "index.json").write_bytes(dumps({**value, "manifests": [nested, *value["manifests"]]}))
-    assert [str(reference) for reference in import_layout(store, layout).check().made] == [f"{HEAD}@2.0.0"]
+    assert [str(reference) for reference in import_layout(store, layout).check().created] == [f"{HEAD}@2.0.0"]
     assert [str(reference) for reference in import_layout(store, layout).check().unnamed] == []
 
 
@@ -579,5 +581,5 @@ def test_a_container_registry_carries_components(
         skopeo("copy", "--dest-tls-verify=false", f"oci:{layout}:{name}", target)
         skopeo("copy", "--src-tls-verify=false", target, f"oci:{tmp_path / 'back'}:{name}")
     imported = import_layout(store, tmp_path / "back").check()
-    assert len(imported.made) == 2 and imported.signatures == 1
+    assert len(imported.created) == 2 and imported.signatures == 1
     assert store.resolve(HEAD) == source.resolve(HEAD) and examine(store).sound

@@ -76,11 +76,11 @@ def test_a_remote_that_lists_too_much_and_sends_too_much_carries_a_registry(
     sent = push(source, "lab://server/parts", options={"shelf": 3}).check()
     output = pull(store, "LAB://server/parts").check()
     assert content(store.root) == content(source.root) and examine(store).sound
-    assert (sent.blobs, len(output.made)) == (output.blobs, 3)
-    assert push(source, "lab://server/parts").check().made == []
+    assert (sent.blobs, len(output.created)) == (output.blobs, 3)
+    assert push(source, "lab://server/parts").check().created == []
     result = locate("lab://server/parts")
     assert isinstance(result, Files)
-    assert result.listed("refs") and all(path.startswith("refs/") for path in result.listed("refs"))
+    assert result.sizes("refs") and all(path.startswith("refs/") for path in result.sizes("refs"))
     assert result.read("compatkit.json", 0, 3) == (source.root / "compatkit.json").read_bytes()[:3]
 
 
@@ -91,7 +91,7 @@ def test_a_plugin_may_name_a_folder(tmp_path: Path, store: Store, source: Store,
     """)
     push(source, "lab://server").check()
     assert content(tmp_path / "mounted") == content(source.root)
-    assert len(pull(store, "lab://server").check().made) == 3
+    assert len(pull(store, "lab://server").check().created) == 3
 
 
 def test_folders_need_no_plugin(tmp_path: Path, store: Store, source: Store, monkeypatch: pytest.MonkeyPatch):

@@ -34,7 +34,7 @@ from compatkit.errors import (
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import blob_path
-from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes import files
 from compatkit.registry.remotes import remote as far_side
@@ -67,7 +67,7 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_what_is_pushed_and_pulled_is_the_same_byte_by_byte(store: Store, source: Store, remote: str):
     sent = push(source, remote).check()
-    assert sorted(map(str, sent.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0", f"{HEAD}@2.0.0"]
+    assert sorted(map(str, sent.created)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0", f"{HEAD}@2.0.0"]
     pulled = pull(store, remote).check()
     assert content(store.root) == content(source.root)
     assert (pulled.blobs, pulled.bytes) == (sent.blobs, sent.bytes)
@@ -83,7 +83,7 @@ def test_nothing_moves_twice(store: Store, source: Store, remote: str):
     push(source, remote)
     pull(store, remote)
     for again in (push(source, remote), pull(store, remote)):
-        assert (again.made, again.blobs, again.results, again.signatures) == ([], 0, 0, 0)
+        assert (again.created, again.blobs, again.results, again.signatures) == ([], 0, 0, 0)
         assert (again.aliases, again.withdrawn, again.refused) == ([], [], [])
         assert len(again.existing) == 3
 
@@ -104,13 +104,13 @@ def test_patterns_say_what_moves_and_parents_come_along(
     tmp_path: Path, source: Store, memory: str, patterns: list[str], versions: Any, expected: list[str]
 ):
     push(source, memory)
-    choice = Choice(versions=versions)
+    settings = TransferSettings(versions=versions)
     for name, move in (
-        ("sent", lambda to: push(source, str(to.root), patterns, choice=choice)),
-        ("came", lambda to: pull(to, memory, patterns, choice=choice)),
+        ("sent", lambda to: push(source, str(to.root), patterns, settings=settings)),
+        ("came", lambda to: pull(to, memory, patterns, settings=settings)),
     ):
         target = Store.init(tmp_path / name)
-        assert sorted(map(str, move(target).check().made)) == expected
+        assert sorted(map(str, move(target).check().created)) == expected
         assert examine(target).sound
 
 
@@ -131,30 +131,32 @@ def test_what_is_near_is_named_where_nothing_matches(store: Store, source: Store
 
 
 def test_a_plan_says_what_would_move_and_moves_nothing(tmp_path: Path, source: Store, remote: str):
-    planned = push(source, remote, choice=Choice(dry_run=True))
+    planned = push(source, remote, settings=TransferSettings(dry_run=True))
     assert not (tmp_path / "far").exists() and not fsspec.filesystem("memory").exists(remote)
     sent = push(source, remote)
-    assert (planned.planned, planned.made) == (True, sent.made)
-    results = len(sent.items) - len(planned.items)  # what was measured is looked for when the parts are there
+    assert (planned.planned, planned.created) == (True, sent.created)
+    results = len(sent.copied) - len(
+        planned.copied
+    )  # what was measured is looked for when the parts are there
     assert results == sent.results == 1
-    assert {item.digest for item in planned.items} <= {item.digest for item in sent.items}
+    assert {item.digest for item in planned.copied} <= {item.digest for item in sent.copied}
     target = Store.init(tmp_path / "here")
     before = content(target.root)
-    wanted = pull(target, remote, choice=Choice(dry_run=True))
-    assert (wanted.bytes, sorted(map(str, wanted.made))) == (planned.bytes, sorted(map(str, sent.made)))
+    wanted = pull(target, remote, settings=TransferSettings(dry_run=True))
+    assert (wanted.bytes, sorted(map(str, wanted.created))) == (planned.bytes, sorted(map(str, sent.created)))
     assert content(target.root) == before and not list((target.root / "tmp").iterdir())
 
 
 def test_results_and_aliases_can_be_left_behind(store: Store, source: Store, memory: str):
     push(source, memory)
-    pulled = pull(store, memory, choice=Choice(aliases=False, evidence=False))
+    pulled = pull(store, memory, settings=TransferSettings(aliases=False, evidence=False))
     assert (pulled.results, pulled.aliases) == (0, [])
     assert not [path for path in content(store.root) if path.startswith("evidence") or "/@log/" in path]
 
 
 def test_an_empty_registry_moves_as_nothing(tmp_path: Path, store: Store, remote: str):
-    assert push(store, remote).check().made == []
-    assert pull(Store.init(tmp_path / "other"), remote).check().made == []
+    assert push(store, remote).check().created == []
+    assert pull(Store.init(tmp_path / "other"), remote).check().created == []
     with pytest.raises(NotFound, match="is empty"):
         pull(store, remote, ["digits/*"]) if remote != str(store.root) else None
 
@@ -162,7 +164,7 @@ def test_an_empty_registry_moves_as_nothing(tmp_path: Path, store: Store, remote
 def test_progress_is_told(store: Store, source: Store, memory: str):
     result: list[tuple[int, int, str]] = []
     push(source, memory)
-    pull(store, memory, choice=Choice(progress=lambda *args: result.append(args)))
+    pull(store, memory, settings=TransferSettings(progress=lambda *args: result.append(args)))
     assert all(0 <= done <= total for done, total, _ in result)
     assert {"reading manifests", "creating versions", "looking for results"} <= {
         what for _, _, what in result
@@ -239,14 +241,14 @@ def test_a_differing_version_is_never_overwritten_and_the_rest_moves(
     assert [refusal.what for refusal in pulled.refused] == [
         f"{EXTRACTOR}@1.0.0"
     ] and error.value.subject is pulled
-    assert [str(reference) for reference in pulled.made] == [f"{HEAD}@1.0.0", f"{HEAD}@2.0.0"]
+    assert [str(reference) for reference in pulled.created] == [f"{HEAD}@1.0.0", f"{HEAD}@2.0.0"]
     assert store.resolve(EXTRACTOR) == mine
     assert store.manifest(str(theirs.digest)), "the heads' own extractor came, without a name"
     sent = push(store, memory)
     assert [(refusal.what, type(refusal.error)) for refusal in sent.refused] == [
         (f"{EXTRACTOR}@1.0.0", VersionExists)
     ]
-    assert pull(Store.init(tmp_path / "third"), memory).check().made and examine(store).sound
+    assert pull(Store.init(tmp_path / "third"), memory).check().created and examine(store).sound
 
 
 def test_a_parent_whose_number_is_taken_comes_without_it(
@@ -305,7 +307,7 @@ def test_an_alias_follows_where_its_log_goes_on_and_stays_where_both_moved_it(
     pulled = pull(store, remote)
     assert pulled.aliases == [f"{HEAD}:prod"]
     if here != source.alias_log(HEAD, "best"):  # within a second, both moves are the same
-        assert [item.partition(" is ")[0] for item in pulled.apart] == [f"{HEAD}:best"]
+        assert [item.partition(" is ")[0] for item in pulled.diverged] == [f"{HEAD}:best"]
     assert store.alias_log(HEAD, "best") == here
 
 
@@ -322,7 +324,7 @@ def test_aliases_that_both_sides_moved_stay_and_are_told(store: Store, source: S
     push(source, memory)
     pulled = pull(store, memory).check()
     assert pulled.aliases == [f"{EXTRACTOR}:best"]
-    assert pulled.apart == [f"{HEAD}:prod is 2.0.0 in {memory} and removed in {store.root}"]
+    assert pulled.diverged == [f"{HEAD}:prod is 2.0.0 in {memory} and removed in {store.root}"]
     assert store.aliases(HEAD) == {}
 
 
@@ -360,7 +362,7 @@ def test_a_pusher_who_is_slower_loses_and_overwrites_nothing(
         (f"{HEAD}@2.0.0", VersionExists)
     ]
     assert f"{theirs.digest} there" in str(sent.refused[0].error)
-    assert sorted(map(str, sent.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
+    assert sorted(map(str, sent.created)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
     here = Store.init(tmp_path / "here")
     pull(here, memory).check()
     assert here.resolve(f"{HEAD}@2.0.0") == theirs and examine(here).sound
@@ -379,11 +381,11 @@ def test_who_accepts_is_asked_before_anything_of_a_component_comes(store: Store,
         if not signatures:
             raise CompatkitError(f"{name} has no signature")
 
-    pulled = pull(store, memory, choice=Choice(accept=accept))
+    pulled = pull(store, memory, settings=TransferSettings(accept=accept))
     head = source.resolve(HEAD)
     assert requests.pop(f"{HEAD}@2.0.0 {head.digest}") == [signature(str(head.digest))]
     assert set(map(len, requests.values())) == {0}
-    assert [str(reference) for reference in pulled.made] == [f"{HEAD}@2.0.0"]
+    assert [str(reference) for reference in pulled.created] == [f"{HEAD}@2.0.0"]
     assert sorted(refusal.what for refusal in pulled.refused) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
     assert [str(reference) for reference in pulled.unnamed] == [f"{EXTRACTOR}@1.0.0"], (
         "its digest stands in what was accepted"
@@ -481,7 +483,7 @@ def test_a_disk_that_is_full_at_any_step_of_a_pull_leaves_nothing_half(
         here, count = Store.init(tmp_path / f"here{at}"), 0
         monkeypatch.setattr(durable, "step", step)
         try:
-            pull(here, memory, choice=Choice(jobs=1)).check()
+            pull(here, memory, settings=TransferSettings(jobs=1)).check()
             break
         except EnvironmentFailure as error:
             assert "the disk is full" in str(error)
@@ -538,7 +540,7 @@ def test_a_large_blob_that_is_cut_off_leaves_nothing_and_comes_anew(
         pull(store, remote, ["large"])
     assert store.names() == [] and not list((store.root / "tmp").iterdir())
     monkeypatch.setattr(files.Files, "read", read)
-    assert pull(store, remote, ["large"]).check().made == [part]
+    assert pull(store, remote, ["large"]).check().created == [part]
     assert not list((store.root / "tmp").iterdir())
     assert store.read_blob(payload.blob, verify="always") == source.read_blob(payload.blob)
 
@@ -581,7 +583,7 @@ def test_a_remote_that_cannot_be_written_can_be_pulled_from_and_not_pushed_to(
             raise PermissionError(errno.EACCES, "Access Denied", path)
 
     monkeypatch.setattr(files, "step", refuse)
-    assert len(pull(store, memory).check().made) == 3
+    assert len(pull(store, memory).check().created) == 3
     publish(source, "new", 9)
     with pytest.raises(EnvironmentFailure, match="no permission; check the credentials"):
         push(source, memory)
@@ -724,9 +726,11 @@ def test_what_a_remote_lies_about_is_refused_and_named_and_the_rest_comes(
     with pytest.raises(Incomplete) as error:
         pulled.check()
     assert error.value.exit_code == 3
-    assert f"{EXTRACTOR}@1.0.0" in map(str, pulled.made)
+    assert f"{EXTRACTOR}@1.0.0" in map(str, pulled.created)
     if what == HEAD_2:
-        assert [str(item) for item in store.versions(HEAD)] == [] and f"{HEAD}@1.0.0" in map(str, pulled.made)
+        assert [str(item) for item in store.versions(HEAD)] == [] and f"{HEAD}@1.0.0" in map(
+            str, pulled.created
+        )
     assert not list((store.root / "tmp").iterdir())
     if not what.startswith(HEAD):  # an alias and its versions are sound beside what was refused
         assert examine(store).sound
@@ -768,7 +772,7 @@ def test_files_that_no_registry_has_are_left_alone(
     fsspec.filesystem("memory").store[f"{memory.removeprefix('memory:/')}/{path}"] = fsspec.filesystem(
         "memory"
     ).store[f"{memory.removeprefix('memory:/')}/compatkit.json"]
-    assert len(pull(store, memory).check().made) == 3
+    assert len(pull(store, memory).check().created) == 3
     assert content(store.root) == content(source.root) and not list(tmp_path.rglob("evil"))
 
 
@@ -796,7 +800,7 @@ def test_a_registry_that_far_misses_weights_of_withdrawn_versions_only_is_whole(
     push(source, memory)
     head = source.manifest(str(source.references.digest(HEAD, source.references.versions(HEAD)[0])))
     fsspec.filesystem("memory").rm_file(f"{memory}/{blob_path(head.payload.file.blob)}")
-    assert len(pull(store, memory).check().made) == 3
+    assert len(pull(store, memory).check().created) == 3
 
 
 # --- in Python, as people call it
@@ -805,7 +809,7 @@ def test_a_registry_that_far_misses_weights_of_withdrawn_versions_only_is_whole(
 def test_a_registry_is_pushed_pulled_and_cloned_in_python(
     tmp_path: Path, store: Store, source: Store, memory: str
 ):
-    assert len(Registry(source).push(memory, "digits/*", create=True, jobs=2).made) == 3
+    assert len(Registry(source).push(memory, "digits/*", create=True, jobs=2).created) == 3
     assert Registry(store).pull(memory, [EXTRACTOR], versions="latest", evidence=False).results == 0
     copy = Registry.clone(memory, tmp_path / "copy")
     assert content(copy.store.root) == content(source.root) and copy.store.id != source.id
@@ -818,7 +822,7 @@ def test_what_is_refused_is_an_error_in_python(tmp_path: Path, store: Store, sou
     overwrite(weights, lambda data: data[:-1] + b"?")(fsspec.filesystem("memory"), memory, source)
     with pytest.raises(Incomplete, match="1 refused; 2 new copied") as error:
         Registry(store).pull(memory)
-    assert [str(reference) for reference in error.value.subject.made] == [
+    assert [str(reference) for reference in error.value.subject.created] == [
         f"{EXTRACTOR}@1.0.0",
         f"{HEAD}@1.0.0",
     ]
@@ -828,16 +832,18 @@ def test_what_is_refused_is_an_error_in_python(tmp_path: Path, store: Store, sou
 
 
 @pytest.mark.parametrize(
-    ("choice", "message"),
+    ("settings", "message"),
     [
         ({"speed": 9}, "no argument 'speed'"),
         ({"jobs": 0}, ">= 1"),
         ({"versions": "new"}, "'all' or 'latest'"),
     ],
 )
-def test_choices_that_there_are_not_are_told(store: Store, memory: str, choice: dict[str, Any], message: str):
+def test_choices_that_there_are_not_are_told(
+    store: Store, memory: str, settings: dict[str, Any], message: str
+):
     with pytest.raises(UsageError, match=message):
-        Registry(store).push(memory, create=True, **choice)
+        Registry(store).push(memory, create=True, **settings)
 
 
 # --- ranges that are asked for ahead

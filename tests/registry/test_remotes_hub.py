@@ -61,12 +61,12 @@ def test_what_is_pushed_and_pulled_is_the_same_byte_by_byte(
     store: Store, source: Store, repository: Repository, options: dict[str, Any], remote: str
 ):
     sent = push(source, remote, options=options).check()
-    assert len(sent.made) == 3 and inside(repository) == content(source.root)
+    assert len(sent.created) == 3 and inside(repository) == content(source.root)
     pulled = pull(store, remote, options=options).check()
     assert content(store.root) == content(source.root) and examine(store).sound
     assert (pulled.results, pulled.signatures) == (1, 1)
     commits = len(repository.commits)
-    assert push(source, remote, options=options).check().made == [] and len(repository.commits) == commits
+    assert push(source, remote, options=options).check().created == [] and len(repository.commits) == commits
 
 
 def test_many_files_are_one_commit(source: Store, repository: Repository, options: dict[str, Any]):

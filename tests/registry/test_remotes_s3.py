@@ -15,8 +15,8 @@ from far import EXTRACTOR, HEAD, Fault, content
 from compatkit.contracts.manifest import Payload
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, VersionExists
 from compatkit.registry.blobs import blob_path
-from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.report import Moved
+from compatkit.registry.copy.report import TransferReport
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
 from compatkit.registry.remotes import files
@@ -82,10 +82,10 @@ def test_what_is_pushed_cut_off_resumed_and_pulled_is_the_same_byte_by_byte(
     with pytest.raises(EnvironmentFailure, match="Repeat the command"):
         push(source, remote, options=options)
     fault.mend()
-    target = set(reach(remote, options).listed("blobs"))
-    assert 0 < len(target) < 8 and not reach(remote, options).listed("refs")
+    target = set(reach(remote, options).sizes("blobs"))
+    assert 0 < len(target) < 8 and not reach(remote, options).sizes("refs")
     fault.mend()
-    assert len(push(source, remote, options=options).check().made) == 3
+    assert len(push(source, remote, options=options).check().created) == 3
     assert not target & set(fault.written(("put", "upload"))), "moved twice"
     fault.at = 20
     with pytest.raises(EnvironmentFailure):
@@ -104,7 +104,7 @@ def test_a_push_and_a_pull_that_are_cut_off_at_every_request_go_on(
     remote, options = s3
     whole, fault, at = content(source.root), Fault(monkeypatch), 0
 
-    def went_through(move: Callable[[], Moved]) -> bool:
+    def went_through(move: Callable[[], TransferReport]) -> bool:
         fault.calls.clear()
         fault.at = at
         try:
@@ -226,7 +226,7 @@ def test_an_object_that_was_tampered_with_is_refused_and_named(
     assert f"{remote}/{blob_path(digest)}" in str(pulled.refused[0].error) and digest in str(
         pulled.refused[0].error
     )
-    assert sorted(map(str, pulled.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
+    assert sorted(map(str, pulled.created)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
 
 
 def test_what_is_wrong_with_an_address_is_told(store: Store, source: Store, s3: tuple[str, dict[str, Any]]):
@@ -256,9 +256,9 @@ def test_where_signatures_are_required_nothing_else_comes(
 ):
     remote, options = s3
     key = SigningKey.new("alice")
-    choice = Choice().requiring(key.public.id)
+    settings = TransferSettings().with_trust(key.public.id)
     push(source, remote, options=options).check()
-    pulled = pull(store, remote, options=options, choice=choice)
+    pulled = pull(store, remote, options=options, settings=settings)
     assert {refusal.what: refusal.error.code for refusal in pulled.refused} == {
         f"{EXTRACTOR}@1.0.0": "unsigned",
         f"{HEAD}@1.0.0": "unsigned",
@@ -268,5 +268,5 @@ def test_where_signatures_are_required_nothing_else_comes(
     withdrawn = str(source.references.digest(HEAD, Version.parse("1.0.0")))
     sign(source, [EXTRACTOR, HEAD, withdrawn], key)
     assert push(source, remote, options=options).check().signatures == 3
-    pull(store, remote, options=options, choice=choice).check()
+    pull(store, remote, options=options, settings=settings).check()
     assert content(store.root) == content(source.root) and examine(store).sound

@@ -39,8 +39,8 @@ from compatkit.errors import (
     UsageError,
 )
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.report import SignatureWarning
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.maintenance.repair import plan as repair
@@ -65,7 +65,7 @@ def test_what_is_signed_lies_in_one_small_file_and_verifies(
     store: Store, head: Any, key: SigningKey, trusted: Trusted
 ) -> None:
     (done,) = sign(store, HEAD, key, now=NOW)
-    assert done.made and done.subject == SignedPart(head.digest, f"{HEAD}@1.0.0")
+    assert done.created and done.subject == SignedPart(head.digest, f"{HEAD}@1.0.0")
     (path,) = (file for file in (store.root / "signatures").rglob("*") if file.is_file())
     assert path.parent.name == head.digest.removeprefix("sha256:")
     assert path.name == file_name(path.read_bytes(), head.digest)
@@ -80,7 +80,7 @@ def test_signing_again_makes_a_file_only_where_it_says_more(
     store: Store, head: Any, key: SigningKey, trusted: Trusted
 ) -> None:
     def made(**settings: Any) -> bool:
-        return sign(store, HEAD, key, **{"now": NOW, **settings})[0].made
+        return sign(store, HEAD, key, **{"now": NOW, **settings})[0].created
 
     assert made(expires=NOW + timedelta(days=1)) and not made(expires=NOW + timedelta(days=1))
     assert not made(expires=NOW + timedelta(hours=1), now=NOW + SECOND)
@@ -92,7 +92,7 @@ def test_signing_again_makes_a_file_only_where_it_says_more(
     )
     assert made(named=False) and not made(named=False)
     other = SigningKey.new("bob")
-    assert sign(store, HEAD, other, now=NOW)[0].made
+    assert sign(store, HEAD, other, now=NOW)[0].created
     assert len(store.signatures.files(head.digest)) == 5
     assert sum(verdict.good for verdict in verify(store, HEAD, trusted, now=NOW)) == 4
 
@@ -100,13 +100,13 @@ def test_signing_again_makes_a_file_only_where_it_says_more(
 def test_a_signature_that_does_not_count_any_more_is_made_again(
     store: Store, head: Any, key: SigningKey
 ) -> None:
-    assert sign(store, HEAD, key, expires=NOW + timedelta(days=1), now=NOW)[0].made
+    assert sign(store, HEAD, key, expires=NOW + timedelta(days=1), now=NOW)[0].created
     assert (
-        sign(store, HEAD, key, expires=NOW + timedelta(days=1), now=NOW + timedelta(days=0.9))[0].made
+        sign(store, HEAD, key, expires=NOW + timedelta(days=1), now=NOW + timedelta(days=0.9))[0].created
         is False
     )
     later = NOW + timedelta(days=2)
-    assert sign(store, HEAD, key, expires=later + timedelta(days=1), now=later)[0].made
+    assert sign(store, HEAD, key, expires=later + timedelta(days=1), now=later)[0].created
 
 
 def test_patterns_mean_what_they_mean_elsewhere(store: Store, publish: Publish, key: SigningKey) -> None:
@@ -294,7 +294,7 @@ def test_a_damaged_file_is_not_taken_for_a_signature_that_is_there(
     with pytest.raises(MalformedSignature, match="verify --repair"):
         sign(store, HEAD, key, now=NOW)
     repair(examine(store)).apply()
-    assert sign(store, HEAD, key, now=NOW)[0].made and verify(store, HEAD, trusted, now=NOW)
+    assert sign(store, HEAD, key, now=NOW)[0].created and verify(store, HEAD, trusted, now=NOW)
 
 
 def test_a_failure_at_any_step_leaves_no_half_signature_and_a_retry_makes_it(
@@ -372,17 +372,17 @@ def test_an_import_that_requires_signatures_brings_nothing_else(
     target, accept = Store.init(tmp_path / "target"), require(trusted, now=lambda: NOW)
     before = sorted(target.root.rglob("*"))
     with pytest.raises(Unsigned, match=r"digits/mnist.head@1\.0\.0"):
-        import_components(store, target, [HEAD], choice=Choice(accept=accept))
+        import_components(store, target, [HEAD], settings=TransferSettings(accept=accept))
     assert sorted(target.root.rglob("*")) == before
     sign(store, HEAD, key, now=NOW)
-    done = import_components(store, target, [HEAD], choice=Choice(accept=accept))
+    done = import_components(store, target, [HEAD], settings=TransferSettings(accept=accept))
     # the parent's bytes are vouched for, for its digest stands in what is signed; its name and number are not
-    assert [str(reference) for reference in done.made] == [f"{HEAD}@1.0.0"] and target.names() == [HEAD]
+    assert [str(reference) for reference in done.created] == [f"{HEAD}@1.0.0"] and target.names() == [HEAD]
     assert [reference.digest for reference in done.unnamed] == [extractor.digest]
     assert target.manifest(extractor.digest) and target.resolve(HEAD).digest == head.digest
     sign(store, "digits/mnist.extractor", key, now=NOW)
-    again = import_components(store, target, [HEAD], choice=Choice(accept=accept))
-    assert [str(reference) for reference in again.made] == [
+    again = import_components(store, target, [HEAD], settings=TransferSettings(accept=accept))
+    assert [str(reference) for reference in again.created] == [
         "digits/mnist.extractor@1.0.0"
     ] and not again.unnamed
 

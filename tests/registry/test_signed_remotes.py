@@ -22,7 +22,7 @@ from compatkit.errors import (
     SignatureError,
     Unsigned,
 )
-from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
 from compatkit.registry.remotes.pushpull import clone, pull, push
@@ -65,8 +65,8 @@ def test_each_reason_refuses_with_its_own_words_before_anything_comes(
     head = publish(target, HEAD, 1)
     target.set_alias(HEAD, "prod", "1.0.0")
     whom = stage(target, head, key, trusted) or trusted
-    choice = Choice(accept=require(whom, now=lambda: NOW))
-    pulled = pull(store, str(target.root), choice=choice)
+    settings = TransferSettings(accept=require(whom, now=lambda: NOW))
+    pulled = pull(store, str(target.root), settings=settings)
     with pytest.raises(Incomplete, match=f"(?s){HEAD}@1.0.0.*{words}") as refused:
         pulled.check()
     assert [type(entry) for entry in refused.value.errors] == [error]
@@ -80,7 +80,7 @@ def test_a_link_in_the_place_of_a_signature_stops_the_pull(
     target = Store.init(tmp_path / "there")
     a_link_to_a_good_one(target, publish(target, HEAD, 1), key, trusted)
     with pytest.raises(IntegrityError, match="signatures/"):
-        pull(store, str(target.root), choice=Choice().requiring(trusted))
+        pull(store, str(target.root), settings=TransferSettings().with_trust(trusted))
     assert not referenced_files(store)
 
 
@@ -89,21 +89,21 @@ def test_what_is_signed_comes_and_the_rest_is_refused(
     tmp_path: Path, store: Store, source: Store, memory: str, key: SigningKey, trusted: Trusted, kind: str
 ):
     sign(source, f"{HEAD}@2.0.0", key)
-    choice = Choice().requiring(trusted)
+    settings = TransferSettings().with_trust(trusted)
     if kind == "layout":
         export(source, tmp_path / "layout").check()
-        pulled = import_layout(store, tmp_path / "layout", choice=choice)
+        pulled = import_layout(store, tmp_path / "layout", settings=settings)
     else:
         remote = str(source.root) if kind == "folder" else memory
         if kind == "memory":
             push(source, memory).check()
-        planned = pull(store, remote, choice=Choice(dry_run=True).requiring(trusted))
-        assert [str(reference) for reference in planned.made] == [f"{HEAD}@2.0.0"] and planned.refused
-        pulled = pull(store, remote, choice=choice)
+        planned = pull(store, remote, settings=TransferSettings(dry_run=True).with_trust(trusted))
+        assert [str(reference) for reference in planned.created] == [f"{HEAD}@2.0.0"] and planned.refused
+        pulled = pull(store, remote, settings=settings)
     withdrawn = [] if kind == "layout" else [f"{HEAD}@1.0.0"]  # which stays behind, signed or not
     assert sorted(refusal.what for refusal in pulled.refused) == [f"{EXTRACTOR}@1.0.0", *withdrawn]
     assert {type(refusal.error) for refusal in pulled.refused} == {Unsigned}
-    assert [str(reference) for reference in pulled.made] == [f"{HEAD}@2.0.0"] and store.names() == [HEAD]
+    assert [str(reference) for reference in pulled.created] == [f"{HEAD}@2.0.0"] and store.names() == [HEAD]
     assert [str(item) for item in store.versions(HEAD)] == ["2.0.0"]
     # the parent's bytes are vouched for by the head's signature; its name is not
     assert [str(reference) for reference in pulled.unnamed] == [f"{EXTRACTOR}@1.0.0"]
@@ -119,15 +119,15 @@ def test_no_alias_is_moved_to_a_version_that_was_refused(
         source.set_alias(HEAD, "prod", f"{value}.0.0")
     sign(source, f"{HEAD}@1.0.0", key)
     push(source, memory).check()
-    pulled = pull(store, memory, choice=Choice().requiring(trusted))
-    assert [str(reference) for reference in pulled.made] == [
+    pulled = pull(store, memory, settings=TransferSettings().with_trust(trusted))
+    assert [str(reference) for reference in pulled.created] == [
         f"{HEAD}@1.0.0"
     ] and f"{HEAD}:prod" not in pulled.aliases
-    assert any(f"{HEAD}:prod is 2.0.0" in item and "which is not in" in item for item in pulled.apart)
+    assert any(f"{HEAD}:prod is 2.0.0" in item and "which is not in" in item for item in pulled.diverged)
     assert "prod" not in store.aliases(HEAD)
     sign(source, HEAD, key)
     push(source, memory).check()
-    pulled = pull(store, memory, [HEAD], choice=Choice().requiring(trusted))
+    pulled = pull(store, memory, [HEAD], settings=TransferSettings().with_trust(trusted))
     assert f"{HEAD}:prod" in pulled.aliases and store.aliases(HEAD)["prod"] == "2.0.0"
 
 
@@ -143,7 +143,7 @@ def test_a_signature_over_other_bytes_does_not_help_what_was_swapped(
     weights = source.manifest(EXTRACTOR).payload.file.blob.removeprefix("sha256:")
     path = f"{memory}/blobs/sha256/{weights[:2]}/{weights}"
     system.pipe_file(path, system.cat_file(path)[:-1] + b"?")
-    pulled = pull(store, memory, choice=Choice().requiring(trusted))
+    pulled = pull(store, memory, settings=TransferSettings().with_trust(trusted))
     result = {refusal.what: refusal.error for refusal in pulled.refused}
     assert isinstance(result[f"{HEAD}@2.0.0"], Unsigned)
     assert isinstance(result[f"{EXTRACTOR}@1.0.0"], IntegrityError) and weights in str(
@@ -166,7 +166,7 @@ def test_the_registry_asks_as_it_was_opened_and_as_it_is_told(tmp_path: Path, so
     with pytest.raises(Incomplete):  # both are asked for
         strict.pull(str(source.root), HEAD, require_signature=other, versions="latest")
     assert strict.store.names() == []
-    assert len(strict.pull(str(source.root), HEAD, require_signature=mine, versions="latest").made) == 1
+    assert len(strict.pull(str(source.root), HEAD, require_signature=mine, versions="latest").created) == 1
     with pytest.raises(Incomplete, match="is not signed"):
         Registry.clone(str(source.root), tmp_path / "copy", require_signature=mine)
     assert Registry.open(tmp_path / "copy").store.names() == [HEAD]
@@ -188,7 +188,7 @@ def test_whatever_brings_components_asks_for_the_signatures_that_the_store_asks_
         assert pulled.refused and all(isinstance(refusal.error, SignatureError) for refusal in pulled.refused)
     assert not referenced_files(strict) and not blobs_in(strict)
     done = Registry(strict).care.import_from(source, [HEAD], versions="latest")
-    assert [str(reference) for reference in done.made] == [f"{HEAD}@2.0.0"]
+    assert [str(reference) for reference in done.created] == [f"{HEAD}@2.0.0"]
     assert [str(reference) for reference in done.unnamed] == [f"{EXTRACTOR}@1.0.0"]
 
 
@@ -201,9 +201,9 @@ def test_who_accepts_may_ask_for_more_than_a_signature(
         if name.startswith(HEAD):
             raise CompatkitError("heads stay away")
 
-    choice = Choice(accept=accept, versions="latest").requiring(trusted)
-    pulled = pull(store, str(source.root), choice=choice)
-    assert [str(reference) for reference in pulled.made] == [f"{EXTRACTOR}@1.0.0"]
+    settings = TransferSettings(accept=accept, versions="latest").with_trust(trusted)
+    pulled = pull(store, str(source.root), settings=settings)
+    assert [str(reference) for reference in pulled.created] == [f"{EXTRACTOR}@1.0.0"]
     assert [str(refusal.error) for refusal in pulled.refused] == ["heads stay away"]
 
 
@@ -212,14 +212,14 @@ def test_a_clone_of_what_is_all_signed_is_the_same(
 ):
     sign(source, [EXTRACTOR, HEAD, withdrawn(source)], key)
     push(source, memory).check()
-    made, moved = clone(memory, tmp_path / "copy", choice=Choice().requiring(trusted))
+    made, moved = clone(memory, tmp_path / "copy", settings=TransferSettings().with_trust(trusted))
     moved.check()
     assert content(made.root) == content(source.root)
 
 
 def test_programs_are_told_the_code_of_each_refusal(source: Store, store: Store, trusted: Trusted):
     message = json.loads(
-        json.dumps(pull(store, str(source.root), choice=Choice().requiring(trusted)).to_json())
+        json.dumps(pull(store, str(source.root), settings=TransferSettings().with_trust(trusted)).to_json())
     )
     assert {item["what"]: item["code"] for item in message["refused"]} == {
         f"{EXTRACTOR}@1.0.0": "unsigned",

@@ -1,1 +1,1 @@
-"""Components of other registries, copied with all that they refer to and verified on arrival."""
+"""Copy components between registries, with everything they refer to; each blob is verified on arrival."""

@@ -1,4 +1,4 @@
-"""The two ends of a transfer: an origin, which is read and not trusted, and a target, which is also written."""
+"""Interfaces of the two ends of a transfer: the origin is read and not trusted, the target is also written."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from compatkit.registry.weights.header import check_header
 from compatkit.registry.weights.tensorfile import tensor_digest
 
 Refused = TypeVar("Refused", bound=CompatkitError)
-Copied = Callable[[int], None]
-"""Called with the number of bytes of each piece; may raise to stop."""
+CopyProgress = Callable[[int], None]
+"""Function called with the number of bytes of each copied piece; may raise to stop."""
 
 
 @attrs.frozen
 class ComponentBlob:
-    """A blob that belongs to a component.
+    """A blob of a component.
 
     Attributes:
         digest: Digest of the blob.
-        how: How its document refers to it.
-        owner: Component that it belongs to, for messages.
+        role: Role in the document that refers to it.
+        owner: Component for messages.
         size: Expected number of bytes, or None.
         payload: Description in the manifest, if the blob is weights.
         function: Function digest, if the blob is a manifest.
@@ -41,7 +41,7 @@ class ComponentBlob:
     """
 
     digest: str
-    how: How
+    role: How
     owner: str
     size: int | None = None
     payload: Payload | None = None
@@ -49,10 +49,13 @@ class ComponentBlob:
     children: tuple[str, ...] = ()
 
     def check_size(self, actual: int) -> None:
-        """Compare the size with the manifest's.
+        """Compare the size with that in the manifest.
+
+        Args:
+            actual: Number of bytes.
 
         Raises:
-            IntegrityError: They differ.
+            IntegrityError: The sizes differ.
         """
         if self.size is not None and actual != self.size:
             raise IntegrityError(
@@ -62,6 +65,9 @@ class ComponentBlob:
 
     def check_weights(self, data: memoryview) -> None:
         """Compare weights with the tensors of their manifest.
+
+        Args:
+            data: Content of the weights file.
 
         Raises:
             IntegrityError: The tensors differ.
@@ -80,13 +86,13 @@ class ComponentBlob:
 
 
 @attrs.frozen
-class Incoming:
-    """Open blob.
+class OpenBlob:
+    """A blob that is open for reading.
 
     Attributes:
         source: Path or address, for messages.
         size: Number of bytes.
-        read: Returns up to the given number of further bytes; empty at the end.
+        read: Function that returns up to the given number of further bytes; empty at the end.
     """
 
     source: str
@@ -96,32 +102,32 @@ class Incoming:
 
 @attrs.frozen
 class SmallFile:
-    """Small file that is created once.
+    """A small file that is created once and never changed.
 
     Attributes:
-        path: Relative to the registry.
+        path: Path relative to the registry.
         data: Content.
-        ready: Ensures that the blobs it refers to exist.
+        prepare: Function called right before it is created; ensures that the blobs it refers to exist.
     """
 
     path: str
     data: bytes
-    ready: Callable[[], object] | None = None
+    prepare: Callable[[], object] | None = None
 
 
 @attrs.define(eq=False)
 class Origin(ABC):
-    """Source of components: a registry or packages.
+    """Registry or packages that components are read from.
 
     Attributes:
-        where: Address for messages, without secrets.
-        advice: What to do if something in it is missing or damaged.
-        references: Names and versions; for a remote, those passed to ``load``.
-        refused: Entries that cannot be read.
+        address: Address for messages, without secrets.
+        advice: Remedy for messages about missing or damaged files.
+        references: Names and versions; for a remote only those of loaded names.
+        refused: Entries that could not be read.
         scratch: Local folder that mirrors the names of a remote for ``references``; empty for a local registry.
     """
 
-    where: str = attrs.field(init=False)
+    address: str = attrs.field(init=False)
     advice: str = attrs.field(init=False)
     references: References = attrs.field(init=False)
     scratch: str = attrs.field(init=False, default="")
@@ -133,26 +139,30 @@ class Origin(ABC):
         """Return the size of a blob in bytes, or None."""
 
     @abstractmethod
-    def open(self, digest: str, owner: str) -> AbstractContextManager[Incoming]:
+    def open(self, digest: str, owner: str) -> AbstractContextManager[OpenBlob]:
         """Open a blob that a component needs.
 
+        Args:
+            digest: Digest of the blob.
+            owner: Component for messages.
+
         Raises:
-            IntegrityError: It is missing, or not a plain file.
-            EnvironmentFailure: It cannot be read.
+            IntegrityError: The blob is missing, or not a plain file.
+            EnvironmentFailure: The blob cannot be read.
         """
 
     @abstractmethod
-    def small_files(self, folders: Sequence[str]) -> list[str]:
+    def list_small_files(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all files in folders, relative to the registry, sorted."""
 
     @abstractmethod
-    def small_file(self, path: str) -> bytes | None:
+    def read_small_file(self, path: str) -> bytes | None:
         """Return the content of a small file, truncated one byte after its limit; None if it is missing."""
 
     def read_small_files(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
-        """Yield paths and contents of small files; a remote fetches many at once."""
+        """Yield paths and contents of small files; a remote fetches many in parallel."""
         for path in paths:
-            yield path, self.small_file(path)
+            yield path, self.read_small_file(path)
 
     def versions_of(self, digest: str) -> list[Reference]:
         """Return all readable versions with a manifest, including withdrawn ones."""
@@ -171,83 +181,81 @@ class Origin(ABC):
         """Load the versions, tombstones and aliases of some names into ``references``."""
 
     def prefetch(self, digests: Iterable[str]) -> None:  # noqa: B027 - nothing to do for a local registry
-        """Fetch the documents that are read next, many at once."""
+        """Fetch documents that are read next, many in parallel."""
 
     def is_withdrawn(self, reference: Reference) -> bool:
         """Return whether a version was withdrawn."""
-        with self.translating():
+        with self.translate_errors():
             return reference.version in self.references.withdrawn(reference.name)
 
     def digest(self, reference: Reference) -> str | None:
         """Return the manifest digest of a version, or None.
 
         Raises:
-            IntegrityError: The file does not contain a digest.
+            IntegrityError: The file of the version does not contain a digest.
         """
         if reference.version is None:
             return None
-        with self.translating():
+        with self.translate_errors():
             return self.references.digest(reference.name, reference.version)
 
     def tombstone(self, reference: Reference) -> Tombstone | None:
         """Return the tombstone of a version, or None."""
         if reference.version is None:
             return None
-        with self.translating():
+        with self.translate_errors():
             return self.references.tombstone(reference.name, reference.version)
 
     def missing(self, digest: str, owner: str) -> IntegrityError:
         """Return the error for a missing blob that a component needs."""
-        return IntegrityError(f"{owner}: {self.where} lacks {digest}. {self.advice}", subject=digest)
+        return IntegrityError(f"{owner}: {self.address} lacks {digest}. {self.advice}", subject=digest)
 
     def document(self, digest: str, owner: str) -> bytes:
         """Return the bytes of a manifest, result or other document that a component needs.
 
         Raises:
-            IntegrityError: Missing, too long for a document, or its bytes do not match the digest.
-            EnvironmentFailure: It cannot be read.
+            IntegrityError: The document is missing or too long, or its bytes do not match the digest.
+            EnvironmentFailure: The document cannot be read.
         """
-        with self.open(digest, owner) as incoming:
+        with self.open(digest, owner) as blob:
             data = bytearray()
-            if incoming.size <= MAX_BYTES:
-                while len(data) <= MAX_BYTES and (piece := incoming.read(MAX_BYTES + 1 - len(data))):
+            if blob.size <= MAX_BYTES:
+                while len(data) <= MAX_BYTES and (piece := blob.read(MAX_BYTES + 1 - len(data))):
                     data += piece
-        if max(len(data), incoming.size) > MAX_BYTES:
-            message = (
-                f"{incoming.source}: expected a document of {owner} of at most {MAX_BYTES} bytes, got more."
-            )
-            raise IntegrityError(message, subject=incoming.source)
-        compare(digest, digest_of(data), incoming.source, owner)
+        if max(len(data), blob.size) > MAX_BYTES:
+            message = f"{blob.source}: expected a document of {owner} of at most {MAX_BYTES} bytes, got more."
+            raise IntegrityError(message, subject=blob.source)
+        check_digest(digest, digest_of(data), blob.source, owner)
         return bytes(data)
 
-    def translated(self, error: Refused) -> Refused:
-        """Replace the scratch folder in an error message by the address of the origin, unless this machine failed."""
+    def translate_error(self, error: Refused) -> Refused:
+        """Return an error whose message names the address instead of the scratch folder, unless this machine failed."""
         if not self.scratch or isinstance(error, EnvironmentFailure):
             return error
-        error.args = (str(error).replace(self.scratch, self.where), *error.args[1:])
+        error.args = (str(error).replace(self.scratch, self.address), *error.args[1:])
         return error
 
     @contextmanager
-    def translating(self) -> Iterator[None]:
-        """Translate errors about ``references``; see ``translated``."""
+    def translate_errors(self) -> Iterator[None]:
+        """Translate errors about ``references`` that are raised in the block; see ``translate_error``."""
         try:
             yield
         except CompatkitError as error:
-            self.translated(error)
+            self.translate_error(error)
             raise
 
 
 @attrs.define(eq=False)
 class Target(Origin):
-    """Registry that components are read from or copied to."""
+    """Registry that components are copied to; it can be read, too."""
 
     @abstractmethod
     def begin(self) -> None:
         """Prepare for writing; create the registry if it is missing.
 
         Raises:
-            LayoutError: This version may not write its layout.
-            EnvironmentFailure: It cannot be written.
+            LayoutError: This version of compatkit may not write the layout.
+            EnvironmentFailure: The registry cannot be written.
         """
 
     @abstractmethod
@@ -256,20 +264,20 @@ class Target(Origin):
 
     @abstractmethod
     def has(self, digest: str) -> bool:
-        """Return whether a copied blob still exists, and protect it from garbage collection."""
+        """Return whether a blob exists, and protect it from garbage collection."""
 
     @abstractmethod
-    def copy(self, origin: Origin, blob: ComponentBlob, copied: Copied) -> bool:
-        """Copy a blob unless a good copy exists; return whether it was copied.
+    def copy(self, origin: Origin, blob: ComponentBlob, copied: CopyProgress) -> bool:
+        """Copy a blob unless a valid copy exists; return whether it was copied.
 
         Args:
-            origin: Origin that contains it.
-            blob: Expected digest and size, and its component.
-            copied: Called with the size of each piece that was copied.
+            origin: Registry or packages to read it from.
+            blob: Expected digest and size, and the component.
+            copied: Called with the number of bytes of each copied piece.
 
         Raises:
-            IntegrityError: Missing in the origin, or its bytes do not match.
-            EnvironmentFailure: It cannot be read or written; no incomplete blob remains.
+            IntegrityError: The blob is missing in the origin, or its bytes do not match.
+            EnvironmentFailure: The blob cannot be read or written; no incomplete one remains.
         """
 
     def settle(self) -> None:
@@ -277,10 +285,10 @@ class Target(Origin):
 
     @abstractmethod
     def create(self, files: Sequence[SmallFile]) -> set[str]:
-        """Create small files that must not exist; return the paths that existed.
+        """Create small files; return the paths that existed already.
 
         Raises:
-            EnvironmentFailure: They cannot be written.
+            EnvironmentFailure: A file cannot be written.
         """
 
     @abstractmethod
@@ -296,8 +304,14 @@ class Target(Origin):
         return self.digest(reference)
 
 
-def compare(expected: str, actual: str, source: str, owner: str) -> None:
-    """Raise if the bytes of ``source``, which ``owner`` needs, do not have the expected digest.
+def check_digest(expected: str, actual: str, source: str, owner: str) -> None:
+    """Compare the digest of a blob with the expected one.
+
+    Args:
+        expected: Digest in the document that refers to the blob.
+        actual: Digest of the bytes.
+        source: Path or address of the blob, for messages.
+        owner: Component that needs the blob, for messages.
 
     Raises:
         IntegrityError: The digests differ.

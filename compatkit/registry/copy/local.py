@@ -1,4 +1,4 @@
-"""A registry in a folder as an origin or target."""
+"""Registry in a folder, as an origin or target of a transfer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.endpoints import (
     ComponentBlob,
-    Copied,
-    Incoming,
+    CopyProgress,
+    OpenBlob,
     Origin,
     SmallFile,
     Target,
-    compare,
+    check_digest,
 )
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LIMIT
@@ -29,17 +29,17 @@ from compatkit.registry.store import Store
 
 @attrs.define(eq=False)
 class LocalRegistry(Target):
-    """A registry in a folder.
+    """Registry in a folder, as an origin or target.
 
     Attributes:
-        store: The registry.
+        store: Files of the registry.
     """
 
     store: Store
 
     def __attrs_post_init__(self) -> None:
-        self.where, self.references = str(self.store.root), self.store.references
-        self.advice = f"Run `compatkit --registry {self.where} verify` there, or import from another copy."
+        self.address, self.references = str(self.store.root), self.store.references
+        self.advice = f"Run `compatkit --registry {self.address} verify` there, or import from another copy."
 
     def size(self, digest: str) -> int | None:
         """Return the size of a blob in bytes, or None."""
@@ -48,7 +48,7 @@ class LocalRegistry(Target):
                 return os.lstat(path).st_size
         return None
 
-    def open(self, digest: str, owner: str) -> AbstractContextManager[Incoming]:
+    def open(self, digest: str, owner: str) -> AbstractContextManager[OpenBlob]:
         """Open a blob."""
         for path in self._paths(digest):
             with environment("read", path):
@@ -57,18 +57,18 @@ class LocalRegistry(Target):
                 return _opened(descriptor, path)
         raise self.missing(digest, owner)
 
-    def small_files(self, folders: Sequence[str]) -> list[str]:
-        """Return the paths of all files in folders; links are not followed."""
+    def list_small_files(self, folders: Sequence[str]) -> list[str]:
+        """Return the paths of all files in folders, relative to the registry, sorted; links are not followed."""
         paths: list[str] = []
         root = self.store.root
         for folder in folders:
             durable.check_folders(root / folder, root)
             with environment("read", root / folder):
-                for above, _, files in os.walk(root / folder, onerror=_unless_missing):
-                    paths.extend(f"{Path(above).relative_to(root).as_posix()}/{name}" for name in files)
+                for folder_path, _, files in os.walk(root / folder, onerror=_unless_missing):
+                    paths.extend(f"{Path(folder_path).relative_to(root).as_posix()}/{name}" for name in files)
         return sorted(paths)
 
-    def small_file(self, path: str) -> bytes | None:
+    def read_small_file(self, path: str) -> bytes | None:
         """Return a small file."""
         content = durable.read(self.store.root / path, self.store.root, limit=LIMIT + 1)
         return None if content is None else content[0]
@@ -85,10 +85,10 @@ class LocalRegistry(Target):
         """Return whether a blob exists, and protect it from garbage collection."""
         return self.store.objects.hold(digest)
 
-    def copy(self, origin: Origin, blob: ComponentBlob, copied: Copied) -> bool:
-        """Copy a blob unless a good copy exists; verify it before it gets its name."""
+    def copy(self, origin: Origin, blob: ComponentBlob, copied: CopyProgress) -> bool:
+        """Copy a blob unless a valid copy exists; verify it before it gets its name."""
         objects = self.store.objects
-        if (data := self._good(blob.digest)) is not None:
+        if (data := self._verified(blob.digest)) is not None:
             blob.check_size(len(data))
             blob.check_weights(data)
             return False
@@ -103,7 +103,7 @@ class LocalRegistry(Target):
             durable.drafted(objects.root, _VerifiedPieces(origin, blob, copied), finish)
         return True
 
-    def _good(self, digest: str) -> memoryview | None:
+    def _verified(self, digest: str) -> memoryview | None:
         """Return a verified blob, or None; a damaged one is moved to quarantine."""
         objects = self.store.objects
         with suppress(IntegrityError):
@@ -111,17 +111,17 @@ class LocalRegistry(Target):
         return None
 
     def create(self, files: Sequence[SmallFile]) -> set[str]:
-        """Create small files that must not exist, one after another, durably."""
+        """Create small files durably, one after another; return the paths that existed already."""
         root = self.store.root
         taken: set[str] = set()
         for file in files:
             with environment("create", root / file.path):
-                if not durable.create_once(root / file.path, file.data, root, file.ready):
+                if not durable.create_once(root / file.path, file.data, root, file.prepare):
                     taken.add(file.path)
         return taken
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write a small file atomically, or replace it."""
+        """Write or replace a small file atomically."""
         file = self.store.root / path
         with environment("create", file):
             durable.make_folder(file.parent, self.store.root)
@@ -148,36 +148,38 @@ class _VerifiedPieces:
 
     origin: Origin
     blob: ComponentBlob
-    copied: Copied
+    copied: CopyProgress
 
     def __iter__(self) -> Iterator[bytes]:
         blob, hashed, count = self.blob, hashlib.sha256(), 0
-        with self.origin.open(blob.digest, blob.owner) as incoming:
-            blob.check_size(incoming.size)
-            while piece := incoming.read(durable.CHUNK):
+        with self.origin.open(blob.digest, blob.owner) as opened:
+            blob.check_size(opened.size)
+            while piece := opened.read(durable.CHUNK):
                 count += len(piece)
                 hashed.update(piece)
-                if count > incoming.size:
+                if count > opened.size:
                     blob.check_size(count)
                 self.copied(len(piece))
                 yield piece
-        compare(blob.digest, f"sha256:{hashed.hexdigest()}", incoming.source, blob.owner)
+        check_digest(blob.digest, f"sha256:{hashed.hexdigest()}", opened.source, blob.owner)
 
 
 @contextmanager
-def _opened(descriptor: int, path: Path) -> Iterator[Incoming]:
+def _opened(descriptor: int, path: Path) -> Iterator[OpenBlob]:
+    """Yield an open file as a blob, and close it."""
+
     def read(count: int) -> bytes:
         with environment("read", path):
             return os.read(descriptor, count)
 
     try:
-        yield Incoming(str(path), os.fstat(descriptor).st_size, read)
+        yield OpenBlob(str(path), os.fstat(descriptor).st_size, read)
     finally:
         os.close(descriptor)
 
 
 def _mapped(descriptor: int) -> memoryview:
-    """Return the memory-mapped content of a draft, which no other process changes."""
+    """Return the memory-mapped content of a draft; no other process changes it."""
     if os.fstat(descriptor).st_size == 0:
         return memoryview(b"")
     return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))

@@ -1,8 +1,8 @@
-"""Report of a transfer as text, as JSON, and as the error that lists refusals."""
+"""Report of a transfer: text, JSON, and an error that lists the refusals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,8 +12,8 @@ from compatkit.errors import CompatkitError, EnvironmentFailure, Incomplete
 from compatkit.foundation.display import Shown
 from compatkit.registry.names import Reference
 
-SHOWN = 8
-"""Number of refusals that a message lists."""
+MAX_LISTED = 8
+"""Maximum number of refusals listed in a message."""
 
 
 class SignatureWarning(UserWarning):
@@ -22,7 +22,7 @@ class SignatureWarning(UserWarning):
 
 @attrs.frozen
 class Refusal:
-    """Something that was not copied.
+    """A component or file that was not copied.
 
     Attributes:
         what: A reference ``name@version``, or the path of a result or signature.
@@ -38,8 +38,12 @@ class Refusal:
 
 
 @contextmanager
-def refusing(handle: Callable[[CompatkitError], object]) -> Iterator[None]:
-    """Pass an error to ``handle`` and continue after the block, unless disk or network failed."""
+def on_refusal(handle: Callable[[CompatkitError], object]) -> Iterator[None]:
+    """Pass an error in the block to ``handle`` instead of raising it, unless disk or network failed.
+
+    Args:
+        handle: Function of the error.
+    """
     try:
         yield
     except EnvironmentFailure:
@@ -50,19 +54,24 @@ def refusing(handle: Callable[[CompatkitError], object]) -> Iterator[None]:
 
 @attrs.frozen
 class Withdrawal:
-    """A version that was withdrawn on one side only, and the reason."""
+    """A version that was withdrawn on one side only.
+
+    Attributes:
+        reference: Version.
+        reason: Reason of the withdrawal.
+    """
 
     reference: Reference
     reason: str
 
 
 @attrs.frozen
-class Item:
-    """A blob that was copied, or would be.
+class CopiedBlob:
+    """A blob that was copied, or would be in a dry run.
 
     Attributes:
         digest: Digest of the blob.
-        bytes: Size.
+        bytes: Size in bytes.
         owner: Component that it belongs to.
     """
 
@@ -72,76 +81,79 @@ class Item:
 
 
 @attrs.define(repr=False)
-class Moved(Shown):
-    """Result of a transfer.
+class TransferReport(Shown):
+    """Report of a transfer.
 
     Attributes:
-        made: New versions in the target, parents included.
+        created: New versions in the target, parents included.
         existing: Versions that the target had already.
-        unnamed: Parents copied without a name, because their number is taken or they were refused; they are found by
-            digest.
+        unnamed: Parents copied without a name, because their number is taken or they were refused; only their digests
+            refer to them.
         refused: Components and files that were not copied, with the reasons.
-        withdrawn: Versions withdrawn on one side only before the transfer.
-        apart: Aliases that both sides moved differently; unchanged.
-        items: Copied blobs.
+        withdrawn: Versions that were withdrawn on one side only before the transfer.
+        diverged: Unchanged aliases with the reason, such as different moves on both sides.
+        copied: Copied blobs, or those that a dry run would copy.
         results: Number of new measured results.
         signatures: Number of new signatures.
         aliases: Aliases that moved, ``name:alias``.
         planned: Whether this is a dry run.
     """
 
-    made: list[Reference] = attrs.field(factory=list)
+    created: list[Reference] = attrs.field(factory=list)
     existing: list[Reference] = attrs.field(factory=list)
     unnamed: list[Reference] = attrs.field(factory=list)
     refused: list[Refusal] = attrs.field(factory=list)
     withdrawn: list[Withdrawal] = attrs.field(factory=list)
-    apart: list[str] = attrs.field(factory=list)
-    items: list[Item] = attrs.field(factory=list)
+    diverged: list[str] = attrs.field(factory=list)
+    copied: list[CopiedBlob] = attrs.field(factory=list)
     results: int = 0
     signatures: int = 0
     aliases: list[str] = attrs.field(factory=list)
     planned: bool = False
 
     def __str__(self) -> str:
-        first = f"{len(self.made)} new, {len(self.existing)} there already, {len(self.refused)} refused"
+        first = f"{len(self.created)} new, {len(self.existing)} there already, {len(self.refused)} refused"
         planned = ", planned only" if self.planned else ""
         lines = [f"{first}; {self.blobs:,} blobs, {self.bytes:,} bytes{planned}"]
-        lines += [f"new      {reference}" for reference in self.made]
+        lines += [f"new      {reference}" for reference in self.created]
         lines += [f"refused  {refusal}" for refusal in self.refused]
         return "\n".join(lines)
 
     @property
     def blobs(self) -> int:
-        """Number of blobs."""
-        return len(self.items)
+        """Number of copied blobs."""
+        return len(self.copied)
 
     @property
     def bytes(self) -> int:
-        """Size of all copied blobs."""
-        return sum(item.bytes for item in self.items)
+        """Size of all copied blobs in bytes."""
+        return sum(blob.bytes for blob in self.copied)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        lists = {
-            name: [
-                {"reference": str(reference), "digest": reference.digest} for reference in getattr(self, name)
-            ]
-            for name in ("made", "existing", "unnamed")
+        return {
+            "made": _references_json(self.created),
+            "existing": _references_json(self.existing),
+            "unnamed": _references_json(self.unnamed),
+            "refused": [
+                {"what": refusal.what, "code": refusal.error.code, "message": str(refusal.error)}
+                for refusal in self.refused
+            ],
+            "withdrawn": [
+                {"reference": str(withdrawal.reference), "reason": withdrawal.reason}
+                for withdrawal in self.withdrawn
+            ],
+            "blobs": self.blobs,
+            "bytes": self.bytes,
+            "results": self.results,
+            "signatures": self.signatures,
+            "aliases": self.aliases,
+            "apart": self.diverged,
+            "planned": self.planned,
+            "objects": [attrs.asdict(blob) for blob in self.copied],
         }
-        refused = [
-            {"what": refusal.what, "code": refusal.error.code, "message": str(refusal.error)}
-            for refusal in self.refused
-        ]
-        withdrawn = [
-            {"reference": str(withdrawal.reference), "reason": withdrawal.reason}
-            for withdrawal in self.withdrawn
-        ]
-        counts = {name: getattr(self, name) for name in ("blobs", "bytes", "results", "signatures")}
-        others = {name: getattr(self, name) for name in ("aliases", "apart", "planned")}
-        items = [attrs.asdict(item) for item in self.items]
-        return {**lists, "refused": refused, "withdrawn": withdrawn, **counts, **others, "objects": items}
 
-    def check(self) -> Moved:
+    def check(self) -> TransferReport:
         """Return this report if nothing was refused.
 
         Raises:
@@ -149,12 +161,16 @@ class Moved(Shown):
         """
         if not self.refused:
             return self
-        shown = [str(refusal) for refusal in self.refused[:SHOWN]]
-        more = f" And {len(self.refused) - SHOWN} more." if len(self.refused) > SHOWN else ""
+        shown = [str(refusal) for refusal in self.refused[:MAX_LISTED]]
+        more = f" And {len(self.refused) - MAX_LISTED} more." if len(self.refused) > MAX_LISTED else ""
         verb = "would be copied" if self.planned else "copied"
         raise Incomplete(
-            f"{len(self.refused)} refused; {len(self.made)} new {verb}, {len(self.existing)} there already. "
+            f"{len(self.refused)} refused; {len(self.created)} new {verb}, {len(self.existing)} there already. "
             f"{' '.join(shown)}{more}",
             errors=tuple(refusal.error for refusal in self.refused),
             subject=self,
         )
+
+
+def _references_json(references: Iterable[Reference]) -> list[dict[str, Any]]:
+    return [{"reference": str(reference), "digest": reference.digest} for reference in references]

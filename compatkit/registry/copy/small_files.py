@@ -1,7 +1,7 @@
 """Copy signatures of manifests, results of pairs, and logs of aliases.
 
-Existing files never change, and an alias moves only if one side's log is a prefix of the other's. Policies are not
-copied: they are promises of one registry.
+Existing files never change. An alias moves only if one side's log is a prefix of the other's. Policies are not copied,
+because they apply to one registry.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import attrs
 
 from compatkit.errors import CompatkitError, IntegrityError, MalformedSignature, SignatureError
 from compatkit.registry.aliases import Aliases
+from compatkit.registry.copy.blobs import BlobCopier
 from compatkit.registry.copy.endpoints import ComponentBlob, Origin, SmallFile, Target
-from compatkit.registry.copy.report import Moved, Refusal, refusing
-from compatkit.registry.copy.transfer import Transfer
+from compatkit.registry.copy.report import Refusal, TransferReport, on_refusal
 from compatkit.registry.evidence import FOLDER as EVIDENCE
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.signing.signatures import FILE, FOLDER, LIMIT_PER_MANIFEST, file_name
@@ -43,18 +43,18 @@ class SignatureFiles:
         """Read the signatures of manifests; files with other names are ignored."""
         folders = {_signature_folder(digest): digest for digest in digests}
         paths: dict[str, list[str]] = defaultdict(list)
-        for path in self.origin.small_files(sorted(folders)):
+        for path in self.origin.list_small_files(sorted(folders)):
             folder, _, name = path.rpartition("/")
             if folder in folders and FILE.fullmatch(name):
                 paths[folder].append(path)
         wanted: list[str] = []
-        for folder, inside in paths.items():
-            if len(inside) > LIMIT_PER_MANIFEST:
-                limit = f"expected at most {LIMIT_PER_MANIFEST} signatures, got {len(inside)}"
-                what = f"{self.origin.where}/{folder}: {limit}."
-                self.broken[folders[folder]] = IntegrityError(what, subject=folder)
+        for folder, folder_paths in paths.items():
+            if len(folder_paths) > LIMIT_PER_MANIFEST:
+                limit = f"expected at most {LIMIT_PER_MANIFEST} signatures, got {len(folder_paths)}"
+                message = f"{self.origin.address}/{folder}: {limit}."
+                self.broken[folders[folder]] = IntegrityError(message, subject=folder)
             else:
-                wanted += inside
+                wanted += folder_paths
         for path, content in self.origin.read_small_files(wanted):
             if content is not None:
                 self.by_digest.setdefault(folders[path.rpartition("/")[0]], {})[path] = content
@@ -69,9 +69,9 @@ class SignatureFiles:
             raise self.broken[digest]
         return [content for _, content in sorted(self.by_digest.get(digest, {}).items())]
 
-    def valid_and_refused(self, digests: Iterable[str]) -> tuple[list[SmallFile], list[Refusal]]:
+    def split_valid(self, digests: Iterable[str]) -> tuple[list[SmallFile], list[Refusal]]:
         """Return the well-formed signatures of manifests, and refusals of the other files."""
-        sound: list[SmallFile] = []
+        valid: list[SmallFile] = []
         refused: list[Refusal] = []
         for digest in digests:
             for path, content in sorted(self.by_digest.get(digest, {}).items()):
@@ -79,12 +79,12 @@ class SignatureFiles:
                     name = file_name(content, digest)
                     if path.rpartition("/")[2] != name:
                         raise MalformedSignature(f"expected the file name {name}, from its key and content.")
-                    sound.append(SmallFile(path, content))
+                    valid.append(SmallFile(path, content))
                 except SignatureError as error:
-                    error.args = (f"{self.origin.where}/{path} is not copied: {error}",)
+                    error.args = (f"{self.origin.address}/{path} is not copied: {error}",)
                     error.subject = path
                     refused.append(Refusal(path, error))
-        return sound, refused
+        return valid, refused
 
     def copy(self, target: Target, digests: Sequence[str]) -> tuple[int, list[Refusal]]:
         """Copy the signatures of manifests; existing files stay unchanged.
@@ -92,11 +92,13 @@ class SignatureFiles:
         Returns:
             Number of new files, and refusals of files that are not signatures of their manifest.
         """
-        sound, refused = self.valid_and_refused(digests)
+        valid, refused = self.split_valid(digests)
         existing = set(
-            target.small_files([_signature_folder(digest) for digest in digests if digest in self.by_digest])
+            target.list_small_files(
+                [_signature_folder(digest) for digest in digests if digest in self.by_digest]
+            )
         )
-        new = [file for file in sound if file.path not in existing]
+        new = [file for file in valid if file.path not in existing]
         return len(new) - len(target.create(new)), refused
 
 
@@ -105,19 +107,19 @@ def _signature_folder(digest: str) -> str:
 
 
 def copy_results(
-    transfer: Transfer,
+    copier: BlobCopier,
     functions: Sequence[str],
     refuse: Callable[[str, CompatkitError], None],
     *,
     every: bool,
 ) -> tuple[int, list[str]]:
-    """Copy the results of all pairs of parts, and everything the results refer to.
+    """Copy the results of all pairs of components, and everything that the results refer to.
 
     Args:
-        transfer: The transfer.
-        functions: Function digests of the parts.
+        copier: Blobs of the transfer.
+        functions: Function digests of the components.
         refuse: Called with the path of a damaged result and the error; the others are copied.
-        every: Verify also the results that the target has, with everything they refer to.
+        every: Whether to also verify the results that the target has, with everything that they refer to.
 
     Returns:
         Number of new results, and the digests of all results of the origin.
@@ -125,7 +127,7 @@ def copy_results(
     Raises:
         EnvironmentFailure: Disk or network failed.
     """
-    origin, target = transfer.origin, transfer.target
+    origin, target = copier.origin, copier.target
     paths = _result_paths(origin, functions)
     existing = set() if every else set(_result_paths(target, functions))
     digests: dict[str, str] = {}
@@ -134,27 +136,27 @@ def copy_results(
         if content == f"{digest}\n".encode():
             digests[path] = digest
             continue
-        why = (
-            f"{origin.where}/{path}: expected the digest in its name, got {content or b''!r:.80}. {origin.advice} Or "
+        message = (
+            f"{origin.address}/{path}: expected the digest in its name, got {content or b''!r:.80}. {origin.advice} Or "
             "do not copy results."
         )
-        refuse(path, IntegrityError(why, subject=path))
-    transfer.add([ComponentBlob(digest, "blob", f"the result {path}") for path, digest in digests.items()])
+        refuse(path, IntegrityError(message, subject=path))
+    copier.add([ComponentBlob(digest, "blob", f"the result {path}") for path, digest in digests.items()])
     needs: dict[str, list[str]] = {}
     for path, digest in digests.items():
         try:
-            needs[path] = transfer.blobs_of(digest)
+            needs[path] = copier.blobs_of(digest)
         except CompatkitError as error:
             refuse(path, error)
-    needed = list(dict.fromkeys(part for parts in needs.values() for part in parts))
-    failed = transfer.copy_all(needed if every else transfer.missing(needed))
+    needed = list(dict.fromkeys(blob for blobs in needs.values() for blob in blobs))
+    failed = copier.copy_all(needed if every else copier.missing(needed))
     files: list[SmallFile] = []
-    for path, parts in needs.items():
-        if (wrong := next((failed[part] for part in parts if part in failed), None)) is not None:
-            refuse(path, wrong)
+    for path, blobs in needs.items():
+        if (failure := next((failed[blob] for blob in blobs if blob in failed), None)) is not None:
+            refuse(path, failure)
             continue
         line = f"{digests[path]}\n".encode()
-        files.append(SmallFile(path, line, lambda parts=parts: [transfer.copy(part) for part in parts]))
+        files.append(SmallFile(path, line, lambda blobs=blobs: [copier.copy(blob) for blob in blobs]))
     return len(files) - len(target.create(files)), [f"sha256:{path.rpartition('/')[2]}" for path in paths]
 
 
@@ -163,48 +165,50 @@ def _result_paths(registry: Origin, functions: Iterable[str]) -> list[str]:
     known = {function.rpartition(":")[2] for function in functions}
     split = (
         path.split("/")
-        for path in registry.small_files([f"{EVIDENCE}/{function}" for function in sorted(known)])
+        for path in registry.list_small_files([f"{EVIDENCE}/{function}" for function in sorted(known)])
     )
     return [
-        "/".join(steps)
-        for steps in split
-        if len(steps) == 5 and known.issuperset(steps[1:3]) and all(map(_HEXADECIMAL.fullmatch, steps[3:]))
+        "/".join(names)
+        for names in split
+        if len(names) == 5 and known.issuperset(names[1:3]) and all(map(_HEXADECIMAL.fullmatch, names[3:]))
     ]
 
 
-def follow_aliases(origin: Origin, target: Target, names: list[str], done: Moved) -> None:
-    """Repeat the origin's alias moves in the target.
+def follow_aliases(origin: Origin, target: Target, names: list[str], report: TransferReport) -> None:
+    """Repeat the origin's changes of aliases in the target.
 
     Args:
-        origin: Registry with the moves.
-        target: Registry whose aliases move.
+        origin: Registry whose logs are followed.
+        target: Registry whose aliases are changed.
         names: Names of components.
-        done: Report that receives moves and refusals.
+        report: Report to add moved aliases and refusals to.
 
     Raises:
-        EnvironmentFailure: They cannot be read or written.
+        EnvironmentFailure: An alias cannot be read or written.
     """
     logs = [f"refs/{name}/@log" for name in names]
-    folders = sorted({path.rpartition("/")[0] for path in origin.small_files(logs)})
-    target_logs = _numbered(target, folders)
-    for folder, theirs in sorted(_numbered(origin, folders).items()):
+    folders = sorted({path.rpartition("/")[0] for path in origin.list_small_files(logs)})
+    target_logs = _read_logs(target, folders)
+    for folder, origin_log in sorted(_read_logs(origin, folders).items()):
         what = folder.removeprefix("refs/").replace("/@log/", ":")
-        ours = target_logs.get(folder, {})
+        target_log = target_logs.get(folder, {})
         with (
-            refusing(lambda error, what=what: done.refused.append(Refusal(what, error))),
-            origin.translating(),
-            target.translating(),
+            on_refusal(lambda error, what=what: report.refused.append(Refusal(what, error))),
+            origin.translate_errors(),
+            target.translate_errors(),
         ):
-            apart = _follow(origin, target, folder, theirs, ours)
-            if apart is not None:
-                done.apart.append(apart)
-            elif theirs.keys() - ours.keys():
-                done.aliases.append(what)
+            diverged = _follow_alias(origin, target, folder, origin_log, target_log)
+            if diverged is not None:
+                report.diverged.append(diverged)
+            elif origin_log.keys() - target_log.keys():
+                report.aliases.append(what)
 
 
-def _numbered(registry: Origin, folders: list[str]) -> dict[str, dict[int, bytes]]:
-    """Return the numbered files of folders by folder and number."""
-    paths = [path for path in registry.small_files(folders) if _NUMBER.fullmatch(path.rpartition("/")[2])]
+def _read_logs(registry: Origin, folders: list[str]) -> dict[str, dict[int, bytes]]:
+    """Return the contents of numbered log files by folder and number."""
+    paths = [
+        path for path in registry.list_small_files(folders) if _NUMBER.fullmatch(path.rpartition("/")[2])
+    ]
     files: dict[str, dict[int, bytes]] = defaultdict(dict)
     for path, content in registry.read_small_files(paths):
         folder, _, number = path.rpartition("/")
@@ -213,10 +217,17 @@ def _numbered(registry: Origin, folders: list[str]) -> dict[str, dict[int, bytes
     return files
 
 
-def _follow(
-    origin: Origin, target: Target, folder: str, theirs: dict[int, bytes], ours: dict[int, bytes]
+def _follow_alias(
+    origin: Origin, target: Target, folder: str, origin_log: dict[int, bytes], target_log: dict[int, bytes]
 ) -> str | None:
-    """Move an alias as the origin's log ``theirs`` extends the target's log ``ours``.
+    """Move an alias if the origin's log extends the target's log.
+
+    Args:
+        origin: Registry whose log is followed.
+        target: Registry whose alias is changed.
+        folder: Folder of the alias's log.
+        origin_log: Lines of the origin's log by number.
+        target_log: Lines of the target's log by number.
 
     Returns:
         Why the alias stays unchanged; None if it moved or nothing was new.
@@ -227,23 +238,23 @@ def _follow(
     name, alias = folder.removeprefix("refs/").rsplit("/@log/", 1)
     moves = _aliases(origin, name).log(alias)
     last = moves[-1].after if moves else None
-    agree = all(theirs[number] == ours[number] for number in theirs.keys() & ours.keys())
-    new = sorted(theirs.keys() - ours.keys())
-    if agree and not new and len(ours) > len(theirs):
+    agree = all(origin_log[number] == target_log[number] for number in origin_log.keys() & target_log.keys())
+    new = sorted(origin_log.keys() - target_log.keys())
+    if agree and not new and len(target_log) > len(origin_log):
         return None  # the target's log continues the origin's
-    complete = sorted(theirs) == list(range(1, len(theirs) + 1))
-    if not (complete and agree and all(number > max(ours, default=0) for number in new)):
+    complete = sorted(origin_log) == list(range(1, len(origin_log) + 1))
+    if not (complete and agree and all(number > max(target_log, default=0) for number in new)):
         current = _aliases(target, name).get(alias) or "removed"
-        return f"{name}:{alias} is {last or 'removed'} in {origin.where} and {current} in {target.where}"
+        return f"{name}:{alias} is {last or 'removed'} in {origin.address} and {current} in {target.address}"
     if new and last is not None and target.current_digest(Reference(name, Version.parse(last))) is None:
-        return f"{name}:{alias} is {last} in {origin.where}, which is not in {target.where}"
+        return f"{name}:{alias} is {last} in {origin.address}, which is not in {target.address}"
     for number in new:
-        if target.create([SmallFile(f"{folder}/{number}", theirs[number])]):
-            return f"{name}:{alias} was moved concurrently in {target.where}"
+        if target.create([SmallFile(f"{folder}/{number}", origin_log[number])]):
+            return f"{name}:{alias} was moved concurrently in {target.address}"
     # the pointer follows the log, even if an earlier call was interrupted between the two
     pointer = f"refs/{name}/@aliases/{alias}"
-    line = None if last is None else f"{last} {max(theirs)}\n".encode()
-    if target.small_file(pointer) != line:
+    line = None if last is None else f"{last} {max(origin_log)}\n".encode()
+    if target.read_small_file(pointer) != line:
         target.remove(pointer) if line is None else target.replace(pointer, line)
     return None
 

@@ -1,229 +1,330 @@
-"""Blobs of a transfer: find what components consist of, and copy several missing blobs at once.
+"""Copy components between registries, for import, pull, push and clone: blobs first, versions last.
 
-A refused blob does not stop the others; a failing disk or network does.
+Tombstones, results and aliases follow the versions, except results that the policies of the target need: those are
+copied first. Refused components are reported and the rest is copied; a strict copy raises instead, before it creates
+any version. An interrupted copy leaves only unreferenced blobs; repeating the call copies the rest.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import attrs
 
-from compatkit.contracts.manifest import from_bytes, function_digest, sized_edges
-from compatkit.errors import CompatkitError, EnvironmentFailure
-from compatkit.foundation.codec import MAX_BYTES, loads
-from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.endpoints import ComponentBlob, Origin, Target
-from compatkit.registry.copy.report import Item, refusing
-from compatkit.registry.document_graph import names
+from compatkit.errors import CompatkitError, VersionExists
+from compatkit.foundation.codec import dumps
+from compatkit.registry.copy.admission import Admission
+from compatkit.registry.copy.blobs import BlobCopier
+from compatkit.registry.copy.endpoints import Origin, SmallFile, Target
+from compatkit.registry.copy.local import LocalRegistry
+from compatkit.registry.copy.report import (
+    MAX_LISTED,
+    Refusal,
+    SignatureWarning,
+    TransferReport,
+    Withdrawal,
+    on_refusal,
+)
+from compatkit.registry.copy.settings import TransferSettings, matching_names, select_versions
+from compatkit.registry.copy.small_files import SignatureFiles, copy_results, follow_aliases
 from compatkit.registry.names import Reference
+from compatkit.registry.refs import version_line, withdrawal_path
+from compatkit.registry.store import Store
 
 
 @attrs.define(eq=False)
-class Closure:
-    """Components with everything that their manifests refer to, including parents; contents are not kept in memory.
+class ComponentTransfer:
+    """Copies components from an origin to a target.
 
     Attributes:
-        origin: Origin of the components.
-        blobs: Blobs of the components, by digest.
+        origin: Source; it is only read, and not trusted.
+        target: Destination; a local registry refuses what it does not trust or its policies forbid.
+        settings: Settings of the transfer.
+        report: Versions and files copied and refused so far.
+        copier: Copies blobs.
+        signatures: Signatures in the origin.
     """
 
     origin: Origin
-    blobs: dict[str, ComponentBlob] = attrs.field(init=False, factory=dict)
-    _broken: dict[str, CompatkitError] = attrs.field(init=False, factory=dict)
-    _requested: set[str] = attrs.field(init=False, factory=set)
-
-    def add_components(self, references: Iterable[Reference]) -> None:
-        """Add components; see ``add``."""
-        manifests = [
-            ComponentBlob(str(reference.digest), "component", f"{reference.name}@{reference.version}")
-            for reference in references
-        ]
-        self._requested |= {manifest.digest for manifest in manifests}
-        self.add(manifests)
-
-    def add(self, level: list[ComponentBlob]) -> None:
-        """Add blobs and everything they refer to, level by level, because a remote fetches a level at once.
-
-        Unreadable documents are recorded; ``blobs_of`` raises their errors.
-        """
-        while level:
-            self.origin.prefetch(blob.digest for blob in level if blob.how != "payload")
-            level = [child for blob in level for child in self._add(blob)]
-
-    def blobs_of(self, *digests: str) -> list[str]:
-        """Return the digests of components or results and of all their blobs, each once, manifests last.
-
-        Raises:
-            IntegrityError: A document is missing, damaged or malformed.
-        """
-        seen: dict[str, None] = {}
-        for digest in digests:
-            pending = [digest]
-            while pending:
-                part = pending.pop()
-                if part not in self.blobs:
-                    raise self._broken[part]
-                if part not in seen:
-                    seen[part] = None
-                    pending.extend(self.blobs[part].children)
-        return sorted(seen, key=lambda digest: self.blobs[digest].how == "component")
-
-    def blobs_of_versions(self, references: Iterable[Reference]) -> list[str]:
-        """Return the digests of all blobs of versions, each once, manifests last."""
-        return self.blobs_of(*(str(reference.digest) for reference in references))
-
-    def components(self, digests: Iterable[str]) -> list[str]:
-        """Return the digests of manifests among these."""
-        return [digest for digest in digests if self.blobs[digest].how == "component"]
-
-    def functions(self, components: Iterable[str]) -> list[str]:
-        """Return the function digests of components, sorted."""
-        return sorted({str(self.blobs[digest].function) for digest in components})
-
-    def parents(self) -> list[Reference]:
-        """Return the origin's versions of parents that were not requested themselves."""
-        parents = {*self.components(self.blobs)} - self._requested
-        return [version for digest in sorted(parents) for version in self.origin.versions_of(digest)]
-
-    def _add(self, blob: ComponentBlob) -> list[ComponentBlob]:
-        """Add a blob and return what it refers to; nothing if it is known or unreadable."""
-        known = self.blobs.get(blob.digest)
-        if known is not None and (known.how == "component" or blob.how != "component"):
-            if blob.payload is not None and known.payload is None:
-                self.blobs[blob.digest] = attrs.evolve(known, payload=blob.payload)
-            return []
-        with refusing(lambda error: self._broken.update({blob.digest: error})):
-            return self._add_new(blob)
-        return []
-
-    def _add_new(self, blob: ComponentBlob) -> list[ComponentBlob]:
-        function = None
-        children: list[ComponentBlob] = []
-        if blob.how == "component":
-            data = self.origin.document(blob.digest, blob.owner)
-            manifest = from_bytes(data, what=f"manifest of {blob.owner} in {self.origin.where}")
-            function = function_digest(manifest)
-            ways = dict(names(data, blob.digest, component=True))
-            for edge, size in sized_edges(loads(data, what=blob.owner)):
-                how = ways.get(edge, "blob")
-                if edge != manifest.payload.file.blob:
-                    parent = f" (parent {edge[:19]})" if how == "component" else ""
-                    children.append(ComponentBlob(edge, how, f"{blob.owner}{parent}", size))
-                elif not self._is_collected(edge, blob.digest):
-                    children.append(ComponentBlob(edge, "payload", blob.owner, size, manifest.payload))
-        elif blob.how != "payload" and (self.origin.size(blob.digest) or MAX_BYTES + 1) <= MAX_BYTES:
-            data = self.origin.document(blob.digest, blob.owner)
-            for edge, how in names(data, blob.digest, component=False):
-                if how != "named" and self.origin.size(edge) is not None:
-                    children.append(ComponentBlob(edge, "blob", blob.owner))
-        digests = tuple(child.digest for child in children)
-        self.blobs[blob.digest] = attrs.evolve(blob, function=function, children=digests)
-        return children
-
-    def _is_collected(self, payload: str, digest: str) -> bool:
-        """Return whether the weights of a manifest were garbage-collected, as all its versions were withdrawn."""
-        if self.origin.size(payload) is not None:
-            return False
-        versions = self.origin.versions_of(digest)
-        return bool(versions) and all(map(self.origin.is_withdrawn, versions))
-
-
-class Stopped(Exception):
-    """Another blob failed in a way that ends the transfer."""
-
-
-@attrs.define(eq=False)
-class Transfer(Closure):
-    """Components whose blobs are copied to a target.
-
-    Attributes:
-        target: Target of the copy.
-        choice: Number of simultaneous copies, strictness, and progress.
-        items: Copied blobs.
-    """
-
     target: Target
-    choice: Choice
-    items: list[Item]
-    _present: set[str] = attrs.field(init=False, factory=set)
-    _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
-    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
-    _copied_bytes: int = attrs.field(init=False, default=0)
-    _total_bytes: int = attrs.field(init=False, default=0)
-    _done: tuple[int, int] = attrs.field(init=False, default=(0, 0))
+    settings: TransferSettings
+    report: TransferReport = attrs.field(init=False, factory=TransferReport)
+    copier: BlobCopier = attrs.field(init=False)
+    signatures: SignatureFiles = attrs.field(init=False)
+    _store: Store | None = attrs.field(init=False, default=None)
+    _admission: Admission | None = attrs.field(init=False, default=None)
+    _requested: set[Reference] = attrs.field(init=False, factory=set)
+    _dropped: set[Reference] = attrs.field(init=False, factory=set)
 
-    def missing(self, digests: Iterable[str]) -> list[str]:
-        """Return the digests of blobs that the target lacks, or has with another size."""
-        expected = {digest: self.blobs[digest].size for digest in digests}
-        sizes = self.target.sizes(list(expected))
-        return [
-            digest
-            for digest, size in expected.items()
-            if sizes[digest] is None or size not in (None, sizes[digest])
-        ]
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.target, LocalRegistry):
+            self._store = self.target.store
+            self.settings = self.settings.with_trust(self._store.trusted)
+        self.copier = BlobCopier(self.origin, self.target, self.settings, self.report.copied)
+        self.signatures = SignatureFiles(self.origin)
 
-    def item(self, digest: str) -> Item:
-        """Return the report's entry of a blob."""
-        blob = self.blobs[digest]
-        size = blob.size if blob.size is not None else self.origin.size(digest)
-        return Item(digest, size or 0, blob.owner)
+    def run(self, patterns: Iterable[str]) -> TransferReport:
+        """Copy the versions that patterns select.
 
-    def copy(self, digest: str) -> bool:
-        """Copy one blob unless the target has it; weights are compared with their manifest once.
+        Args:
+            patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"`` for one version each.
 
         Returns:
-            Whether it was copied.
-        """
-        if digest in self._present and self.target.has(digest):
-            return False
-        copied = self.target.copy(self.origin, self.blobs[digest], self._count)
-        self._present.add(digest)
-        return copied
-
-    def copy_all(self, digests: Sequence[str]) -> dict[str, CompatkitError]:
-        """Copy blobs; return the errors of refused ones.
+            Report of what was copied and refused.
 
         Raises:
-            EnvironmentFailure: Disk or network failed; the other copies were stopped.
-            CompatkitError: A blob was refused, and the choice is strict.
+            NotFound: A pattern matches nothing.
+            EnvironmentFailure: Disk full, no permission, no network; repeating the call continues.
+            CompatkitError: The transfer is strict, and something was refused; no version was created.
         """
-        self._copied_bytes = 0
-        self._total_bytes = sum(self.item(digest).bytes for digest in self.missing(digests))
-        failed: dict[str, CompatkitError] = {}
-        with ThreadPoolExecutor(self.choice.jobs) as pool:
-            try:
-                for count, outcome in enumerate(pool.map(self._try_copy, digests)):
-                    if isinstance(outcome, CompatkitError):
-                        failed[digests[count]] = outcome
-                    elif outcome:
-                        self.items.append(self.item(digests[count]))
-                    self._done = count, len(digests)
-                    self._show()
-            except BaseException:
-                self._stop.set()
-                raise
-        self.target.settle()
-        return failed
+        versions = self._readable(self._accepted(self._select(list(patterns))))
+        parents = self._accepted_parents(versions)
+        if self.settings.dry_run:
+            return self._plan(parents, versions)
+        self.target.begin()
+        self._copy_blobs(versions)
+        versions = self._remaining(versions)
+        components = self.copier.components(self.copier.blobs_of_versions(versions))
+        self._copy_signatures(components)
+        self._admit(parents, versions)
+        parents, versions = self._remaining(parents), self._remaining(versions)
+        self._create_versions(parents)
+        self._create_versions(versions)
+        self._copy_tombstones([*parents, *versions])
+        self._copy_results(self.copier.functions(components))
+        if self.settings.aliases:
+            follow_aliases(
+                self.origin, self.target, sorted({reference.name for reference in versions}), self.report
+            )
+        return self.report
 
-    def _try_copy(self, digest: str) -> bool | CompatkitError:
-        try:
-            return self.copy(digest)
-        except CompatkitError as error:
-            if self.choice.strict or isinstance(error, EnvironmentFailure):
-                raise
-            return error
+    # --- selection
 
-    def _count(self, copied: int) -> None:
-        if self._stop.is_set():
-            raise Stopped
-        with self._lock:
-            self._copied_bytes += copied
-        self._show()
+    def _select(self, patterns: list[str]) -> list[Reference]:
+        """Return the versions that patterns select in the origin."""
+        with self.origin.translate_errors():
+            known = self.origin.names()
+            names = {name for pattern in patterns for name in matching_names(pattern, known)}
+            self.origin.load(names)
+            wanted = select_versions(
+                self.origin.references,
+                patterns,
+                self.settings.versions,
+                lambda reference, error: self._refuse(str(reference), self.origin.translate_error(error)),
+            )
+        self.target.load(names)
+        self._requested.update(wanted)
+        if self.settings.strict:
+            self._check_free(wanted)
+        return wanted
 
-    def _show(self) -> None:
-        self.choice.progress(
-            *self._done, f"{self._copied_bytes / 1e6:.1f} of {self._total_bytes / 1e6:.1f} MB"
+    def _check_free(self, wanted: list[Reference]) -> None:
+        """Raise for version numbers that the target uses for another component, naming all of them."""
+        taken = [
+            f"{reference} is {existing} in {self.target.address} and {reference.digest} in {self.origin.address}"
+            for reference in wanted
+            if (existing := self.target.digest(reference)) not in (None, reference.digest)
+        ]
+        if taken:
+            more = f"; and {len(taken) - MAX_LISTED} more" if len(taken) > MAX_LISTED else ""
+            raise VersionExists(
+                f"{'; '.join(taken[:MAX_LISTED])}{more}. A version is never rewritten, and nothing was imported. "
+                "Import the other components only, or import into another registry.",
+                subject=taken[0].partition(" ")[0],
+            )
+
+    def _accepted(self, versions: list[Reference]) -> list[Reference]:
+        """Return versions with accepted signatures whose number is unused in the target or has the same digest."""
+        self.signatures.read({str(reference.digest) for reference in versions})
+        for reference in versions:
+            with on_refusal(partial(self._drop, reference)):
+                self._check_acceptable(reference)
+        return self._remaining(versions)
+
+    def _check_acceptable(self, reference: Reference) -> None:
+        """Raise if the target has another component of this number, or the signatures are refused."""
+        existing = self.target.digest(reference)
+        if existing not in (None, reference.digest):
+            raise VersionExists(
+                f"{reference} is {existing} in {self.target.address} and {reference.digest} in {self.origin.address}. "
+                "A version is never rewritten: publish one of them under another number.",
+                subject=str(reference),
+            )
+        self.origin.tombstone(reference)  # raises if it cannot be read
+        signatures = self.signatures.of(str(reference.digest))
+        if self.settings.accept is not None:
+            self.settings.accept(str(reference.digest), signatures, str(reference))
+
+    def _readable(self, versions: list[Reference]) -> list[Reference]:
+        """Return the versions whose documents can all be read."""
+        self.settings.progress(0, len(versions), "reading manifests")
+        self.copier.add_components(versions)
+        for reference in versions:
+            with on_refusal(partial(self._drop, reference)):
+                self.copier.blobs_of(str(reference.digest))
+        return self._remaining(versions)
+
+    def _accepted_parents(self, versions: list[Reference]) -> list[Reference]:
+        """Return the accepted parents that have a version name, because they are copied too."""
+        digests = {*self.copier.blobs_of_versions(versions)}
+        with self.origin.translate_errors():
+            parents = [parent for parent in self.copier.parents() if parent.digest in digests]
+        self.target.load({parent.name for parent in parents})
+        return self._accepted(parents)
+
+    def _plan(self, parents: list[Reference], versions: list[Reference]) -> TransferReport:
+        """Return the report of a dry run."""
+        self.report.planned = True
+        for reference in (*parents, *versions):
+            exists = self.target.digest(reference) is not None
+            (self.report.existing if exists else self.report.created).append(reference)
+        missing = self.copier.missing(self.copier.blobs_of_versions(versions))
+        self.report.copied += [self.copier.copied_blob(digest) for digest in missing]
+        return self.report
+
+    # --- blobs, signatures, results
+
+    def _copy_blobs(self, versions: list[Reference]) -> None:
+        """Copy missing blobs; verify existing ones if the copy is strict, and always the weights of new versions."""
+        wanted = self.copier.blobs_of_versions(versions)
+        selected = set(wanted if self.settings.strict else self.copier.missing(wanted))
+        if self._store is not None:
+            new = [reference for reference in versions if self.target.digest(reference) is None]
+            blobs = self.copier.blobs
+            selected |= {digest for digest in self.copier.blobs_of_versions(new) if blobs[digest].payload}
+        failed = self.copier.copy_all([digest for digest in wanted if digest in selected])
+        for reference in versions:
+            digests = self.copier.blobs_of(str(reference.digest))
+            error = next((failed[digest] for digest in digests if digest in failed), None)
+            if error is not None:
+                self._drop(reference, error)
+
+    def _copy_signatures(self, components: list[str]) -> None:
+        """Copy the signatures of components; a strict transfer only warns about damaged ones."""
+        copied, refused = self.signatures.copy(self.target, components)
+        self.report.signatures += copied
+        if not self.settings.strict:
+            self.report.refused += refused
+            return
+        for refusal in refused:
+            warnings.warn(str(refusal), SignatureWarning, stacklevel=2)
+
+    def _copy_results(self, functions: list[str]) -> None:
+        """Copy the results of pairs of functions, with their signatures."""
+        if functions and self.settings.evidence:
+            self.settings.progress(0, 1, "looking for results")
+            copied, digests = copy_results(self.copier, functions, self._refuse, every=self.settings.strict)
+            self.report.results += copied
+            new = [digest for digest in digests if digest not in self.signatures.by_digest]
+            self.signatures.read(new)
+            self._copy_signatures(new)
+
+    # --- versions, tombstones
+
+    def _admit(self, parents: list[Reference], versions: list[Reference]) -> None:
+        """Drop versions that a local target does not admit; a remote admits all, because pulling checks them."""
+        if self._store is None:
+            return
+        incoming = [
+            reference
+            for reference in (*parents, *versions)
+            if self.target.digest(reference) is None and not self.origin.is_withdrawn(reference)
+        ]
+        self._admission = Admission(
+            self._store, incoming, self.copier.copy, self.settings.policy_checks, self.settings.unmeasured
         )
+        self._copy_results(self._admission.functions())
+        for reference, error in self._admission.check_all(self.settings.progress).items():
+            if self.settings.strict and reference in self._requested:
+                error.add_note(f"{reference} is refused, and nothing was imported.")
+                raise error
+            self._drop(reference, error)
+
+    def _create_versions(self, versions: list[Reference]) -> None:
+        """Create the version files; report which ones are new, existed, or belong to another component."""
+        existing = {reference: self.target.digest(reference) for reference in versions}
+        new = [reference for reference in versions if existing[reference] is None]
+        self.settings.progress(0, len(new), "creating versions")
+        if self._admission is None:
+            taken = self.target.create([self._version_file(reference) for reference in new])
+        else:
+            taken = {_path(reference) for reference in new if not self._link(reference, self._admission)}
+        for reference in self._remaining(versions):
+            if existing[reference] is None and _path(reference) not in taken:
+                self.report.created.append(reference)
+                continue
+            digest = existing[reference] or self.target.current_digest(reference)
+            if digest == reference.digest:
+                self.report.existing.append(reference)
+                continue
+            error = VersionExists(
+                f"{reference} was published concurrently in {self.target.address}: it is {digest} there, and "
+                f"{reference.digest} in {self.origin.address}.",
+                subject=str(reference),
+            )
+            self._drop(reference, error)
+
+    def _version_file(self, reference: Reference, check: Callable[[], object] | None = None) -> SmallFile:
+        """Return the file of a version; before it is created, its blobs are ensured and ``check`` is called."""
+        digests = self.copier.blobs_of(str(reference.digest))
+
+        def ensure_blobs() -> None:
+            for digest in digests:
+                self.copier.copy(digest)
+
+        # Unreferenced blobs may be garbage-collected during a long check, so they are ensured before and after it.
+        prepare = ensure_blobs if check is None else lambda: (ensure_blobs(), check(), ensure_blobs())
+        return SmallFile(_path(reference), version_line(str(reference), str(reference.digest)), prepare)
+
+    def _link(self, reference: Reference, admission: Admission) -> bool:
+        """Create a version in a local registry or drop it if refused; return False only if its number is taken."""
+        if self.origin.is_withdrawn(reference):
+            return not self.target.create([self._version_file(reference)])
+        with on_refusal(partial(self._drop, reference)):
+            return admission.link(
+                reference, lambda check: not self.target.create([self._version_file(reference, check)])
+            )
+        return True
+
+    def _copy_tombstones(self, versions: Iterable[Reference]) -> None:
+        """Copy tombstones, and report versions withdrawn on one side only."""
+        in_both = {*self.report.created, *self.report.existing}
+        for reference in versions:
+            if reference not in in_both:
+                continue
+            in_origin, in_target = self.origin.tombstone(reference), self.target.tombstone(reference)
+            if in_origin is not None and in_target is None:
+                path = f"refs/{reference.name}/@tombstones/{reference.version}"
+                document = dumps(attrs.asdict(in_origin))
+                self.target.create(
+                    [SmallFile(withdrawal_path(str(reference)), document), SmallFile(path, document)]
+                )
+            tombstone = in_origin or in_target
+            if tombstone is not None and None in (in_origin, in_target):
+                self.report.withdrawn.append(Withdrawal(reference, tombstone.reason))
+
+    # --- refusals
+
+    def _drop(self, reference: Reference, error: CompatkitError) -> None:
+        """Exclude a version: report it as refused if it was requested, else copy the parent without a name."""
+        is_new = reference not in self._dropped
+        self._dropped.add(reference)
+        if is_new and reference in self._requested:
+            self._refuse(str(reference), error)
+        else:  # also a refused version that is copied as a parent
+            self.report.unnamed.append(reference)
+
+    def _refuse(self, what: str, error: CompatkitError) -> None:
+        """Record a refusal; raise it if the copy is strict."""
+        if self.settings.strict:
+            raise error
+        self.report.refused.append(Refusal(what, error))
+
+    def _remaining(self, versions: Iterable[Reference]) -> list[Reference]:
+        return [reference for reference in versions if reference not in self._dropped]
+
+
+def _path(reference: Reference) -> str:
+    return f"refs/{reference.name}/@versions/{reference.version}"

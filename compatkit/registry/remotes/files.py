@@ -51,7 +51,7 @@ class Files:
     store: ObjectStore
     url: str
 
-    def listed(self, folder: str) -> dict[str, int]:
+    def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of all files in a folder, at any depth, by path; empty if the folder is missing."""
         with self._calling("list", folder):
             sizes = self.store.sizes(folder)
@@ -99,7 +99,9 @@ class Files:
         if taken is not None:
             return taken
         return {
-            path for (path, _), created in self.at_once(lambda file: self.create(*file), files) if not created
+            path
+            for (path, _), created in self.in_parallel(lambda file: self.create(*file), files)
+            if not created
         }
 
     def settle(self) -> None:
@@ -117,7 +119,9 @@ class Files:
         with self._calling("list", ".."):
             return list(self.store.neighbors())
 
-    def at_once(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+    def in_parallel(
+        self, work: Callable[[Item], Result], items: Sequence[Item]
+    ) -> Iterator[tuple[Item, Result]]:
         """Yield each item with the result of ``work``, in order, computed in threads; raise the first error."""
         if not items:
             return

@@ -13,12 +13,12 @@ from compatkit.contracts.manifest import from_bytes
 from compatkit.errors import FormatError, IntegrityError, InvalidName, LayoutError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
-from compatkit.registry.copy.choice import Choice, chosen
-from compatkit.registry.copy.endpoints import Incoming, Origin
+from compatkit.registry.copy.blobs import BlobGraph
+from compatkit.registry.copy.endpoints import OpenBlob, Origin
 from compatkit.registry.copy.local import LocalRegistry
-from compatkit.registry.copy.report import Item, Moved, Refusal, refusing
+from compatkit.registry.copy.report import CopiedBlob, Refusal, TransferReport, on_refusal
+from compatkit.registry.copy.settings import TransferSettings, select_versions
 from compatkit.registry.copy.small_files import SignatureFiles
-from compatkit.registry.copy.transfer import Closure
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import LIMIT, References, version_line
 from compatkit.registry.remotes.files import calling
@@ -73,7 +73,7 @@ class PackageOrigin(Origin):
         """
         self._folder = scratch_folder()
         try:
-            self.where, self.scratch = self.packages.url, self._folder.name
+            self.address, self.scratch = self.packages.url, self._folder.name
             self.references = References(Path(self.scratch))
             self.advice = self.packages.store.advice
             for package in self.packages.read(self.refused):
@@ -88,31 +88,31 @@ class PackageOrigin(Origin):
 
     def size(self, digest: str) -> int | None:
         """Return the size of a blob in bytes, or None."""
-        with calling(self.where, "look at", digest):
+        with calling(self.address, "look at", digest):
             return self.packages.store.size(digest)
 
     @contextmanager
-    def open(self, digest: str, owner: str) -> Iterator[Incoming]:
+    def open(self, digest: str, owner: str) -> Iterator[OpenBlob]:
         """Open a blob."""
         size = self.size(digest)
         if size is None:
             raise self.missing(digest, owner)
 
         def ask(start: int, count: int) -> bytes:
-            with calling(self.where, "read", digest):
+            with calling(self.address, "read", digest):
                 data = self.packages.store.read(digest, start, count)
             if data is None:
                 raise self.missing(digest, owner)
             return data[:count]
 
         with read_ahead(ask, size) as read:
-            yield Incoming(f"{self.where}/{digest}", size, read)
+            yield OpenBlob(f"{self.address}/{digest}", size, read)
 
-    def small_files(self, folders: Sequence[str]) -> list[str]:
+    def list_small_files(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all signatures in folders; packages have no other small files."""
         return sorted(path for path in self._signatures if path.rpartition("/")[0] in folders)
 
-    def small_file(self, path: str) -> bytes | None:
+    def read_small_file(self, path: str) -> bytes | None:
         """Return a signature."""
         digest = self._signatures.get(path)
         if digest is None:
@@ -123,7 +123,7 @@ class PackageOrigin(Origin):
     def _add(self, package: Package) -> None:
         """Mirror a package, or refuse it."""
         reference = f"{package.name}@{package.version}"
-        with refusing(lambda error: self.refused.append(Refusal(reference, error))):
+        with on_refusal(lambda error: self.refused.append(Refusal(reference, error))):
             self._check(package, reference)
             path = f"refs/{package.name}/@versions/{package.version}"
             write_scratch(self.scratch, path, version_line(reference, package.files[0].digest))
@@ -144,10 +144,10 @@ class PackageOrigin(Origin):
             if str(Version.parse(package.version)) != package.version:
                 raise InvalidName(f"{package.version!r:.80} is not a version.")
         except InvalidName as error:
-            raise FormatError(f"{self.where}: {error}") from None
+            raise FormatError(f"{self.address}: {error}") from None
         if not package.files or package.files[0].role != "manifest":
             raise FormatError(
-                f"{self.where}: expected a manifest as first file of {reference}.", subject=reference
+                f"{self.address}: expected a manifest as first file of {reference}.", subject=reference
             )
         for file in package.files:
             if (size := self.size(file.digest)) != file.size:
@@ -159,12 +159,14 @@ class PackageOrigin(Origin):
         known = self._components.setdefault(reference, digest)
         if known != digest:
             raise FormatError(
-                f"{self.where}: {reference} is {known} in one package and {digest} in another.",
+                f"{self.address}: {reference} is {known} in one package and {digest} in another.",
                 subject=reference,
             )
 
 
-def write_packages(store: Store, packages: Packages, patterns: Sequence[str], choice: Choice) -> Moved:
+def write_packages(
+    store: Store, packages: Packages, patterns: Sequence[str], settings: TransferSettings
+) -> TransferReport:
     """Write components as packages, each with its parents.
 
     Withdrawn versions, results, aliases and policies are left out.
@@ -173,7 +175,7 @@ def write_packages(store: Store, packages: Packages, patterns: Sequence[str], ch
         store: Registry to copy from.
         packages: New, empty, or existing packages.
         patterns: Names, globs, or references for one version of each.
-        choice: Versions, progress and dry run.
+        settings: Versions, progress and dry run.
 
     Returns:
         What was written and refused.
@@ -183,67 +185,69 @@ def write_packages(store: Store, packages: Packages, patterns: Sequence[str], ch
         LayoutError: The address contains something else.
         EnvironmentFailure: Disk full, no write permission.
     """
-    selected = chosen(store.references, patterns, choice.versions)
+    selected = select_versions(store.references, patterns, settings.versions)
     wanted = [
         reference
         for reference in selected
         if reference.version not in store.references.withdrawn(reference.name)
     ]
-    closure = Closure(LocalRegistry(store))
-    closure.add_components(wanted)
-    moved = Moved(planned=choice.dry_run)
-    if choice.dry_run:
+    graph = BlobGraph(LocalRegistry(store))
+    graph.add_components(wanted)
+    report = TransferReport(planned=settings.dry_run)
+    if settings.dry_run:
         known: set[tuple[str, str]] = set()
         with suppress(LayoutError):  # nothing is there yet
             known.update((package.name, package.version) for package in packages.read([]))
         for reference in wanted:
             listed = (reference.name, str(reference.version)) in known
-            (moved.existing if listed else moved.made).append(reference)
-        return moved
+            (report.existing if listed else report.created).append(reference)
+        return report
     with calling(packages.url, "write", ""):
         packages.store.begin()
     for done, reference in enumerate(wanted):
-        choice.progress(done, len(wanted), f"writing {reference}")
-        with refusing(lambda error, what=str(reference): moved.refused.append(Refusal(what, error))):
-            _write(store, packages, reference, closure, moved)
+        settings.progress(done, len(wanted), f"writing {reference}")
+        with on_refusal(lambda error, what=str(reference): report.refused.append(Refusal(what, error))):
+            _write(store, packages, reference, graph, report)
     with calling(packages.url, "write", ""):
         packages.store.finish()
-    return moved
+    return report
 
 
-def _write(store: Store, packages: Packages, reference: Reference, closure: Closure, moved: Moved) -> None:
+def _write(
+    store: Store, packages: Packages, reference: Reference, graph: BlobGraph, report: TransferReport
+) -> None:
     """Write one version and report it."""
-    package, signatures = _package(store, reference, closure)
+    package, signatures = _package(store, reference, graph)
 
     def read(digest: str) -> memoryview:
         return memoryview(signatures[digest] if digest in signatures else store.objects.view(digest))
 
     with calling(packages.url, "write", str(reference)):
         written = packages.store.write(package, read)
-    (moved.made if written.created else moved.existing).append(reference)
+    (report.created if written.created else report.existing).append(reference)
     for digest, size in written.blobs.items():
-        owner = closure.blobs[digest].owner if digest in closure.blobs else "packages"
-        moved.items.append(Item(digest, size, owner))
+        owner = graph.blobs[digest].owner if digest in graph.blobs else "packages"
+        report.copied.append(CopiedBlob(digest, size, owner))
 
 
-def _package(store: Store, reference: Reference, closure: Closure) -> tuple[Package, dict[str, bytes]]:
+def _package(store: Store, reference: Reference, graph: BlobGraph) -> tuple[Package, dict[str, bytes]]:
     """Return a version as a package, and the contents of its signatures by digest."""
     own = str(reference.digest)
-    digests = closure.blobs_of(own)
+    digests = graph.blobs_of(own)
     manifest = from_bytes(store.objects.read(own, most=MAX_BYTES), what=f"manifest of {reference}")
     titles = {own: "manifest.json", manifest.payload.file.blob: "weights.safetensors"}
     files: list[PackageFile] = []
     for digest in sorted(digests, key=lambda digest: (digest != own, digest)):
-        role = ROLES.get(closure.blobs[digest].how, "blob")
+        role = ROLES.get(graph.blobs[digest].role, "blob")
         size = len(memoryview(store.objects.view(digest)))
         files.append(PackageFile(digest, size, role, titles.get(digest, "")))
     contents: dict[str, bytes] = {}
-    components = sorted(closure.components(digests))
-    signatures = SignatureFiles(closure.origin)
+    components = sorted(graph.components(digests))
+    signatures = SignatureFiles(graph.origin)
     signatures.read(components)
     for component in components:
         signatures.of(component)  # raises if there are too many
-        for file in signatures.valid_and_refused([component])[0]:
+        for file in signatures.split_valid([component])[0]:
             digest = digest_of(file.data)
             contents[digest] = file.data
             title = file.path.rpartition("/")[2]

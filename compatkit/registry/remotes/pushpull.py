@@ -12,11 +12,11 @@ import attrs
 
 from compatkit.errors import CompatkitError, LayoutError, UsageError, near
 from compatkit.registry import resolving
-from compatkit.registry.copy.choice import Choice, matching
 from compatkit.registry.copy.endpoints import Origin
 from compatkit.registry.copy.local import LocalRegistry
-from compatkit.registry.copy.move import Move
-from compatkit.registry.copy.report import Moved
+from compatkit.registry.copy.report import TransferReport
+from compatkit.registry.copy.settings import TransferSettings, matching_names
+from compatkit.registry.copy.transfer import ComponentTransfer
 from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.remotes.address import Located, locate
 from compatkit.registry.remotes.files import Files
@@ -26,15 +26,19 @@ from compatkit.registry.store import Store
 
 
 def import_components(
-    source: Store, target: Store, patterns: Iterable[str] = ("*",), *, choice: Choice | None = None
-) -> Moved:
+    source: Store,
+    target: Store,
+    patterns: Iterable[str] = ("*",),
+    *,
+    settings: TransferSettings | None = None,
+) -> TransferReport:
     """Copy components of another registry in a folder, all or none.
 
     Args:
         source: Registry to copy from; only read.
         target: Registry to copy to.
         patterns: See ``push``.
-        choice: Options; the import is always strict.
+        settings: Options; the import is always strict.
 
     Returns:
         What was copied.
@@ -52,8 +56,8 @@ def import_components(
         UsageError: A registry would be imported into itself.
     """
     _check_other(target, source.root)
-    strict = attrs.evolve(choice or Choice(), strict=True)
-    return Move(LocalRegistry(source), LocalRegistry(target), strict).run(patterns)
+    strict = attrs.evolve(settings or TransferSettings(), strict=True)
+    return ComponentTransfer(LocalRegistry(source), LocalRegistry(target), strict).run(patterns)
 
 
 def push(
@@ -62,8 +66,8 @@ def push(
     patterns: Iterable[str] | None = None,
     *,
     options: Mapping[str, Any] | None = None,
-    choice: Choice | None = None,
-) -> Moved:
+    settings: TransferSettings | None = None,
+) -> TransferReport:
     """Copy components of a registry to a remote.
 
     Args:
@@ -72,33 +76,35 @@ def push(
         patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"`` for one version of each;
             None takes all.
         options: Keyword arguments for the remote's plugin.
-        choice: Options of the transfer.
+        settings: Options of the transfer.
 
     Returns:
         What was copied and refused; its ``check`` raises if something was refused.
 
     Raises:
         NotFound: A pattern matches nothing.
-        LayoutError: The remote is missing and ``choice.create`` is False, or this version may not write its layout.
+        LayoutError: The remote is missing and ``settings.create`` is False, or this version may not write its layout.
         EnvironmentFailure: No permission, no network, no library for the address; the same call continues.
         UsageError: The address or the options cannot be used, or the remote is this registry.
     """
-    choice, origin = choice or Choice(), LocalRegistry(store)
+    settings, origin = settings or TransferSettings(), LocalRegistry(store)
     wanted = _requested_patterns(origin, patterns)
     located = locate(remote, options)
-    if not choice.create:
+    if not settings.create:
         _check_exists(located, options)
     if isinstance(located, Packages):
-        return write_packages(store, located, wanted, choice)
+        return write_packages(store, located, wanted, settings)
     if not isinstance(located, Path):
         with closing(Remote(located, store.objects)) as target:
-            return Move(origin, target, choice).run(wanted)
+            return ComponentTransfer(origin, target, settings).run(wanted)
     _check_other(store, located)
     fresh = not (located / MARKER).exists()
-    with scratch_folder() if fresh and choice.dry_run else nullcontext(str(located)) as folder:
+    with scratch_folder() if fresh and settings.dry_run else nullcontext(str(located)) as folder:
         if fresh:
             _check_new(Path(folder))
-        return Move(origin, LocalRegistry(Store.init(folder, exist_ok=True)), choice).run(wanted)
+        return ComponentTransfer(origin, LocalRegistry(Store.init(folder, exist_ok=True)), settings).run(
+            wanted
+        )
 
 
 def pull(
@@ -107,8 +113,8 @@ def pull(
     patterns: Iterable[str] | None = None,
     *,
     options: Mapping[str, Any] | None = None,
-    choice: Choice | None = None,
-) -> Moved:
+    settings: TransferSettings | None = None,
+) -> TransferReport:
     """Copy components of a remote to a registry; each is verified on arrival, and its version created last.
 
     Args:
@@ -116,7 +122,7 @@ def pull(
         remote: A folder, or an address that a plugin opens; only read.
         patterns: See ``push``.
         options: Keyword arguments for the remote's plugin.
-        choice: Options of the transfer. Its ``accept`` receives a manifest's digest, its unverified signatures and
+        settings: Options of the transfer. Its ``accept`` receives a manifest's digest, its unverified signatures and
             ``name@version`` before anything of the component is copied, and raises to refuse it.
 
     Returns:
@@ -135,9 +141,9 @@ def pull(
             _check_other(target, origin.store.root)
         if isinstance(origin, Remote):
             origin.local = target.objects
-        moved = Move(origin, LocalRegistry(target), choice or Choice()).run(wanted)
-    moved.refused[:0] = origin.refused
-    return moved
+        report = ComponentTransfer(origin, LocalRegistry(target), settings or TransferSettings()).run(wanted)
+    report.refused[:0] = origin.refused
+    return report
 
 
 def clone(
@@ -145,15 +151,15 @@ def clone(
     folder: Path,
     *,
     options: Mapping[str, Any] | None = None,
-    choice: Choice | None = None,
-) -> tuple[Store, Moved]:
+    settings: TransferSettings | None = None,
+) -> tuple[Store, TransferReport]:
     """Create a new registry with everything in a remote; it has its own id.
 
     Args:
         remote: A folder, or an address that a plugin opens; only read.
         folder: New or empty. After a failure it is a registry with what was copied, and ``pull`` continues.
         options: Keyword arguments for the remote's plugin.
-        choice: Options of the transfer.
+        settings: Options of the transfer.
 
     Returns:
         The registry, and the report.
@@ -171,8 +177,8 @@ def clone(
             subject=folder,
         )
     _check_new(folder)
-    moved = pull(lambda: Store.init(folder), remote, options=options, choice=choice)
-    return Store.open(folder), moved
+    report = pull(lambda: Store.init(folder), remote, options=options, settings=settings)
+    return Store.open(folder), report
 
 
 def _check_new(folder: Path) -> None:
@@ -191,9 +197,9 @@ def _requested_patterns(origin: Origin, patterns: Iterable[str] | None) -> list[
     if patterns is None:
         return ["*"] if origin.names() else []
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)
-    with origin.translating():
+    with origin.translate_errors():
         for pattern in wanted:
-            if not matching(pattern, origin.names()):
+            if not matching_names(pattern, origin.names()):
                 resolving.select(origin.references, pattern)  # raises an error that lists the known names
     return wanted
 

@@ -26,12 +26,12 @@ from compatkit.registry import layout as layouts
 from compatkit.registry.blobs import Objects, blob_path
 from compatkit.registry.copy.endpoints import (
     ComponentBlob,
-    Copied,
-    Incoming,
+    CopyProgress,
+    OpenBlob,
     Origin,
     SmallFile,
     Target,
-    compare,
+    check_digest,
 )
 from compatkit.registry.document_graph import names as named_in
 from compatkit.registry.layout import MARKER, Layout
@@ -78,7 +78,7 @@ class Remote(Target):
     _cached_bytes: int = attrs.field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
-        self.where, self.scratch = self.files.url, self._folder.name
+        self.address, self.scratch = self.files.url, self._folder.name
         self.references = References(Path(self.scratch))
         self.advice = "Push it there again from a registry that has it, or pull from another remote."
 
@@ -94,7 +94,7 @@ class Remote(Target):
             FormatError: It is damaged.
         """
         data = self.files.read(MARKER, 0, layouts.LIMIT)
-        return None if data is None else layouts.read(data, self.where, f"{self.where}/{MARKER}")
+        return None if data is None else layouts.read(data, self.address, f"{self.address}/{MARKER}")
 
     def check(self) -> None:
         """Check that it is a registry.
@@ -104,8 +104,8 @@ class Remote(Target):
         """
         if self.layout() is None:
             raise LayoutError(
-                f"{self.where} is not a registry: it has no {MARKER}. Push to it first, or check the address.",
-                subject=self.where,
+                f"{self.address} is not a registry: it has no {MARKER}. Push to it first, or check the address.",
+                subject=self.address,
             )
 
     # --- names and versions
@@ -122,7 +122,7 @@ class Remote(Target):
         if not wanted:
             return
         paths = [path for name in wanted for path in listed[name]]
-        for path, content in self.files.at_once(lambda path: self.files.read(path, 0, LIMIT + 1), paths):
+        for path, content in self.files.in_parallel(lambda path: self.files.read(path, 0, LIMIT + 1), paths):
             if content is not None:
                 write_scratch(self.scratch, path, content)
         self._fetched.update(wanted)
@@ -137,7 +137,7 @@ class Remote(Target):
         """Return the paths of versions, tombstones, aliases and their logs by name; listed once."""
         if self._paths is None:
             by_name: dict[str, list[str]] = defaultdict(list)
-            for path in self.files.listed("refs"):
+            for path in self.files.sizes("refs"):
                 if (name := _owner(path)) is not None:
                     by_name[name].append(path)
             self._paths = {name: sorted(paths) for name, paths in by_name.items()}
@@ -156,10 +156,12 @@ class Remote(Target):
         """Return the sizes of blobs in the remote: one request each, or one listing of all blobs."""
         unknown = [digest for digest in digests if digest not in self._sizes]
         if len(unknown) > FEW:
-            listed = self.files.listed("blobs/sha256")
+            listed = self.files.sizes("blobs/sha256")
             self._sizes.update((digest, listed.get(blob_path(digest))) for digest in unknown)
         else:
-            self._sizes.update(self.files.at_once(lambda digest: self.files.size(blob_path(digest)), unknown))
+            self._sizes.update(
+                self.files.in_parallel(lambda digest: self.files.size(blob_path(digest)), unknown)
+            )
         return {digest: self._sizes[digest] for digest in digests}
 
     def prefetch(self, digests: Iterable[str]) -> None:
@@ -172,7 +174,7 @@ class Remote(Target):
             if (sizes[digest] or LARGEST_CACHED + 1) <= LARGEST_CACHED and self._cached_bytes < CACHE_SIZE
         ]
         further: set[str] = set()
-        for digest, data in self.files.at_once(
+        for digest, data in self.files.in_parallel(
             lambda digest: self.files.read(blob_path(digest), 0, LARGEST_CACHED + 1), short
         ):
             if data is not None:
@@ -194,12 +196,14 @@ class Remote(Target):
             except IntegrityError:
                 self.prefetch([digest])  # it was moved to quarantine: fetch a good copy
         if digest in self._cached:
-            compare(digest, digest_of(self._cached[digest]), f"{self.where}/{blob_path(digest)}", owner)
+            check_digest(
+                digest, digest_of(self._cached[digest]), f"{self.address}/{blob_path(digest)}", owner
+            )
             return self._cached[digest]
         return super().document(digest, owner)
 
     @contextmanager
-    def open(self, digest: str, owner: str) -> Iterator[Incoming]:
+    def open(self, digest: str, owner: str) -> Iterator[OpenBlob]:
         """Open a blob."""
         path, cached = blob_path(digest), self._cached.get(digest)
         size = len(cached) if cached is not None else self.sizes([digest])[digest]
@@ -213,11 +217,11 @@ class Remote(Target):
             return data
 
         with read_ahead(ask, size) as read:
-            yield Incoming(f"{self.where}/{path}", size, read)
+            yield OpenBlob(f"{self.address}/{path}", size, read)
 
     # --- small files
 
-    def small_files(self, folders: Sequence[str]) -> list[str]:
+    def list_small_files(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all files below folders."""
         paths: set[str] = set()
         others: set[str] = set()
@@ -228,15 +232,15 @@ class Remote(Target):
             else:
                 others.add(folder)
         if len(others) <= FEW:
-            for _, sizes in self.files.at_once(self.files.listed, sorted(others)):
+            for _, sizes in self.files.in_parallel(self.files.sizes, sorted(others)):
                 paths.update(sizes)
         else:
             wanted = tuple(f"{other}/" for other in others)
             for top in sorted({other.partition("/")[0] for other in others}):
-                paths.update(path for path in self.files.listed(top) if path.startswith(wanted))
+                paths.update(path for path in self.files.sizes(top) if path.startswith(wanted))
         return sorted(paths)
 
-    def small_file(self, path: str) -> bytes | None:
+    def read_small_file(self, path: str) -> bytes | None:
         """Return a small file."""
         mirrored = Path(self.scratch, path)
         if path.startswith("refs/") and mirrored.is_file():
@@ -245,7 +249,7 @@ class Remote(Target):
 
     def read_small_files(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
         """Yield small files, many at once."""
-        yield from self.files.at_once(self.small_file, paths)
+        yield from self.files.in_parallel(self.read_small_file, paths)
 
     # --- writing
 
@@ -256,14 +260,16 @@ class Remote(Target):
             self.files.create(MARKER, dumps(attrs.asdict(layouts.fresh())))
             layout = self.layout()
         if layout is None:
-            raise LayoutError(f"{self.where}: could not read {MARKER} after writing it.", subject=self.where)
-        layout.check_writer(self.where)
+            raise LayoutError(
+                f"{self.address}: could not read {MARKER} after writing it.", subject=self.address
+            )
+        layout.check_writer(self.address)
 
     def has(self, digest: str) -> bool:
         """Return whether the remote has a blob."""
         return self._sizes.get(digest) is not None
 
-    def copy(self, origin: Origin, blob: ComponentBlob, copied: Copied) -> bool:
+    def copy(self, origin: Origin, blob: ComponentBlob, copied: CopyProgress) -> bool:
         """Upload a verified blob of the local registry, unless the remote has one of its size."""
         data = memoryview(self.local.view(blob.digest))
         blob.check_size(len(data))
@@ -277,8 +283,8 @@ class Remote(Target):
             self.files.upload(path, self.local.path(blob.digest), copied)
             if (size := self.files.size(path)) != len(data):
                 raise EnvironmentFailure(
-                    f"{self.where}/{path}: expected {len(data)} bytes after writing, got {size}. Repeat the command to "
-                    "continue.",
+                    f"{self.address}/{path}: expected {len(data)} bytes after writing, got {size}. Repeat the command "
+                    "to continue.",
                     subject=path,
                 )
         self._sizes[blob.digest] = len(data)

@@ -189,18 +189,18 @@ class SigningKey:
 
 
 @attrs.frozen
-class Signed:
-    """A signature of a component.
+class SigningResult:
+    """Result of signing a component.
 
     Attributes:
-        subject: The component.
-        statement: The signed statement.
-        made: False if an earlier signature of the same key is valid for at least as long.
+        subject: Signed component.
+        statement: Signed statement.
+        created: Whether the signature is new; False if an earlier one of the same key is valid for at least as long.
     """
 
     subject: SignedPart
     statement: Statement
-    made: bool
+    created: bool
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -212,7 +212,7 @@ class Signed:
             "signer": self.statement.signer,
             "signed": dates.written(self.statement.signed),
             "expires": None if ends is None else dates.written(ends),
-            "made": self.made,
+            "made": self.created,
         }
 
 
@@ -225,18 +225,18 @@ def sign(
     named: bool = True,
     every: bool = False,
     now: datetime | None = None,
-) -> list[Signed]:
+) -> list[SigningResult]:
     """Sign components; see ``Registry.care.sign``."""
     store.layout.check_writer(store.root)
-    chosen = subjects(store, patterns, every=every)
-    for part in chosen:
+    parts = subjects(store, patterns, every=every)
+    for part in parts:
         store.manifest(part.digest)  # raises if it is missing or damaged
-    return _signed(store, chosen, key, expires=expires, with_name=named, now=now)
+    return _signed(store, parts, key, expires=expires, with_name=named, now=now)
 
 
 def sign_evidence(
     store: Store, extractors: str, heads: str, key: SigningKey, *, expires: datetime | None = None
-) -> list[Signed]:
+) -> list[SigningResult]:
     """Sign measured results of pairs; see ``Registry.care.sign_evidence``."""
     store.layout.check_writer(store.root)
     sides = [
@@ -244,27 +244,27 @@ def sign_evidence(
         for side in (extractors, heads)
     ]
     results = attrs.evolve(store.evidence, trusted=None).results(*sides)
-    chosen = [SignedPart(result.digest) for result in results if not result.error]
-    return _signed(store, chosen, key, expires=expires, with_name=False, now=None)
+    parts = [SignedPart(result.digest) for result in results if not result.error]
+    return _signed(store, parts, key, expires=expires, with_name=False, now=None)
 
 
 def _signed(
     store: Store,
-    chosen: Iterable[SignedPart],
+    parts: Iterable[SignedPart],
     key: SigningKey,
     *,
     expires: datetime | None,
     with_name: bool,
     now: datetime | None,
-) -> list[Signed]:
-    signatures: list[Signed] = []
-    for part in chosen:
+) -> list[SigningResult]:
+    signatures: list[SigningResult] = []
+    for part in parts:
         envelope = key.sign(part.digest, part.name if with_name else None, expires=expires, now=now)
         statement = Statement.from_bytes(envelope.payload)
         before = _earlier_statement(store, part, statement, key, now)
         if before is None:
             store.signatures.add(part.digest, envelope.to_bytes())
-        signatures.append(Signed(part, before or statement, before is None))
+        signatures.append(SigningResult(part, before or statement, before is None))
     return signatures
 
 

@@ -29,7 +29,7 @@ def value_of(store: Store, reference: str) -> int:
 def publish_extractor(root: Path, value: int, clash: Clash) -> Reference:
     """Publish an extractor, as the policy allows."""
     store = Store.open(root)
-    return store.publish(E, manifest_for(put(store, value)), decide=_deciding(store, value, clash))
+    return store.publish(E, manifest_for(put(store, value)), policy_check=_deciding(store, value, clash))
 
 
 def publish_head(root: Path, value: int, clash: Clash, name: str = H) -> Reference:
@@ -37,7 +37,7 @@ def publish_head(root: Path, value: int, clash: Clash, name: str = H) -> Referen
     store = Store.open(root)
     parent = Parent("trained_with", str(store.references.digest(E, store.references.versions(E)[0])))
     made = manifest_for(put(store, value), kind="head", parents=(parent,))
-    return store.publish(name, made, decide=_deciding(store, value, clash))
+    return store.publish(name, made, policy_check=_deciding(store, value, clash))
 
 
 def bind(root: Path, mode: Any) -> object:

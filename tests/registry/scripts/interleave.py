@@ -26,14 +26,14 @@ from compatkit.contracts.manifest import Parent
 from compatkit.errors import IntegrityError
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance import ages
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 VALUE = 7
-ALONE = Choice(jobs=1, aliases=False)
+ALONE = TransferSettings(jobs=1, aliases=False)
 """Every step is one of the thread that waits for its turn."""
 
 
@@ -107,7 +107,7 @@ def with_result(root: Path) -> None:
 
 def bring(root: Path) -> None:
     """Import from the registry beside this one."""
-    import_components(Store.open(root.with_name("source")), Store.open(root), ["a/head"], choice=ALONE)
+    import_components(Store.open(root.with_name("source")), Store.open(root), ["a/head"], settings=ALONE)
 
 
 def half_imported(root: Path) -> None:

@@ -77,7 +77,7 @@ def count(root: Path, number: int, rounds: int) -> Any:
 def bring(root: Path, number: int, rounds: int) -> Any:
     """Import what all others import."""
     source = Store.open(root.with_name(SOURCE))
-    return len(import_components(source, Store.open(root)).made)
+    return len(import_components(source, Store.open(root)).created)
 
 
 def odd(left: int, right: int) -> bool:

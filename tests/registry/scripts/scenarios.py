@@ -16,7 +16,7 @@ from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.errors import IntegrityError
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes.pushpull import import_components
@@ -117,7 +117,7 @@ def family(root: Path) -> None:
 def bring(root: Path) -> None:
     """Import the pair."""
     import_components(
-        Store.open(root.with_name("source")), Store.open(root), ["a/head"], choice=Choice(jobs=1)
+        Store.open(root.with_name("source")), Store.open(root), ["a/head"], settings=TransferSettings(jobs=1)
     )
 
 
@@ -184,7 +184,7 @@ def promised(root: Path) -> None:
 def keep_promise(root: Path) -> None:
     """Publish what the policy lets pass."""
     store = Store.open(root)
-    store.publish("a/b", manifest_for(put(store, SECOND)), decide=lambda question: None)
+    store.publish("a/b", manifest_for(put(store, SECOND)), policy_check=lambda question: None)
 
 
 BOTH = ("a/b@1.0.0", "a/b@2.0.0")

@@ -1,4 +1,4 @@
-"""Decide compatibility policies: measure a candidate with the released parts that it must work with, or use evidence.
+"""Check compatibility policies: measure a candidate with the released parts that it must work with, or use evidence.
 
 Accuracy is measured as in the matrix, on the policy's images and under its batch-norm policy, and always recorded as
 evidence. For a copied version, whose number is fixed, existing evidence decides. If there are several results for one
@@ -24,11 +24,11 @@ from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, is
 from compatkit.evaluation.matrix import measure
 from compatkit.evaluation.prospect import have_batch_norm, wiring_obstacle
 from compatkit.evaluation.records import Cells, keep
-from compatkit.registry.copy.admission import Deciding
+from compatkit.registry.copy.admission import PolicyCheckFactory
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
-from compatkit.registry.publish import Decide
+from compatkit.registry.publish import PolicyCheck
 from compatkit.registry.required_partners import Partner, PolicyRequirement
 from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
@@ -51,8 +51,8 @@ Pair = tuple[str, Component, Component, Component | None]
 
 
 @attrs.define(eq=False)
-class Decider:
-    """Decides policies for one candidate; measurements are cached.
+class PolicyChecker:
+    """Checks policies for one candidate; measurements are cached.
 
     Attributes:
         store: Registry of the partners.
@@ -62,7 +62,7 @@ class Decider:
         version: Requested version number.
         progress: Called with done, total and a description.
         recalls: Whether to use evidence, as for copied versions.
-        measures: Whether to measure what evidence does not decide.
+        measures: Whether to measure if evidence is missing.
     """
 
     store: Store
@@ -80,7 +80,7 @@ class Decider:
     )
 
     def __call__(self, requirement: PolicyRequirement) -> PolicyOutcome:
-        """Decide, and raise if the candidate fails.
+        """Check the requirement, and raise if the candidate fails.
 
         Raises:
             PolicyBroken: A partner fails; carries the outcome.
@@ -278,18 +278,20 @@ class Decider:
         return Matrix(extractors, heads, tuple(cells), settings)
 
 
-def deciding(*, measure: bool = False, data: PolicyData = (), progress: Progress | None = None) -> Deciding:
-    """Return the decider for versions that are imported, pulled or pushed into a registry.
+def policy_checks(
+    *, measure: bool = False, data: PolicyData = (), progress: Progress | None = None
+) -> PolicyCheckFactory:
+    """Return a factory of the policy check for versions that are imported, pulled or pushed into a registry.
 
     Args:
-        measure: Whether to measure what evidence does not decide; such versions are refused otherwise.
+        measure: Whether to measure if evidence is missing; such versions are refused otherwise.
         data: Available images.
-        progress: Called with done, total and a description during measurements.
+        progress: Function called with done, total and a description during measurements.
     """
 
-    def decider_of(store: Store) -> Decide:
-        def decide(requirement: PolicyRequirement) -> None:
-            """Decide the policy for a version whose bytes have arrived.
+    def policy_check_of(store: Store) -> PolicyCheck:
+        def policy_check(requirement: PolicyRequirement) -> None:
+            """Check the policy for a version whose blobs have been copied.
 
             Raises:
                 PolicyBroken: A partner fails; carries the outcome.
@@ -300,8 +302,8 @@ def deciding(*, measure: bool = False, data: PolicyData = (), progress: Progress
             candidate = PartLoader(store, admitted=True).component(
                 reference, f"{requirement.name}@{CANDIDATE}"
             )
-            decider = Decider(store, candidate, data, progress=progress, recalls=True, measures=measure)
-            outcome = decider.answer(requirement)
+            checker = PolicyChecker(store, candidate, data, progress=progress, recalls=True, measures=measure)
+            outcome = checker.answer(requirement)
             if not outcome.passed:
                 remedy = (
                     "A copy has a fixed number: publish it as the next MAJOR version at its origin, or first allow the "
@@ -309,9 +311,9 @@ def deciding(*, measure: bool = False, data: PolicyData = (), progress: Progress
                 )
                 raise PolicyBroken(refusal(outcome, remedy), subject=outcome)
 
-        return decide
+        return policy_check
 
-    return decider_of
+    return policy_check_of
 
 
 def narrowed(

@@ -1,4 +1,4 @@
-"""Options of import, pull, push and clone, and the versions that patterns select."""
+"""Settings of import, pull, push and clone, and the selection of versions by patterns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 
 from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry import Progress, resolving
-from compatkit.registry.copy.admission import Deciding
+from compatkit.registry.copy.admission import PolicyCheckFactory
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
 
@@ -19,45 +19,47 @@ if TYPE_CHECKING:
 
 Versions = Literal["all", "latest"]
 Accept = Callable[[str, Sequence[bytes], str], None]
-"""Function of a manifest's digest, its unverified signatures and ``name@version`` that raises to refuse it."""
+"""Function called with a manifest's digest, its unverified signatures and ``name@version``; raises to refuse it."""
 Refuse = Callable[[Reference, IntegrityError], None]
 """Function called with an unreadable version and the error; may raise."""
 
 
-def _silent(done: int, total: int, what: str) -> None:
-    """Report no progress."""
+def _ignore_progress(done: int, total: int, what: str) -> None:
+    """Ignore progress."""
 
 
 @attrs.frozen(kw_only=True)
-class Choice:
-    """Options of a transfer.
+class TransferSettings:
+    """Settings of a transfer.
 
     Attributes:
-        versions: ``"all"`` takes all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
-        aliases: Whether to move aliases whose log in the target is the beginning of that in the source.
-        evidence: Whether to copy measured results of pairs whose parts are both copied.
-        accept: Refuses a component before any of it is copied; a refused parent is copied without its name.
-        deciding: Makes the function that answers policies of a local target; None leaves them unanswered.
-        unmeasured: Whether to admit versions not measured as a policy requires; the policy's log records it.
-        jobs: Number of blobs copied at the same time.
+        versions: ``"all"`` for all versions of each name, withdrawn ones with tombstones; ``"latest"`` for one each.
+        aliases: Whether to move aliases whose log in the target is a prefix of that in the source.
+        evidence: Whether to copy measured results of pairs if both components are copied.
+        accept: Function that may refuse a component before it is copied; a refused parent is copied without its name.
+        policy_checks: Factory of the check of a local target's policies; None refuses versions that need a measurement.
+        unmeasured: Whether to admit versions that were not measured as a policy requires; the policy's log records it.
+        jobs: Number of blobs copied in parallel.
         dry_run: Whether to only report what would be copied.
-        create: Whether a push creates the remote registry if it is missing.
+        create: Whether to create a missing remote registry.
         strict: Whether to raise at the first refusal, so that all versions are added or none, and to verify existing
-            blobs. Else refusals are listed and the rest is copied.
-        progress: Called with done, total and what is being done.
+            blobs. If False, refusals are reported and the rest is copied.
+        progress: Function called with done, total and a description.
     """
 
     versions: Versions = "all"
     aliases: bool = True
     evidence: bool = True
     accept: Accept | None = None
-    deciding: Deciding | None = None
+    policy_checks: PolicyCheckFactory | None = None
     unmeasured: bool = False
     jobs: int = 8
     dry_run: bool = False
     create: bool = True
     strict: bool = False
-    progress: Progress = attrs.field(default=_silent, converter=attrs.converters.default_if_none(_silent))
+    progress: Progress = attrs.field(
+        default=_ignore_progress, converter=attrs.converters.default_if_none(_ignore_progress)
+    )
 
     def __attrs_post_init__(self) -> None:
         """Check versions and jobs.
@@ -70,8 +72,8 @@ class Choice:
         if self.jobs < 1:
             raise UsageError(f"Expected jobs >= 1, got {self.jobs}.")
 
-    def requiring(self, trust: Trust) -> Choice:
-        """Return a choice that also refuses components without a trusted signature.
+    def with_trust(self, trust: Trust) -> TransferSettings:
+        """Return settings that also refuse components without a trusted signature.
 
         Args:
             trust: Trusted keys, as for ``Registry.open``; False or None requires no signature.
@@ -84,25 +86,25 @@ class Choice:
             return self
         from compatkit.registry.signing.judging import require
 
-        signed, other = require(trust), self.accept
+        check_signatures, other = require(trust), self.accept
 
         def accept(digest: str, signatures: Sequence[bytes], name: str) -> None:
-            signed(digest, signatures, name)
+            check_signatures(digest, signatures, name)
             if other is not None:
                 other(digest, signatures, name)
 
         return attrs.evolve(self, accept=accept)
 
 
-def chosen(
+def select_versions(
     references: References, patterns: Iterable[str], versions: Versions, refuse: Refuse | None = None
 ) -> list[Reference]:
     """Return the versions that patterns select, each once, sorted by name and number.
 
     Args:
-        references: Names and versions to choose from.
+        references: Names and versions to select from.
         patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"`` for one version of each.
-        versions: ``"all"`` takes all versions of a name, withdrawn ones too; ``"latest"`` one each.
+        versions: ``"all"`` for all versions of each name, withdrawn ones too; ``"latest"`` for one each.
         refuse: Called with unreadable versions, which are left out; None raises.
 
     Raises:
@@ -110,12 +112,12 @@ def chosen(
         IntegrityError: A version cannot be read, and ``refuse`` is None.
     """
     selected = {
-        reference for pattern in patterns for reference in _selected(references, pattern, versions, refuse)
+        reference for pattern in patterns for reference in _select(references, pattern, versions, refuse)
     }
     return sorted(selected, key=lambda reference: (reference.name, reference.version or Version(0, 0, 0)))
 
 
-def matching(pattern: str, known: Iterable[str]) -> list[str]:
+def matching_names(pattern: str, known: Iterable[str]) -> list[str]:
     """Return the known names that a pattern matches.
 
     Args:
@@ -131,19 +133,19 @@ def matching(pattern: str, known: Iterable[str]) -> list[str]:
     return [name for name in known if name == check_name(glob)]
 
 
-def _selected(
+def _select(
     references: References, pattern: str, versions: Versions, refuse: Refuse | None
 ) -> Iterator[Reference]:
     suffix = resolving.split(pattern)[1]
-    every = versions == "all" and not suffix
-    nothing = True
-    for name in matching(pattern, references.names()):
-        for version in references.versions(name) if every else [None]:
+    all_versions = versions == "all" and not suffix
+    is_empty = True
+    for name in matching_names(pattern, references.names()):
+        for version in references.versions(name) if all_versions else [None]:
             reference = Reference.parse(f"{name}{suffix}") if version is None else Reference(name, version)
             try:
                 if version is None:
                     yield resolving.resolve(references, reference)
-                else:  # also a withdrawn one
+                else:  # includes withdrawn versions
                     yield attrs.evolve(reference, digest=references.digest(name, version))
             except NotFound:
                 continue
@@ -151,6 +153,6 @@ def _selected(
                 if refuse is None:
                     raise
                 refuse(reference, error)
-            nothing = False
-    if nothing:
+            is_empty = False
+    if is_empty:
         resolving.select(references, pattern)  # raises an error that lists the known names

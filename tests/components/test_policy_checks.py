@@ -16,11 +16,11 @@ from small import data_set, quick
 from torch import Tensor
 
 import compatkit as ck
-from compatkit.components import deciding
-from compatkit.components.deciding import Decider
+from compatkit.components import policy_checks
 from compatkit.components.images import policy_images
 from compatkit.components.loading import with_module
 from compatkit.components.outcomes import PolicyOutcome
+from compatkit.components.policy_checks import PolicyChecker
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import PolicyBroken, PolicyDataMissing, UsageError
 from compatkit.evaluation.component import Component
@@ -257,7 +257,7 @@ def test_no_released_partner_is_said_and_vouches_for_nothing(registry: ck.Regist
     registry.store.withdraw(HEAD, "1.0.0", "wrong")
     policy(registry)
     part = candidate(registry, nearly)
-    outcome = Decider(registry.store, part).answer(
+    outcome = PolicyChecker(registry.store, part).answer(
         registry.store.policy_requirement(EXTRACTOR, part.manifest)
     )
     assert outcome.passed and outcome.matrix is None and outcome.allowed == "2.0.0"
@@ -350,7 +350,7 @@ def test_what_was_measured_is_not_measured_again_when_a_head_comes_meanwhile(
     registry: ck.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy(registry)
-    real, measured = deciding.measure, []
+    real, measured = policy_checks.measure, []
 
     def measure(extractors: Any, heads: Any, *rest: Any, **settings: Any) -> Any:
         measured.append((extractors[0].reference, [head.reference for head in heads]))
@@ -359,7 +359,7 @@ def test_what_was_measured_is_not_measured_again_when_a_head_comes_meanwhile(
             registry.publish(bare(registry.store.manifest(HEAD)), "late/hand", state=late)
         return real(extractors, heads, *rest, **settings)
 
-    monkeypatch.setattr(deciding, "measure", measure)
+    monkeypatch.setattr(policy_checks, "measure", measure)
     assert register(registry, nearly) == f"{EXTRACTOR}@1.1.0"
     assert measured == [
         (f"{EXTRACTOR}@1.0.0", [f"{HEAD}@1.0.0"]),
