@@ -1,4 +1,4 @@
-"""Select how the steps of a run are executed: the fastest mode that is possible and gives the same results."""
+"""Select the execution of a run's steps: the fastest possible mode with the same results."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from compatkit.training.step import Step
 from compatkit.training.task_loop import TaskLoop
 
 TOLERANCE = {"float32": 1e-4, "bf16": 5e-2}
-"""Largest norm of the difference between all gradients, as a share of their norm."""
+"""Norm of the difference between all gradients at most, as a share of their norm."""
 STEPS = 20
-"""Steps of each task that a trial times, after as many warm-up steps."""
-WORTH = 0.97
-"""A mode must take less than this share of a simpler mode's time to be chosen."""
-SHORT = 60
-"""Seconds; shorter runs are not compiled."""
+"""Timed steps of each task in a trial, after as many warm-up steps."""
+MAX_TIME_SHARE = 0.97
+"""Share of a simpler mode's time that a chosen mode takes at most."""
+MIN_SECONDS = 60
+"""Duration in seconds of a run to compile at least."""
 
 
 def select_execution(loop: Loop) -> Execution:
-    """Return how a run is executed: as requested, or the possible part of that.
+    """Return the execution of a run: the requested one, or the possible part of it.
 
-    Only hooks without side effects are called, and the run does not change. ``"auto"`` times the modes on a GPU; if a
-    trial runs out of memory, steps stay eager.
+    Only hooks without side effects are called, and the run is restored. ``"auto"`` times the modes on a GPU; steps are
+    eager if a trial runs out of memory.
 
     Args:
         loop: Loop before its first step.
@@ -71,29 +71,30 @@ def _select(loop: Loop, option: ExecutionOption) -> Execution:
 
 
 def possible_execution(loop: Loop, mode: Mode) -> Execution:
-    """Return ``mode``, or the possible part of it with the reason.
+    """Return the execution of a mode, or of its possible part with the reason.
 
     Args:
         loop: Loop of a prepared run.
-        mode: The requested mode.
+        mode: Requested mode.
     """
-    wanted, refused = Execution(mode, "asked for"), f"{mode} was asked for, but"
+    requested, prefix = Execution(mode, "asked for"), f"{mode} was asked for, but"
     if mixing := [name for name, state in loop.setup.tasks.items() if state.task.mixes]:
-        return Execution("eager", f"{refused} the images of task {mixing[0]!r} are mixed again in every step")
-    compiling = compile_blocker(loop) if wanted.compiles else None
-    compiles = wanted.compiles and compiling is None
-    capturing = capture_blocker(loop, compiles=compiles) if wanted.captures else None
-    blockers = list(filter(None, (compiling, capturing)))
+        return Execution("eager", f"{prefix} the images of task {mixing[0]!r} are mixed again in every step")
+    no_compiling = compile_blocker(loop) if requested.compiles else None
+    compiles = requested.compiles and no_compiling is None
+    no_capturing = capture_blocker(loop, compiles=compiles) if requested.captures else None
+    blockers = list(filter(None, (no_compiling, no_capturing)))
     if not blockers:
-        return wanted
-    possible: Mode = "compile" if compiles else "graph" if wanted.captures and capturing is None else "eager"
-    return Execution(possible, f"{refused} {'; '.join(blockers)}")
+        return requested
+    captures = requested.captures and no_capturing is None
+    possible: Mode = "compile" if compiles else "graph" if captures else "eager"
+    return Execution(possible, f"{prefix} {'; '.join(blockers)}")
 
 
 def compile_blocker(loop: Loop) -> str | None:
-    """Return why losses cannot be compiled, with the plugin that prevents it; None if they can.
+    """Return the reason if losses cannot be compiled, with the plugin that prevents it; else None.
 
-    Runs one forward and backward pass of each task eagerly and compiled, and leaves the run as it was.
+    Runs one forward and backward pass of each task eagerly and compiled, and restores the run.
     """
     for hook in ("losses", "further_views"):
         for bound in getattr(loop.plugins, hook):
@@ -109,9 +110,9 @@ def compile_blocker(loop: Loop) -> str | None:
 
 
 def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
-    """Return why a step cannot be captured, with the plugin that prevents it; None if it can.
+    """Return the reason if a step cannot be captured, with the plugin that prevents it; else None.
 
-    Captures and replays a step of each task, and leaves the run as it was.
+    Captures and replays a step of each task, and restores the run.
 
     Args:
         loop: Loop of a prepared run.
@@ -137,7 +138,7 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
 
 
 def _task_blocker(loop: Loop, difference: Callable[[TaskLoop], str | None], seeding: str) -> str | None:
-    """Return why the steps of some task cannot be compiled or captured, or None."""
+    """Return the reason if the steps of a task cannot be compiled or captured; else None."""
     for task_loop in loop.task_loops.values():
         network = f"the network of the task {task_loop.task.name!r}"
         if task_loop.task.task.recompute_activations:
@@ -145,12 +146,12 @@ def _task_blocker(loop: Loop, difference: Callable[[TaskLoop], str | None], seed
         if draws_random_numbers(loop, task_loop):
             return f"{network} draws random numbers in training (dropout or the like), {seeding}"
         if (reason := difference(task_loop)) is not None:
-            return f"task {task_loop.task.name!r}{_recorded(task_loop)}: {reason}"
+            return f"task {task_loop.task.name!r}{_recording_plugins(task_loop)}: {reason}"
     return None
 
 
-def _recorded(task_loop: TaskLoop) -> str:
-    """Name the plugins for which layers are recorded, as they may be the cause."""
+def _recording_plugins(task_loop: TaskLoop) -> str:
+    """Return the plugins with recorded layers for a message, as they may be the cause."""
     recording = task_loop.objective.recording
     return "" if recording is None else f", with layers recorded for {', '.join(map(repr, recording.names))}"
 
@@ -172,7 +173,7 @@ def draws_random_numbers(loop: Loop, task_loop: TaskLoop) -> bool:
 
 
 def compile_difference(loop: Loop, task_loop: TaskLoop) -> str | None:
-    """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None if it agrees.
+    """Return the difference of a compiled loss from the eager one, or the reason if it cannot be compiled; else None.
 
     Args:
         loop: Loop of a prepared run.
@@ -187,11 +188,11 @@ def compile_difference(loop: Loop, task_loop: TaskLoop) -> str | None:
 
 
 def replay_difference(loop: Loop, task_loop: TaskLoop, execution: Execution) -> str | None:
-    """Return how a replayed step updates weights differently, or why it cannot be captured; None if it agrees.
+    """Return the difference of a replayed step from an eager one, or the reason if it cannot be captured; else None.
 
     Args:
         loop: Loop before its first step.
-        task_loop: Loop of the task whose step is tried, on one batch, from the same weights.
+        task_loop: Loop of the task, which takes both steps on one batch, from the same weights.
         execution: Mode to try; the step is compiled both times, or neither.
     """
     before, previous = [weight.detach().double() for weight in task_loop.trainable], loop.execution
@@ -223,9 +224,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _difference(loop: Loop, expected: list[Tensor], observed: list[Tensor], what: str) -> str | None:
-    """Return how far tensors are apart if this is more than rounding explains; else None."""
+    """Return the difference of tensors, for a message, if it is over the tolerance; else None."""
     scale = torch.stack([tensor.norm() for tensor in expected]).norm()
-    differences = [left - right for left, right in zip(expected, observed, strict=True)]
+    differences = [reference - value for reference, value in zip(expected, observed, strict=True)]
     difference = torch.stack([tensor.norm() for tensor in differences]).norm()
     share, limit = float(difference / scale.clamp(min=1e-30)), TOLERANCE[loop.setup.precision.dtype]
     return None if share <= limit else f"{what} differ by {share:.1e} of their norm, more than {limit:.0e}"
@@ -239,7 +240,7 @@ def _gradients(loop: Loop, task_loop: TaskLoop, forward: Callable[..., Outcome])
 
 
 def fastest(loop: Loop) -> Execution:
-    """Return the fastest mode of those that compute the same; the run is restored afterwards.
+    """Return the fastest mode with the same results, and restore the run.
 
     Modes are tried in order of complexity. Two trials of the same run may choose different modes, as times differ.
     """
@@ -250,7 +251,7 @@ def fastest(loop: Loop) -> Execution:
             return Execution("eager", reason)
     best, best_seconds, reasons = Execution("eager", ""), _seconds(loop, "eager"), []
     for mode in MODES[1:]:
-        if mode.startswith("compile") and best_seconds * loop.settings.steps < SHORT:
+        if mode.startswith("compile") and best_seconds * loop.settings.steps < MIN_SECONDS:
             reasons.append(f"{mode} would take longer to compile than it could save")
             continue
         candidate = possible_execution(loop, mode)
@@ -258,14 +259,14 @@ def fastest(loop: Loop) -> Execution:
             reasons.append(candidate.reason)
             continue
         seconds = _seconds(loop, mode)
-        if seconds < WORTH * best_seconds:
+        if seconds < MAX_TIME_SHARE * best_seconds:
             best, best_seconds = candidate, seconds
     reason = f"the fastest possible mode in a trial of {STEPS} steps"
     return Execution(best.mode, "; ".join([reason, *reasons]))
 
 
 def _seconds(loop: Loop, mode: Mode) -> float:
-    """Return the seconds that one step of every task takes."""
+    """Return the duration in seconds of one step of every task."""
     before, numbers = loop.execution, count()
 
     def take() -> None:
@@ -278,8 +279,8 @@ def _seconds(loop: Loop, mode: Mode) -> float:
         with loop.restored():
             loop.set_execution(Execution(mode, "on trial"))
             take()
-            began = time.perf_counter()
+            start = time.perf_counter()
             take()
-            return (time.perf_counter() - began) / STEPS
+            return (time.perf_counter() - start) / STEPS
     finally:
         loop.set_execution(before)

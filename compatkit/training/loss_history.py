@@ -1,4 +1,4 @@
-"""The history of losses: results of steps are collected on the device and read once a row."""
+"""History of losses: results of steps are collected on the device and read once per row."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from compatkit.training.step import StepResult
 
 @attrs.define(eq=False)
 class LossHistory:
-    """Collects device scalars and turns them into rows of means, one host read a row.
+    """Collect scalars on the device and compute rows of means, with one read per row.
 
     Attributes:
-        world: Rows are means over its processes.
+        world: Processes to average over.
         rows: ``{"task", "step", "losses": {name: mean}}``, oldest first.
     """
 
@@ -32,24 +32,24 @@ class LossHistory:
         """Add the result of one step.
 
         Args:
-            task: Its name.
+            task: Name of the task.
             result: Losses and predictions, on the device.
         """
         self._waiting.setdefault(task, []).append(result)
 
     def check(self, step: int) -> None:
-        """Check the results collected up to ``step``; they are kept.
+        """Check the results collected up to ``step``, without removing them.
 
         Raises:
-            TrainingError: A loss is not finite; the first one is named with its task and step.
+            TrainingError: A loss is not finite; the message names the first one with its task and step.
         """
         self._means(step)
 
     def close(self, step: int) -> list[dict[str, Any]]:
-        """Write one row a task from the results collected up to ``step``, and return these rows.
+        """Add a row for each task from the results collected up to ``step``, and return these rows.
 
         Raises:
-            TrainingError: A loss is not finite; the first one is named with its task and step.
+            TrainingError: A loss is not finite; the message names the first one with its task and step.
         """
         new = [{"task": task, "step": step, "losses": means} for task, means in self._means(step).items()]
         self.rows.extend(new)
@@ -61,11 +61,11 @@ class LossHistory:
         if self.world.size > 1:
             pairs = self._waiting.items()
             means = {task: self._over_processes(means[task], results) for task, results in pairs}
-        if not all(math.isfinite(mean) for of_task in means.values() for mean in of_task.values()):
-            raise self._first(step)
+        if not all(math.isfinite(mean) for task_means in means.values() for mean in task_means.values()):
+            raise self._not_finite_error(step)
         return means
 
-    def _first(self, step: int) -> TrainingError:
+    def _not_finite_error(self, step: int) -> TrainingError:
         """Return the error for the first loss that is not finite; reads the losses of each step."""
         faults = [
             (number, task, name, float(value))
@@ -84,33 +84,34 @@ class LossHistory:
                 "Check the task's loader, or plugins with compatkit_views.",
                 subject=task,
             )
-        what = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
-        plugin, of_plugin, _ = name.partition("/")
-        origin = f" The plugin {plugin!r} computed it; the task's own loss was finite." if of_plugin else ""
+        quantity = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
+        plugin, slash, _ = name.partition("/")
+        origin = f" The plugin {plugin!r} computed it; the task's own loss was finite." if slash else ""
         return TrainingError(
-            f"{what} of task {task!r} is {value} in step {number}, counted from 0.{origin} Lower the learning rate, "
-            "add warm-up steps, set clip_norm, or use precision='float32'.",
+            f"{quantity} of task {task!r} is {value} in step {number}, counted from 0.{origin} Lower the learning "
+            "rate, add warm-up steps, set clip_norm, or use precision='float32'.",
             subject=name,
         )
 
-    def _over_processes(self, means: Mapping[str, float], waiting: Sequence[StepResult]) -> dict[str, float]:
+    def _over_processes(self, means: Mapping[str, float], results: Sequence[StepResult]) -> dict[str, float]:
         """Return the means over all processes; a process without a loss that another has counts as 0."""
         steps_with = {
-            name: [at for at, result in enumerate(waiting) if name in result.names] for name in means
+            name: [step for step, result in enumerate(results) if name in result.names] for name in means
         }
-        everyone = self.world.gather({name: (means[name], steps_with[name]) for name in means})
-        means_of_all: dict[str, float] = {}
-        for name in dict.fromkeys(name for other in everyone for name in other):
-            reports = [other[name] for other in everyone if name in other]
-            steps = {step for _, steps in reports for step in steps}
-            means_of_all[name] = sum(mean * len(at) for mean, at in reports) / (self.world.size * len(steps))
-        return means_of_all
+        gathered = self.world.gather({name: (means[name], steps_with[name]) for name in means})
+        overall: dict[str, float] = {}
+        for name in dict.fromkeys(name for reports in gathered for name in reports):
+            with_loss = [reports[name] for reports in gathered if name in reports]
+            steps = {step for _, steps in with_loss for step in steps}
+            total = sum(mean * len(steps_of) for mean, steps_of in with_loss)
+            overall[name] = total / (self.world.size * len(steps))
+        return overall
 
     def waiting(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return results that no row holds yet, for a checkpoint between two rows: tensors by name, and their steps.
+        """Return the results that are in no row yet, for a checkpoint between two rows.
 
         Returns:
-            Tensors on the run's device, and JSON values that say which step and loss each belongs to.
+            Tensors by name on the run's device, and JSON values with the step and loss of each.
         """
         tensors: dict[str, Tensor] = {}
         note: dict[str, Any] = {}
@@ -120,15 +121,15 @@ class LossHistory:
                 at = [number for number, step in enumerate(steps) if name in step.losses]
                 tensors[f"loss/{task}/{name}"] = torch.stack([steps[number].losses[name] for number in at])
                 names["names"][name] = {"at": at, "sizes": []}
-            if sides := _answers(steps):
+            if sides := _predictions(steps):
                 for side, parts in zip(("predicted", "true"), sides, strict=True):
                     tensors[f"{side}/{task}/accuracy"] = torch.cat(parts)
                 at = [number for number, step in enumerate(steps) if step.predicted is not None]
                 names["names"]["accuracy"] = {"at": at, "sizes": [len(part) for part in sides[0]]}
         return tensors, note
 
-    def take(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any], device: str) -> None:
-        """Restore the result of ``waiting``, on the run's device.
+    def restore(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any], device: str) -> None:
+        """Restore the result of ``waiting`` on the run's device.
 
         Args:
             tensors: First value of ``waiting``.
@@ -151,11 +152,13 @@ class LossHistory:
             pairs = zip(losses, predictions, strict=True)
             self._waiting[task] = [StepResult(step_losses, *pair) for step_losses, pair in pairs]
 
-    def so_far(self) -> dict[str, dict[str, float]]:
-        """Return the mean losses of the steps that no row holds yet, of this process; else those of the last row.
+    def current(self) -> dict[str, dict[str, float]]:
+        """Return this process's mean losses of the steps that are in no row yet, or those of the last row.
+
+        Waits for the device.
 
         Returns:
-            Values by task and name; reading them waits for the device.
+            Values by task and name.
         """
         return self.latest() | {task: _means(steps) for task, steps in self._waiting.items() if steps}
 
@@ -165,13 +168,13 @@ class LossHistory:
 
 
 def _means(steps: Sequence[StepResult]) -> dict[str, float]:
-    """Return the mean of each loss, and the share of predicted classes that are the true ones; one read each."""
+    """Return the mean of each loss, and the accuracy, with one read each."""
     names = dict.fromkeys(name for step in steps for name in step.losses)
     means = {
         name: float(torch.stack([step.losses[name].float() for step in steps if name in step.losses]).mean())
         for name in names
     }
-    if sides := _answers(steps):
+    if sides := _predictions(steps):
         predicted, true = map(torch.cat, sides)
         means["accuracy"] = float((predicted == true).float().mean())
     if "gradient_norm" in means:
@@ -179,7 +182,7 @@ def _means(steps: Sequence[StepResult]) -> dict[str, float]:
     return means
 
 
-def _answers(steps: Sequence[StepResult]) -> tuple[list[Tensor], list[Tensor]] | None:
-    """Return predicted and true classes of the steps that have them, None where none has."""
+def _predictions(steps: Sequence[StepResult]) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Return predicted and true classes of the steps with predictions; None if there are none."""
     predicted = [step.predicted for step in steps if step.predicted is not None]
     return (predicted, [step.true for step in steps if step.true is not None]) if predicted else None

@@ -1,4 +1,4 @@
-"""Plan the network of a task: which model with which arguments, where it is cut, for which images."""
+"""Plan the network of a task: model, arguments, cut, and preprocessing of the images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compatkit.training.task import Rest, Task
 
 
 def with_weights(task: Task) -> tuple[Task, InputSpec | None]:
-    """Return a task whose weights are a local file, with the images that the file's folder states, or None.
+    """Return a task with the local path of its weights, and the images of the ``config.json`` beside them, or None.
 
     Args:
         task: Task of the user.
@@ -33,12 +33,12 @@ def with_weights(task: Task) -> tuple[Task, InputSpec | None]:
     if not isinstance(task.weights, str | PathLike) or task.weights == "pretrained":
         return task, None
     located = locate(Path(task.weights) if isinstance(task.weights, PathLike) else task.weights)
-    images, wanted = located.images, task.model.partition(".")[0]
+    images, architecture = located.images, task.model.partition(".")[0]
     if images is None:
         return attrs.evolve(task, weights=located.path), None
-    if located.architecture != wanted or not BUILDERS[task.builder].like_timm:
+    if located.architecture != architecture or not BUILDERS[task.builder].like_timm:
         raise UsageError(
-            f"Task {task.name!r} has the model {wanted} of {task.builder}, but its weights {task.weights} are of "
+            f"Task {task.name!r} has the model {architecture} of {task.builder}, but its weights {task.weights} are of "
             f"timm's {located.architecture}, as their config.json says. Change the model or the weights.",
             subject=task.name,
         )
@@ -54,11 +54,11 @@ def with_weights(task: Task) -> tuple[Task, InputSpec | None]:
 
 
 def plan_task(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
-    """Return where the network of a task is cut, and the preprocessing of its images.
+    """Return the cut of a task's network, and the preprocessing of its images.
 
     Args:
-        task: Task whose weights ``with_weights`` has located.
-        images: Images that the folder of its weights states, or None.
+        task: Task from ``with_weights``.
+        images: Images from ``with_weights``, or None.
 
     Raises:
         CutError: Several tensors cross the cut.
@@ -76,9 +76,7 @@ def plan_task(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
     planned = to_width(task, planned, channels, size)
     labels = tuple(map(label, task.data.train.classes))
     data = Data(size, "L" if channels == 1 else "RGB", (), (), labels=labels)
-    if (
-        task.data.train.size is None
-    ):  # images of various sizes: resized and cropped as the network is configured
+    if task.data.train.size is None:  # images of various sizes
         interpolation, pct = planned.input.interpolation, planned.input.crop_pct
         data = attrs.evolve(data, interpolation=interpolation, crop_pct=pct, crop_mode="center")
     if task.normalize is not None:
@@ -94,7 +92,7 @@ def plan_task(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
 
 
 def to_width(task: Task, planned: CutPlan, channels: int, size: tuple[int, int]) -> CutPlan:
-    """Return a plan with the width that a task states, and with the head of another network if it names one.
+    """Return a plan with the width of a task, and with the head of another network if the task has ``rest``.
 
     Args:
         task: Task with ``width`` and ``rest``.
@@ -108,17 +106,17 @@ def to_width(task: Task, planned: CutPlan, channels: int, size: tuple[int, int])
     if task.width is None and task.rest is None:
         return planned
     own_width_of(planned.extractor)  # raises if no 1x1 convolution fits
-    other, width = planned, task.width
+    head_plan, width = planned, task.width
     if isinstance(task.rest, Rest):
         kwargs = {**task.rest.kwargs, "num_classes": len(task.data.train.classes), "in_chans": channels}
-        other = plan(task.rest.model, task.rest.cut, kwargs=kwargs, size=size, builder=task.rest.builder)
-        _check_crossing(task, other)
-        width = width or own_width_of(other.extractor)
+        head_plan = plan(task.rest.model, task.rest.cut, kwargs=kwargs, size=size, builder=task.rest.builder)
+        _check_crossing(task, head_plan)
+        width = width or own_width_of(head_plan.extractor)
     return attrs.evolve(
         planned,
         extractor=attrs.evolve(planned.extractor, width=width),
-        head=attrs.evolve(other.head, width=width),
-        class_layer=other.class_layer,
+        head=attrs.evolve(head_plan.head, width=width),
+        class_layer=head_plan.class_layer,
     )
 
 
@@ -133,7 +131,7 @@ def _check_crossing(task: Task, planned: CutPlan) -> None:
 
 
 def _mean_std(task: Task, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and standard deviation that a task states, one per channel."""
+    """Return the mean and standard deviation of a task's ``normalize``, one per channel."""
     mean, std = ((task.normalize or {})[name] for name in ("mean", "std"))
     if len(mean) not in (1, channels):
         raise UsageError(

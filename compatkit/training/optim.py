@@ -21,10 +21,10 @@ DECAYS: tuple[Decay, ...] = get_args(Decay)
 @checks_arguments
 @attrs.frozen
 class Schedule:
-    """The learning rate over the steps of a task.
+    """Learning rate over the steps of a task.
 
     Attributes:
-        kind: ``"step"`` divides every ``every`` steps, ``"cosine"`` falls to ``floor``, ``"constant"`` stays.
+        kind: ``"step"`` divides every ``every`` steps, ``"cosine"`` decays to ``floor``, ``"constant"`` is fixed.
         warmup: Steps of linear rise from 0 (the first step has ``1 / (warmup + 1)``).
         every: Steps between divisions; None is a quarter of the run, as in Gygli et al. (5,000 of 20,000).
         factor: Factor of the rate at each division.
@@ -43,29 +43,32 @@ class Schedule:
     )
 
     def at(self, step: int, steps: int) -> float:
-        """Return the factor on the initial learning rate at ``step`` of ``steps``, in [0, 1].
+        """Return the factor on the initial learning rate at a step.
 
         Args:
             step: Step, from 0.
             steps: Steps of the run.
+
+        Returns:
+            Factor in [0, 1].
         """
-        warm = min(1.0, (step + 1) / (self.warmup + 1))
+        warmup = min(1.0, (step + 1) / (self.warmup + 1))
         if self.kind == "step":
             every = self.every or max(1, math.ceil(steps / 4))
-            return warm * self.factor ** (step // every)
+            return warmup * self.factor ** (step // every)
         if self.kind == "cosine":
             span = max(1, steps - self.warmup)
-            fallen = 0.5 * (1 + math.cos(math.pi * max(0, step - self.warmup) / span))
-            return warm * (self.floor + (1 - self.floor) * fallen)
-        return warm
+            cosine = 0.5 * (1 + math.cos(math.pi * max(0, step - self.warmup) / span))
+            return warmup * (self.floor + (1 - self.floor) * cosine)
+        return warmup
 
 
 PAPERS = ("adam", "sgd")
 """Optimizers as in the papers: weight decay is an L2 penalty on every parameter. All others are timm's."""
-_SLOW = "lookahead_step"
+_LOOKAHEAD_STEP = "lookahead_step"
 """Key of Lookahead's step count of a group, which is also one of the optimizer's defaults."""
 CAPTURED = (*PAPERS, "adamw")
-"""Optimizers whose steps can be captured in a CUDA graph: the rate is a tensor, and all state begins as zeros."""
+"""Optimizers whose steps can be captured in a CUDA graph: the rate is a tensor, and all state is initially zero."""
 
 
 def make_optimizer(
@@ -81,8 +84,8 @@ def make_optimizer(
     On a GPU the learning rate of each group is a tensor, which a captured step reads at every replay.
 
     Args:
-        groups: Parameter groups, all on one device.
-        kind: ``"adam"`` or ``"sgd"`` as in the papers, or another by timm's name.
+        groups: Parameter groups on one device.
+        kind: ``"adam"`` or ``"sgd"`` as in the papers, or a name of timm.
         lr: Initial learning rate.
         momentum: Momentum, for optimizers that have one.
         weight_decay: Weight decay of the papers' optimizers; the groups of others contain theirs.
@@ -114,7 +117,7 @@ def check_options(kind: str, options: Mapping[str, Any]) -> None:
         options: Arguments by name.
 
     Raises:
-        UsageError: It has no such argument, or refuses a value.
+        UsageError: The optimizer has no such argument, or refuses a value.
     """
     from compatkit.adapters import optimizers
 
@@ -129,11 +132,11 @@ def check_options(kind: str, options: Mapping[str, Any]) -> None:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of an optimizer, scaled for each group, in place where it is a tensor.
+    """Set the learning rate of an optimizer, scaled for each group; rates that are tensors are filled in place.
 
     Args:
-        optimizer: Changed in place.
-        rate: Rate of groups without a scale of their own.
+        optimizer: Optimizer to change.
+        rate: Rate of groups without ``lr_scale``.
     """
     for group in optimizer.param_groups:
         scaled = rate * group.get("lr_scale", 1.0)
@@ -144,10 +147,10 @@ def set_lr(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return moments as ``<parameter>/<name>`` and counters of groups as ``group<number>/<name>``; no copies."""
+    """Return moments as ``<parameter>/<name>`` and counters of groups as ``group<number>/<name>``, without copying."""
     stored = optimizer.state_dict()
     values = {
-        f"{index}/{name}": value for index, each in stored["state"].items() for name, value in each.items()
+        f"{index}/{name}": value for index, state in stored["state"].items() for name, value in state.items()
     }
     for number, group in enumerate(stored["param_groups"]):
         values |= {f"group{number}/{name}": group[name] for name in _counters(optimizer, group)}
@@ -158,31 +161,33 @@ def restore_state(optimizer: torch.optim.Optimizer, values: Mapping[str, Any]) -
     """Restore the result of ``optimizer_state``, with moments in the memory layout of their parameters.
 
     Args:
-        optimizer: Changed in place.
+        optimizer: Optimizer to change.
         values: Result of ``optimizer_state``.
     """
     stored = optimizer.state_dict()
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     stored["state"] = {}
     for group in stored["param_groups"]:
-        for name in _counters(optimizer, group) - {_SLOW}:
+        for name in _counters(optimizer, group) - {_LOOKAHEAD_STEP}:
             del group[name]
     for key, value in values.items():
         owner, name = key.split("/", 1)
         if owner.startswith("group"):
             stored["param_groups"][int(owner.removeprefix("group"))][name] = value
         else:
-            stored["state"].setdefault(int(owner), {})[name] = _laid_out(value, parameters[int(owner)])
+            stored["state"].setdefault(int(owner), {})[name] = _with_layout(value, parameters[int(owner)])
     optimizer.load_state_dict(stored)
 
 
 def _counters(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> set[str]:
-    """Return the keys of a group that change from step to step, except its rate."""
-    return group.keys() - optimizer.defaults.keys() - {"params", "lr_scale"} | group.keys() & {_SLOW}
+    """Return the keys of a group that change between steps, except its rate."""
+    return group.keys() - optimizer.defaults.keys() - {"params", "lr_scale"} | group.keys() & {
+        _LOOKAHEAD_STEP
+    }
 
 
-def _laid_out(value: Any, parameter: Tensor) -> Any:
-    """Return ``value`` with the strides of its parameter: fused optimizers walk both in memory order."""
+def _with_layout(value: Any, parameter: Tensor) -> Any:
+    """Return a value with the strides of its parameter, as fused optimizers iterate over both in memory order."""
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         return value
     return torch.empty_like(parameter).copy_(value)
@@ -192,32 +197,32 @@ def check_owners(owners: dict[str, nn.Module]) -> None:
     """Raise if a parameter has two owners.
 
     Raises:
-        UsageError: Names the parameter and both owners.
+        UsageError: A parameter has two owners; the message names all three.
     """
-    seen: dict[int, str] = {}
+    owner_of: dict[int, str] = {}
     for owner, module in owners.items():
         for name, parameter in module.named_parameters():
-            other = seen.setdefault(id(parameter), owner)
-            if other != owner:
+            first = owner_of.setdefault(id(parameter), owner)
+            if first != owner:
                 raise UsageError(
-                    f"The parameter {name!r} belongs to {owner!r} and to {other!r}; it needs exactly one owner. Share "
+                    f"The parameter {name!r} belongs to {owner!r} and to {first!r}; it needs exactly one owner. Share "
                     "modules through an auxiliary head."
                 )
 
 
-POWER = 2 / 3
-"""Exponent of the warm-up: the decay reaches .999 after 31,600 steps at the earliest, as in timm."""
+WARMUP_POWER = 2 / 3
+"""Exponent of the warm-up, as in timm: the decay reaches .999 after 31,600 steps at the earliest."""
 
 
 @attrs.frozen(eq=False)
 class Averages:
-    """Exponential moving averages of everything that a run trains.
+    """Exponential moving averages of all trained modules.
 
-    Floating-point values are averaged, running statistics included; counters are copied.
+    Floating-point values are averaged, including running statistics; counters are copied.
 
     Attributes:
-        decay: Share of the averages that a step keeps.
-        warmup: Whether the decay rises with the steps, as ``1 - (1 + step) ** (-2 / 3)``, until it is ``decay``.
+        decay: Decay of the averages in a step.
+        warmup: Whether the decay increases with the steps, as ``1 - (1 + step) ** (-2 / 3)``, up to ``decay``.
         values: State dict of averages by owner.
     """
 
@@ -233,8 +238,8 @@ class Averages:
         """Create averages of modules by owner; ``<task>.extractor`` and ``<task>.head`` belong to one task.
 
         Args:
-            decay: Share of the averages that a step keeps.
-            warmup: Whether the decay rises during the first steps.
+            decay: Decay of the averages in a step.
+            warmup: Whether the decay increases in the first steps.
             owners: Modules by owner.
             tasks: Names of the tasks.
         """
@@ -242,12 +247,12 @@ class Averages:
         values = {
             owner: {key: value.clone() for key, value in state.items()} for owner, state in states.items()
         }
-        own = {f"{task}.{side}": task for task in tasks for side in ("extractor", "head")}
+        task_of = {f"{task}.{side}": task for task in tasks for side in ("extractor", "head")}
         pairs: dict[str, tuple[list[Tensor], ...]] = {}
-        for task in dict.fromkeys(own.values()):
+        for task in dict.fromkeys(task_of.values()):
             averages, weights, copies, counters = pairs[task] = [], [], [], []
             for owner, state in states.items():
-                if own.get(owner, task) != task:
+                if task_of.get(owner, task) != task:
                     continue
                 for key, value in state.items():
                     floating = value.is_floating_point()
@@ -256,10 +261,10 @@ class Averages:
         return cls(decay, warmup, values, pairs)
 
     def decay_at(self, step: int) -> float:
-        """Return the decay of a step, from 0; the first step has 0, so that averages begin with its weights."""
+        """Return the decay of a step; it is 0 in step 0, so that averages begin with its weights."""
         if step == 0:
             return 0.0
-        return min(self.decay, 1 - (1 + step) ** -POWER) if self.warmup else self.decay
+        return min(self.decay, 1 - (1 + step) ** -WARMUP_POWER) if self.warmup else self.decay
 
     @torch.no_grad()
     def start_from(self, owners: Mapping[str, nn.Module]) -> None:

@@ -1,7 +1,7 @@
 """Pretraining by plugins before the first step: batches, a progress bar, and equal weights in all processes.
 
-Each process trains on complete batches and takes the weights of the first one at the end, so that no process
-waits long and rounding cannot make them differ.
+Each process trains on complete batches and copies the weights of the first process at the end, so that processes need
+not wait for each other and rounding cannot make them differ.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.task_state import TaskState
 
 Pretrained = Mapping[str, Any]
-"""``{"plugins": {instance: its report}, "initial": {task: digest of the weights of its first step}}``."""
+"""``{"plugins": {instance: report}, "initial": {task: digest of the weights of the first step}}``."""
 
 
 @attrs.frozen(eq=False)
@@ -34,8 +34,8 @@ class Pretraining:
 
     Attributes:
         setup: Setup of the run.
-        image_placement: Where images are kept.
-        shown: Whether progress is shown.
+        image_placement: Storage of images.
+        shown: Whether to show progress.
     """
 
     setup: SetUp
@@ -46,13 +46,13 @@ class Pretraining:
         """Yield batches of a task's training images, augmented and normalized as in its steps, in their own order.
 
         Args:
-            task: Whose images.
-            key: Names the stream of order and augmentation; starts with the plugin's instance name.
-            steps: How many batches.
-            batch_size: Images in each.
+            task: State of the task.
+            key: Key of the random numbers of order and augmentation; starts with the name of the plugin's instance.
+            steps: Number of batches.
+            batch_size: Images of a batch.
 
         Raises:
-            DataError: There are fewer images.
+            DataError: There are fewer images than in a batch.
         """
         seed = seed_of(self.setup.seed, "plugin", *key)
         with closing(self.image_placement.source(task, seed, batch_size, self.setup.precision)) as source:
@@ -63,26 +63,26 @@ class Pretraining:
         """Return a progress bar like the trainer's, to be used in a ``with`` and moved by ``at(step, losses)``.
 
         Args:
-            title: Text in front of the bar.
-            steps: At which it is full.
-            batch_size: Images of a step, for images a second.
+            title: Text before the bar.
+            steps: Number of all steps.
+            batch_size: Images of a step, to show images per second.
         """
         return Bar(self.shown, title, steps, 0, batch_size)
 
 
 def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
-    """Let plugins train before the first step; afterwards every process has the same weights, in train mode.
+    """Run the pretraining of plugins; afterwards all processes have equal weights, in train mode.
 
     Args:
-        loop: Before its first step.
-        shown: Whether progress is shown.
+        loop: Loop before its first step.
+        shown: Whether to show progress.
 
     Returns:
-        Their reports, the same in every process; None where no plugin pretrains.
+        Reports of the plugins, equal in all processes; None without pretraining.
 
     Raises:
         PluginError: A report cannot be stored in a manifest.
-        IntegrityError: A plugin left weights that no step can use.
+        IntegrityError: A plugin left invalid weights.
     """
     hooks, setup, world = loop.plugins.pretrain, loop.setup, loop.world
     if not hooks:
@@ -114,8 +114,8 @@ def _plain(instance: str, report: object) -> Mapping[str, Any]:
         dumps(report)
     except FormatError as error:
         raise PluginError(
-            f"Plugin {instance!r}: compatkit_pretrain returned what no manifest can hold: {error} Return a mapping of "
-            "JSON values; an empty one says nothing.",
+            f"Plugin {instance!r}: compatkit_pretrain returned a value that cannot be stored in a manifest: {error} "
+            "Return a mapping of JSON values, which may be empty.",
             plugin=instance,
             hook="compatkit_pretrain",
         ) from error

@@ -31,12 +31,18 @@ from compatkit.training.progress import Bar
 from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.replicas import check_replicas
 
-SHARE = 0.05
-"""Share of a run's time that checkpoints written by the clock may take."""
+MAX_SAVING_SHARE = 0.05
+"""Share of a run's time for timed checkpoints at most."""
 
 
 def run(prepared: PreparedRun) -> Fit:
-    """Take all steps of a prepared run, and return the trained parts.
+    """Take all steps of a prepared run.
+
+    Args:
+        prepared: Run before its first step.
+
+    Returns:
+        Trained parts and history.
 
     Raises:
         CompatkitError: See ``Trainer.fit``.
@@ -51,14 +57,14 @@ def run(prepared: PreparedRun) -> Fit:
         state.pretrain(shown)
     with ExitStack() as stack:
         stack.enter_context(silent())
-        alone = loop.world.size == 1
-        interruption = stack.enter_context(defer_signals(state.checkpoint is not None and alone))
+        resumable = state.checkpoint is not None and loop.world.size == 1
+        interruption = stack.enter_context(defer_signals(resumable))
         if first:
             state.log = stack.enter_context(closing(prepared.log))
             state.log.begin(done)
         title, images = " + ".join(setup.tasks), settings.batch_size * len(setup.tasks)
         bar = stack.enter_context(Bar(shown, title, settings.steps, done, images))
-        with state.naming_checkpoint():
+        with state.checkpoint_in_errors():
             state.take_steps(done, bar, interruption)
     for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
         module.eval()
@@ -75,16 +81,20 @@ def run(prepared: PreparedRun) -> Fit:
 
 @attrs.define(eq=False)
 class TrainingRun:
-    """The state of a run between its steps, with its checkpoints, evaluations and early stopping.
+    """State of a run between its steps, with its checkpoints, evaluations and early stopping.
 
     Attributes:
+        loop: Loop of the run.
         manifest: Manifest of the run; a checkpoint with another manifest is refused.
-        steps: Steps of each task; after ``take_steps``, the step at which the run ended.
-        checkpoint: File of the state, written during the run, at its end, and when it is interrupted.
+        steps: Steps of each task; after ``take_steps``, the step at the end of the run.
+        history: Losses of the steps.
+        checkpoint: File of the state, written during the run, at its end, and at an interruption; or None.
+        evaluator: Evaluator, or None.
+        stopper: State of early stopping, or None.
         evaluations: Rows of evaluations during training.
-        changes: Changes of augmentation when the run was resumed, each with its task and step.
-        log: Loggers of the run; only the first process has any.
-        pretrained: Reports of plugins that trained before the first step; None if none did.
+        pretrained: Reports of plugins that trained before the first step, or None.
+        changes: Changes of augmentation at resumptions, each with its task and step.
+        log: Loggers of the run, in the first process alone.
     """
 
     loop: Loop
@@ -129,7 +139,7 @@ class TrainingRun:
         self.history.rows, self.evaluations = note["history"], note["evaluations"]
         self._saved_steps = note["step"]
         waiting = checkpoints.with_prefix("waiting/", tensors)
-        self.history.take(waiting, note["waiting"], self.loop.setup.precision.device)
+        self.history.restore(waiting, note["waiting"], self.loop.setup.precision.device)
         if self.stopper is not None and note["stopping"] is not None:
             self.stopper.load(
                 note["stopping"], checkpoints.with_prefix("best/", tensors), self.loop.weights()
@@ -140,19 +150,19 @@ class TrainingRun:
         return note["step"]
 
     def pretrain(self, shown: bool) -> None:
-        """Let plugins train before the first step, unless the checkpoint has the result; save a checkpoint."""
+        """Run the pretraining of plugins and save a checkpoint, unless the checkpoint has the result."""
         if self.pretrained is None and self._saved_steps is None:
             self.pretrained = pretrain(self.loop, shown)
             if self.pretrained is not None:
                 self._save(0)
 
     def take_steps(self, start: int, bar: Bar, interruption: Interruption) -> None:
-        """Take the steps from ``start`` on.
+        """Take the remaining steps.
 
         Args:
             start: Number of completed steps.
             bar: Progress bar.
-            interruption: Signals that end the run once its state is saved.
+            interruption: Signal that ends the run after its state is saved.
 
         Raises:
             TrainingError: A loss or a weight is not finite.
@@ -168,7 +178,7 @@ class TrainingRun:
             if row:
                 self._close(done, bar)
             else:
-                bar.step(done, lambda: self._shown(self.history.so_far()))
+                bar.step(done, lambda: self._with_evaluations(self.history.current()))
             if last or self._due(done, row):
                 self._save(done, last)
         if interruption.received:
@@ -239,11 +249,11 @@ class TrainingRun:
     def _due(self, done: int, row: bool) -> bool:
         """Return whether a checkpoint is due after ``done`` steps, by their number or by the time since the last one.
 
-        Several processes save only at rows of the history, where their statistics are equal, by the clock of the first.
+        Several processes save only at rows of the history, where their statistics are equal; the first process decides.
         """
-        settings, waited = self.loop.settings, time.monotonic() - self._saved_at
+        settings, elapsed = self.loop.settings, time.monotonic() - self._saved_at
         limit = settings.checkpoint_seconds
-        late = limit is not None and waited > max(limit, self._saving_seconds / SHARE)
+        late = limit is not None and elapsed > max(limit, self._saving_seconds / MAX_SAVING_SHARE)
         if self.loop.world.size == 1:
             return done % settings.checkpoint_every == 0 or late
         rows = -(-settings.checkpoint_every // settings.log_every) * settings.log_every
@@ -252,11 +262,11 @@ class TrainingRun:
     def _close(self, done: int, bar: Bar) -> None:
         self.loop.average_statistics()
         rows = self.history.close(done)
-        bar.at(done, self._shown(self.history.latest()))
+        bar.at(done, self._with_evaluations(self.history.latest()))
         self.log.log_losses(rows, self.loop.rate(done - 1))
 
-    def _shown(self, losses: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-        """Return losses of each task with its last evaluation, of the averages if there are any."""
+    def _with_evaluations(self, losses: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        """Return losses of each task with its last evaluation, that of the averages if there are any."""
         for row in self.evaluations[-2 * len(losses) :]:
             losses[row["task"]] = {**losses.get(row["task"], {}), **_loss_and_accuracy(row)}
         return losses
@@ -280,7 +290,7 @@ class TrainingRun:
         tensors = {f"waiting/{name}": value for name, value in waiting.items()}
         if stopper is not None:
             tensors |= {f"best/{name}": value for name, value in stopper.weights.items()}
-        self.history.check(done)  # a loss or image that is not finite is named before the weights that follow
+        self.history.check(done)  # reports a loss or image that is not finite before weights that are not
         if self.loop.world.first:
             checkpoints.save(self.checkpoint, self.loop, self.manifest, note, tensors)
         self._saved_steps, self._saved_at = done, time.monotonic()
@@ -288,21 +298,22 @@ class TrainingRun:
         self.log.flush()
 
     @contextmanager
-    def naming_checkpoint(self) -> Iterator[None]:
+    def checkpoint_in_errors(self) -> Iterator[None]:
         """Add the last checkpoint to errors of the block."""
         try:
             yield
         except CompatkitError as error:
             if self._saved_steps is not None:
-                saved = f"after {self._saved_steps:,} steps, is kept: {self.checkpoint}."
-                error.add_note(f"The last good checkpoint, {saved}")
+                error.add_note(
+                    f"The last good checkpoint, after {self._saved_steps:,} steps, is kept: {self.checkpoint}."
+                )
             elif self.checkpoint is not None:
                 error.add_note("No step is kept: there was no checkpoint yet.")
             raise
 
 
 def _by_task(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return rows of an evaluation by task; averages are separate."""
+    """Return rows of an evaluation by task, with separate entries for averages."""
     suffixes = {"trained": "", "averages": " (averages)"}
     return {f"{row['task']}{suffixes[row['weights']]}": _loss_and_accuracy(row) for row in rows}
 
@@ -312,24 +323,25 @@ def _loss_and_accuracy(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _warn_of_loaders(loop: Loop) -> None:
-    """Warn of loaders with which a run could not resume in the middle of a pass."""
+    """Warn of loaders that cannot be resumed in the middle of a pass."""
     for name, task_loop in loop.task_loops.items():
         source = task_loop.source
-        if isinstance(source, Streamed) and (why := source.unrepeatable) is not None:
+        if isinstance(source, Streamed) and (reason := source.unrepeatable) is not None:
             warnings.warn(
                 "The run cannot resume from a checkpoint in the middle of a pass through the loader of task "
-                f"{name!r}: {why}. Use a torch DataLoader over a data set with a length, without persistent workers.",
+                f"{name!r}: {reason}. Use a torch DataLoader over a data set with a length, without persistent "
+                "workers.",
                 stacklevel=2,
             )
 
 
 DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-"""Signals that are deferred, with their default handlers; others are left alone."""
+"""Default handlers of the signals to defer."""
 
 
 @attrs.define(eq=False)
 class Interruption:
-    """A signal that arrived during a run.
+    """Signal that arrived during a run.
 
     Attributes:
         received: Number of the signal, or None.
@@ -342,12 +354,12 @@ class Interruption:
 
 @contextmanager
 def defer_signals(on: bool) -> Iterator[Interruption]:
-    """Defer signals to the end of a block, then end the program as they would have; a second one acts at once.
+    """Defer signals to the end of a block, then end the program as they would; a second signal acts at once.
 
-    An error inside counts as a consequence of the signal: Ctrl-C also ends the worker processes of a loader.
+    An error in the block after a signal is ignored, as Ctrl-C also ends the worker processes of a loader.
 
     Args:
-        on: Whether to defer signals; they are only deferred in the main thread.
+        on: Whether to defer signals; they are deferred in the main thread only.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C.
@@ -365,7 +377,7 @@ def defer_signals(on: bool) -> Iterator[Interruption]:
         restore()
 
     if on and threading.current_thread() is threading.main_thread():
-        deferred += [number for number, usual in DEFAULTS.items() if signal.getsignal(number) == usual]
+        deferred += [number for number, default in DEFAULTS.items() if signal.getsignal(number) == default]
         for number in deferred:
             signal.signal(number, receive)
     try:

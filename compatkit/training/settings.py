@@ -1,4 +1,4 @@
-"""Settings of a run: their values, checks across settings, and what its manifest states."""
+"""Settings of a run: values, checks across settings, and their form in the manifest."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from compatkit.training.precision import Choice, spelled
 
 _SHARE = Number(above=0, below=1, optional=True)
 OPTIONAL_COUNT = Number(least=1, whole=True, optional=True)
-# How a manifest treats a setting; without metadata it states the value.
+# Form of a setting in the manifest; without metadata, the manifest has the value.
 _LEFT_OUT = {"manifest": "beside"}  # left out: it has no influence on the result
-_HIDDEN = {"manifest": "hidden"}  # left out: the manifest's environment states what was chosen
-# Stated only where it differs from the default, so that digests of older plans do not change.
-_WHERE_ON = {"manifest": "where on"}
-_TO_STOP = {"manifest": "to stop"}  # stated only with early stopping, which depends on evaluations
+_HIDDEN = {"manifest": "hidden"}  # left out: the manifest's environment has the choice
+# Left out if it has its default, so that digests of older plans do not change.
+_UNLESS_DEFAULT = {"manifest": "where on"}
+_WITH_STOPPING = {"manifest": "to stop"}  # left out without early stopping, which depends on evaluations
 
 
 def _json_options(value: Any) -> Any:
@@ -75,7 +75,7 @@ def logger_settings(loggers: Any) -> dict[str, dict[str, Any]]:
 
 def _optimizer(instance: object, attribute: object, value: Any) -> None:
     if value in PAPERS:
-        return  # known without importing timm
+        return  # avoids importing timm
     from compatkit.adapters.optimizers import check
 
     check(value if isinstance(value, str) else repr(value))
@@ -83,10 +83,10 @@ def _optimizer(instance: object, attribute: object, value: Any) -> None:
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """The settings of a trainer; ``Trainer`` documents them.
+    """Settings of a trainer; ``Trainer`` documents them.
 
     Raises:
-        UsageError: A setting cannot be used, or some do not go together.
+        UsageError: A setting is invalid, or settings cannot be combined.
     """
 
     steps: int = attrs.field(validator=WHOLE)
@@ -97,30 +97,32 @@ class Settings:
     weight_decay: float = attrs.field(default=1e-7, validator=Number(least=0))
     schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
     device: str = attrs.field(default="auto", metadata=_HIDDEN)
-    validation: float | None = attrs.field(default=None, validator=_SHARE, metadata=_WHERE_ON)
+    validation: float | None = attrs.field(default=None, validator=_SHARE, metadata=_UNLESS_DEFAULT)
     checkpoint: str | os.PathLike[str] | None = attrs.field(
         default=None, validator=_local, metadata=_LEFT_OUT
     )
     optimizer_options: Mapping[str, Any] | None = attrs.field(
-        default=None, converter=_json_options, metadata={**_WHERE_ON, "key": "optimiser_options"}
+        default=None, converter=_json_options, metadata={**_UNLESS_DEFAULT, "key": "optimiser_options"}
     )
     layer_decay: float | None = attrs.field(
-        default=None, validator=Number(above=0, most=1, optional=True), metadata=_WHERE_ON
+        default=None, validator=Number(above=0, most=1, optional=True), metadata=_UNLESS_DEFAULT
     )
     momentum: float = attrs.field(default=0.9, validator=Number(least=0))
     warmup: int = attrs.field(default=0, validator=WHOLE)
-    accumulate: int = attrs.field(default=1, validator=COUNT, metadata=_WHERE_ON)
+    accumulate: int = attrs.field(default=1, validator=COUNT, metadata=_UNLESS_DEFAULT)
     clip_norm: float | None = attrs.field(
-        default=None, validator=Number(above=0, infinite=True, optional=True), metadata=_WHERE_ON
+        default=None, validator=Number(above=0, infinite=True, optional=True), metadata=_UNLESS_DEFAULT
     )
-    ema: float | None = attrs.field(default=None, validator=_SHARE, metadata=_WHERE_ON)
-    ema_warmup: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
-    evaluate_every: int | None = attrs.field(default=None, validator=OPTIONAL_COUNT, metadata=_TO_STOP)
-    evaluate_on: On = attrs.field(default="validation", validator=OneOf(get_args(On)), metadata=_TO_STOP)
+    ema: float | None = attrs.field(default=None, validator=_SHARE, metadata=_UNLESS_DEFAULT)
+    ema_warmup: bool = attrs.field(default=False, validator=FLAG, metadata=_UNLESS_DEFAULT)
+    evaluate_every: int | None = attrs.field(default=None, validator=OPTIONAL_COUNT, metadata=_WITH_STOPPING)
+    evaluate_on: On = attrs.field(
+        default="validation", validator=OneOf(get_args(On)), metadata=_WITH_STOPPING
+    )
     stop_early: EarlyStopping | None = attrs.field(
         default=None,
         validator=OfType((EarlyStopping, type(None)), "an EarlyStopping, or None"),
-        metadata=_WHERE_ON,
+        metadata=_UNLESS_DEFAULT,
     )
     checkpoint_every: int = attrs.field(default=500, validator=COUNT, metadata=_LEFT_OUT)
     checkpoint_seconds: float | None = attrs.field(
@@ -141,11 +143,11 @@ class Settings:
     execution: ExecutionOption = attrs.field(
         default="auto", validator=OneOf(get_args(ExecutionOption)), metadata=_HIDDEN
     )
-    deterministic: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
+    deterministic: bool = attrs.field(default=False, validator=FLAG, metadata=_UNLESS_DEFAULT)
     passes: ViewBatchingOption = attrs.field(
         default="auto", validator=OneOf(VIEW_BATCHING_OPTIONS), metadata=_HIDDEN
     )
-    synchronize_statistics: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
+    synchronize_statistics: bool = attrs.field(default=False, validator=FLAG, metadata=_UNLESS_DEFAULT)
     image_storage: ImageStorage = attrs.field(
         default="auto", validator=OneOf(IMAGE_STORAGE), metadata=_HIDDEN
     )
@@ -165,7 +167,7 @@ class Settings:
 
     @property
     def decay(self) -> Schedule:
-        """The schedule of the learning rate."""
+        """Schedule of the learning rate."""
         return self.schedule if isinstance(self.schedule, Schedule) else Schedule(self.schedule, self.warmup)
 
     @property
@@ -174,7 +176,7 @@ class Settings:
         return ImagePlacement(self.image_storage, self.memory_share, self.workers, self.cache, self.steps)
 
     def stated(self) -> dict[str, Any]:
-        """Return the settings that the manifest of a run states, by the metadata of their fields."""
+        """Return the settings for the manifest of a run, by the metadata of their fields."""
         stated = {}
         for field in attrs.fields(type(self)):
             value, rule = getattr(self, field.name), field.metadata.get("manifest")
@@ -186,7 +188,7 @@ class Settings:
 
 
 def plan_key(name: str) -> str:
-    """Return the key of a setting in plans and manifests; it never changes, so that digests stay equal."""
+    """Return the key of a setting in plans and manifests, which never changes, so that digests stay equal."""
     return key_of(attrs.fields_dict(Settings)[name])
 
 
@@ -201,7 +203,7 @@ WITHOUT_INFLUENCE = frozenset(
 
 
 def _conflicts(settings: Settings) -> Iterator[tuple[object, str]]:
-    """Yield whether settings cannot work together, or would mislead, and the message for it."""
+    """Yield whether settings conflict or would mislead, and the message for it."""
     schedule, accumulate, size = settings.schedule, settings.accumulate, settings.batch_size
     yield (
         not isinstance(schedule, Schedule) and schedule not in DECAYS,

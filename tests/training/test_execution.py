@@ -215,7 +215,7 @@ def test_a_trial_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, traced: Compil
     """As on a GPU, with the clock of this machine: the run after it is bitwise the run without it."""
     plain = quick(steps=3).fit(pair(augment=("crop", "flip"))[:1], ["dcc"])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(execution_selection, "SHORT", 0)
+    monkeypatch.setattr(execution_selection, "MIN_SECONDS", 0)
     monkeypatch.setattr(execution_selection, "STEPS", 2)
     took: list[str] = []
     seconds = execution_selection._seconds

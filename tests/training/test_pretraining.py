@@ -150,8 +150,8 @@ def test_published_parts_say_it(tmp_path: Path):
     ("text", "message"),
     [
         (None, "it is a NoneType, not a mapping"),
-        ({"loss": float("nan")}, "returned what no manifest can hold.*nan"),
-        ({"loss": torch.zeros(1)}, "returned what no manifest can hold.*Tensor"),
+        ({"loss": float("nan")}, "cannot be stored in a manifest.*nan"),
+        ({"loss": torch.zeros(1)}, "cannot be stored in a manifest.*Tensor"),
     ],
 )
 def test_what_no_manifest_can_hold_is_refused(text: Any, message: str) -> None:
