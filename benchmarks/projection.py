@@ -77,7 +77,8 @@ def measure(registry: ck.Registry, train: ck.Split, test: ck.Split, counts: list
 
 def accuracy(model: ck.Recombination, test: ck.Split) -> float:
     """Return the accuracy on test images."""
-    return float((model.predict(test) == torch.from_numpy(test.labels)).double().mean())
+    classes = model.predict(test).probabilities.argmax(1)
+    return float((classes == torch.from_numpy(test.labels)).double().mean())
 
 
 if __name__ == "__main__":

@@ -194,7 +194,7 @@ def heads(registry: ck.Registry) -> list[str]:
     return [f"{name}@1.0.0" for name in registry.store.names("digits/*.head")]
 
 
-def figures(plan: Story) -> dict[str, ck.Outcome]:
+def figures(plan: Story) -> dict[str, ck.PolicyOutcome]:
     """Return the outcome of the policy for both successors of 1.0.0."""
     with tempfile.TemporaryDirectory() as folder:
         registry = ck.Registry.init(Path(folder) / "parts")
