@@ -132,7 +132,7 @@ def record_mixing_reason(recorder: Recorder, shape: tuple[int, ...]) -> str | No
         shape: Shape of an image, ``(channels, height, width)``.
     """
     images = recorder.images(2 * IMAGES, shape)
-    with recorder.unchanged(), batch_statistics(recorder.extractor):
+    with recorder.restored(), batch_statistics(recorder.extractor):
         single_calls = recorder.calls(images[:IMAGES], recorder.extractor)
         with Viewwise(2):
             double_calls = recorder.calls(images, recorder.extractor)

@@ -1,11 +1,11 @@
-"""Layer records: input and output of layers in the target pass of a step, for the plugins that request them.
+"""Record input and output of layers in the target pass of a step, for the plugins that request them.
 
-A forward hook on each requested layer records its input and output while the objective runs the network on the batch,
-and at no other time. Hooks are in place only in steps in which a plugin that requested them is active.
+A forward hook on each requested layer records its input and output while the objective runs the network on the batch.
+Hooks are registered only in steps with an active plugin that requested them.
 
 A later in-place write would change a recorded tensor. Activations with ``inplace=True`` therefore work on a copy while
-layers are recorded. Other in-place writes are found before the first step by a dry run, since torch counts the writes
-into every tensor; tensors that are overwritten there are copied in each step.
+layers are recorded. A dry run before the first step finds other in-place writes by torch's version counters; these
+tensors are copied in each step.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ IMAGES = 4
 
 
 class LayerCall(NamedTuple):
-    """One call of a layer in the target pass.
+    """Call of a layer in the target pass.
 
     Attributes:
-        input: Its first argument, ``(batch, ...)``.
-        output: Its result, ``(batch, ...)``, also unchanged if an in-place activation follows.
-        layer: The module.
+        input: First argument, ``(batch, ...)``.
+        output: Result, ``(batch, ...)``, before any in-place activation.
+        layer: Module of the layer.
     """
 
     input: Tensor
@@ -48,7 +48,12 @@ NOTHING: Layers = {}
 
 @attrs.define(eq=False)
 class Pass:
-    """State of the target pass of a task: whether it is running, and with gradients; shared by all its layers."""
+    """State of the target pass of a task, shared by all its layers.
+
+    Attributes:
+        open: Whether the pass is running.
+        gradients: Whether gradients are enabled.
+    """
 
     open: bool = False
     gradients: bool = False
@@ -56,7 +61,7 @@ class Pass:
 
 @attrs.define(eq=False)
 class Notes:
-    """The calls of one layer since the pass began; the layer has it as ``_layer_notes``.
+    """Calls of a layer since the start of the pass; the layer's attribute ``_layer_notes``.
 
     Attributes:
         name: Path of the layer in the complete network.
@@ -76,17 +81,17 @@ class Notes:
         """Record a call.
 
         Args:
-            layer: Module that was called.
-            input: Its first argument.
-            output: Its result.
+            layer: Called module.
+            input: First argument of the call.
+            output: Result of the call.
 
         Raises:
             UsageError: The call cannot be recorded.
         """
         if not isinstance(input, Tensor) or not isinstance(output, Tensor):
             input_type, output_type = type_of(input), type_of(output)
-            remedy = f"it takes {input_type} and gives {output_type}, not one tensor each. Request layers inside it."
-            raise unrecordable(self.name, remedy)
+            reason = f"it takes {input_type} and returns {output_type}, not one tensor each. Request layers inside it."
+            raise unrecordable(self.name, reason)
         if self.during.gradients and not torch.is_grad_enabled():
             raise unrecordable(
                 self.name,
@@ -97,7 +102,7 @@ class Notes:
         self.calls.append(LayerCall(input, output.clone() if self.copied[1] else output, layer))
 
     def narrow(self, views: int) -> None:
-        """Keep only the batch's rows of each call: the first of ``views`` equal parts of one pass."""
+        """Remove the rows of extra views from each call: all but the first of ``views`` equal parts."""
 
         def first(call: Tensor, rows: bool) -> Tensor:
             return call.narrow(0, 0, len(call) // views) if rows else call
@@ -119,7 +124,7 @@ def unrecordable(name: str, reason: str) -> UsageError:
 
 
 def _note(module: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> None:
-    """Record a call, as forward hook of every recorded layer; one function, which compiled graphs share."""
+    """Record a call: forward hook of every recorded layer, one function that compiled graphs share."""
     notes: Notes = module._layer_notes  # type: ignore[assignment]
     if notes.during.open:
         notes.add(module, first_of(arguments, keywords), output)
@@ -129,20 +134,20 @@ def first_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     """Return the first argument of a call; None if there is none.
 
     Args:
-        arguments: Positional arguments of the call.
-        keywords: Its keyword arguments.
+        arguments: Positional arguments.
+        keywords: Keyword arguments.
     """
     return arguments[0] if arguments else next(iter(keywords.values()), None)
 
 
 @attrs.frozen(eq=False)
 class LayerRecording:
-    """The layers of one task that are recorded in some of its steps.
+    """Layers of a task that are recorded in some of its steps.
 
     Attributes:
-        names: Requested layers by instance.
+        names: Requested layers by plugin instance.
         notes: Notes by layer; a layer with several names has one.
-        aliases: For every name of a layer, the key of its notes.
+        aliases: Key of the notes, by each name of a layer.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -151,17 +156,17 @@ class LayerRecording:
     _during: Pass
 
     def begin(self) -> None:
-        """Start to record."""
+        """Start recording."""
         self._during.gradients = torch.is_grad_enabled()
         self._during.open = True
 
     def narrow(self, views: int) -> None:
-        """Keep only the batch's rows of all calls so far; see ``Notes.narrow``."""
+        """Remove the rows of extra views from all calls so far; see ``Notes.narrow``."""
         for notes in self.notes.values():
             notes.narrow(views)
 
     def end(self) -> Layers:
-        """Stop, and return the calls of every layer by name."""
+        """Stop recording, and return the calls of every layer by name."""
         self._during.open = False
         calls: dict[str, Sequence[LayerCall]] = {}
         for name, notes in self.notes.items():
@@ -185,13 +190,13 @@ def _submodules(part: nn.Module, name: str) -> list[nn.Module]:
 
 @attrs.define(eq=False)
 class Recorder:
-    """Layers of one task that plugins requested, and their hooks.
+    """Requested layers of a task, and their hooks.
 
     Attributes:
         extractor: Extractor of the task.
-        head: Its head.
-        idle: Name of the task if it has no labels, so that its head does not run; else None.
-        requested: Names of layers by instance.
+        head: Head of the task.
+        idle: Name of the task if its head does not run, as it has no labels; else None.
+        requested: Names of layers by plugin instance.
     """
 
     extractor: nn.Module
@@ -212,9 +217,10 @@ class Recorder:
 
         Raises:
             UnknownName: No layer has such a name.
-            UsageError: It is part of a head that does not run.
+            UsageError: A layer is part of a head that does not run.
         """
-        for name in (wanted := tuple(dict.fromkeys(names))):
+        layers = tuple(dict.fromkeys(names))
+        for name in layers:
             if not self.modules(name):
                 raise UnknownName(self._unknown(name), subject=name)
             if self.idle is not None and not _submodules(self.extractor, name):
@@ -223,7 +229,7 @@ class Recorder:
                     f"it belongs to the head of task {self.idle!r}, which has no labels, so its head does not run. "
                     "Request layers of the extractor.",
                 )
-        self.requested[instance] = tuple(dict.fromkeys((*self.requested.get(instance, ()), *wanted)))
+        self.requested[instance] = tuple(dict.fromkeys((*self.requested.get(instance, ()), *layers)))
 
     def modules(self, name: str) -> list[nn.Module]:
         """Return the modules of that path: one, or one of each part for a container that the cut divides."""
@@ -231,20 +237,20 @@ class Recorder:
 
     @property
     def notes(self) -> dict[str, Notes]:
-        """The notes of every layer that some instance requested."""
+        """Notes of all requested layers."""
         for names in self.requested.values():
             for name in names:
                 self._notes.setdefault(name, Notes(name, self._during))
         return self._notes
 
     def record(self, instances: Iterable[str]) -> LayerRecording | None:
-        """Record the layers that these instances requested, and no others; return None if there are none."""
+        """Record the layers that these instances requested; return None if there are none."""
         self.close()
         names = {instance: self.requested[instance] for instance in instances if instance in self.requested}
         if not any(names.values()):
             return None
         aliases: dict[str, str] = {}
-        for name in dict.fromkeys(name for wanted in names.values() for name in wanted):
+        for name in dict.fromkeys(name for layers in names.values() for name in layers):
             aliases[name] = self._attach(name)
         for part in (self.extractor, self.head):
             for module in part.modules():
@@ -268,19 +274,19 @@ class Recorder:
             notes.calls = []
 
     def _attach(self, name: str) -> str:
-        """Put hooks on a layer; return the name of its notes, which may be another name of it."""
-        known_name = name
+        """Register hooks on a layer; return the name of its notes, which may be another name of the layer."""
+        notes_name = name
         for module in self.modules(name):
             notes = module.__dict__.get("_layer_notes")
             if notes is not None:
-                known_name = notes.name
+                notes_name = notes.name
                 continue
             module.__dict__["_layer_notes"] = self.notes[name]
             self._hooks.append((module, module.register_forward_hook(_note, with_kwargs=True)))
-        return known_name
+        return notes_name
 
     def dry_run(self, shape: tuple[int, ...], precision: Precision) -> None:
-        """Find recorded tensors that the network overwrites, by a run on a few images, and copy those from now on.
+        """Find recorded tensors that the network overwrites by running it on a few images; they are copied in steps.
 
         Args:
             shape: Shape of an image, ``(channels, height, width)``.
@@ -289,32 +295,32 @@ class Recorder:
         Raises:
             UsageError: A layer cannot be recorded.
         """
-        entered: list[tuple[Any, int]] = []
-        counted: list[tuple[Notes, int, Tensor, int]] = []
+        inputs: list[tuple[Any, int]] = []
+        recorded: list[tuple[Notes, int, Tensor, int]] = []
 
         def before(module: nn.Module, arguments: Any, keywords: Any) -> None:
             input = first_of(arguments, keywords)
-            entered.append((input, input._version if isinstance(input, Tensor) else 0))
+            inputs.append((input, input._version if isinstance(input, Tensor) else 0))
 
         def after(module: nn.Module, arguments: Any, output: Any) -> None:
-            input, version = entered.pop()
+            input, version = inputs.pop()
             notes: Notes = module._layer_notes  # type: ignore[assignment]
             if isinstance(input, Tensor) and input._version != version:
                 raise unrecordable(notes.name, "it writes into its own input. Request layers inside it.")
             if isinstance(input, Tensor) and isinstance(output, Tensor):
-                counted.extend(
-                    (notes, side, each, each._version) for side, each in enumerate((input, output))
+                recorded.extend(
+                    (notes, side, tensor, tensor._version) for side, tensor in enumerate((input, output))
                 )
 
         images = self.images(IMAGES, shape)
-        with self.unchanged(), precision.autocast(), ExitStack() as hooks:
+        with self.restored(), precision.autocast(), ExitStack() as hooks:
             self.extractor.train()
             self.head.train()
             for module in (module for name in self.notes for module in self.modules(name)):
                 hooks.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
                 hooks.callback(module.register_forward_hook(after).remove)
             self.calls(images, self.extractor, self.head)
-        for notes, side, tensor, version in counted:
+        for notes, side, tensor, version in recorded:
             if tensor._version != version:
                 notes.copied = (True, notes.copied[1]) if side == 0 else (notes.copied[0], True)
 
@@ -326,14 +332,14 @@ class Recorder:
             shape: Shape of one image.
 
         Returns:
-            The same numbers every time, on the device of the extractor.
+            Images on the device of the extractor; equal in every call.
         """
         first = next(self.extractor.parameters(), torch.empty(0))
         draw = torch.Generator().manual_seed(0)
         return torch.randn((count, *shape), generator=draw).to(first.device, first.dtype)
 
     def calls(self, images: Tensor, *parts: nn.Module) -> Layers:
-        """Return the calls of all requested layers when ``images`` pass through ``parts``.
+        """Run modules on images; return the calls of all requested layers.
 
         Args:
             images: Input of the first part.
@@ -348,8 +354,8 @@ class Recorder:
         return recording.end()
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Restore random states, modes and all buffers afterwards, and leave no hook."""
+    def restored(self) -> Iterator[None]:
+        """Restore random states, modes and buffers on exit, and remove all hooks."""
         parts = (self.extractor, self.head)
         modes = [(module, module.training) for part in parts for module in part.modules()]
         buffers = [(buffer, buffer.detach().clone()) for part in parts for buffer in part.buffers()]

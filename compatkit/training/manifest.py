@@ -242,7 +242,7 @@ def _owners(loop: Loop) -> Iterator[Mapping[str, Any]]:
         for group in optimizer.param_groups
         for parameter in group["params"]
     }
-    for owner, module in {**loop.setup.owners, **loop.setup.unmoved()}.items():
+    for owner, module in {**loop.setup.owners, **loop.setup.frozen_modules()}.items():
         parameters = dict(module.named_parameters())
         optimizers = (optimizer_of.get(id(parameter)) for parameter in parameters.values())
         yield {

@@ -1,4 +1,4 @@
-"""The set-up of a run, in which plugins initialize weights and request modules, heads and layer records."""
+"""Set-up of a run, in which plugins initialize weights and request modules, heads and recorded layers."""
 
 from __future__ import annotations
 
@@ -23,27 +23,30 @@ from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.task_state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor, TaskState
 
-LEAST_CLASSES = 2
-"""Smallest number of classes of a head that classifies."""
+MIN_CLASSES = 2
+"""Number of classes of a classification head at least."""
 SIDES = ("extractor", "head")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @attrs.define(eq=False)
 class SetUp:
-    """The set-up of a run, as plugins see it before the first step and after the last.
+    """Set-up of a run for plugins, before the first step and after the last.
 
     Attributes:
-        tasks: By name, in the order of training.
-        auxiliary: Auxiliary heads of this run by name, frozen ones included.
+        seed: Seed of the run.
+        precision: Device, dtype and memory layout.
+        tasks: Tasks by name, in the order of training.
+        frozen: Heads passed in with ``frozen=``, by name.
+        reset: Function that draws the initial weights of a task again.
+        auxiliary: Auxiliary heads of this run by name, including frozen ones.
         owners: Trained modules: ``<task>.extractor``, ``<task>.head``, ``shared.<head>``, ``plugin.<instance>.<name>``.
-        frozen: Heads that were given as frozen, by name.
-        released: An extractor that was given as frozen, or None.
-        compared: Whether a regularizer of this run uses it.
-        recorders: By task, the layers to record; only tasks for which a plugin asked.
-        metadata: By instance, the choices that it reported.
-        gradients: By instance whose gradients are compared with the task's, whether they are balanced too.
-        instance: Name of the plugin instance that is being set up.
+        recorders: Layers to record, by task with such layers.
+        metadata: Reported choices by plugin instance.
+        gradients: Whether gradients are balanced, by plugin instance whose gradients are compared with the task's.
+        instance: Name of the plugin instance in set-up, or None.
+        released: Extractor passed in with ``frozen=``, or None.
+        compared: Whether a regularizer of this run uses the released extractor.
     """
 
     seed: int
@@ -61,19 +64,19 @@ class SetUp:
     compared: bool = False
 
     def rng(self, *key: str | int) -> torch.Generator:
-        """Return a CPU generator for the plugin; ``key`` starts with the name of the plugin instance."""
+        """Return a CPU generator for a plugin; ``key`` starts with the name of the plugin instance."""
         return generator(self.seed, "plugin", *key)
 
     def initialize(
         self, task: TaskState, *stream: str | int, seed: int | None = None, class_layer: bool = True
     ) -> None:
-        """Draw the task's initial weights again, from ``stream`` instead of from the task's own stream.
+        """Draw the task's initial weights again, from another stream of random numbers than the task's own.
 
         Args:
-            task: Task whose network is initialized; its modules stay the same objects.
-            stream: Name of the stream; the same stream and seed give the same weights in any run.
-            seed: Seed to use in place of the run's seed.
-            class_layer: Whether the class layer is drawn too; else it is not changed.
+            task: State of the task; its modules are changed in place.
+            stream: Name of the stream; equal streams and seeds give equal weights in any run.
+            seed: Seed to use instead of the run's seed, or None.
+            class_layer: Whether to draw the class layer too.
         """
         self.reset(task, stream, seed, class_layer)
 
@@ -92,7 +95,7 @@ class SetUp:
             The same module.
 
         Raises:
-            UsageError: It is called outside of ``compatkit_set_up``; the name is taken or invalid; ``module`` is not a
+            UsageError: Called outside of ``compatkit_set_up``; the name is taken or invalid; ``module`` is not a
                 module, or a lazy one.
         """
         instance = self._current_instance("own", "optimizers are created before the first step")
@@ -126,10 +129,11 @@ class SetUp:
 
         Args:
             blueprint: Architecture of the module, such as ``setup.tasks[...].head_blueprint``.
-            key: Name of the stream, the same for the same weights in any run. Joined by ``-``, it names the module.
+            key: Name of the stream; equal streams give equal weights in any run. Joined by ``-``, it is the name of the
+                module.
 
         Returns:
-            The module, on the run's device.
+            Module on the run's device.
 
         Raises:
             UsageError: As for ``own``.
@@ -149,8 +153,8 @@ class SetUp:
 
         Raises:
             UnknownName: The network has no such layer.
-            UsageError: It is called outside of ``compatkit_set_up``; ``names`` is a string; or a layer belongs to the
-                head of a task without labels, which does not run.
+            UsageError: Called outside of ``compatkit_set_up``; ``names`` is a string; or a layer belongs to the head of
+                a task without labels, which does not run.
         """
         instance = self._current_instance("record_layers", "layers are chosen before the first step")
         if isinstance(names, str):
@@ -162,11 +166,11 @@ class SetUp:
         """Report choices of the plugin, for the plan of the run and its manifest, as ``chosen``.
 
         Args:
-            facts: JSON values, the same for the same run; those of a second call are added.
+            facts: JSON values, equal for equal runs; those of a second call are added.
 
         Raises:
-            FormatError: They are not JSON values.
-            UsageError: It is called outside of ``compatkit_set_up``.
+            FormatError: A value is not a JSON value.
+            UsageError: Called outside of ``compatkit_set_up``.
         """
         instance = self._current_instance("tell", "the plan is written before the first step")
         dumps(dict(facts))
@@ -175,16 +179,16 @@ class SetUp:
     def compare_gradients(self, *, balance: bool = False) -> None:
         """Compare the gradient of the plugin's losses with the task's, over the task's own network.
 
-        The history has the ratio of their norms as ``<instance>/gradient_ratio``, weight included. It is measured in
-        eager steps, in the first step, the last, and each that closes a row of the history. It costs two more backward
-        passes in such a step; the plugin cannot use that name for a loss.
+        The history has the ratio of their norms as ``<instance>/gradient_ratio``, including the weight. It is measured
+        in eager steps: the first, the last, and the last of each row of the history. Such a step needs two more
+        backward passes. The plugin cannot use this name for a loss.
 
         Args:
             balance: Whether to scale the losses in every step so that the norm of their gradient is the plugin's weight
                 times that of the task's. The history then has the factor as ``<instance>/factor``.
 
         Raises:
-            UsageError: It is called outside of ``compatkit_set_up``, or a task has no loss of its own to compare with.
+            UsageError: Called outside of ``compatkit_set_up``, or a task has no loss of its own to compare with.
         """
         instance = self._current_instance("compare_gradients", "steps are planned before the first")
         for state in self.tasks.values():
@@ -197,24 +201,25 @@ class SetUp:
         self.gradients[instance] = balance
 
     def _current_instance(self, method: str, reason: str) -> str:
-        """Return the instance that is being set up; raise outside of ``compatkit_set_up``."""
+        """Return the plugin instance in set-up; raise outside of ``compatkit_set_up``."""
         if self.instance is None:
             raise UsageError(f"{method} can only be called in compatkit_set_up: {reason}.")
         return self.instance
 
     def shared_classes(self) -> tuple[Label, ...]:
-        """Return the classes that at least two tasks share, or all classes where there is one task.
+        """Return the classes that at least two tasks share, or all classes of a single task.
 
-        Names and order are those of the first task that has them; aliases of class names match.
+        Names and order are those of the first task with a class; aliases of class names match.
         """
         states = list(self.tasks.values())
         if len(states) == 1:
             return states[0].labels
         shared: list[Label] = []
-        for position, state in enumerate(states):
-            later = states[position + 1 :]
-            also = {own for other in later for own, _ in common(state.labels, other.labels)}
-            shared += [state.labels[own] for own in sorted(also) if not common([state.labels[own]], shared)]
+        for index, state in enumerate(states):
+            later_states = states[index + 1 :]
+            outputs = {output for later in later_states for output, _ in common(state.labels, later.labels)}
+            labels = [state.labels[output] for output in sorted(outputs)]
+            shared += [label for label in labels if not common([label], shared)]
         return tuple(shared)
 
     def add_auxiliary_head(
@@ -225,7 +230,7 @@ class SetUp:
         outputs: int | None = None,
         like: str | None = None,
     ) -> AuxiliaryHead:
-        """Add a head with the architecture of a target head, or take the frozen one of that name.
+        """Add a head with the architecture of a target head, or use the frozen one of that name.
 
         Args:
             name: Purpose of the head; ``<prefix>/shared.<name>`` when published.
@@ -245,12 +250,12 @@ class SetUp:
                 f"This run already has an auxiliary head {name!r}; two plugins, or two instances of one, cannot train "
                 "the same head. Leave one of them out."
             )
-        check_name(f"parts/shared.{name}")  # under which it is published
-        answers = self.frozen[name].labels if name in self.frozen else classes
-        if answers is not None and len(answers) < LEAST_CLASSES:
+        check_name(f"parts/shared.{name}")  # name of the published component
+        head_classes = self.frozen[name].labels if name in self.frozen else classes
+        if head_classes is not None and len(head_classes) < MIN_CLASSES:
             raise UsageError(
-                f"The auxiliary head {name!r} has {len(answers)} classes, so its loss is always 0. Give at least "
-                f"{LEAST_CLASSES}.",
+                f"The auxiliary head {name!r} has {len(head_classes)} classes, so its loss is always 0. Give at least "
+                f"{MIN_CLASSES}.",
                 subject=name,
             )
         if like is not None and like not in self.tasks:
@@ -262,16 +267,16 @@ class SetUp:
             self._check_width(name, first, state)
         if name in self.frozen:
             head = self.frozen[name]
-            (shape,) = {self._accepts(head, state) for state in self.tasks.values()}
+            (shape,) = {self._output_shape(head, state) for state in self.tasks.values()}
             if outputs is not None and shape != (outputs,):
                 raise UsageError(
                     f"The frozen auxiliary head {name!r} has outputs of shape {shape}; this run needs {outputs}. Use "
                     "the settings that it was trained with."
                 )
-            names, wanted = ([label.name for label in some or ()] for some in (head.labels, classes))
-            if classes is not None and names != wanted:
+            names, needed = ([label.name for label in labels or ()] for labels in (head.labels, classes))
+            if classes is not None and names != needed:
                 raise UsageError(
-                    f"The frozen auxiliary head {name!r} has the classes {names}; this run needs {wanted}. Use the "
+                    f"The frozen auxiliary head {name!r} has the classes {names}; this run needs {needed}. Use the "
                     "settings that it was trained with."
                 )
             return self._add_head(name, head)
@@ -282,7 +287,7 @@ class SetUp:
         module = self._drawn(blueprint, "auxiliary", name)
         head = AuxiliaryHead(name, blueprint, module, tuple(classes) if classes is not None else None)
         for state in self.tasks.values():
-            shape = self._accepts(head, state)
+            shape = self._output_shape(head, state)
             if shape != (count,):
                 raise UsageError(
                     f"Auxiliary head {name!r}: {blueprint.model} after {blueprint.cut} gives {shape}, not {count} "
@@ -294,7 +299,7 @@ class SetUp:
     def _check_width(self, name: str, first: TaskState, state: TaskState) -> None:
         """Raise if no head can take the features of both tasks.
 
-        Maps may differ in height and width if the head pools them; ``_accepts`` tries that.
+        Maps may differ in height and width if the head pools them, which ``_output_shape`` tests.
         """
         expected, shape = first.feature_shape[1:], state.feature_shape[1:]
         if expected[:1] == shape[:1] and len(expected) == len(shape):
@@ -305,16 +310,16 @@ class SetUp:
             "for all: extractors then end with a 1x1 convolution."
         )
 
-    def unmoved(self) -> dict[str, nn.Module]:
+    def frozen_modules(self) -> dict[str, nn.Module]:
         """Return the modules that were passed in with ``frozen=``, as ``frozen.<name>``."""
         modules = {f"frozen.{name}": head.module for name, head in self.frozen.items()}
         return modules if self.released is None else {**modules, f"frozen.{EXTRACTOR}": self.released.module}
 
     def released_head(self) -> AuxiliaryHead:
-        """Take the released target head that was passed in with ``frozen=`` (``registry.released``).
+        """Use the released target head that was passed in with ``frozen=`` (``registry.released``).
 
         Raises:
-            UsageError: There is none, it is already taken, or it does not take the tasks' features.
+            UsageError: There is none, it is in use already, or it does not take the tasks' features.
         """
         if HEAD not in self.frozen:
             raise UsageError(
@@ -326,13 +331,16 @@ class SetUp:
     def released_extractor(self, task: TaskState) -> Callable[[Tensor], Tensor]:
         """Return a function from a task's normalized images to features of the released extractor, without gradients.
 
-        It normalizes the images with the extractor's own mean and standard deviation in place of the task's.
+        The images are normalized by the extractor's mean and standard deviation instead of the task's.
+
+        Args:
+            task: State of the task.
 
         Returns:
-            A function ``(N, C, H, W) -> (N, ...)``, in the shape of the task's features.
+            Function ``(N, C, H, W) -> (N, ...)``, with features in the shape of the task's.
 
         Raises:
-            UsageError: There is none, it takes other images, or gives features of another shape.
+            UsageError: There is none, it takes other images, or its features have another shape.
         """
         if self.released is None:
             raise UsageError(
@@ -343,12 +351,12 @@ class SetUp:
         return self.released.on(task.data, task.feature_shape[1:], task.name, self.precision.device)
 
     def _add_head(self, name: str, head: AuxiliaryHead) -> AuxiliaryHead:
-        """Add a head to those of this run, with the plugin that requested it."""
+        """Add a head to those of this run, with the name of the plugin."""
         head.plugin = self.instance or head.plugin
         self.auxiliary[name] = head
         return head
 
-    def _accepts(self, head: AuxiliaryHead, task: TaskState) -> tuple[int, ...]:
+    def _output_shape(self, head: AuxiliaryHead, task: TaskState) -> tuple[int, ...]:
         """Return the shape of a shared head's output per image; raise if it does not take a task's features."""
         features = torch.zeros(2, *task.feature_shape[1:], device=self.precision.device)
         was_training = head.module.training
@@ -366,7 +374,7 @@ class SetUp:
 
 
 def check_weights(setup: SetUp, cause: str) -> None:
-    """Raise if a module of the run has values that no step can use.
+    """Raise if a module of the run has invalid values.
 
     Args:
         setup: Setup of the run.
@@ -376,7 +384,7 @@ def check_weights(setup: SetUp, cause: str) -> None:
         IntegrityError: See ``check_values``.
     """
     parts = {f"{name}.{side}": getattr(state, side) for name, state in setup.tasks.items() for side in SIDES}
-    for owner, module in {**parts, **setup.owners, **setup.unmoved()}.items():
+    for owner, module in {**parts, **setup.owners, **setup.frozen_modules()}.items():
         check_values(
             module.state_dict(), f"{cause}, in {owner}", "Set finite weights and variances from 0 on."
         )

@@ -297,7 +297,7 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
     setup.instance = None
     if not plugins.dropped:  # a regularizer of weight 0 may use the part
         _check_used(setup, frozen_heads)
-    check_owners({**setup.owners, **setup.unmoved()})
+    check_owners({**setup.owners, **setup.frozen_modules()})
     return setup
 
 

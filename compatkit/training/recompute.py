@@ -22,32 +22,32 @@ from compatkit.evaluation.batchnorm import kept_statistics, norm_layers
 from compatkit.training.task_state import TaskState
 
 _CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList)
-"""Classes that hold blocks, and may never be called themselves."""
+"""Classes of containers of blocks, which may never be called themselves."""
 
 
 @contextmanager
 def recomputing(tasks: Iterable[TaskState]) -> Iterator[None]:
-    """Recompute the activations of blocks for tasks that request it; restore the blocks afterwards.
+    """Recompute the activations of blocks for tasks that request it; restore the blocks on exit.
 
     Raises:
-        UsageError: A network does not tell its layers, or has no block.
+        UsageError: A network has no ``group_matcher``, or no block.
     """
     with ExitStack() as stack:
         for state in tasks:
             for name, block in _blocks(state) if state.task.recompute_activations else ():
-                stack.enter_context(_wrapped(name, block))
+                stack.enter_context(_recomputed(name, block))
         yield
 
 
 def _blocks(state: TaskState) -> list[tuple[str, nn.Module]]:
-    """Return the largest modules that lie within one layer, but for the stem and what comes after the last block."""
+    """Return the largest modules in one layer each, without the stem and the modules after the last block."""
     from compatkit.adapters.optimizers import grouped
 
     blocks: list[tuple[str, nn.Module]] = []
     for blueprint, part in ((state.extractor_blueprint, state.extractor), (state.head_blueprint, state.head)):
         layers = grouped(blueprint, "layer", "recompute_activations")
         inner = {name: layer for name, layer in layers.items() if 0 < layer < max(layers.values())}
-        blocks += _within(part, "", inner, getattr(part, "stops_at", ""))
+        blocks += _blocks_in(part, "", inner, getattr(part, "stops_at", ""))
     if not blocks:
         raise UsageError(
             f"recompute_activations needs blocks of modules; {state.task.model} of task {state.name!r} has none "
@@ -57,10 +57,10 @@ def _blocks(state: TaskState) -> list[tuple[str, nn.Module]]:
     return blocks
 
 
-def _within(
+def _blocks_in(
     module: nn.Module, path: str, layers: Mapping[str, int], stop: str
 ) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the blocks below a module; ``stop`` is where a stopped extractor leaves its code, a block unfinished."""
+    """Yield the blocks of a module, except the unfinished one of an extractor that is stopped at ``stop``."""
     for name, child in module.named_children():
         child_path = f"{path}{name}"
         numbers = {layers.get(f"{child_path}.{parameter}") for parameter, _ in child.named_parameters()}
@@ -69,13 +69,13 @@ def _within(
         if is_block and any(child.children()) and not isinstance(child, _BatchNorm):
             yield child_path, child
         else:
-            yield from _within(child, f"{child_path}.", layers, stop)
+            yield from _blocks_in(child, f"{child_path}.", layers, stop)
 
 
 @contextmanager
-def _wrapped(name: str, block: nn.Module) -> Iterator[None]:
+def _recomputed(name: str, block: nn.Module) -> Iterator[None]:
     before, attributes = block.__dict__.get("forward"), block.__dict__
-    attributes["forward"] = _Recomputed(name, block, block.forward)
+    attributes["forward"] = _RecomputedForward(name, block, block.forward)
     try:
         yield
     finally:
@@ -84,19 +84,19 @@ def _wrapped(name: str, block: nn.Module) -> Iterator[None]:
 
 
 @attrs.frozen(eq=False)
-class _Recomputed:
-    """The forward pass of a block that keeps its input alone; a copy of the block has its own."""
+class _RecomputedForward:
+    """Forward pass of a block that stores its input alone."""
 
     name: str
     block: nn.Module
-    plain: Callable[..., Any]
+    forward: Callable[..., Any]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if not torch.is_grad_enabled():
-            return self.plain(*arguments, **keywords)
+            return self.forward(*arguments, **keywords)
         tensors = [value for value in tree_leaves((arguments, keywords)) if isinstance(value, Tensor)]
         return checkpoint(
-            self.plain,
+            self.forward,
             *arguments,
             use_reentrant=False,
             context_fn=lambda: (nullcontext(), self._recomputation(tensors)),
@@ -111,7 +111,7 @@ class _Recomputed:
 
 @attrs.define(eq=False)
 class _Recomputation(AbstractContextManager[None]):
-    """The context of a recomputation, which must see what the forward pass saw; one for every backward pass."""
+    """Context of a recomputation, with the modes of the forward pass; one for every backward pass."""
 
     name: str
     block: nn.Module
@@ -128,7 +128,7 @@ class _Recomputation(AbstractContextManager[None]):
                 "backward pass. Leave recompute_activations out.",
                 subject=self.name,
             )
-        # Running statistics have seen the batch; autograd wants them passed again all the same.
+        # Running statistics include the batch already, but autograd requires them as arguments again.
         self._stack.enter_context(kept_statistics(self.block))
         for layer, training, tracking in self.modes:
             self._stack.callback(_switch, layer, layer.training, layer.track_running_stats)

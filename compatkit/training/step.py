@@ -1,4 +1,4 @@
-"""One step of one task, its batch, and its micro-batches."""
+"""Step of a task, its batch, and its micro-batches."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from compatkit.training.randomness import generator
 from compatkit.training.task_state import TaskState
 
 NO_LABEL = -1
-"""Label of images without a label; no loss treats it as a class."""
+"""Label of images without a label, which is no class in any loss."""
 
 
 @attrs.frozen(eq=False)
 class StepResult:
-    """Losses and predictions of a step or a micro-batch; on the device, without gradients.
+    """Losses and predictions of a step or a micro-batch, on the device and without gradients.
 
     Attributes:
         losses: Scalars by their names in the history.
-        predicted: Classes ``(batch,)``; None where the task's own head does not run.
-        true: Classes ``(batch,)``; None with ``predicted``.
-        images: Sum of the images ``()``, not finite where one of them is not; None where they are bytes.
+        predicted: Predicted classes ``(batch,)``; None if the task's own head does not run.
+        true: True classes ``(batch,)``; None without ``predicted``.
+        images: Sum of the images ``()``, not finite if an image is not; None for images of bytes.
     """
 
     losses: Mapping[str, Tensor]
@@ -37,27 +37,32 @@ class StepResult:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the losses, and ``accuracy`` where the head runs."""
+        """Names of the losses, and ``accuracy`` if the head runs."""
         return (*self.losses, "accuracy") if self.predicted is not None else (*self.losses,)
 
 
 @attrs.define(eq=False)
 class Step:
-    """One step of one task, after the forward pass of the target network.
+    """Step of a task, after the forward pass of the target network.
 
     Attributes:
+        seed: Seed of the run.
+        task: State of the task.
         number: Step of this task, from 0.
-        piece: Number of the micro-batch in the step, from 0, where the trainer accumulates gradients.
+        batch: Batch of the step or micro-batch.
+        precision: Precision of the run.
         features: Output of the extractor, ``(batch, ...)``.
         logits: Output of the head, ``(batch, classes)``; None for a task without labels, whose head does not run.
-        reports: Whether it is the first step, or a row of the history closes after it; False where steps are compiled
-            or captured.
-        views: Features of each extra view that the current plugin requested, shaped as
-            ``features``; every view is normalized by its own batch statistics and updates no buffer.
-        mixed_images: Images ``(batch, channels, height, width)`` that the head learns from under mixup or CutMix, where
-            the batch keeps the images themselves for regularizers; else None.
+        piece: Number of the micro-batch in the step, from 0.
+        reports: Whether it is the first step, or the last of a row of the history; False if steps are compiled or
+            captured.
+        views: Features of each extra view of the current plugin, shaped as ``features``; every view is normalized by
+            its own batch statistics and updates no buffer.
+        mixed_images: Images ``(batch, channels, height, width)`` for the head under mixup or CutMix, if regularizers
+            use the images of the batch; else None.
         mixed_labels: Shares of the classes ``(batch, classes)`` in mixed images; None without mixup and CutMix.
-        result: Losses and predictions, once the weights are updated.
+        layers: Recorded calls of the layers that the current plugin requested.
+        result: Losses and predictions after the update of the weights, or None.
     """
 
     seed: int
@@ -84,11 +89,11 @@ class Step:
 
     @property
     def losses(self) -> dict[str, Tensor]:
-        """Losses of the step by the names of the history: ``task``, ``<instance>/<loss>``, ``accuracy``, ...
+        """Losses of the step by their names in the history: ``task``, ``<instance>/<loss>``, ``accuracy``, ...
 
-        Float tensors ``()`` on the device, without gradient, that nothing overwrites: keep them, and read them
-        (``float``) rarely, since reading waits for the device. Empty before ``compatkit_after_step``; with several
-        processes, each has the losses of its own images.
+        Float tensors ``()`` on the device, without gradients; they are never overwritten. Reading them (``float``)
+        waits for the device. Empty before ``compatkit_after_step``; with several processes, each has the losses of its
+        own images.
         """
         result = self.result
         if result is None:
@@ -98,12 +103,12 @@ class Step:
         return {**result.losses, "accuracy": (result.predicted == result.true).float().mean()}
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
-        """Run the task's extractor on further views.
+        """Run the task's extractor on extra views.
 
         Args:
-            images: Normalized, ``(batch, channels, height, width)``.
-            write_statistics: Whether batch normalization updates its running statistics; else it still normalizes by
-                the statistics of the batch. A frozen extractor never updates them, and runs as it does for the batch.
+            images: Normalized images, ``(batch, channels, height, width)``.
+            write_statistics: Whether batch normalization updates its running statistics; it normalizes by the
+                statistics of the batch in any case. A frozen extractor never updates them, and runs as for the batch.
 
         Returns:
             Features, ``(batch, *feature_shape)``.
@@ -111,10 +116,10 @@ class Step:
         return self.task.extract(images, write_statistics=write_statistics)
 
     def classify(self, features: Tensor) -> Tensor:
-        """Run the task's head on other features, normalized by their own statistics; no buffer is updated.
+        """Run the task's head on other features, normalized by their own statistics, without updating buffers.
 
         Args:
-            features: ``(batch, ...)``, of the shape of ``self.features``.
+            features: Features ``(batch, ...)`` with the shape of ``self.features``.
 
         Returns:
             Logits ``(batch, classes)``.
@@ -124,16 +129,16 @@ class Step:
 
     def rng(self, *key: str | int) -> torch.Generator:
         """Return a CPU generator for this step and micro-batch; ``key`` starts with the plugin's instance name."""
-        turn = f"{self.number}.{self.piece}" if self.piece else self.number
-        return generator(self.seed, "plugin", self.task.name, turn, *key)
+        index = f"{self.number}.{self.piece}" if self.piece else self.number
+        return generator(self.seed, "plugin", self.task.name, index, *key)
 
 
 def split_batch(batch: Batch, count: int) -> list[Batch]:
-    """Return ``count`` micro-batches of a batch, of equal size and in order; they share its memory.
+    """Return micro-batches of equal size, in order; they share the memory of the batch.
 
     Args:
         batch: Batch of a step; its length is a multiple of ``count``.
-        count: Micro-batches.
+        count: Number of micro-batches.
     """
     parts = zip(batch.images.chunk(count), batch.labels.chunk(count), batch.index.chunk(count), strict=True)
     if batch.stacked is None:
@@ -147,9 +152,9 @@ def split_batch(batch: Batch, count: int) -> list[Batch]:
 
 
 def combine_results(results: Sequence[StepResult]) -> StepResult:
-    """Return the result of the full batch: mean losses of its micro-batches, and all predictions; nothing is read.
+    """Return mean losses and all predictions of micro-batches, without reading values on the host.
 
-    A loss that a micro-batch lacks counts as 0 there.
+    A loss that a micro-batch does not have counts as 0.
     """
     names = dict.fromkeys(name for result in results for name in result.losses)
     losses = {

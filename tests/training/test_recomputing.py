@@ -122,7 +122,7 @@ def test_a_block_that_a_stopped_extractor_leaves_is_taken_apart() -> None:
         names = [name for name, _ in state.extractor.named_parameters()]
         layers = {name: int(name.split(".")[1]) for name in names if name.startswith("blocks.")}
         for stop, last in (("blocks.1", ["blocks.1"]), ("blocks.1.mlp.fc1", ["blocks.1.attn"])):
-            result = [name for name, _ in recompute._within(state.extractor, "", layers, stop)]
+            result = [name for name, _ in recompute._blocks_in(state.extractor, "", layers, stop)]
             assert result == ["blocks.0", *last]
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_recomputed_is_refused(monkeypatch: pytest.MonkeyPatch) -
     assert caught.value.subject == "lenet"
     with pytest.raises(UsageError, match=r"passes='fused' was asked for.*activations are recomputed"):
         quick(steps=1, passes="fused").fit([task(recompute_activations=True)], ["rotation_prediction"])
-    monkeypatch.setattr(recompute, "_within", lambda *args: iter(()))
+    monkeypatch.setattr(recompute, "_blocks_in", lambda *args: iter(()))
     with pytest.raises(UsageError, match=r"needs blocks .* resnet8_cifar of task 'a' has none") as caught:
         quick(steps=0).fit([task(recompute_activations=True)])
     assert caught.value.subject == "a"

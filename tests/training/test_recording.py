@@ -212,7 +212,7 @@ class Pair(nn.Module):
     ("network", "message"),
     [
         (nn.Sequential(nn.Linear(4, 4), Own()), "'1' cannot be recorded: it writes into its own input"),
-        (Pair(), "'0' cannot be recorded: it takes a Tensor and gives a tuple"),
+        (Pair(), "'0' cannot be recorded: it takes a Tensor and returns a tuple"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(network: nn.Module, message: str) -> None:
