@@ -59,7 +59,7 @@ def replaced(manifest: Manifest, path: str, value: Any) -> bytes:
         (f"{PORT}.dtype", "float33", "dtype: expected str matching regex"),
         (f"{PORT}.prefix_tokens", -1, "expected int >= 0"),
         (f"{PORT}.multiple_of", 0, "multiple_of: expected int >= 1"),
-        (f"{PORT}.multiple_of", 32, "multiple_of: expected 1, as no images are taken here, got 32"),
+        (f"{PORT}.multiple_of", 32, "multiple_of: expected 1 for a port that takes no images, got 32"),
         (
             "contract.statistical.features",
             [{**FEATURES, "mean": -0.5}],
@@ -94,8 +94,8 @@ def replaced(manifest: Manifest, path: str, value: Any) -> bytes:
             [{**ANCHOR, "classes": [{"name": "a"}, {"name": "A"}]}],
             "duplicates number 0",
         ),
-        ("contract.statistical.features", [], "expected figures for each of 1 feature ports, got 0"),
-        ("contract.statistical.features", [FEATURES] * 2, "expected figures for each of 1"),
+        ("contract.statistical.features", [], "expected statistics of each of 1 feature ports, got 0"),
+        ("contract.statistical.features", [FEATURES] * 2, "expected statistics of each of 1"),
         (
             "contract.statistical.features",
             [{**FEATURES, "std": -1.0}],
@@ -133,7 +133,7 @@ def replaced(manifest: Manifest, path: str, value: Any) -> bytes:
         ("contract.statistical.probe.shapes", [], "expected a shape for each of 1 inputs"),
         ("contract.statistical.probe.shapes", [[]], r"probe\.shapes\[0\].*expected"),
         ("contract.statistical.probe.shapes", [[2, 1, 0, 32]], r"probe\.shapes\[0\].*expected"),
-        ("contract.statistical.probe.shapes", [[2, 1, 2**20, 2**20]], "268435456 values at most"),
+        ("contract.statistical.probe.shapes", [[2, 1, 2**20, 2**20]], "at most 268435456 values"),
         ("contract.statistical.probe.relative_tolerance", 1e9, "expected float <= 0.1"),
         ("contract.statistical.probe.relative_tolerance", 0.0, "expected float > 0.0"),
         ("contract.statistical.probe.digest", "nonsense", "expected 'value:sha256:'"),
