@@ -22,8 +22,8 @@ from compatkit.errors import (
     UnknownSigner,
     Unsigned,
 )
+from compatkit.registry.signing.checks import SKEW
 from compatkit.registry.signing.envelope import LIMIT
-from compatkit.registry.signing.judging import SKEW
 from compatkit.registry.signing.signatures import file_name
 from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Distrust, Trusted

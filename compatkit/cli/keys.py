@@ -47,7 +47,7 @@ def new(options: KeysNewOptions) -> int | None:
     """Create the key NAME: a private file, readable only by you, and next to it a public one to share."""
     from compatkit.registry.signing import dates
 
-    ends = None if options.expires is None else dates.until(options.expires)
+    ends = None if options.expires is None else dates.parse_expiry(options.expires)
     key = SigningKey.new(options.name, expires=ends)
     file = (options.out or key_folder() / f"{options.name}.pem").expanduser()
     secret = os.environ.get(PASSPHRASE) or None
@@ -57,7 +57,7 @@ def new(options: KeysNewOptions) -> int | None:
     if options.json:
         files = {"private": file, "public": public, "encrypted": bool(secret)}
         return emit(_row(key.public, None) | files)
-    click.echo(f"made the key {options.name}" + (f", until {dates.written(ends)}" if ends else ""))
+    click.echo(f"made the key {options.name}" + (f", until {dates.format_time(ends)}" if ends else ""))
     click.echo(key.public.id)
     click.echo(f"private, keep secret: {clean(str(file))}{' (encrypted)' if secret else ''}")
     click.echo(f"public, to share:     {clean(str(public))}")
@@ -89,11 +89,11 @@ def trust(options: KeysTrustOptions) -> int | None:
     )
     if options.name is None and not public.name:
         raise UsageError(f"{options.key} contains no name for the key; give one with --as NAME.")
-    ends = None if options.expires is None else dates.until(options.expires)
+    ends = None if options.expires is None else dates.parse_expiry(options.expires)
     trusted = options.folder.trust(public, name=options.name, expires=ends, again=options.again)
     if options.json:
         return emit({**_row(trusted, None), "folder": options.folder.path})
-    until = f", until {dates.written(trusted.expires)}" if trusted.expires else ""
+    until = f", until {dates.format_time(trusted.expires)}" if trusted.expires else ""
     click.echo(f"trusted {trusted.name}{until}")
     click.echo(trusted.id)
     news("Compare these digits with those of its owner.")
@@ -144,6 +144,6 @@ def _row(key: PublicKey, past: object | None) -> dict[str, Any]:
         "name": key.name,
         "key": key.id,
         "state": "distrusted" if past is not None else "expired" if ended else "trusted",
-        "expires": None if key.expires is None else dates.written(key.expires),
+        "expires": None if key.expires is None else dates.format_time(key.expires),
         "note": None if past is None else str(past),
     }

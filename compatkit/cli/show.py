@@ -12,7 +12,7 @@ from compatkit.contracts.manifest import to_bytes
 from compatkit.errors import CompatkitError
 from compatkit.foundation.codec import loads
 from compatkit.registry.names import Reference
-from compatkit.registry.signing.judging import SignatureVerdict, judge
+from compatkit.registry.signing.checks import SignatureVerdict, check_signature
 from compatkit.registry.signing.keys import check_installed
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
@@ -59,15 +59,15 @@ def _signatures(store: Store, reference: Reference) -> tuple[bool, list[Signatur
         return False, []
     shown = f"{reference.name}@{reference.version}"
     return bool(trusted.keys), [
-        judge(signature, str(reference.digest), trusted, name=shown) for signature in signatures
+        check_signature(signature, str(reference.digest), trusted, name=shown) for signature in signatures
     ]
 
 
 def _signed(verified: bool, verdicts: list[SignatureVerdict]) -> str:
     """Return a line about signatures; empty if there are none."""
-    good = [verdict for verdict in verdicts if verdict.good]
-    if good:
-        return "; ".join(map(in_words, good))
+    valid = [verdict for verdict in verdicts if verdict.valid]
+    if valid:
+        return "; ".join(map(in_words, valid))
     signers = sorted({verdict.statement.signer if verdict.statement else "damaged" for verdict in verdicts})
     if not signers:
         return ""

@@ -10,10 +10,10 @@ from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, emit, fold
 from compatkit.cli.roots import open_store, trusted_option
 from compatkit.cli.sign import all_option
-from compatkit.registry.signing.judging import SignatureVerdict, judge, refusal
+from compatkit.registry.signing.checks import SignatureVerdict, check_signature, refusal
 from compatkit.registry.signing.keys import check_installed
 from compatkit.registry.signing.trust import Trusted
-from compatkit.registry.signing.verify import SignedPart, subjects
+from compatkit.registry.signing.verify import SignedPart, signed_parts
 
 
 class SignaturesOptions(Options):
@@ -36,9 +36,10 @@ def signatures_command(options: SignaturesOptions) -> int | None:
     check_installed()
     reports: list[dict[str, Any]] = []
     code = 0
-    for part in subjects(store, options.references or ("*",), every=options.every):
+    for part in signed_parts(store, options.references or ("*",), every=options.every):
         verdicts = [
-            judge(data, part.digest, trusted, name=part.name) for data in store.signatures.of(part.digest)
+            check_signature(data, part.digest, trusted, name=part.name)
+            for data in store.signatures.of(part.digest)
         ]
         error = refusal(part.digest, part.name, verdicts)
         code = max(code, 0 if error is None else error.exit_code)
@@ -54,12 +55,12 @@ def signatures_command(options: SignaturesOptions) -> int | None:
     return code
 
 
-def _print(part: SignedPart, verdicts: list[SignatureVerdict], good: bool) -> None:
-    word = click.style("signed", fg="green") if good else click.style("refused", fg="red", bold=True)
+def _print(part: SignedPart, verdicts: list[SignatureVerdict], valid: bool) -> None:
+    word = click.style("signed", fg="green") if valid else click.style("refused", fg="red", bold=True)
     click.echo(f"{word}  {part}")
     lines = [
         ("good", in_words(verdict)) if verdict.error is None else (verdict.error.code, str(verdict.error))
-        for verdict in sorted(verdicts, key=lambda verdict: not verdict.good)
+        for verdict in sorted(verdicts, key=lambda verdict: not verdict.valid)
     ]
     for label, text in lines or [("unsigned", "compatkit sign REF --key FILE, by whoever published it")]:
         click.echo(fold(label, text, indent=2, size=8))

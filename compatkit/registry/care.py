@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compatkit.registry.copy.admission import PolicyCheckFactory
     from compatkit.registry.copy.report import TransferReport
     from compatkit.registry.copy.settings import Accept, Versions
-    from compatkit.registry.signing.judging import SignatureVerdict
+    from compatkit.registry.signing.checks import SignatureVerdict
     from compatkit.registry.signing.signer import SigningKey, SigningResult
     from compatkit.registry.signing.trust import Trust
     from compatkit.registry.store import Store
@@ -166,7 +166,7 @@ class Care:
         from compatkit.registry.signing.signer import SigningKey, sign
 
         used = key if isinstance(key, SigningKey) else SigningKey.load(key)
-        ends = None if expires is None else dates.until(expires)
+        ends = None if expires is None else dates.parse_expiry(expires)
         return sign(self.store, references, used, expires=ends, named=named, every=every)
 
     def sign_evidence(
@@ -197,7 +197,7 @@ class Care:
         from compatkit.registry.signing.signer import SigningKey, sign_evidence
 
         used = key if isinstance(key, SigningKey) else SigningKey.load(key)
-        ends = None if expires is None else dates.until(expires)
+        ends = None if expires is None else dates.parse_expiry(expires)
         return sign_evidence(self.store, extractors, heads, used, expires=ends)
 
     def signatures(self, reference: str) -> list[SignatureVerdict]:

@@ -211,13 +211,15 @@ class Evidence:
     def _trusted(self, results: list[StoredResult]) -> list[StoredResult]:
         if self.trusted is None or not results:
             return results
-        from compatkit.registry.signing.judging import judge
+        from compatkit.registry.signing.checks import check_signature
 
         signatures, trusted = Signatures(self.root), self.trusted
         signed = [
             result
             for result in results
-            if any(judge(data, result.digest, trusted).good for data in signatures.of(result.digest))
+            if any(
+                check_signature(data, result.digest, trusted).valid for data in signatures.of(result.digest)
+            )
         ]
         if left := len(results) - len(signed):
             warnings.warn(

@@ -122,7 +122,7 @@ def test_signing_takes_a_file_and_tells_what_was_signed(
     assert [str(result.subject) for result in done] == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
     assert all(result.created and result.statement.expires is not None for result in done)
     (reply,) = registry.care.signatures(HEAD)
-    assert reply.statement == done[1].statement and not reply.good
+    assert reply.statement == done[1].statement and not reply.valid
     (outcome,) = registry.care.verify_signatures(HEAD, public)
     assert outcome.good and outcome.key.name == "alice"
     with pytest.raises(SignatureError):

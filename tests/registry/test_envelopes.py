@@ -24,8 +24,8 @@ from compatkit.errors import (
 )
 from compatkit.foundation.codec import dumps
 from compatkit.registry.signing import keys
+from compatkit.registry.signing.checks import SKEW, check_signature, check_signatures
 from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, Envelope, Statement, pae
-from compatkit.registry.signing.judging import SKEW, judge, judge_all
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.trust import Trusted
 
@@ -126,11 +126,11 @@ def test_without_a_name_the_subject_is_the_digest_alone(key: SigningKey) -> None
 
 def test_every_bit_of_an_envelope_counts(key: SigningKey) -> None:
     data, trusted = key.sign(DIGEST, NAME, now=MOMENT).to_bytes(), trusting(key)
-    assert judge(data, DIGEST, trusted, name=NAME, now=MOMENT).good
+    assert check_signature(data, DIGEST, trusted, name=NAME, now=MOMENT).valid
     for bit in range(8 * len(data)):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
-        assert not judge(bytes(flipped), DIGEST, trusted, name=NAME, now=MOMENT).good, bit
+        assert not check_signature(bytes(flipped), DIGEST, trusted, name=NAME, now=MOMENT).valid, bit
 
 
 def test_every_bit_of_the_digest_counts(key: SigningKey) -> None:
@@ -138,7 +138,7 @@ def test_every_bit_of_the_digest_counts(key: SigningKey) -> None:
     for bit in range(256):
         flipped = bytearray(bytes.fromhex("ab" * 32))
         flipped[bit // 8] ^= 1 << bit % 8
-        verdict = judge(data, f"sha256:{flipped.hex()}", trusted, now=MOMENT)
+        verdict = check_signature(data, f"sha256:{flipped.hex()}", trusted, now=MOMENT)
         assert isinstance(verdict.error, OtherDigest)
 
 
@@ -163,13 +163,13 @@ def test_whatever_is_signed_is_read_back_judged_by_the_clock_and_refused_when_ch
     statement = Statement(whole, name, key.public.id, signed, expires)
     assert Statement.from_bytes(envelope.payload) == statement
     data = envelope.to_bytes()
-    verdict = judge(data, whole, trusting(key), name=name, now=now)
+    verdict = check_signature(data, whole, trusting(key), name=name, now=now)
     assert verdict.statement == statement
     in_time = signed - now <= SKEW and (expires is None or now - expires <= SKEW)
-    assert verdict.good == in_time
+    assert verdict.valid == in_time
     changed = bytearray(data)
     changed[bit // 8 % len(data)] ^= 1 << bit % 8
-    assert not judge(bytes(changed), whole, trusting(key), name=name, now=now).good
+    assert not check_signature(bytes(changed), whole, trusting(key), name=name, now=now).valid
 
 
 PIECES = st.sampled_from(
@@ -199,10 +199,10 @@ PIECES = st.sampled_from(
 
 @given(st.binary(max_size=200) | st.lists(PIECES | st.binary(max_size=4), max_size=12).map(b"".join))
 def test_verification_is_total(key: SigningKey, data: bytes) -> None:
-    verdict = judge(data, DIGEST, trusting(key), name=NAME)
+    verdict = check_signature(data, DIGEST, trusting(key), name=NAME)
     assert isinstance(verdict.error, SignatureError)
     with pytest.raises(SignatureError):
-        judge_all(DIGEST, [data], trusting(key))
+        check_signatures(DIGEST, [data], trusting(key))
 
 
 JSON = st.recursive(
@@ -222,7 +222,7 @@ def test_a_statement_of_other_values_is_malformed_also_when_it_is_signed(
     except FormatError:  # NaN, half a surrogate: what nobody can write canonically
         payload = json.dumps({**good, place: value}).encode()
     envelope = Envelope(payload, key.public.id, key._private.sign(pae(PAYLOAD_TYPE, payload)))
-    verdict = judge(envelope.to_bytes(), DIGEST, trusting(key), now=MOMENT)
+    verdict = check_signature(envelope.to_bytes(), DIGEST, trusting(key), now=MOMENT)
     assert isinstance(verdict.error, MalformedSignature)
 
 
@@ -270,7 +270,9 @@ def test_what_is_no_envelope_says_what_one_is(key: SigningKey) -> None:
 def test_a_statement_must_name_the_key_of_its_envelope(key: SigningKey) -> None:
     envelope = key.sign(DIGEST, NAME, now=MOMENT)
     other = "ed25519:" + "12" * 32
-    verdict = judge(Envelope(envelope.payload, other, envelope.signature).to_bytes(), DIGEST, trusting(key))
+    verdict = check_signature(
+        Envelope(envelope.payload, other, envelope.signature).to_bytes(), DIGEST, trusting(key)
+    )
     assert isinstance(verdict.error, MalformedSignature) and other in str(verdict.error)
 
 
@@ -308,15 +310,15 @@ def test_of_several_signatures_one_that_counts_is_enough_and_else_the_nearest_te
     forged = Envelope.from_bytes(data)
     forged = Envelope(forged.payload, forged.key, bytes(64)).to_bytes()
     trusted = trusting(key)
-    verdict = judge_all(DIGEST, [b"junk", other, forged, data], trusted, name=NAME, now=MOMENT)
-    assert [item.good for item in verdict] == [False, False, False, True]
+    verdict = check_signatures(DIGEST, [b"junk", other, forged, data], trusted, name=NAME, now=MOMENT)
+    assert [item.valid for item in verdict] == [False, False, False, True]
     with pytest.raises(BadSignature, match=r"none of 3 signatures is valid: \(1\).*\(2\).*\(3\)"):
-        judge_all(DIGEST, [b"junk", other, forged], trusted, name=NAME, now=MOMENT)
+        check_signatures(DIGEST, [b"junk", other, forged], trusted, name=NAME, now=MOMENT)
     with pytest.raises(UnknownSigner, match=f"keys trust {stranger.public.id}"):
-        judge_all(DIGEST, [b"junk", other], trusted, name=NAME, now=MOMENT)
+        check_signatures(DIGEST, [b"junk", other], trusted, name=NAME, now=MOMENT)
     with pytest.raises(MalformedSignature):
-        judge_all(DIGEST, [b"junk"], trusted, name=NAME, now=MOMENT)
+        check_signatures(DIGEST, [b"junk"], trusted, name=NAME, now=MOMENT)
     with pytest.raises(Unsigned, match=f"compatkit sign {NAME}"):
-        judge_all(DIGEST, [], trusted, name=NAME, now=MOMENT)
+        check_signatures(DIGEST, [], trusted, name=NAME, now=MOMENT)
     with pytest.raises(MalformedSignature, match="and 12 more"):
-        judge_all(DIGEST, [b"junk"] * 20, trusted, name=NAME, now=MOMENT)
+        check_signatures(DIGEST, [b"junk"] * 20, trusted, name=NAME, now=MOMENT)

@@ -45,12 +45,12 @@ from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.maintenance.repair import plan as repair
 from compatkit.registry.remotes.pushpull import import_components
+from compatkit.registry.signing.checks import SKEW, require
 from compatkit.registry.signing.envelope import Envelope
-from compatkit.registry.signing.judging import SKEW, require
 from compatkit.registry.signing.signatures import Signatures, file_name
 from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Trusted
-from compatkit.registry.signing.verify import SignedPart, statements, subjects, verify
+from compatkit.registry.signing.verify import SignedPart, signed_parts, statements, verify
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]
@@ -72,7 +72,7 @@ def test_what_is_signed_lies_in_one_small_file_and_verifies(
     assert path.name.startswith(key.public.id.removeprefix("ed25519:")[:16]) and path.stat().st_size < 1000
     assert path.stat().st_mode & 0o222 == 0
     (result,) = verify(store, HEAD, trusted, now=NOW)
-    assert result.good and result.key == key.public and result.statement == done.statement
+    assert result.valid and result.key == key.public and result.statement == done.statement
     assert examine(store).faults == ()
 
 
@@ -94,7 +94,7 @@ def test_signing_again_makes_a_file_only_where_it_says_more(
     other = SigningKey.new("bob")
     assert sign(store, HEAD, other, now=NOW)[0].created
     assert len(store.signatures.files(head.digest)) == 5
-    assert sum(verdict.good for verdict in verify(store, HEAD, trusted, now=NOW)) == 4
+    assert sum(verdict.valid for verdict in verify(store, HEAD, trusted, now=NOW)) == 4
 
 
 def test_a_signature_that_does_not_count_any_more_is_made_again(
@@ -113,21 +113,21 @@ def test_patterns_mean_what_they_mean_elsewhere(store: Store, publish: Publish, 
     first = publish(store, "digits/a.head", 1)
     second = publish(store, "digits/a.head", 2)
     other = publish(store, "digits/b.head", 3)
-    assert subjects(store, "digits/*") == [
+    assert signed_parts(store, "digits/*") == [
         SignedPart(second.digest, "digits/a.head@2.0.0"),
         SignedPart(other.digest, "digits/b.head@1.0.0"),
     ]
-    assert subjects(store, ["digits/a.head@1.0.0", first.digest]) == [
+    assert signed_parts(store, ["digits/a.head@1.0.0", first.digest]) == [
         SignedPart(first.digest, "digits/a.head@1.0.0"),
         SignedPart(first.digest),
     ]
     assert [signed.statement.name for signed in sign(store, first.digest, key)] == [None]
-    assert subjects(store, "digits/*", every=True) == [
+    assert signed_parts(store, "digits/*", every=True) == [
         SignedPart(first.digest, "digits/a.head@1.0.0"),
         SignedPart(second.digest, "digits/a.head@2.0.0"),
         SignedPart(other.digest, "digits/b.head@1.0.0"),
     ]
-    assert subjects(store, "digits/a.head@^1", every=True) == [
+    assert signed_parts(store, "digits/a.head@^1", every=True) == [
         SignedPart(first.digest, "digits/a.head@1.0.0")
     ]
     store.withdraw("digits/a.head", "1.0.0", "wrong data")
@@ -181,7 +181,7 @@ def test_each_reason_has_its_own_error_code_and_words(
         by_a_distrusted_key,
         by_a_key_that_is_only_known_as_distrusted,
     ):
-        assert sum(entry.good for entry in verify(store, HEAD, whom, now=NOW)) == 1
+        assert sum(entry.valid for entry in verify(store, HEAD, whom, now=NOW)) == 1
         accept(head.digest, store.signatures.of(head.digest), f"{HEAD}@1.0.0")
 
 
@@ -231,7 +231,7 @@ def test_an_older_signed_version_is_found_out_where_a_version_is_pinned(
 def test_statements_are_told_without_any_key(store: Store, head: Any, key: SigningKey) -> None:
     sign(store, HEAD, key, now=NOW)
     (result,) = statements(store, HEAD)
-    assert not result.good and result.statement is not None and result.statement.signer == key.public.id
+    assert not result.valid and result.statement is not None and result.statement.signer == key.public.id
     assert result.to_json()["signed_as"] == f"{HEAD}@1.0.0"
 
 

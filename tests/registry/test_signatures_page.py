@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from compatkit import errors
+from compatkit.registry.signing.checks import SKEW
 from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, PREDICATE_TYPE, TYPE
-from compatkit.registry.signing.judging import SKEW
 from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST
 from compatkit.registry.signing.signer import SigningKey
 

@@ -26,7 +26,7 @@ from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
 from compatkit.registry.remotes.pushpull import clone, pull, push
-from compatkit.registry.signing.judging import require
+from compatkit.registry.signing.checks import require
 from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store

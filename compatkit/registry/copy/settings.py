@@ -84,7 +84,7 @@ class TransferSettings:
         """
         if trust is None or trust is False:
             return self
-        from compatkit.registry.signing.judging import require
+        from compatkit.registry.signing.checks import require
 
         check_signatures, other = require(trust), self.accept
 

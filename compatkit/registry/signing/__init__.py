@@ -1,1 +1,1 @@
-"""Signatures of manifests: keys, statements in DSSE envelopes, whom a user trusts, and where signatures are kept."""
+"""Signatures of manifests: keys, statements in DSSE envelopes, trusted keys, and signature files."""

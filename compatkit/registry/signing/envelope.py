@@ -60,7 +60,7 @@ class Envelope:
 
     @property
     def signed(self) -> bytes:
-        """The bytes that the signature covers."""
+        """Bytes that the signature covers."""
         return pae(PAYLOAD_TYPE, self.payload)
 
     def to_bytes(self) -> bytes:
@@ -78,9 +78,9 @@ class Envelope:
         """Read an envelope.
 
         Raises:
-            MalformedSignature: Too long, not strict JSON, or different from ``to_bytes`` of its values.
+            MalformedSignature: The data is too long, not strict JSON, or not canonical.
         """
-        value = _object(data, "a signature")
+        value = _read_object(data, "a signature")
         with suppress(AttributeError, KeyError, TypeError, ValueError):  # JSON of another shape
             (entry,) = value["signatures"]
             envelope = cls(base64.b64decode(value["payload"]), entry["keyid"], base64.b64decode(entry["sig"]))
@@ -126,8 +126,8 @@ class Statement:
                 "subject": [subject],
                 "predicateType": PREDICATE_TYPE,
                 "predicate": {
-                    "expires": None if self.expires is None else dates.written(self.expires),
-                    "signed": dates.written(self.signed),
+                    "expires": None if self.expires is None else dates.format_time(self.expires),
+                    "signed": dates.format_time(self.signed),
                     "signer": self.signer,
                 },
             }
@@ -138,9 +138,9 @@ class Statement:
         """Read a statement.
 
         Raises:
-            MalformedSignature: Not strict JSON, of another type, or a field is missing, unknown or invalid.
+            MalformedSignature: The data is not strict JSON, of another type, or a field is missing, unknown or invalid.
         """
-        value = _object(data, "a signed statement")
+        value = _read_object(data, "a signed statement")
         kinds = value.get("_type"), value.get("predicateType")
         if kinds != (TYPE, PREDICATE_TYPE):
             raise MalformedSignature(
@@ -162,12 +162,12 @@ class Statement:
         (subject,) = value["subject"]
         predicate = value["predicate"]
         digest, name = f"sha256:{subject['digest']['sha256']}", subject.get("name")
-        signed, ends = dates.read(predicate["signed"]), predicate["expires"]
-        expires = None if ends is None else dates.read(ends)
-        good = (
+        signed, ends = dates.parse_time(predicate["signed"]), predicate["expires"]
+        expires = None if ends is None else dates.parse_time(ends)
+        is_valid = (
             is_digest(digest) and KEY_ID.fullmatch(predicate["signer"]) and (name is None or _is_pinned(name))
         )
-        if not good or signed is None or (ends is not None and expires is None):
+        if not is_valid or signed is None or (ends is not None and expires is None):
             return None
         return cls(digest, name, predicate["signer"], signed, expires)
 
@@ -176,7 +176,7 @@ def parse(data: bytes) -> tuple[Envelope, Statement]:
     """Parse an envelope and its statement without verifying them.
 
     Raises:
-        MalformedSignature: One is malformed, or their keys differ.
+        MalformedSignature: The envelope or statement is malformed, or their keys differ.
     """
     envelope = Envelope.from_bytes(data)
     statement = Statement.from_bytes(envelope.payload)
@@ -185,7 +185,7 @@ def parse(data: bytes) -> tuple[Envelope, Statement]:
     return envelope, statement
 
 
-def _object(data: bytes, what: str) -> dict[str, Any]:
+def _read_object(data: bytes, what: str) -> dict[str, Any]:
     """Return the object of a small, strict JSON document."""
     try:
         value = loads(data, what=what, max_bytes=LIMIT, max_depth=8, max_values=256)

@@ -29,11 +29,11 @@ from compatkit.registry.os_errors import environment
 from compatkit.registry.signing import dates
 from compatkit.registry.signing.envelope import KEY_ID
 
-SHOWN = len("ed25519:") + 16
-"""Characters of a key that messages show, unless they ask the user to trust it."""
+PREFIX = len("ed25519:") + 16
+"""Number of characters of a key shown in messages, unless they ask the user to trust it."""
 LIMIT = 2**14
 """Maximum size of a key file in bytes."""
-_INFO = bytes.fromhex("302a300506032b6570032100")
+_DER_PREFIX = bytes.fromhex("302a300506032b6570032100")
 """Prefix of the 32 bytes of a public key in RFC 8410."""
 PUBLIC = "PUBLIC KEY"
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@+-]{0,62}[A-Za-z0-9])?")
@@ -44,7 +44,7 @@ def check_installed() -> None:
     """Check that ``cryptography`` is installed, before any work is done.
 
     Raises:
-        MissingDependency: It is not.
+        MissingDependency: ``cryptography`` is not installed.
     """
     try:
         import cryptography.hazmat.primitives.asymmetric.ed25519  # noqa: F401
@@ -62,7 +62,7 @@ class PublicKey:
 
     Attributes:
         id: The key itself: ``ed25519:`` and 64 hex digits.
-        name: Name given by the user who trusts it; may be empty.
+        name: Name given by the user; may be empty.
         expires: End of validity, or None.
     """
 
@@ -71,13 +71,13 @@ class PublicKey:
     expires: datetime | None = None
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.id[:SHOWN]})" if self.name else self.id[:SHOWN]
+        return f"{self.name} ({self.id[:PREFIX]})" if self.name else self.id[:PREFIX]
 
     def to_bytes(self) -> bytes:
         """Return the key file."""
-        body = base64.b64encode(_INFO + bytes.fromhex(self.id.removeprefix("ed25519:"))).decode()
+        body = base64.b64encode(_DER_PREFIX + bytes.fromhex(self.id.removeprefix("ed25519:"))).decode()
         pem = f"-----BEGIN {PUBLIC}-----\n{body}\n-----END {PUBLIC}-----\n"
-        return f"# compatkit public key\n{lines_above(self)}{pem}".encode()
+        return f"# compatkit public key\n{header_lines(self)}{pem}".encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, *, what: str) -> PublicKey:
@@ -88,17 +88,17 @@ class PublicKey:
             what: Description of the file for messages.
 
         Raises:
-            KeyTypeError: A key of another kind, or a private one.
-            KeyFileError: Not a key file.
+            KeyTypeError: The key is private, or of another kind.
+            KeyFileError: The file is not a key file.
         """
-        file = key_file(data, what)
+        file = parse_key_file(data, what)
         if file.label != PUBLIC:
             hint = " Never share it; share the .pub file." if "PRIVATE" in file.label else ""
             raise KeyTypeError(f"{what}: expected a {PUBLIC}, got a {file.label}.{hint}", subject=what)
         with suppress(ValueError):
             der = base64.b64decode("".join(file.pem.decode().split("-----")[2].split()), validate=True)
-            if der.startswith(_INFO) and len(der) == len(_INFO) + 32:
-                return cls(f"ed25519:{der[len(_INFO) :].hex()}", file.name, file.expires)
+            if der.startswith(_DER_PREFIX) and len(der) == len(_DER_PREFIX) + 32:
+                return cls(f"ed25519:{der[len(_DER_PREFIX) :].hex()}", file.name, file.expires)
         raise _not_ed25519(file.pem, what)
 
     @classmethod
@@ -106,7 +106,7 @@ class PublicKey:
         """Parse a key written as ``ed25519:`` and 64 hex digits.
 
         Raises:
-            KeyFileError: Malformed.
+            KeyFileError: The text is malformed.
         """
         if not KEY_ID.fullmatch(text):
             raise KeyFileError(f"Expected 'ed25519:' and 64 lower-case hex digits, got {text!r:.100}.")
@@ -114,7 +114,7 @@ class PublicKey:
 
 
 def verifies(key: str, signature: bytes, data: bytes) -> bool:
-    """Return whether a key made the signature of some bytes.
+    """Return whether a signature of some bytes is by a key.
 
     Args:
         key: ``ed25519:`` and 64 hex digits.
@@ -141,7 +141,7 @@ def check_key_name(name: str) -> str:
     """Return ``name`` if it is a valid name of a key.
 
     Raises:
-        KeyFileError: Invalid characters, or too long.
+        KeyFileError: The name has invalid characters, or is too long.
     """
     if not _NAME.fullmatch(name):
         raise KeyFileError(
@@ -169,7 +169,14 @@ def read_small(path: Path, what: str) -> bytes:
 
 
 class KeyFile(NamedTuple):
-    """The PEM block of a key file, its label, and the lines above it."""
+    """Content of a key file.
+
+    Attributes:
+        label: Label of the PEM block, such as ``"PUBLIC KEY"``.
+        pem: The PEM block.
+        name: Name of the key, or empty.
+        expires: End of validity, or None.
+    """
 
     label: str
     pem: bytes
@@ -177,15 +184,19 @@ class KeyFile(NamedTuple):
     expires: datetime | None
 
 
-def key_file(data: bytes, what: str) -> KeyFile:
-    """Parse a key file; ``what`` describes it in messages.
+def parse_key_file(data: bytes, what: str) -> KeyFile:
+    """Parse a key file.
+
+    Args:
+        data: Content of the file.
+        what: Description of the file for messages.
 
     Raises:
-        KeyFileError: No PEM block, more than one, or an unknown line above it.
+        KeyFileError: There is no PEM block, more than one, or an unknown line above it.
     """
     text = data.decode("ascii", "replace").replace("\r\n", "\n")
-    above, begin, _ = text.partition("-----BEGIN ")
-    block = text[len(above) :]
+    header, begin, _ = text.partition("-----BEGIN ")
+    block = text[len(header) :]
     match = _BLOCK.fullmatch(block) if begin and len(data) <= LIMIT else None
     if match is None:
         raise KeyFileError(
@@ -193,9 +204,9 @@ def key_file(data: bytes, what: str) -> KeyFile:
             f"{len(data)} bytes. `compatkit keys new NAME` creates a key.",
             subject=what,
         )
-    lines = [line for line in above.split("\n") if line.strip() and not line.startswith("#")]
+    lines = [line for line in header.split("\n") if line.strip() and not line.startswith("#")]
     fields = {label: value.strip() for label, _, value in (line.partition(":") for line in lines)}
-    expires = dates.read(fields.get("expires", ""))
+    expires = dates.parse_time(fields.get("expires", ""))
     known = fields.keys() <= {"name", "expires"} and len(fields) == len(lines)
     if not known or ("expires" in fields) != (expires is not None):
         raise KeyFileError(
@@ -210,9 +221,9 @@ def key_file(data: bytes, what: str) -> KeyFile:
     return KeyFile(match[1], block.encode("ascii", "replace"), name, expires)
 
 
-def lines_above(key: PublicKey) -> str:
-    """Return the lines above the PEM block."""
-    ends = "" if key.expires is None else f"expires: {dates.written(key.expires)}\n"
+def header_lines(key: PublicKey) -> str:
+    """Return the lines above the PEM block of a key file."""
+    ends = "" if key.expires is None else f"expires: {dates.format_time(key.expires)}\n"
     return (f"name: {key.name}\n" if key.name else "") + ends
 
 

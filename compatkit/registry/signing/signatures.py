@@ -22,12 +22,16 @@ from compatkit.registry.signing.envelope import LIMIT, parse
 FOLDER = "signatures"
 FILE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}\.json")
 LIMIT_PER_MANIFEST = 1_000
-"""Number of signatures of one manifest that are read at most."""
+"""Maximum number of signatures read for one manifest."""
 
 
 @attrs.frozen(eq=False)
 class Signatures:
-    """The signatures below a registry's root."""
+    """Signature files of a registry.
+
+    Attributes:
+        root: Folder of the registry.
+    """
 
     root: Path
 
@@ -35,7 +39,7 @@ class Signatures:
         """Return the folder of a manifest's signatures, which may not exist.
 
         Raises:
-            InvalidName: Not a digest.
+            InvalidName: ``digest`` is not a digest.
         """
         return self.root / FOLDER / check_digest(digest).removeprefix("sha256:")
 
@@ -47,8 +51,8 @@ class Signatures:
             data: Envelope; format and subject are checked, but not the key.
 
         Raises:
-            MalformedSignature: Malformed, or a damaged file has the same name.
-            OtherDigest: It is a signature of another manifest.
+            MalformedSignature: The envelope is malformed, or a damaged file has the same name.
+            OtherDigest: The signature is of another manifest.
             EnvironmentFailure: Disk full, no write permission.
         """
         path = self.folder(digest) / file_name(data, digest)
@@ -67,7 +71,7 @@ class Signatures:
         Raises:
             SignatureError: There are more than 1,000.
             IntegrityError: A folder is a link.
-            EnvironmentFailure: They cannot be read.
+            EnvironmentFailure: A file cannot be read.
         """
         folder = self.folder(digest)
         durable.check_folders(folder, self.root)
@@ -89,7 +93,7 @@ class Signatures:
         Raises:
             SignatureError: There are more than 1,000.
             IntegrityError: A folder is a link.
-            EnvironmentFailure: They cannot be read.
+            EnvironmentFailure: A file cannot be read.
         """
         return [data for path in self.files(digest) if (data := self.read(path)) is not None]
 
@@ -106,7 +110,7 @@ def file_name(data: bytes, digest: str) -> str:
 
     Raises:
         MalformedSignature: The signature is malformed.
-        OtherDigest: It is a signature of another manifest.
+        OtherDigest: The signature is of another manifest.
     """
     envelope, statement = parse(data)
     if statement.digest != digest:

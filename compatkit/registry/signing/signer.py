@@ -19,19 +19,19 @@ from compatkit.foundation.addresses import local
 from compatkit.registry.layout import MARKER
 from compatkit.registry.os_errors import environment
 from compatkit.registry.signing import dates
+from compatkit.registry.signing.checks import check_signature
 from compatkit.registry.signing.envelope import Envelope, Statement
-from compatkit.registry.signing.judging import judge
 from compatkit.registry.signing.keys import (
     PublicKey,
     check_installed,
     check_key_name,
-    key_file,
+    header_lines,
     kind_of,
-    lines_above,
+    parse_key_file,
     read_small,
 )
 from compatkit.registry.signing.trust import Trusted
-from compatkit.registry.signing.verify import SignedPart, subjects
+from compatkit.registry.signing.verify import SignedPart, signed_parts
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -44,7 +44,7 @@ PRIVATE, ENCRYPTED = "PRIVATE KEY", "ENCRYPTED PRIVATE KEY"
 
 
 class KeyWarning(UserWarning):
-    """Others may read a private key."""
+    """The file of a private key is readable by other users."""
 
 
 @attrs.frozen(eq=False)
@@ -87,14 +87,14 @@ class SigningKey:
                 COMPATKIT_KEY_PASSPHRASE.
 
         Raises:
-            WrongPassphrase: It is encrypted, and the passphrase is missing or wrong.
-            KeyTypeError: A key of another kind, or a public one.
-            KeyFileError: Missing, or not a key file.
+            WrongPassphrase: The key is encrypted, and the passphrase is missing or wrong.
+            KeyTypeError: The key is public, or of another kind.
+            KeyFileError: The file is missing, or not a key file.
             MissingDependency: ``cryptography`` is not installed.
         """
         key_path = Path(local(path, "a key")).expanduser()
         what = f"the key {key_path}"
-        file = key_file(read_small(key_path, what), what)
+        file = parse_key_file(read_small(key_path, what), what)
         if file.label not in (PRIVATE, ENCRYPTED):
             expected = f"{what}: expected a {PRIVATE} in PKCS #8, as `compatkit keys new NAME` creates"
             raise KeyTypeError(f"{expected}, got a {file.label}.", subject=key_path)
@@ -118,9 +118,9 @@ class SigningKey:
             Path of the public key.
 
         Raises:
-            KeyFileError: A file exists, or the path is inside a registry.
+            KeyFileError: A file exists already, or the path is inside a registry.
             WrongPassphrase: The passphrase is empty.
-            EnvironmentFailure: They cannot be written; neither remains.
+            EnvironmentFailure: A file cannot be written; neither remains.
         """
         from cryptography.hazmat.primitives.serialization import (
             BestAvailableEncryption,
@@ -146,8 +146,8 @@ class SigningKey:
             raise WrongPassphrase("Expected a passphrase or None, got an empty one.")
         protection = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase.encode())
         pem = self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
-        above = f"# compatkit private key: keep it to yourself\n{lines_above(self.public)}"
-        _create(file, above.encode() + pem, 0o600)
+        header = f"# compatkit private key: keep it to yourself\n{header_lines(self.public)}"
+        _create(file, header.encode() + pem, 0o600)
         try:
             _create(public_path, self.public.to_bytes(), 0o644)
         except BaseException:
@@ -178,8 +178,8 @@ class SigningKey:
         moment = dates.now() if now is None else now
         if self.public.expires is not None and self.public.expires <= moment:
             raise KeyExpired(
-                f"the key {self.public} expired on {dates.written(self.public.expires)}. Create one with `compatkit "
-                "keys new NAME`, and distribute its .pub file.",
+                f"the key {self.public} expired on {dates.format_time(self.public.expires)}. Create one with "
+                "`compatkit keys new NAME`, and distribute its .pub file.",
                 subject=self.public.id,
             )
         ends = min((end for end in (expires, self.public.expires) if end is not None), default=None)
@@ -210,8 +210,8 @@ class SigningResult:
             "digest": self.subject.digest,
             "signed_as": self.statement.name,
             "signer": self.statement.signer,
-            "signed": dates.written(self.statement.signed),
-            "expires": None if ends is None else dates.written(ends),
+            "signed": dates.format_time(self.statement.signed),
+            "expires": None if ends is None else dates.format_time(ends),
             "made": self.created,
         }
 
@@ -228,7 +228,7 @@ def sign(
 ) -> list[SigningResult]:
     """Sign components; see ``Registry.care.sign``."""
     store.layout.check_writer(store.root)
-    parts = subjects(store, patterns, every=every)
+    parts = signed_parts(store, patterns, every=every)
     for part in parts:
         store.manifest(part.digest)  # raises if it is missing or damaged
     return _signed(store, parts, key, expires=expires, with_name=named, now=now)
@@ -274,9 +274,9 @@ def _earlier_statement(
     """Return an earlier statement of this key that covers the wanted one, or None."""
     own = Trusted({key.public.id: key.public})
     for data in store.signatures.of(part.digest):
-        verdict = judge(data, part.digest, own, name=wanted.name, now=now)
+        verdict = check_signature(data, part.digest, own, name=wanted.name, now=now)
         statement = verdict.statement
-        if not verdict.good or statement is None or statement.name != wanted.name:
+        if not verdict.valid or statement is None or statement.name != wanted.name:
             continue
         if statement.expires is None or (wanted.expires is not None and statement.expires >= wanted.expires):
             return statement

@@ -32,7 +32,7 @@ from compatkit.registry.signing.keys import LIMIT, PublicKey, check_key_name, re
 VARIABLE = "COMPATKIT_TRUST"
 """Environment variable with another folder of trusted keys."""
 FILE_LIMIT = 10_000
-"""Number of files in a folder of keys at most."""
+"""Maximum number of files in a folder of keys."""
 _DISTRUSTED = re.compile(r"([0-9a-f]{64})\.distrusted")
 
 Trust: TypeAlias = "Trusted | bool | str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None"
@@ -46,7 +46,12 @@ class TrustWarning(UserWarning):
 
 @attrs.frozen
 class Distrust:
-    """When (UTC) and why a key was distrusted."""
+    """Record that a key was distrusted.
+
+    Attributes:
+        time: Time, UTC.
+        reason: Reason; may be empty.
+    """
 
     time: str
     reason: str
@@ -74,8 +79,8 @@ class Trusted:
         """Return the trusted keys of an argument, without those that the user distrusts; see ``Trust``.
 
         Raises:
-            KeyFileError: There is no such folder or file, or a file is no key.
-            EnvironmentFailure: It cannot be read.
+            KeyFileError: The folder or file is missing, or a file is not a key.
+            EnvironmentFailure: A file cannot be read.
         """
         trusted = cls._parse(trust)
         own = {} if trust is None or trust is True else Folder.of_user().distrusted()
@@ -93,10 +98,10 @@ class Trusted:
             key = PublicKey.parse(trust)
             return cls({key.id: key}, source=trust)
         if isinstance(trust, (str, os.PathLike)):
-            return _at(Path(local(trust, "whom to trust")).expanduser())
+            return _read_path(Path(local(trust, "trusted keys")).expanduser())
         several = [cls._parse(member) for member in trust]
         return cls(
-            _joined(key for trusted in several for key in trusted.keys.values()),
+            _by_id(key for trusted in several for key in trusted.keys.values()),
             {key: value for trusted in several for key, value in trusted.distrusted.items()},
             ", ".join(trusted.source for trusted in several),
         )
@@ -104,7 +109,11 @@ class Trusted:
 
 @attrs.frozen
 class Folder:
-    """A folder of trusted keys."""
+    """A folder of trusted keys.
+
+    Attributes:
+        path: Path of the folder.
+    """
 
     path: Path
 
@@ -120,25 +129,25 @@ class Folder:
 
         Raises:
             KeyFileError: A file is malformed.
-            EnvironmentFailure: It cannot be read.
+            EnvironmentFailure: A file cannot be read.
         """
         names = self._names()
         paths = [self.path / name for name in names if name.endswith(".pub") and not name.startswith(".")]
         keys = [PublicKey.from_bytes(read_small(path, str(path)), what=str(path)) for path in paths]
-        return Trusted(_joined(keys), self._notes(names), str(self.path))
+        return Trusted(_by_id(keys), self._distrusted(names), str(self.path))
 
     def distrusted(self) -> dict[str, Distrust]:
         """Return the distrusted keys; no other file is read.
 
         Raises:
             KeyFileError: A file is malformed.
-            EnvironmentFailure: It cannot be read.
+            EnvironmentFailure: A file cannot be read.
         """
-        return self._notes(self._names())
+        return self._distrusted(self._names())
 
-    def _notes(self, names: Iterable[str]) -> dict[str, Distrust]:
+    def _distrusted(self, names: Iterable[str]) -> dict[str, Distrust]:
         matches = (match for name in names if (match := _DISTRUSTED.fullmatch(name)))
-        return {f"ed25519:{entry[1]}": _note(self.path / entry[0]) for entry in matches}
+        return {f"ed25519:{entry[1]}": _read_distrust(self.path / entry[0]) for entry in matches}
 
     def trust(
         self, key: PublicKey, *, name: str | None = None, expires: datetime | None = None, again: bool = False
@@ -152,8 +161,8 @@ class Folder:
             again: Whether to trust the key even if it was distrusted.
 
         Raises:
-            KeyFileError: It was distrusted, or its name is missing or invalid.
-            EnvironmentFailure: It cannot be written.
+            KeyFileError: The key was distrusted, or its name is invalid.
+            EnvironmentFailure: The file cannot be written.
         """
         trusted = PublicKey(key.id, check_key_name(name or key.name or "unnamed"), expires or key.expires)
         before = self.distrusted().get(key.id)
@@ -178,12 +187,12 @@ class Folder:
             reason: Reason that is shown with each signature by the key.
 
         Raises:
-            UnknownName: No key, or several, match.
-            EnvironmentFailure: It cannot be written.
+            UnknownName: No key matches, or several do.
+            EnvironmentFailure: The file cannot be written.
         """
         key = self.find(which)
         if key.id not in self.distrusted():
-            note = {"reason": reason, "time": dates.written(dates.now())}
+            note = {"reason": reason, "time": dates.format_time(dates.now())}
             self._write(f"{_hex(key.id)}.distrusted", dumps(note))
         return key
 
@@ -191,7 +200,7 @@ class Folder:
         """Return the key with a name, an identity or a prefix of its digits.
 
         Raises:
-            UnknownName: No key, or several, match.
+            UnknownName: No key matches, or several do.
         """
         known = self.read().keys
         if KEY_ID.fullmatch(which):
@@ -232,7 +241,7 @@ class Folder:
         durable.replace_file(self.path / name, data)
 
 
-def _joined(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
+def _by_id(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
     """Return keys by identity; a duplicate keeps the earlier end of validity."""
     by_id: dict[str, PublicKey] = {}
     for key in keys:
@@ -249,7 +258,7 @@ def configuration() -> Path:
     return user_config_path("compatkit", appauthor=False)
 
 
-def _at(path: Path) -> Trusted:
+def _read_path(path: Path) -> Trusted:
     if path.is_dir():
         return Folder(path).read()
     if not path.exists():
@@ -259,11 +268,11 @@ def _at(path: Path) -> Trusted:
         )
     key = PublicKey.from_bytes(read_small(path, str(path)), what=str(path))
     note = path.with_name(f"{_hex(key.id)}.distrusted")
-    distrusted = {key.id: _note(note)} if note.exists() else {}
+    distrusted = {key.id: _read_distrust(note)} if note.exists() else {}
     return Trusted({key.id: key}, distrusted, str(path))
 
 
-def _note(path: Path) -> Distrust:
+def _read_distrust(path: Path) -> Distrust:
     try:
         value = loads(read_small(path, str(path)), what=str(path), max_bytes=LIMIT)
     except FormatError as error:

@@ -1,4 +1,4 @@
-"""Verify the signatures of a registry's components."""
+"""Verify the signatures of components in a registry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compatkit.errors import UsageError
 from compatkit.foundation.codec import is_digest
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
-from compatkit.registry.signing.judging import SignatureVerdict, judge, judge_all
+from compatkit.registry.signing.checks import SignatureVerdict, check_signature, check_signatures
 from compatkit.registry.signing.trust import Trust, Trusted
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ class SignedPart:
         return self.name or self.digest
 
 
-def subjects(store: Store, patterns: str | Iterable[str], *, every: bool = False) -> list[SignedPart]:
+def signed_parts(store: Store, patterns: str | Iterable[str], *, every: bool = False) -> list[SignedPart]:
     """Return the components that references select.
 
     Args:
-        store: The registry's files.
-        patterns: Each a name, glob, version, alias, or a bare digest.
+        store: Files of the registry.
+        patterns: References or digests: names, globs, versions, aliases.
         every: Whether a name or glob selects all versions that are not withdrawn, not only the latest.
 
     Raises:
@@ -53,12 +53,12 @@ def subjects(store: Store, patterns: str | Iterable[str], *, every: bool = False
             continue
         for reference in store.select(pattern):
             for version in store.versions(reference.name) if every and not {"@", ":"} & set(pattern) else ():
-                parts[subject_of(store.resolve(Reference(reference.name, version)))] = None
-            parts[subject_of(reference)] = None
+                parts[signed_part(store.resolve(Reference(reference.name, version)))] = None
+            parts[signed_part(reference)] = None
     return list(parts)
 
 
-def subject_of(reference: Reference) -> SignedPart:
+def signed_part(reference: Reference) -> SignedPart:
     """Return the signed part of a resolved reference."""
     return SignedPart(str(reference.digest), f"{reference.name}@{reference.version}")
 
@@ -69,36 +69,39 @@ def verify(
     """Return the verdict on each signature of a component; raise if none is valid.
 
     Args:
-        store: The registry's files.
-        reference: One component.
-        trust: Trusted keys; None for the user's own.
-        now: See ``judge_all``.
+        store: Files of the registry.
+        reference: Reference to one component.
+        trust: Trusted keys; None for those of the user.
+        now: See ``check_signatures``.
 
     Raises:
-        SignatureError: None is valid; the class is the reason.
+        SignatureError: No signature is valid; the class is the reason.
         NotFound: The reference selects no component, or several.
     """
-    (part,) = _only(store, reference)
-    return judge_all(part.digest, store.signatures.of(part.digest), trust, name=part.name, now=now)
+    part = _one_part(store, reference)
+    return check_signatures(part.digest, store.signatures.of(part.digest), trust, name=part.name, now=now)
 
 
 def statements(store: Store, reference: str) -> list[SignatureVerdict]:
     """Return the unverified statements of a component's signatures.
 
     Args:
-        store: The registry's files.
-        reference: One component.
+        store: Files of the registry.
+        reference: Reference to one component.
     """
-    (part,) = _only(store, reference)
-    nobody = Trusted({})
-    return [judge(data, part.digest, nobody, name=part.name) for data in store.signatures.of(part.digest)]
+    part = _one_part(store, reference)
+    no_keys = Trusted({})
+    return [
+        check_signature(data, part.digest, no_keys, name=part.name)
+        for data in store.signatures.of(part.digest)
+    ]
 
 
-def admit(store: Store, reference: Reference, trust: Trust, verify: Verify) -> None:
-    """Raise if a component that is loaded has no signature by a trusted key.
+def require_signature(store: Store, reference: Reference, trust: Trust, verify: Verify) -> None:
+    """Raise if a component to load has no valid signature by a trusted key.
 
     Args:
-        store: The registry's files.
+        store: Files of the registry.
         reference: Resolved reference.
         trust: Trusted keys.
         verify: Verification of the loaded bytes.
@@ -111,14 +114,14 @@ def admit(store: Store, reference: Reference, trust: Trust, verify: Verify) -> N
         raise UsageError(
             "Expected verify='auto' or 'always', as signatures are required, got 'never': it compares no digests."
         )
-    part = subject_of(reference)
-    judge_all(part.digest, store.signatures.of(part.digest), trust, name=part.name)
+    part = signed_part(reference)
+    check_signatures(part.digest, store.signatures.of(part.digest), trust, name=part.name)
 
 
-def _only(store: Store, reference: str) -> list[SignedPart]:
-    parts = subjects(store, reference)
+def _one_part(store: Store, reference: str) -> SignedPart:
+    parts = signed_parts(store, reference)
     if len(parts) != 1:
         raise UsageError(
             f"Expected a reference to one component, got {reference!r:.80}, which matches {len(parts)}."
         )
-    return parts
+    return parts[0]

@@ -1,6 +1,7 @@
-"""Decide whether signatures are valid: for this digest and name, by a trusted key, at the current time.
+"""Check whether signatures are valid: for this digest and name, by a trusted key, at the current time.
 
-All code that requires signatures calls ``judge``, which returns a verdict for any bytes. Clocks may differ by ``SKEW``.
+All code that requires signatures calls ``check_signature``, which returns a verdict for any bytes. Clocks may differ
+by ``SKEW``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from compatkit.registry.signing.trust import Trust, Trusted
 
 SKEW = timedelta(minutes=5)
 """Tolerated difference between the clocks of signer and reader."""
-_BY_CHECK: tuple[type[SignatureError], ...] = (
+_ERRORS: tuple[type[SignatureError], ...] = (
     MalformedSignature,
     OtherDigest,
     UnknownSigner,
@@ -44,13 +45,13 @@ _BY_CHECK: tuple[type[SignatureError], ...] = (
     SignatureExpired,
     SignerExpired,
 )
-"""Errors in the order of the checks: of several invalid signatures, the one that passed most checks is reported."""
+"""Errors in the order of the checks; of several invalid signatures, the one that passed most checks is reported."""
 
 
 Accept = Callable[..., None]
 """Function that raises a SignatureError for a manifest without a valid signature.
 
-Its arguments are the digest, the unverified signatures and ``name@version``, unless the manifest is used by digest.
+Its arguments are the digest, the unverified signatures, and ``name@version`` or None.
 """
 
 
@@ -59,7 +60,7 @@ class SignatureVerdict:
     """Verdict on one signature.
 
     Attributes:
-        error: Reason why it is invalid; None if it is valid.
+        error: Error of an invalid signature; None for a valid one.
         statement: Signed statement, if readable; trustworthy only without an error.
         key: Key with the identity in the signature, if it is trusted.
     """
@@ -69,29 +70,29 @@ class SignatureVerdict:
     key: PublicKey | None = None
 
     @property
-    def good(self) -> bool:
-        """Whether it is valid."""
+    def valid(self) -> bool:
+        """Whether the signature is valid."""
         return self.error is None
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         statement = self.statement
         return {
-            "good": self.good,
+            "good": self.valid,
             "code": self.error and self.error.code,
             "message": self.error and str(self.error),
             "signer": statement and statement.signer,
             "signer_name": self.key and self.key.name,
             "signed_as": statement and statement.name,
-            "signed": statement and dates.written(statement.signed),
-            "expires": statement and statement.expires and dates.written(statement.expires),
+            "signed": statement and dates.format_time(statement.signed),
+            "expires": statement and statement.expires and dates.format_time(statement.expires),
         }
 
 
-def judge(
+def check_signature(
     data: bytes, digest: str, trusted: Trusted, *, name: str | None = None, now: datetime | None = None
 ) -> SignatureVerdict:
-    """Check a signature.
+    """Check a signature, and return a verdict.
 
     Args:
         data: Content of a signature file; may be hostile.
@@ -112,7 +113,7 @@ def judge(
     return SignatureVerdict(error, statement, key)
 
 
-def judge_all(
+def check_signatures(
     digest: str,
     signatures: Iterable[bytes],
     trust: Trust,
@@ -120,33 +121,33 @@ def judge_all(
     name: str | None = None,
     now: datetime | None = None,
 ) -> list[SignatureVerdict]:
-    """Check each signature; raise if none is valid.
+    """Check each signature of a manifest; raise if none is valid.
 
     Args:
         digest: Digest of the manifest.
         signatures: Contents of signature files.
         trust: Trusted keys.
-        name: See ``judge``.
+        name: See ``check_signature``.
         now: Time at which signatures and keys must be valid; None for the current time.
 
     Raises:
         Unsigned: There is no signature.
-        SignatureError: None is valid; the class is that of the one that passed most checks.
+        SignatureError: No signature is valid; the class is that of the one that passed most checks.
         KeyFileError: The trusted keys cannot be read.
     """
     trusted = Trusted.of(trust)
-    verdicts = [judge(signature, digest, trusted, name=name, now=now) for signature in signatures]
+    verdicts = [check_signature(signature, digest, trusted, name=name, now=now) for signature in signatures]
     if (error := refusal(digest, name, verdicts)) is not None:
         raise error
     return verdicts
 
 
 def require(trust: Trust = None, *, now: Callable[[], datetime] = dates.now) -> Accept:
-    """Return a function that refuses manifests without a valid signature; trusted keys are read only now.
+    """Return a function that refuses manifests without a valid signature; trusted keys are read once, now.
 
     Args:
         trust: Trusted keys; None for the user's own folder.
-        now: Clock.
+        now: Function that returns the current time.
 
     Raises:
         KeyFileError: The trusted keys cannot be read.
@@ -156,7 +157,7 @@ def require(trust: Trust = None, *, now: Callable[[], datetime] = dates.now) -> 
     check_installed()
 
     def accept(digest: str, signatures: Sequence[bytes], name: str | None = None) -> None:
-        judge_all(check_digest(digest), signatures, trusted, name=name, now=now())
+        check_signatures(check_digest(digest), signatures, trusted, name=name, now=now())
 
     return accept
 
@@ -175,7 +176,7 @@ def _error(
         return OtherDigest(f"expected a signature of {digest}, got one of {statement.digest}.")
     if key is None and envelope.key not in trusted.distrusted:
         return UnknownSigner(
-            f"signed by {envelope.key}, which is none of the {_described(trusted)}. If its owner gave you this key, "
+            f"signed by {envelope.key}, which is none of the {_describe(trusted)}. If its owner gave you this key, "
             f"not this registry: compatkit keys trust {envelope.key} --as NAME",
             subject=envelope.key,
         )
@@ -193,25 +194,27 @@ def _error(
             "component. Ask the signer.",
             subject=name,
         )
-    return _out_of_time(statement, key, signer, now)
+    return _time_error(statement, key, signer, now)
 
 
-def _out_of_time(
+def _time_error(
     statement: Statement, key: PublicKey | None, signer: str, now: datetime
 ) -> SignatureError | None:
-    here = f"it is {dates.written(now)} here, with a tolerance of {int(SKEW.total_seconds()) // 60} minutes"
+    here = (
+        f"it is {dates.format_time(now)} here, with a tolerance of {int(SKEW.total_seconds()) // 60} minutes"
+    )
     if statement.signed - now > SKEW:
         return NotYetValid(
-            f"signed by {signer} on {dates.written(statement.signed)}, in the future ({here}). Correct the clocks."
+            f"signed by {signer} on {dates.format_time(statement.signed)}, in the future ({here}). Correct the clocks."
         )
     if statement.expires is not None and now - statement.expires > SKEW:
         return SignatureExpired(
-            f"the signature of {signer} expired on {dates.written(statement.expires)} ({here}). Ask for a new one."
+            f"the signature of {signer} expired on {dates.format_time(statement.expires)} ({here}). Ask for a new one."
         )
     if key is not None and key.expires is not None and now - key.expires > SKEW:
         return SignerExpired(
-            f"the key {signer} expired on {dates.written(key.expires)} ({here}). Ask for a signature with a new key, "
-            "and trust that key."
+            f"the key {signer} expired on {dates.format_time(key.expires)} ({here}). Ask for a signature with a new "
+            "key, and trust that key."
         )
     return None
 
@@ -224,7 +227,7 @@ def refusal(digest: str, name: str | None, verdicts: Sequence[SignatureVerdict])
         name: ``name@version`` under which it is used, if any.
         verdicts: Verdicts on its signatures.
     """
-    if any(verdict.good for verdict in verdicts):
+    if any(verdict.valid for verdict in verdicts):
         return None
     subject = f"{name} ({digest})" if name else digest
     if not verdicts:
@@ -233,17 +236,17 @@ def refusal(digest: str, name: str | None, verdicts: Sequence[SignatureVerdict])
             subject=digest,
         )
     errors = [verdict.error for verdict in verdicts if verdict.error is not None]
-    worst = copy(max(errors, key=lambda error: _BY_CHECK.index(type(error))))
-    reasons = str(worst)
+    closest = copy(max(errors, key=lambda error: _ERRORS.index(type(error))))
+    reasons = str(closest)
     if len(errors) > 1:
         listed = "; ".join(f"({number}) {error}" for number, error in enumerate(errors[:8], 1))
         more = f"; and {len(errors) - 8} more" if len(errors) > 8 else ""
         reasons = f"none of {len(errors)} signatures is valid: {listed}{more}"
-    worst.args, worst.subject = (f"{subject}: {reasons}",), digest
-    return worst
+    closest.args, closest.subject = (f"{subject}: {reasons}",), digest
+    return closest
 
 
-def _described(trusted: Trusted) -> str:
+def _describe(trusted: Trusted) -> str:
     count = len(trusted.keys)
     keys = "one trusted key" if count == 1 else f"{count} trusted keys"
     return f"{keys} of {trusted.source}" if trusted.source else keys
