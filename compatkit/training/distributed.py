@@ -1,7 +1,7 @@
-"""The processes of a run: how they join, which share of a batch each takes, and how they communicate.
+"""Processes of a run: joining, shares of a batch, and communication.
 
-Processes are started by torchrun, or have a process group already; without either, ``torch.distributed`` is not used.
-Each process takes an equal share of every batch.
+Processes are started by torchrun, or have a process group already; otherwise ``torch.distributed`` is not used. Each
+process takes an equal share of every batch.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from compatkit.training.failures import Failures, ProcessLost, detect_lost_proce
 
 @attrs.define(eq=False)
 class World:
-    """The processes of a run, from the point of view of one of them.
+    """Processes of a run, as seen by one of them.
 
     Attributes:
         rank: Number of this process, from 0.
-        size: Count of processes.
+        size: Number of processes.
         device: Requested device, or the GPU of this process.
     """
 
@@ -43,7 +43,7 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes, prints and publishes."""
+        """Whether this is the first process, which writes, prints and publishes."""
         return self.rank == 0
 
     @property
@@ -52,7 +52,7 @@ class World:
         return () if self.first else ("process", self.rank)
 
     def device_name(self, device: str) -> str:
-        """Return a device as the plan states it: only its kind where each of several processes has its own."""
+        """Return a device's name for the plan: its type alone if there are several processes."""
         return device if self.size == 1 else torch.device(device).type
 
     def check_batch(self, batch_size: int, pieces: int = 1) -> None:
@@ -63,7 +63,7 @@ class World:
             pieces: Micro-batches of a step.
 
         Raises:
-            UsageError: It cannot be divided, or leaves a process with a single image.
+            UsageError: The batch cannot be divided, or a share has a single image.
         """
         min_size = self.size * pieces
         if self.size > 1 and (batch_size % min_size or batch_size < 2 * min_size):
@@ -74,7 +74,7 @@ class World:
             )
 
     def share(self, count: int) -> slice:
-        """Return the slice of ``count`` examples that this process takes."""
+        """Return the slice of this process among ``count`` examples."""
         part = count // self.size
         return slice(self.rank * part, (self.rank + 1) * part)
 
@@ -85,7 +85,7 @@ class World:
         return [json.loads(text) for text in self._gather(json.dumps(value).encode())]
 
     def broadcast_bytes(self, data: bytes | None) -> bytes | None:
-        """Return the bytes that the first process gives; the others give None."""
+        """Return the bytes of the first process; the others pass None."""
         if self.size == 1:
             return data
         received = self._gather(b"" if data is None else b"=" + data)[0]
@@ -95,30 +95,30 @@ class World:
     def _gather(self, data: bytes) -> list[bytes]:
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(data)]), group=self._control)
-        longest = max(int(size) for size in sizes)
-        own = torch.zeros(longest, dtype=torch.uint8)
-        own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else own[:0]
-        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
-        dist.all_gather(texts, own, group=self._control)
+        max_size = max(int(size) for size in sizes)
+        padded = torch.zeros(max_size, dtype=torch.uint8)
+        padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else padded[:0]
+        texts = [torch.zeros(max_size, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(texts, padded, group=self._control)
         return [text[: int(size)].numpy().tobytes() for text, size in zip(texts, sizes, strict=True)]
 
     @detect_lost_processes()
     def all_reduce_max(self, flags: Tensor) -> None:
-        """Set each of ``flags`` (uint8, on the CPU) in place that any process sets; no device waits for it."""
+        """Set flags (uint8, on the CPU) in place to their maximum over the processes, without waiting for a device."""
         dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._control)
 
     @detect_lost_processes()
     def all_reduce_sum(self, values: Tensor) -> None:
-        """Sum ``values`` over the processes in place; on a GPU its stream waits, not this process."""
+        """Sum values over the processes in place; on a GPU the stream waits, not this process."""
         dist.all_reduce(values, group=self._devices)
 
     def broadcast(self, value: Tensor) -> None:
-        """Overwrite ``value`` in place with that of the first process."""
-        laid = value.contiguous()
+        """Overwrite a tensor in place with that of the first process."""
+        contiguous = value.contiguous()
         with detect_lost_processes():
-            dist.broadcast(laid.view(-1).view(torch.uint8), 0, group=self._devices)
-        if laid.data_ptr() != value.data_ptr():
-            value.copy_(laid)
+            dist.broadcast(contiguous.view(-1).view(torch.uint8), 0, group=self._devices)
+        if contiguous.data_ptr() != value.data_ptr():
+            value.copy_(contiguous)
 
     def check_same(self, values: Mapping[str, Any], what: str, remedy: str) -> None:
         """Check that all processes have equal JSON values.
@@ -129,12 +129,12 @@ class World:
             remedy: Advice, for the message.
 
         Raises:
-            TrainingError: They differ; the first difference is named, on all processes.
+            TrainingError: Values differ; raised on all processes, with the first difference.
         """
-        everyone = self.gather(values)
-        for rank, other in enumerate(everyone):
-            if other != everyone[0]:
-                key, first, value = differences(everyone[0], other)[0]
+        by_rank = self.gather(values)
+        for rank, other in enumerate(by_rank):
+            if other != by_rank[0]:
+                key, first, value = differences(by_rank[0], other)[0]
                 raise TrainingError(
                     f"The processes of this run have different {what}: {key} is {first:.200} in process 0 and "
                     f"{value:.200} in process {rank}. {remedy}"
@@ -142,15 +142,15 @@ class World:
 
 
 ALONE = World()
-"""A run on one process."""
+"""World of a run on one process."""
 
 
 def differences(left: Any, right: Any) -> list[tuple[str, str, str]]:
     """Return the differences of two JSON values: path, and the value on each side or ``"nothing"``.
 
     Args:
-        left: A JSON value.
-        right: Another.
+        left: JSON value.
+        right: JSON value to compare with.
     """
     lefts, rights = ({path: repr(value) for path, value in _leaves(side)} for side in (left, right))
     paths = dict.fromkeys((*rights, *lefts))
@@ -170,20 +170,20 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 TIMEOUT = timedelta(minutes=10)
-"""Time that a process waits for the others; compiling may take minutes, and differs between them."""
+"""Time to wait for other processes, as compiling may take minutes in some of them."""
 _runs = itertools.count()
 
 
 @contextmanager
 def join_processes(device: str, checkpoint: str | os.PathLike[str] | None = None) -> Iterator[World]:
-    """Join the other processes of this run, if there are any, and leave them afterwards.
+    """Join the other processes of this run, if there are any, and leave them on exit.
 
     Args:
-        device: As the trainer was asked for it.
-        checkpoint: Named in the message where a process is lost.
+        device: Device in the settings of the trainer.
+        checkpoint: Checkpoint of the run, for the message if a process is lost.
 
     Raises:
-        EnvironmentFailure: The others cannot be reached.
+        EnvironmentFailure: Other processes cannot be reached.
         UsageError: There is no GPU for this process.
         TrainingError: Another process failed or is gone.
     """
@@ -207,9 +207,9 @@ def join_processes(device: str, checkpoint: str | os.PathLike[str] | None = None
     finished = False
     try:
         with failures.reported():
-            world.device = _own(device, cuda)
+            world.device = _device_of_process(device, cuda)
             yield world
-            world.gather(None)  # no process leaves while another still waits for it
+            world.gather(None)  # no process leaves while another waits for it
             finished = True
     finally:
         _leave(world, created, finished)
@@ -225,7 +225,7 @@ def _rank_and_size() -> tuple[int, int]:
 
 
 def _join(rank: int, size: int, cuda: bool) -> tuple[Any, Any]:
-    """Return a group for values on the CPU, and the store that outlives a process."""
+    """Return a group for values on the CPU, and a store that survives the end of a process."""
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
     prefix = f"compatkit/{next(_runs)}"  # a store keeps the keys of earlier runs of the same processes
@@ -240,14 +240,14 @@ def _join(rank: int, size: int, cuda: bool) -> tuple[Any, Any]:
 
 @functools.cache
 def _store() -> Any:
-    """Return torchrun's store, or one that process 0 opens for as long as it lives."""
+    """Return torchrun's store, or one of process 0."""
     from torch.distributed.rendezvous import rendezvous
 
     return next(iter(rendezvous("env://")))[0]
 
 
 def _leave(world: World, created: bool, finished: bool) -> None:
-    """Close the groups; after a failure those of GPUs stay open, since closing them would wait for lost processes."""
+    """Close the groups; after a failure those of GPUs stay open, as closing them would wait for lost processes."""
     cuda = world._devices is not world._control
     if created and (finished or not cuda):
         dist.destroy_process_group()
@@ -256,7 +256,7 @@ def _leave(world: World, created: bool, finished: bool) -> None:
     world._control = world._devices = None
 
 
-def _own(device: str, cuda: bool) -> str:
+def _device_of_process(device: str, cuda: bool) -> str:
     """Return the device of this process."""
     if device.startswith("cuda:"):
         raise UsageError(

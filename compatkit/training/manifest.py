@@ -1,4 +1,4 @@
-"""The plan of a run: its manifest, equal for equal runs, and an explanation to be read."""
+"""Plan of a run: its manifest, equal for equal runs, and an explanation for people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compatkit.training.task_state import EXTRACTOR, AuxiliaryHead, ReleasedExtr
 
 
 def describe(loop: Loop) -> dict[str, Any]:
-    """Return the manifest of a run before its first step; independent of the number of processes."""
+    """Return the manifest of a run before its first step; it does not depend on the number of processes."""
     setup = loop.setup
     return {
         "schema": 1,
@@ -100,7 +100,7 @@ def _architecture(state: TaskState) -> dict[str, Any]:
 
 
 def _cropped(state: TaskState) -> dict[str, Any]:
-    """Return resize and crop settings that come with pretrained weights from a folder and are not the defaults."""
+    """Return non-default resize and crop settings of pretrained weights from a folder."""
     preprocessing = {name: getattr(state.data, name) for name in ("interpolation", "crop_pct", "crop_mode")}
     default = {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"}
     return {"resized": preprocessing} if state.task.extractor is None and preprocessing != default else {}
@@ -120,10 +120,7 @@ def _frozen(setup: SetUp) -> dict[str, Any]:
 
 
 def _augment(augment: Augment) -> Any:
-    """Return the augmentation as JSON.
-
-    For a callable its repr, or its class name if the repr contains a memory address.
-    """
+    """Return the augmentation as JSON: of a callable its repr, or its class name if that has a memory address."""
     if isinstance(augment, Mapping):
         return dict(augment)
     if callable(augment):
@@ -133,10 +130,7 @@ def _augment(augment: Augment) -> Any:
 
 
 def _loader(loader: Any) -> Any:
-    """Return the loader as JSON.
-
-    Its name or configuration if a plugin provides it, otherwise its class name.
-    """
+    """Return the loader as JSON: name or settings of a plugin's loader, else its class name."""
     if isinstance(loader, str):
         return loader
     return dict(loader) if isinstance(loader, Mapping) else type(loader).__qualname__
@@ -144,18 +138,17 @@ def _loader(loader: Any) -> Any:
 
 @attrs.frozen
 class Explanation:
-    """The plan of a run before its first step; ``print`` shows it.
+    """Plan of a run before its first step; ``print`` shows it.
 
     Attributes:
-        tasks: For each its network, data, and batches.
+        tasks: Network, data and batches of each task.
         owners: For each module with parameters: ``parameters``, the names of its tensors; ``values``, their number of
             elements; and ``moved_by``, the optimizer that updates them, or None.
-        events: Plugins that are called at each event of a run, in their order, as a table.
+        events: Table of the plugins that are called at each event of a run, in order.
         execution: ``mode`` and ``reason``.
-        chosen: By plugin, the choices that it reported in its set-up.
-        settings: Hyperparameters of the trainer that the manifest of the run states, with the chosen device and
-            precision.
-        regularizers: For each its settings, defaults too, as in the manifest.
+        chosen: Choices that plugins reported in their set-up, by plugin.
+        settings: Settings of the trainer in the manifest, with device and precision.
+        regularizers: Settings of each regularizer, including defaults, as in the manifest.
     """
 
     tasks: tuple[Mapping[str, Any], ...]
@@ -194,7 +187,7 @@ class Explanation:
         return cls(tasks, tuple(_owners(loop)), events, execution, loop.setup.metadata, settings, plugins)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the explanation as JSON values."""
         return attrs.asdict(self)
 
     def __str__(self) -> str:
@@ -215,7 +208,7 @@ class Explanation:
         }
         lines = {title: list(_lines(values)) for title, values in parts.items()}
         lines["Hooks, in the order in which they are called"] = self.events.splitlines()
-        blocks = ([title, *(f"  {line}" for line in each or ["none"])] for title, each in lines.items())
+        blocks = ([title, *(f"  {line}" for line in block or ["none"])] for title, block in lines.items())
         return "\n\n".join(map("\n".join, blocks))
 
     __repr__ = __str__

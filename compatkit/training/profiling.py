@@ -1,4 +1,4 @@
-"""Profile of a step: how its time is divided between data, hooks, forward and backward pass and optimizers."""
+"""Profile a step: shares of data, hooks, forward pass, backward pass and optimizers in its time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from compatkit.training.loop import Loop
 
 PARTS = ("data", "hooks", "forward", "backward", "optimizer", "rest")
 COMPUTE = ("forward", "backward", "optimizer")
-WARNED_SHARE = 0.2
-"""Share of a step besides computing from which on a warning is given."""
+MAX_IDLE_SHARE = 0.2
+"""Share of a step besides computing at most, without a warning."""
 WARM_UP = 3
 
 
 @attrs.frozen
 class Profile:
-    """How the time of a run's steps is divided; ``print`` shows it as a table.
+    """Time of a run's steps and of their parts; ``print`` shows it as a table.
 
     Attributes:
-        milliseconds: Time of one step of each task, one after the other, without any clock inside.
-        shares: Shares of the parts of a step; they add up to 1. Regularizers' losses count as forward pass.
-        steps: Steps of each task that were timed.
+        milliseconds: Time of one step of each task in sequence, measured without timing the parts.
+        shares: Shares of the parts of a step, which sum to 1. Losses of regularizers belong to the forward pass.
+        steps: Number of timed steps of each task.
     """
 
     milliseconds: float
@@ -35,19 +35,19 @@ class Profile:
 
     @property
     def idle(self) -> float:
-        """The share that neither forward, backward nor optimizer takes."""
+        """Share of the time outside forward pass, backward pass and optimizer."""
         return 1 - sum(self.shares[part] for part in COMPUTE)
 
     @property
     def warning(self) -> str | None:
-        """Advice where too much of a step is not computing; None otherwise."""
-        if self.idle <= WARNED_SHARE:
+        """Advice if too much of a step is not computing, else None."""
+        if self.idle <= MAX_IDLE_SHARE:
             return None
         largest = max((part for part in PARTS if part not in COMPUTE), key=lambda part: self.shares[part])
         return f"{self.idle:.0%} of a step is not computing, most of it {largest}: {_REMEDIES[largest]}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the profile as JSON values."""
         return {**attrs.asdict(self), "shares": dict(self.shares), "warning": self.warning}
 
     def __str__(self) -> str:
@@ -62,21 +62,21 @@ class Profile:
 
 
 _REMEDIES = {
-    "data": "keep the images on the device, draw larger batches, or drop augmentations that cost much.",
-    "hooks": "look at what the plugins do in views and after a step, and declare @effect where they are pure.",
+    "data": "keep the images on the device, use larger batches, or drop slow augmentations.",
+    "hooks": "make the plugins' views and hooks after a step faster, and declare @effect if they are pure.",
     "rest": "the network is small for this device: larger batches, or execution='graph' on a GPU.",
 }
 
 
 def profile(loop: Loop, steps: int) -> Profile:
-    """Take ``steps`` steps of every task twice, with clocks inside and without; the run is restored afterwards.
+    """Take steps of every task twice, with and without timing the parts, and restore the run.
 
-    Hooks are called as in training; Python values that they keep are not restored. Captured steps are timed as they
-    are, and divided into parts without the capture.
+    Hooks are called as in training; values in their Python attributes are not restored. The parts of captured steps are
+    timed without the capture.
 
     Args:
         loop: Loop of a prepared run.
-        steps: Steps of each task that are timed.
+        steps: Number of timed steps of each task.
     """
     execution = loop.execution
     with loop.restored():
@@ -113,15 +113,15 @@ def _shares(loop: Loop, steps: int) -> dict[str, float]:
 
 
 def _take_steps(loop: Loop, steps: int) -> float:
-    """Take steps of every task; return the seconds."""
+    """Take steps of every task; return their duration in seconds."""
     device = loop.setup.precision.device
     _wait(device)
-    began = time.perf_counter()
+    start = time.perf_counter()
     for number in range(steps):
         for state in loop.setup.tasks.values():
             loop.step(state, number)
     _wait(device)
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def _wait(device: str) -> None:

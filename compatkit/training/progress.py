@@ -20,14 +20,21 @@ Losses = Mapping[str, Mapping[str, float]]
 
 
 class Bar:
-    """Progress bar on standard error: images per second, time left, and losses by name; silent if not ``shown``.
+    """Progress bar on standard error with images per second, remaining time, and losses.
 
-    Where there is no terminal it prints lines, ``EVERY`` seconds at first and then fewer.
+    Without a terminal it prints lines instead, at first every ``EVERY`` seconds and then less often.
+
+    Args:
+        shown: Whether to show anything.
+        title: Text before the bar.
+        total: Number of all steps.
+        start: Number of completed steps.
+        images_per_step: Images of a step.
     """
 
     def __init__(self, shown: bool, title: str, total: int, start: int, images_per_step: int) -> None:
         self._title, self._total, self._start, self._images = title, total, start, images_per_step
-        self._began = self._printed_at = time.perf_counter()
+        self._start_time = self._printed_at = time.perf_counter()
         self._losses: Losses = {}
         console = _console() if shown else None
         self._shown, self._live = shown, None if console is None else self._live_display(console)
@@ -59,26 +66,26 @@ class Bar:
             self._live.stop()
 
     def at(self, step: int, losses: Losses) -> None:
-        """Move to ``step`` and show ``losses``.
+        """Set the number of completed steps and show losses.
 
         Args:
-            step: Steps that are done.
+            step: Number of completed steps.
             losses: Values by task and name.
         """
         self._losses = losses
         self.step(step)
 
     def step(self, step: int, losses: Callable[[], Losses] | None = None) -> None:
-        """Move to ``step``.
+        """Set the number of completed steps.
 
         Args:
-            step: Steps that are done.
-            losses: Returns those of the last steps, and is called only where they are shown; None for those shown last.
+            step: Number of completed steps.
+            losses: Function that returns the current losses, called only if they are shown; None to keep the last ones.
         """
         if not self._shown:
             return
         now = time.perf_counter()
-        due = now - self._printed_at >= pause(now - self._began, EVERY)
+        due = now - self._printed_at >= pause(now - self._start_time, EVERY)
         if losses is not None and (due or (self._live is not None and not self._losses)):
             self._losses = losses()
         if due:
@@ -89,14 +96,14 @@ class Bar:
             self._print(self._line(step))
 
     def evaluated(self, step: int, figures: Losses) -> None:
-        """Show figures of an evaluation at once, in a line of their own.
+        """Print the results of an evaluation in a line.
 
         Args:
-            step: Steps that are done.
+            step: Number of completed steps.
             figures: Values by task and name.
         """
         if self._shown:
-            self._print("; ".join((self._position(step), *_words(figures))))
+            self._print("; ".join((self._position(step), *_loss_texts(figures))))
 
     def _print(self, line: str) -> None:
         if self._live is not None:
@@ -108,14 +115,15 @@ class Bar:
         return f"{self._title}: step {step:,} of {self._total:,}"
 
     def _speed(self, step: int) -> float:
-        return (step - self._start) * self._images / max(time.perf_counter() - self._began, 1e-9)
+        return (step - self._start) * self._images / max(time.perf_counter() - self._start_time, 1e-9)
 
     def _line(self, step: int) -> str:
         """Return the progress as a line of text."""
         speed = self._speed(step)
-        left = round((self._total - step) * self._images / speed) if speed else 0
-        rate = f"{speed:,.0f} images/s", f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
-        return "; ".join((self._position(step), *_words(self._losses), *rate))
+        seconds = round((self._total - step) * self._images / speed) if speed else 0
+        remaining = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
+        rate = f"{speed:,.0f} images/s", remaining
+        return "; ".join((self._position(step), *_loss_texts(self._losses), *rate))
 
     def _render(self) -> RenderableType:
         from rich.console import Group
@@ -130,13 +138,13 @@ class Bar:
         return Group(self._progress, table) if self._losses else Group(self._progress)
 
 
-def _words(losses: Losses) -> Iterator[str]:
+def _loss_texts(losses: Losses) -> Iterator[str]:
     for task, values in losses.items():
         yield f"{task}: {', '.join(f'{name} {value:.3f}' for name, value in values.items())}"
 
 
 def _console() -> Console | None:
-    """Return a console for a moving bar: a terminal, or a notebook with widgets; None where only lines can be shown."""
+    """Return a console for a live bar: a terminal, or a notebook with widgets; None if only lines can be shown."""
     from rich.console import Console
 
     console = Console(stderr=True)

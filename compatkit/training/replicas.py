@@ -1,7 +1,7 @@
 """Keep the replicas of several processes equal: gradients, statistics, weights.
 
-Gradients are reduced after the backward pass, in one order on all processes, and not in the hooks of a wrapper around
-each module: a module may be used many times in a step or by some processes only, and a plugin may call it by itself
+Gradients are reduced after the backward pass, in one order on all processes, not in hooks of a wrapper around each
+module: a step may use a module many times or in some processes only, and plugins call modules directly
 (docs/architecture.md, "Gradients are exchanged after the backward pass").
 """
 
@@ -24,13 +24,13 @@ from compatkit.training.optim import Averages
 
 @attrs.define(eq=False)
 class Bucket:
-    """The gradients of a step's parameters of one number format, in one piece of memory.
+    """Gradients of a step's parameters of one dtype in one flat tensor.
 
     Attributes:
-        parameters: The parameters.
-        memory: All gradients, flat, followed by a flag for each: whether this process has it.
-        views: Into it, each laid out as its parameter, as fused optimizers require.
-        flags: The part of ``memory`` with the flags.
+        parameters: Parameters of one dtype.
+        memory: Flat gradients, followed by a flag for each: whether this process has it.
+        views: Views of ``memory`` with the strides of each parameter, as fused optimizers require.
+        flags: View of ``memory`` with the flags.
     """
 
     parameters: tuple[Tensor, ...]
@@ -40,7 +40,7 @@ class Bucket:
 
     @classmethod
     def of(cls, parameters: Iterable[Tensor]) -> Bucket:
-        """Allocate memory for the gradients of ``parameters``."""
+        """Allocate memory for the gradients of parameters."""
         bucketed = tuple(parameters)
         size = sum(parameter.numel() for parameter in bucketed) + len(bucketed)
         memory = bucketed[0].detach().new_zeros(size)
@@ -51,15 +51,15 @@ class Bucket:
         return cls(bucketed, memory, tuple(views), memory[start:])
 
     def presence(self) -> Tensor:
-        """Return which gradients this process has, uint8, on the CPU.
+        """Return the flags of this process's gradients.
 
         Returns:
-            1 where there is a gradient, else 0, ``(parameters,)``.
+            uint8 ``(parameters,)`` on the CPU: 1 for a parameter with a gradient, else 0.
         """
         return torch.tensor([parameter.grad is not None for parameter in self.parameters], dtype=torch.uint8)
 
     def fill(self) -> None:
-        """Copy the gradients of this process into the memory; 0 where it has none."""
+        """Copy the gradients of this process into the memory, 0 for missing ones."""
         views, grads = [], []
         for view, parameter in zip(self.views, self.parameters, strict=True):
             if parameter.grad is None:
@@ -71,7 +71,7 @@ class Bucket:
             torch._foreach_copy_(views, grads)  # pyright: ignore[reportPrivateImportUsage]
 
     def assign(self, has_gradient: Iterable[bool]) -> None:
-        """Set the gradients of the parameters for which any process has one."""
+        """Set the gradients of the parameters with a gradient in any process."""
         for parameter, view, has in zip(self.parameters, self.views, has_gradient, strict=True):
             parameter.grad = view if has else None
 
@@ -79,21 +79,21 @@ class Bucket:
 class GradientAllReduce:
     """Means of gradients over processes, for the steps of one run.
 
-    The mean is the gradient over the full batch, as every process has an equal share of it. Call it once for each
-    update of the optimizers; gradients may accumulate over several backward passes before.
+    The mean is the gradient over the full batch, as every process has an equal share of it. To be called once for each
+    update of the optimizers, after all backward passes.
     """
 
     def __init__(self, owners: Mapping[str, nn.Module], tasks: Iterable[str], world: World) -> None:
         """See the class."""
         self.world = world
-        own = {f"{task}.{side}": task for task in tasks for side in ("extractor", "head")}
+        task_of = {f"{task}.{side}": task for task in tasks for side in ("extractor", "head")}
         self._buckets = {
-            task: _buckets(module for owner, module in owners.items() if own.get(owner, task) == task)
-            for task in own.values()
+            task: _buckets(module for owner, module in owners.items() if task_of.get(owner, task) == task)
+            for task in task_of.values()
         }
 
     def __call__(self, task: str) -> None:
-        """Give every process the mean gradients of the parameters that a step of ``task`` updates.
+        """Average the gradients of the parameters of a task's step over all processes.
 
         Raises:
             ProcessLost: Another process does not answer.
@@ -104,21 +104,19 @@ class GradientAllReduce:
             if on_cpu:
                 bucket.flags.copy_(present)
             else:
-                self.world.all_reduce_max(
-                    present
-                )  # over the CPU's connection: no process waits for the device
+                self.world.all_reduce_max(present)  # on the CPU, without waiting for the device
             self.world.all_reduce_sum(bucket.memory)
             bucket.memory /= self.world.size
             bucket.assign((bucket.flags > 0 if on_cpu else present > 0).tolist())
 
 
 def _buckets(modules: Iterable[nn.Module]) -> tuple[Bucket, ...]:
-    formats: dict[torch.dtype, list[Tensor]] = {}
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for module in modules:
         for parameter in module.parameters():
             if parameter.requires_grad:
-                formats.setdefault(parameter.dtype, []).append(parameter)
-    return tuple(Bucket.of(each) for each in formats.values())
+                by_dtype.setdefault(parameter.dtype, []).append(parameter)
+    return tuple(map(Bucket.of, by_dtype.values()))
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
@@ -130,9 +128,9 @@ RUNNING = ("running_mean", "running_var")
 
 
 def average_statistics(world: World, owners: Mapping[str, nn.Module], averages: Averages | None) -> None:
-    """Give every process the mean running statistics of batch normalization, and the other buffers of process 0.
+    """Average the running statistics of batch normalization over all processes; copy other buffers of process 0.
 
-    Running statistics are moving averages, so their mean equals the result of averaging in every step.
+    Running statistics are moving averages, so that their mean equals the result of averaging in every step.
 
     Args:
         world: Processes of the run.
@@ -143,16 +141,16 @@ def average_statistics(world: World, owners: Mapping[str, nn.Module], averages: 
         return
     running: list[Tensor] = []
     for owner, module in owners.items():
-        layers = {
-            id(layer) for layer in norm_layers(module) if layer.training
-        }  # frozen ones are equal anyway
+        layers = {id(layer) for layer in norm_layers(module) if layer.training}  # frozen ones are equal
         names = [f"{name}." if name else "" for name, layer in module.named_modules() if id(layer) in layers]
         averaged = averages.values[owner] if averages is not None else {}
         for state in (module.state_dict(), averaged):
-            running += [state[name + which] for name in names for which in RUNNING if name + which in state]
-        known = {name + which for name in names for which in (*RUNNING, "num_batches_tracked")}
+            running += [
+                state[name + buffer] for name in names for buffer in RUNNING if name + buffer in state
+            ]
+        norm_buffers = {name + buffer for name in names for buffer in (*RUNNING, "num_batches_tracked")}
         for name, value in module.named_buffers():
-            if name not in known:
+            if name not in norm_buffers:
                 world.broadcast(value)
     if running:
         flat = torch.cat([value.flatten() for value in running])
@@ -164,14 +162,14 @@ def average_statistics(world: World, owners: Mapping[str, nn.Module], averages: 
 
 
 def check_replicas(world: World, owners: Mapping[str, nn.Module]) -> None:
-    """Check that all processes hold the same weights and buffers, bit by bit.
+    """Check that all processes have equal weights and buffers, bit by bit.
 
     Args:
         world: Processes of the run.
         owners: Modules by owner.
 
     Raises:
-        TrainingError: They drifted apart; the owner module is named.
+        TrainingError: Weights or buffers differ; the message names the owner.
     """
     if world.size > 1:
         digests = {owner: state_digest(module.state_dict()) for owner, module in owners.items()}
@@ -180,7 +178,7 @@ def check_replicas(world: World, owners: Mapping[str, nn.Module]) -> None:
 
 
 class _Activated(nn.SyncBatchNorm):
-    """A synchronized form of timm's layers, which apply dropout and an activation after the normalization."""
+    """Synchronized form of timm's layers, which apply dropout and an activation after the normalization."""
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
@@ -193,12 +191,12 @@ def sync_batchnorm(modules: Iterable[nn.Module], world: World, *, on: bool) -> I
     """Synchronize the batch statistics of batch normalization over all processes, in frozen heads too.
 
     Args:
-        modules: Whose layers are changed meanwhile.
+        modules: Modules; their layers are changed in the block.
         world: Processes of the run.
-        on: Whether it was asked for; else nothing changes.
+        on: Whether to synchronize.
 
     Raises:
-        UsageError: The run is on a CPU, or a layer is of a kind that cannot be synchronized.
+        UsageError: The run is on a CPU, or a layer cannot be synchronized.
         CutError: Batch normalization is called as a function, see ``norm_layers``.
     """
     if not on or world.size == 1:
@@ -207,27 +205,27 @@ def sync_batchnorm(modules: Iterable[nn.Module], world: World, *, on: bool) -> I
     if not world.device.startswith("cuda"):
         raise UsageError(
             f"synchronize_statistics needs GPUs; this run is on {world.device!r}. Leave it out, so that each process "
-            "normalizes its share by itself."
+            "normalizes its own share."
         )
     layers = [
-        (layer, _kind(layer))
+        (layer, _synchronized_class(layer))
         for module in modules
         for layer in norm_layers(module)
         if not isinstance(layer, nn.SyncBatchNorm)
     ]
     before = [(layer, layer.__class__) for layer, _ in layers]
     try:
-        for layer, kind in layers:
-            layer.__class__ = kind
+        for layer, synchronized in layers:
+            layer.__class__ = synchronized
             layer.__dict__["process_group"] = None  # all processes
         yield
     finally:
-        for layer, kind in before:
-            layer.__class__ = kind
+        for layer, original in before:
+            layer.__class__ = original
             layer.__dict__.pop("process_group", None)
 
 
-def _kind(layer: _BatchNorm) -> type[nn.SyncBatchNorm]:
+def _synchronized_class(layer: _BatchNorm) -> type[nn.SyncBatchNorm]:
     """Return the synchronized class for a layer."""
     if type(layer).forward is _BatchNorm.forward:
         return nn.SyncBatchNorm

@@ -33,7 +33,7 @@ def test_shares_add_up_and_name_what_wastes_the_time() -> None:
     slow = quick(steps=1).profile(TASKS, ["slow"], steps=3, factories={"slow": Slow})
     assert slow.milliseconds >= 2 * 10
     assert slow.warning is not None
-    assert "of a step is not computing, most of it hooks: look at what the plugins do" in slow.warning
+    assert "of a step is not computing, most of it hooks: make the plugins' views" in slow.warning
     assert slow.warning in str(slow) and slow.to_json()["warning"] == slow.warning
 
 
