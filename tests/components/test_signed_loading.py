@@ -124,7 +124,7 @@ def test_signing_takes_a_file_and_tells_what_was_signed(
     (reply,) = registry.care.signatures(HEAD)
     assert reply.statement == done[1].statement and not reply.valid
     (outcome,) = registry.care.verify_signatures(HEAD, public)
-    assert outcome.good and outcome.key.name == "alice"
+    assert outcome.valid and outcome.key.name == "alice"
     with pytest.raises(SignatureError):
         registry.care.verify_signatures(HEAD)
     with pytest.raises(UsageError, match="Expected a duration"):
