@@ -36,7 +36,7 @@ from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.evaluation.conditions import Conditions, ImageFacts
 from compatkit.evaluation.records import record
 from compatkit.registry.evidence import key_of, to_bytes
-from compatkit.registry.memory import FILE
+from compatkit.registry.local_cache import FILE
 from compatkit.registry.store import Store
 
 IMAGES = 10_000

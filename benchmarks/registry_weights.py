@@ -25,7 +25,7 @@ from compatkit.adapters.cutting.signals import signal
 from compatkit.components.registry import Registry
 from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.manifest import Manifest
-from compatkit.registry.memory import FILE
+from compatkit.registry.local_cache import FILE
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import serialize
 
@@ -228,7 +228,7 @@ def _memories(part: PublishedExtractor, folder: Path) -> dict[str, Path]:
     Registry.open(part.store.root).load(part.name)
     memories: dict[str, Path] = {}
     for name, table in (("all", None), ("proved", "verified"), ("hashed", "proved")):
-        memories[name] = Path(shutil.copy(part.store.memory.folder / FILE, folder / name))
+        memories[name] = Path(shutil.copy(part.store.local_cache.folder / FILE, folder / name))
         connection = sqlite3.connect(memories[name])
         counts = {
             counted: connection.execute(f"SELECT count(*) FROM {counted}").fetchone()[0]
@@ -243,7 +243,7 @@ def _memories(part: PublishedExtractor, folder: Path) -> dict[str, Path]:
 
 
 def _remember(store: Store, memory: Path | None) -> None:
-    path = store.memory.folder / FILE
+    path = store.local_cache.folder / FILE
     path.unlink(missing_ok=True)
     if memory is not None:
         shutil.copy(memory, path)

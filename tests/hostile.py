@@ -180,7 +180,7 @@ def _read(store: Store, manifest: Manifest, attempt: Callable[..., Any]) -> None
     function = attempt(function_digest, manifest)
     for head in (attempt(store.evidence.partners, function) or ()) if function else ():
         for pointer in attempt(pointers, store, function, head) or ():
-            attempt(lambda name=pointer.name: store.objects.read(f"sha256:{name}", most=MAX_BYTES))
+            attempt(lambda name=pointer.name: store.objects.read(f"sha256:{name}", max_bytes=MAX_BYTES))
         for result in attempt(store.evidence.results, [function], [head]) or ():
             attempt(Cells().of, result, NAME, head)
 

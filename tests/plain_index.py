@@ -57,7 +57,7 @@ class Plain:
 
     def facts_of(self, digest: str | None) -> ManifestFacts | None:
         try:
-            return facts_of(Objects(self.root).read(str(digest), aside=False), "it") if digest else None
+            return facts_of(Objects(self.root).read(str(digest), quarantine=False), "it") if digest else None
         except CompatkitError:
             return None
 
@@ -133,7 +133,7 @@ def results(root: Path, extractors: list[str], heads: list[str]) -> list[tuple[A
         parts: Any = ({}, {}, {})
         try:
             sound = pointer.read_text().strip() == f"sha256:{digest}"
-            data = Objects(root).read(f"sha256:{digest}", verify="always", aside=False)
+            data = Objects(root).read(f"sha256:{digest}", verify="always", quarantine=False)
             parts = from_bytes(data, FUNCTION + extractor, FUNCTION + head, key, "it") if sound else parts
         except CompatkitError:
             sound = False

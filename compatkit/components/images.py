@@ -163,7 +163,7 @@ def _recorded(store: Store, name: str, digest: str) -> DataSet | None:
     """Return the data set with these training images from its recorded location, or None; warn if it changed."""
     from compatkit.data.specification import load_spec
 
-    source: Any = store.memory.source(digest)
+    source: Any = store.local_cache.source(digest)
     if source is None:
         return None
     location = " in ".join(filter(None, (source["spec"]["name"], source["root"])))

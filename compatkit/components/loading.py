@@ -152,11 +152,11 @@ def load(
     with naming_component(owner):
         state = store.load_state(manifest, verify=verify)
     bounds_proof = built_fact(manifest.blueprint)
-    bounded = verify == "always" or bounds_proof is None or not store.memory.is_proved(bounds_proof)
+    bounded = verify == "always" or bounds_proof is None or not store.local_cache.is_proved(bounds_proof)
     module = rebuilt(manifest.blueprint, state, owner, share=True, bounded=bounded)
     verify_once(store, manifest, str(reference.digest), module, verify=verify, state=state, owner=owner)
     if bounded and bounds_proof is not None:
-        store.memory.prove(bounds_proof)
+        store.local_cache.remember_proved(bounds_proof)
     return with_module(store, reference, manifest, module)
 
 

@@ -118,4 +118,4 @@ def remember_proof(
     """
     proof = proof_of(manifest, str(digest), builders)
     if proof is not None and manifest.contract.statistical.probe is not None:
-        store.memory.prove(proof)
+        store.local_cache.remember_proved(proof)

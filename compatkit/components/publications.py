@@ -177,7 +177,7 @@ class FitParts:
                 released[key] = existing
         for state in fit.tasks.values():
             if (source := state.task.data.source) is not None:
-                store.memory.remember_source(state.task.data.train.digest, attrs.asdict(source))
+                store.local_cache.remember_source(state.task.data.train.digest, attrs.asdict(source))
         sets = [state.task.data for state in fit.tasks.values()]
         return cls(
             store, parts, released, [split for data_set in sets for split in (data_set.test, data_set.train)]

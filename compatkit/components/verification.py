@@ -62,10 +62,10 @@ def verify_once(
         IntegrityError: The contract is violated; lists all differences.
     """
     proof = proof_of(manifest, str(digest), builders)
-    run = verify == "always" or (verify == "auto" and not (proof and store.memory.is_proved(proof)))
+    run = verify == "always" or (verify == "auto" and not (proof and store.local_cache.is_proved(proof)))
     verify_contract(manifest, module, thorough=False, run=run, state=state, owner=owner)
     if run and proof is not None:
-        store.memory.prove(proof)
+        store.local_cache.remember_proved(proof)
 
 
 def normalization_of(module: nn.Module) -> Literal["batch", "none"]:

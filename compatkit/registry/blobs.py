@@ -1,4 +1,4 @@
-"""Content-addressed bytes: each blob is named by its sha256, written once, and verified when it is read."""
+"""Content-addressed blobs: named by their sha256, written once, and verified when they are read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compatkit.errors import IntegrityError, UsageError
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.mounts import is_local
 from compatkit.registry import disk as durable
-from compatkit.registry.memory import Memory, Stamp
+from compatkit.registry.local_cache import LocalCache, Stamp
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
 
@@ -27,14 +27,14 @@ Verify = Literal["auto", "always", "never"]
 Buffer = bytes | bytearray | memoryview
 
 SMALL = 2**18
-"""Bytes; smaller files are read into memory and their state is not remembered."""
+"""Bytes; smaller files are read into memory, and their state is not cached."""
 SETTLED_NS = 2 * 10**9
-"""A file that changed less than 2 s ago is not stamped: coarse clocks could hide one more change."""
+"""Age of a file before its state is cached, 2 s: coarse clocks could hide a later change."""
 GRACE_SECONDS = 24 * 3600
-"""Unreferenced blobs are kept for so long: a publish may be about to refer to them."""
+"""Time for which unreferenced blobs are kept: a publish may be about to refer to them."""
 HINT = "Publish the same component again, or copy the file from another copy of the registry"
-HELD_SECONDS = 3600
-"""A blob that is reused is made young again when it is older; a younger file keeps its verified state."""
+RENEW_SECONDS = 3600
+"""Age above which a blob that is used again gets a new time stamp; a younger file keeps its verified state."""
 
 
 def blob_path(digest: str) -> str:
@@ -45,7 +45,7 @@ def blob_path(digest: str) -> str:
 
 @attrs.frozen
 class BlobMismatch:
-    """The ``subject`` of an IntegrityError about a blob."""
+    """Subject of an IntegrityError about a blob."""
 
     expected: str
     actual: str
@@ -58,17 +58,17 @@ class Objects:
     """The blobs below ``<root>/blobs``.
 
     Attributes:
-        root: Of the registry.
-        memory: Files that were verified earlier, by other processes too; None for this process only.
-        stamps: State of each file when this process last verified its whole content.
+        root: Root folder of the registry.
+        local_cache: Cache of verified files, shared by processes; None to remember them in this process only.
+        stamps: State of each file when this process last verified its content.
     """
 
     root: Path
-    memory: Memory | None = None
+    local_cache: LocalCache | None = None
     stamps: dict[str, Stamp] = attrs.field(factory=dict, init=False, repr=False)
 
     def path(self, digest: str) -> Path:
-        """Return where the blob is kept.
+        """Return the path of a blob.
 
         Raises:
             InvalidName: Not a digest.
@@ -76,35 +76,35 @@ class Objects:
         return self.root / blob_path(check_digest(digest))
 
     def size(self, digest: str) -> int | None:
-        """Return the number of bytes of a blob, None if it is not there."""
+        """Return the number of bytes of a blob, None if it is missing."""
         path = self.path(digest)
         with environment("read", path):
             state = durable.file_state(path)
         return None if state is None else state.st_size
 
     def put(self, *pieces: Buffer) -> Edge:
-        """Write bytes durably and return their edge; an existing blob is verified and left alone.
+        """Write bytes durably and return their edge; an existing blob is verified and not changed.
 
         Args:
-            pieces: The bytes, in one piece or several, which are not joined.
+            pieces: Consecutive parts of the content; they are not joined in memory.
 
         Raises:
-            EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
+            EnvironmentFailure: Disk full, no permission to write, ...; nothing is stored.
         """
         size, hashed = sum(len(piece) for piece in pieces), hashlib.sha256()
         for piece in pieces:
             hashed.update(piece)
         digest = f"sha256:{hashed.hexdigest()}"
         with environment("write below", self.root):
-            with suppress(FileNotFoundError):  # taken out at this moment
-                if self._held(digest):
+            with suppress(FileNotFoundError):  # removed by another process
+                if self._has_good_copy(digest):
                     durable.sync_up(self.path(digest).parent, self.root)
                     return Edge(digest, size)
-            durable.drafted(self.root, pieces, lambda draft: self.place(draft, digest))
+            durable.drafted(self.root, pieces, lambda draft: self.link(draft, digest))
         return Edge(digest, size)
 
     def read(
-        self, digest: str, *, verify: Verify = "auto", most: int | None = None, aside: bool = True
+        self, digest: str, *, verify: Verify = "auto", max_bytes: int | None = None, quarantine: bool = True
     ) -> bytes:
         """Return the bytes of a blob.
 
@@ -112,21 +112,21 @@ class Objects:
             digest: ``sha256:...``.
             verify: ``"auto"`` hashes a file the first time and whenever device, inode, size, mtime or ctime
                 changed since; ``"always"`` every time; ``"never"`` trusts the disk.
-            most: A blob of more bytes is refused without being read.
-            aside: Whether damaged bytes are moved to ``quarantine/``.
+            max_bytes: Limit; a larger blob is refused without being read.
+            quarantine: Whether damaged bytes are moved to ``quarantine/``.
 
         Raises:
-            IntegrityError: Missing, larger than ``most``, or other bytes than promised (moved to ``quarantine/``).
-            EnvironmentFailure: No right to read, device failed.
+            IntegrityError: Missing, larger than ``max_bytes``, or damaged (moved to ``quarantine/``).
+            EnvironmentFailure: No permission to read, device failed.
         """
         check_verify(verify)
         path = self.path(digest)
-        if most is not None:
-            _check_size(path, self.size(digest), most)
+        if max_bytes is not None:
+            _check_size(path, self.size(digest), max_bytes)
         opened = durable.read(path, self.root)
         for _ in range(durable.TRIES):
             with environment("read", path):
-                if opened is not None or not self._take_back(path):
+                if opened is not None or not self._restore(path):
                     break
                 opened = durable.read(path, self.root)
         if opened is None:
@@ -134,37 +134,39 @@ class Objects:
         data, state = opened
         if verify == "never" or (verify == "auto" and self._known(digest, state)):
             return data
-        self._compare(digest, digest_of(data), path, state, aside=aside)
+        self._compare(digest, digest_of(data), path, state, quarantine=quarantine)
         if len(data) == state.st_size:
             self._stamp(digest, state)
         return data
 
-    def view(self, digest: str, *, verify: Verify = "auto", most: int | None = None) -> Buffer | mmap.mmap:
+    def view(
+        self, digest: str, *, verify: Verify = "auto", max_bytes: int | None = None
+    ) -> Buffer | mmap.mmap:
         """Return the bytes of a blob without copying them, where that is safe; else as ``read`` does.
 
-        A large blob on a local disk is mapped, privately: what is written into the buffer stays in this process.
+        A large blob on a local disk is mapped privately: writing into the buffer does not change the file.
 
         Args:
-            digest: Of the blob.
+            digest: Digest of the blob.
             verify: As for ``read``.
-            most: As for ``read``.
+            max_bytes: As for ``read``.
 
         Raises:
-            IntegrityError: Missing, larger than ``most``, or other bytes than promised (moved to ``quarantine/``).
-            EnvironmentFailure: No right to read, device failed.
+            IntegrityError: Missing, larger than ``max_bytes``, or damaged (moved to ``quarantine/``).
+            EnvironmentFailure: No permission to read, device failed.
         """
         check_verify(verify)
         path = self.path(digest)
         with environment("read", path):
             descriptor = durable.open_plain(path, self.root)
             if descriptor is None:
-                return self.read(digest, verify=verify, most=most)  # takes it back, or says what is missing
+                return self.read(digest, verify=verify, max_bytes=max_bytes)  # restores it, or raises
             try:
                 state = os.fstat(descriptor)
                 if verify == "always" or state.st_size < SMALL or not is_local(state.st_dev):
-                    return self.read(digest, verify=verify, most=most)
-                if most is not None:
-                    _check_size(path, state.st_size, most)
+                    return self.read(digest, verify=verify, max_bytes=max_bytes)
+                if max_bytes is not None:
+                    _check_size(path, state.st_size, max_bytes)
                 mapped = mmap.mmap(descriptor, state.st_size, access=mmap.ACCESS_COPY)
                 if verify == "never" or self._known(digest, state):
                     return mapped
@@ -175,13 +177,13 @@ class Objects:
             finally:
                 os.close(descriptor)
 
-    def hold(self, digest: str) -> bool:
-        """Return whether a blob is there, and keep it for the grace time although nothing refers to it yet.
+    def retain(self, digest: str) -> bool:
+        """Return whether a blob exists, and keep it for the grace time even if nothing refers to it yet.
 
-        A blob that gc moved to ``trash/`` comes back. Its content is not read.
+        A blob that gc moved to ``trash/`` is restored. Its content is not read.
 
         Raises:
-            EnvironmentFailure: No right to write, device failed.
+            EnvironmentFailure: No permission to write, device failed.
         """
         path = self.path(digest)
         with environment("write below", self.root):
@@ -191,15 +193,15 @@ class Objects:
                     state = os.lstat(path)
                     if not stat.S_ISREG(state.st_mode):
                         return False
-                    if not 0 <= time.time() - state.st_mtime < HELD_SECONDS:
+                    if not 0 <= time.time() - state.st_mtime < RENEW_SECONDS:
                         self._renew(path)
                     return True
                 except FileNotFoundError:
-                    if not self._take_back(path):
+                    if not self._restore(path):
                         return False
 
     def _renew(self, path: Path) -> None:
-        """Set a blob's time to now; one that another user owns cannot be touched, and is replaced by a copy."""
+        """Set a blob's modification time to now; a file of another user cannot be touched and is replaced by a copy."""
         try:
             durable.touch(path)
         except PermissionError:
@@ -208,8 +210,8 @@ class Objects:
                 raise FileNotFoundError(path) from None
             durable.drafted(self.root, [opened[0]], lambda draft: durable.move(draft, path))
 
-    def _take_back(self, path: Path) -> bool:
-        """Move a blob back from ``trash/``; False if it is not there, or the registry cannot be written."""
+    def _restore(self, path: Path) -> bool:
+        """Move a blob back from ``trash/``; return False if it is not there, or the registry is read-only."""
         for _ in range(durable.TRIES):
             copies = self._copies("trash", path)
             if not copies:
@@ -219,17 +221,17 @@ class Objects:
                 durable.move(copies[0], path)
                 durable.sync_up(path.parent, self.root)
             except FileNotFoundError:
-                continue  # another process was faster, or removed the folder that was still empty
+                continue  # another process was faster, or removed the empty folder
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                     raise
                 return False
             return True
-        return path.exists()  # it came back at this moment
+        return path.exists()  # another process may have restored it
 
-    def _held(self, digest: str) -> bool:
-        """Return whether a good copy is there; a damaged one is moved to ``quarantine/``."""
-        if not self.hold(digest):
+    def _has_good_copy(self, digest: str) -> bool:
+        """Return whether an undamaged copy exists; a damaged one is moved to ``quarantine/``."""
+        if not self.retain(digest):
             return False
         path = self.path(digest)
         try:
@@ -239,25 +241,25 @@ class Objects:
             return False
         return True
 
-    def place(self, draft: Path, digest: str) -> None:
-        """Link a finished, synced draft to the name of its digest, unless a good copy is there.
+    def link(self, draft: Path, digest: str) -> None:
+        """Link a finished, synced draft to the path of its digest, unless an undamaged copy exists.
 
         Args:
-            draft: In ``tmp``, with the bytes of the digest.
-            digest: Of the blob.
+            draft: File in ``tmp`` with the bytes of the digest.
+            digest: Digest of the blob.
 
         Raises:
-            FileNotFoundError: The file was cleaned away.
+            FileNotFoundError: The draft was removed.
         """
         target = self.path(digest)
         durable.make_folder(target.parent, self.root)
-        if not self._held(digest):
+        if not self._has_good_copy(digest):
             try:
                 if not durable.link(draft, target):
-                    durable.move(draft, target)  # same bytes, whoever wins
+                    durable.move(draft, target)  # both have the same bytes
             except FileExistsError:
-                if not self._held(digest):
-                    self.view(digest)  # raises the reason why the damaged one is still there
+                if not self._has_good_copy(digest):
+                    self.view(digest)  # raises if the existing one is damaged
                     raise
         durable.sync_up(target.parent, self.root)
 
@@ -265,7 +267,7 @@ class Objects:
         stamp = _stamp(state)
         if self.stamps.get(digest) == stamp:
             return True
-        if self.memory is None or state.st_size < SMALL or self.memory.stamp(digest) != stamp:
+        if self.local_cache is None or state.st_size < SMALL or self.local_cache.stamp(digest) != stamp:
             return False
         self.stamps[digest] = stamp
         return True
@@ -274,67 +276,66 @@ class Objects:
         if time.time_ns() - max(state.st_mtime_ns, state.st_ctime_ns) <= SETTLED_NS:
             return
         self.stamps[digest] = _stamp(state)
-        if self.memory is not None and state.st_size >= SMALL:
-            self.memory.verified(digest, self.stamps[digest])
+        if self.local_cache is not None and state.st_size >= SMALL:
+            self.local_cache.remember_verified(digest, self.stamps[digest])
 
     def _compare(
-        self, expected: str, actual: str, path: Path, state: os.stat_result, *, aside: bool = True
+        self, expected: str, actual: str, path: Path, state: os.stat_result, *, quarantine: bool = True
     ) -> None:
         if actual == expected:
             return
         self.stamps.pop(expected, None)
-        place = self._set_aside(path, state) if aside else "It was left where it is."
+        outcome = self._quarantine(path, state) if quarantine else "It was not moved."
         raise IntegrityError(
-            f"{path} holds other bytes than its name promises: expected {expected}, got {actual}. {place} "
-            f"{HINT}.",
+            f"{path} does not match its digest: expected {expected}, got {actual}. {outcome} {HINT}.",
             subject=BlobMismatch(expected, actual, path, HINT),
         )
 
-    def _set_aside(self, path: Path, state: os.stat_result) -> str:
-        """Move a damaged file to quarantine; return a sentence about where it is."""
-        away = self.root / "quarantine" / durable.temporary(Path(path.name)).as_posix().replace("/", "-")
+    def _quarantine(self, path: Path, state: os.stat_result) -> str:
+        """Move a damaged file to quarantine; return a sentence for the message."""
+        target = self.root / "quarantine" / durable.temporary(Path(path.name)).as_posix().replace("/", "-")
         try:
-            durable.make_folder(away.parent, self.root)
-            durable.move(path, away)
-            if os.lstat(away).st_ino != state.st_ino:  # meanwhile another process put a good one there
-                durable.move(away, path)
-                return "It was replaced at this moment; try again."
+            durable.make_folder(target.parent, self.root)
+            durable.move(path, target)
+            if os.lstat(target).st_ino != state.st_ino:  # another process has replaced it meanwhile
+                durable.move(target, path)
+                return "Another process replaced it meanwhile; try again."
         except OSError as error:
             return f"It could not be moved to quarantine ({error.strerror})."
-        return f"It was moved to {away}."
+        return f"It was moved to {target}."
 
     def _copies(self, folder: str, path: Path) -> list[Path]:
-        """Return the files in ``trash`` or ``quarantine`` that were a blob, sorted."""
+        """Return the copies of a blob in ``trash`` or ``quarantine``, sorted."""
         durable.check_folders(self.root / folder, self.root)
         return sorted((self.root / folder).glob(f"{path.name}-*"))
 
     def _missing(self, digest: str, path: Path) -> IntegrityError:
         copies = {
             "a damaged copy": self._copies("quarantine", path),
-            "a copy that cannot be moved from here": self._copies("trash", path),
+            "a copy that cannot be restored": self._copies("trash", path),
         }
-        places = [f"{what} is in {paths[-1]}" for what, paths in copies.items() if paths]
-        actual = " and ".join(places) or "there is no such file"
+        known = [f"{what} is in {paths[-1]}" for what, paths in copies.items() if paths]
+        actual = " and ".join(known) or "there is no such file"
         return IntegrityError(
             f"{path} is missing: expected {digest}, {actual}. {HINT}.",
             subject=BlobMismatch(digest, "missing", path, HINT),
         )
 
 
-def _check_size(path: Path, size: int | None, most: int) -> None:
-    """Refuse a blob of more bytes before it is read."""
-    if size is not None and size > most:
+def _check_size(path: Path, size: int | None, max_bytes: int) -> None:
+    """Refuse a larger blob before it is read."""
+    if size is not None and size > max_bytes:
         raise IntegrityError(
-            f"{path} has {size} bytes, and what is expected here has at most {most}; it was not read.",
+            f"{path} has {size} bytes; expected at most {max_bytes}. It was not read.",
             subject=path,
         )
 
 
 def check_verify(verify: str) -> None:
-    """Raise if ``verify`` is no known mode.
+    """Raise if ``verify`` is not a known mode.
 
     Raises:
-        UsageError: Neither ``"auto"``, ``"always"`` nor ``"never"``.
+        UsageError: ``verify`` is none of ``"auto"``, ``"always"`` and ``"never"``.
     """
     if verify not in ("auto", "always", "never"):
         raise UsageError(f"verify is 'auto', 'always' or 'never', got {verify!r}.")

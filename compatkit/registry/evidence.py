@@ -24,7 +24,7 @@ from compatkit.errors import FormatError, IntegrityError
 from compatkit.foundation.codec import decode, digest, dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
-from compatkit.registry.memory import Memory
+from compatkit.registry.local_cache import LocalCache
 from compatkit.registry.os_errors import environment
 from compatkit.registry.signing.signatures import Signatures
 
@@ -153,13 +153,13 @@ class Evidence:
         root: Of the registry.
         objects: Its blobs.
         trusted: Whose signature a result must have to count; None counts all.
-        memory: Documents that were read before; None reads each again.
+        local_cache: Cache of documents that were read before; None reads each again.
     """
 
     root: Path
     objects: Objects
     trusted: Trusted | None = None
-    memory: Memory | None = None
+    local_cache: LocalCache | None = None
 
     def keep(
         self,
@@ -248,7 +248,7 @@ class Evidence:
         path, line = folder / _hexadecimal(edge.blob), f"{edge.blob}\n".encode()
         with environment("write", folder):
             made = durable.create_once(
-                path, line, self.root, lambda: self.objects.hold(edge.blob) or self.objects.put(result)
+                path, line, self.root, lambda: self.objects.retain(edge.blob) or self.objects.put(result)
             )
             opened = None if made else durable.read(path, self.root, limit=len(line) + 1)
             if opened is not None and opened[0] != line:
@@ -264,7 +264,7 @@ class Evidence:
 
     def _of_extractor(self, extractor: str, heads: Sequence[str]) -> Iterator[StoredResult]:
         """Yield results; each pointer is compared, and a document that was found sound before is not read again."""
-        known = {} if self.memory is None else self.memory.results(extractor)
+        known = {} if self.local_cache is None else self.local_cache.results(extractor)
         fresh: dict[str, str] = {}
         for head in heads:
             for key in _entries(self._folder(extractor, head), folders=True):
@@ -277,7 +277,9 @@ class Evidence:
                         if place in known:
                             document = tuple(json.loads(known[place]))
                         else:
-                            data = self.objects.read(f"sha256:{pointer.name}", most=MAX_BYTES, aside=False)
+                            data = self.objects.read(
+                                f"sha256:{pointer.name}", max_bytes=MAX_BYTES, quarantine=False
+                            )
                             document = from_bytes(
                                 data, extractor, head, key.name, f"the result {pointer.name}"
                             )
@@ -286,8 +288,8 @@ class Evidence:
                         error = str(problem)
                     written = os.lstat(pointer.path).st_mtime_ns
                     yield StoredResult(extractor, head, f"sha256:{pointer.name}", written, *document, error)
-        if self.memory is not None and fresh:
-            self.memory.remember_results(extractor, fresh)
+        if self.local_cache is not None and fresh:
+            self.local_cache.remember_results(extractor, fresh)
 
     def _points(self, pointer: os.DirEntry[str]) -> bool:
         """Return whether a pointer exists; raise if it does not hold the digest that it is named by."""

@@ -1,4 +1,4 @@
-"""The root folder of a registry, and which layouts this version can read and write."""
+"""The root folder of a registry, and the layouts that this version can read and write."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOLDERS = (
 )
 VARIABLE = "COMPATKIT_REGISTRY"
 LIMIT = 2**16
-"""Bytes; no ``compatkit.json`` is longer."""
+"""Maximum size of ``compatkit.json`` in bytes."""
 
 
 class LayoutTooNew(LayoutError):
@@ -41,14 +41,14 @@ class LayoutTooNew(LayoutError):
 
 @attrs.frozen
 class Layout:
-    """What ``compatkit.json`` says.
+    """Content of ``compatkit.json``.
 
     Attributes:
         layout: Number of the layout.
-        min_reader: Least layout a program must know to read.
-        min_writer: Least layout a program must know to write.
+        min_reader: Lowest layout that a program must know to read.
+        min_writer: Lowest layout that a program must know to write.
         hash: Name of the digest function; ``sha256``.
-        id: Of this registry, kept by copies.
+        id: Identity of the registry, the same in its copies.
     """
 
     layout: int
@@ -61,12 +61,12 @@ class Layout:
         """Refuse to write into a layout that this version may only read.
 
         Raises:
-            LayoutError: ``min_writer`` is above what this version knows.
+            LayoutError: ``min_writer`` is above the layout of this version.
         """
         if self.min_writer > LAYOUT:
             raise LayoutTooNew(
-                f"{root} has layout {self.layout}, which asks for layout {self.min_writer} to write; this "
-                f"compatkit knows layout {LAYOUT} and may only read it. Upgrade compatkit.",
+                f"{root} has layout {self.layout}, which requires layout {self.min_writer} to write; this "
+                f"compatkit knows layout {LAYOUT} and can only read it. Upgrade compatkit.",
                 subject=root,
             )
 
@@ -75,41 +75,39 @@ def initialize(root: Path, *, exist_ok: bool) -> Layout:
     """Make ``root`` a registry; ``compatkit.json`` is written last, by one process only.
 
     Args:
-        root: Folder; made where it is missing.
+        root: Root folder; created if missing.
         exist_ok: Whether an existing registry is opened.
 
     Raises:
-        LayoutError: It is one already and ``exist_ok`` is False, or one that this version cannot use.
-        EnvironmentFailure: The folder cannot be made or written.
+        LayoutError: It is a registry and ``exist_ok`` is False, or one that this version cannot use.
+        EnvironmentFailure: The folder cannot be created or written.
     """
     if not (root / MARKER).exists():
-        made = fresh()
+        layout = fresh()
         with environment("make a registry in", root):
             durable.step("mkdir", root)
             root.mkdir(parents=True, exist_ok=True)
             for folder in FOLDERS:
                 durable.make_folder(root / folder, root)
-            if durable.create_once(root / MARKER, dumps(attrs.asdict(made)), root):
-                return made
+            if durable.create_once(root / MARKER, dumps(attrs.asdict(layout)), root):
+                return layout
     if not exist_ok:
-        raise LayoutError(
-            f"{root} is a registry already; open it, or pass exist_ok=True to take it as it is.", subject=root
-        )
+        raise LayoutError(f"{root} is a registry already; open it, or pass exist_ok=True.", subject=root)
     return inspect(root)
 
 
 def inspect(root: Path) -> Layout:
-    """Read what ``compatkit.json`` says.
+    """Read ``compatkit.json``.
 
     Raises:
-        LayoutError: The folder is no registry, or one that this version cannot read.
+        LayoutError: The folder is not a registry, or one that this version cannot read.
         FormatError: The file is damaged.
     """
     path = root / MARKER
     opened = durable.read(path, root, limit=LIMIT)
     if opened is None:
         raise LayoutError(
-            f"{root} is no registry: it holds no {MARKER}. Make one with `compatkit init {root}`, or name "
+            f"{root} is not a registry: it has no {MARKER}. Create one with `compatkit init {root}`, or name "
             f"another folder (--registry, {VARIABLE}).",
             subject=root,
         )
@@ -127,7 +125,7 @@ def read(data: bytes, root: str, path: str) -> Layout:
     """Read the content of a ``compatkit.json``.
 
     Args:
-        data: Its bytes.
+        data: Content of the file.
         root: Name of the registry, for messages.
         path: Name of the file, for messages.
 
@@ -137,10 +135,10 @@ def read(data: bytes, root: str, path: str) -> Layout:
     """
     value: Any = loads(data, what=path)
     keys = ("layout", "min_reader", "min_writer")
-    least = value.get("min_reader") if isinstance(value, dict) else None
-    if type(least) is int and least > LAYOUT:
+    min_reader = value.get("min_reader") if isinstance(value, dict) else None
+    if type(min_reader) is int and min_reader > LAYOUT:
         raise LayoutTooNew(
-            f"{root} has layout {value.get('layout')}, which asks for layout {least} to read; this compatkit knows "
+            f"{root} has layout {value.get('layout')}, which requires layout {min_reader} to read; compatkit knows "
             f"layout {LAYOUT}. Upgrade compatkit.",
             subject=root,
         )
@@ -155,22 +153,22 @@ def read(data: bytes, root: str, path: str) -> Layout:
 
 
 def locate(start: str | os.PathLike[str] | None) -> Path:
-    """Return the root that COMPATKIT_REGISTRY names, else the nearest registry upwards.
+    """Return the root that COMPATKIT_REGISTRY names, else the nearest registry, upward from a folder.
 
     Args:
-        start: Where to begin; None takes the current folder.
+        start: First folder; None for the current one.
 
     Raises:
-        LayoutError: There is none.
+        LayoutError: No registry.
     """
     if variable := os.environ.get(VARIABLE):
         return Path(local(variable, "a registry"))
-    here = Path(start) if start is not None else Path.cwd()
-    for folder in (here.resolve(), *here.resolve().parents):
+    first = Path(start) if start is not None else Path.cwd()
+    for folder in (first.resolve(), *first.resolve().parents):
         if (folder / MARKER).is_file():
             return folder
     raise LayoutError(
-        f"no registry: {VARIABLE} is not set, and neither {here.resolve()} nor a folder above holds a "
-        f"{MARKER}. Make one with `compatkit init FOLDER`, or name one with --registry.",
-        subject=here,
+        f"no registry: {VARIABLE} is not set, and neither {first.resolve()} nor a folder above has a "
+        f"{MARKER}. Create one with `compatkit init FOLDER`, or name one with --registry.",
+        subject=first,
     )

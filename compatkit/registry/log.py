@@ -1,7 +1,7 @@
-"""Numbered logs: each entry is a small file that is created once, and the highest number is the state.
+"""Numbered logs: each entry is a small file that is created once; the entry with the highest number is the state.
 
-Whoever creates entry ``n`` by link(2) has made the change; whoever saw an older state fails and looks again. No pointer
-is needed, no lock, and no entry is ever rewritten. Where there are no hard links, a crash may leave an empty entry.
+The process that creates entry ``n`` by link(2) has made the change; one that saw an older state fails and reads again.
+There is no pointer and no lock, and no entry is ever rewritten. Without hard links, a crash may leave an empty entry.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Log:
     """One log: the files ``<folder>/<prefix><number>``.
 
     Attributes:
-        root: Of the registry.
-        folder: Where the entries lie.
-        prefix: Begins their names, where several logs share a folder.
+        root: Root folder of the registry.
+        folder: Folder of the entries.
+        prefix: Start of their file names, if several logs share a folder.
     """
 
     root: Path
@@ -35,14 +35,14 @@ class Log:
     prefix: str = ""
 
     def path(self, number: int) -> Path:
-        """Return where an entry belongs."""
+        """Return the path of an entry."""
         return self.folder / f"{self.prefix}{number}"
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all entries, rising; other files are ignored.
+        """Return the numbers of all entries in ascending order; other files are ignored.
 
         Raises:
-            IntegrityError: A folder on the way is a symbolic link.
+            IntegrityError: A folder of the path is a symbolic link.
         """
         names, prefix = names_in(self.folder, self.root), self.prefix
         if prefix:
@@ -50,7 +50,7 @@ class Log:
         return sorted(int(name) for name in names if NUMBER.fullmatch(name))
 
     def read(self, number: int) -> bytes | None:
-        """Return an entry, at most one byte more than it may have; empty if it was cut off, None if it is gone."""
+        """Return an entry, cut one byte above the size limit; empty if writing was cut off, None if missing."""
         return durable.read_finished(self.path(number), self.root, limit=LIMIT + 1)
 
     def append(self, make: Callable[[list[int]], bytes | None]) -> int | None:
@@ -58,13 +58,13 @@ class Log:
 
         Args:
             make: Returns the content of the entry that follows the given numbers, or None to leave the log as it is;
-                called again where another process was faster.
+                called again if another process was faster.
 
         Returns:
-            The number of the new entry, None if there is none.
+            The number of the new entry, or None.
 
         Raises:
-            EnvironmentFailure: Disk full, no right to write, ...; nothing changed.
+            EnvironmentFailure: Disk full, no permission to write, ...; nothing changed.
         """
         while True:
             numbers = self.numbers()
@@ -78,11 +78,11 @@ class Log:
 
 
 def names_in(folder: Path, root: Path) -> list[str]:
-    """Return the names of the files in a folder; none where there is no folder.
+    """Return the file names in a folder; empty if there is no folder.
 
     Args:
-        folder: Below ``root``.
-        root: Of the registry.
+        folder: Folder below ``root``.
+        root: Root folder of the registry.
 
     Raises:
         IntegrityError: A folder between it and the root is a symbolic link.

@@ -1,4 +1,4 @@
-"""Names, versions and references: what a component is called, valid on every file system."""
+"""Names, versions and references of components; names are valid on every file system."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ def check_segment(segment: str, *, what: str = "name") -> str:
 
     Args:
         segment: Text without a slash.
-        what: What it names, for messages: ``"task name"``.
+        what: Description for messages, such as ``"task name"``.
 
     Raises:
         InvalidName: Other characters, too long, two dots in a row, or reserved by Windows.
     """
     if not isinstance(segment, str) or not _SEGMENT.fullmatch(segment):
-        hint = f" (perhaps {segment.lower()!r})" if isinstance(segment, str) and _lowers(segment) else ""
+        hint = (
+            f" (perhaps {segment.lower()!r})"
+            if isinstance(segment, str) and _valid_in_lower_case(segment)
+            else ""
+        )
         raise InvalidName(f"{what} {segment!r:.100} is not valid: {_RULE}{hint}.", subject=segment)
     if ".." in segment:
         raise InvalidName(f"{what} {segment!r} is not valid: no two dots in a row.", subject=segment)
@@ -71,7 +75,7 @@ def check_alias(alias: str) -> str:
     """Return ``alias`` if it is valid: one segment that looks neither like a version nor is ``latest``.
 
     Raises:
-        InvalidName: Otherwise.
+        InvalidName: It is not.
     """
     check_segment(alias, what="alias")
     if _VERSION_LIKE.fullmatch(alias) or alias == "latest":
@@ -86,7 +90,7 @@ def check_digest(digest: str) -> str:
     """Return ``digest`` if it is ``sha256:`` and 64 lower-case hex digits.
 
     Raises:
-        InvalidName: Otherwise.
+        InvalidName: It is not.
     """
     if not is_digest(digest):
         raise InvalidName(
@@ -119,7 +123,7 @@ class Version:
         return cls(*map(int, match.groups()))
 
     def bumped(self, bump: Bump) -> Version:
-        """Return the least version that is such a step above this one."""
+        """Return the next version after this bump."""
         if bump == "major":
             return Version(self.major + 1, 0, 0)
         if bump == "minor":
@@ -127,7 +131,7 @@ class Version:
         return Version(self.major, self.minor, self.patch + (bump == "patch"))
 
     def __lt__(self, other: Version) -> bool:
-        """Compare the numbers; what attrs generates takes three times as long."""
+        """Compare the numbers; the method that attrs generates takes three times as long."""
         if type(other) is not Version:
             return NotImplemented
         return (self.major, self.minor, self.patch) < (other.major, other.minor, other.patch)
@@ -138,9 +142,9 @@ class Version:
 
 @attrs.frozen
 class Range:
-    """``^1.2``: at least this version, and below the next that may break.
+    """``^1.2``: at least this version, and below the next incompatible one.
 
-    The first number that is not zero stays: ``^1.2`` is 1.2.0 up to below 2.0.0, ``^0.3`` is below 0.4.0.
+    The first nonzero number is fixed: ``^1.2`` is 1.2.0 up to below 2.0.0, ``^0.3`` is below 0.4.0.
     """
 
     low: Version
@@ -180,12 +184,16 @@ class Range:
 
 @attrs.frozen
 class Reference:
-    """What a user writes to mean one component: a name, and which of its versions.
+    """Reference to one component: a name and a choice of version.
 
-    At most one of ``version``, ``range`` and ``alias`` is set by ``parse``; none of them means the latest
-    version. A reference that a store resolved holds ``version`` and ``digest``.
+    ``parse`` sets at most one of ``version``, ``range``, ``alias`` and ``digest``; none of them is the latest
+    version. A reference that a store resolved has ``version`` and ``digest``.
 
     Attributes:
+        name: Name of the component.
+        version: Exact version.
+        range: Range of versions, of which the latest is taken.
+        alias: Alias that points to a version.
         digest: Manifest digest, ``sha256:...``.
     """
 
@@ -200,7 +208,7 @@ class Reference:
         """Read ``name``, ``name@1.2.0``, ``name@^1.2``, ``name@sha256:<64 hex>`` or ``name:alias``.
 
         Raises:
-            InvalidName: Not written so.
+            InvalidName: The text has another form.
         """
         if not isinstance(text, str):
             raise InvalidName(f"a reference is text such as 'digits/mnist.head@1.0.0', got {text!r:.100}.")
@@ -225,5 +233,5 @@ class Reference:
         return f"{self.name}:{self.alias}" if self.alias is not None else self.name
 
 
-def _lowers(segment: str) -> bool:
+def _valid_in_lower_case(segment: str) -> bool:
     return segment != segment.lower() and _SEGMENT.fullmatch(segment.lower()) is not None

@@ -1,4 +1,4 @@
-"""Errors of the operating system as EnvironmentFailure: what was tried, where, and what to do."""
+"""Raise errors of the operating system as EnvironmentFailure, with the action, the path and a remedy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _REMEDIES = {
     errno.EDQUOT: "the disk quota is used up; free space and run the same command again",
     errno.EFBIG: "the file is larger than this system or a limit (ulimit -f) allows",
     errno.EROFS: "the file system is mounted read-only; use another folder, or mount it writable",
-    errno.EACCES: "no right to do so; check owner and mode of the folder, or use another",
-    errno.EPERM: "the system forbids it; check owner, mode and attributes of the folder, or use another",
+    errno.EACCES: "check owner and mode of the folder, or use another",
+    errno.EPERM: "check owner, mode and attributes of the folder, or use another",
     errno.EMFILE: "this process has too many files open; raise the limit (ulimit -n) or use fewer workers",
     errno.ENFILE: "the system has too many files open; try again later",
     errno.EIO: "the device failed to read or write; check the disk before you go on",
     errno.ESTALE: "the network file system lost the file; try again",
-    errno.EEXIST: "a file stands where a folder is expected; name another folder",
-    errno.ENOTDIR: "a part of the path is a file where a folder is expected; name another folder",
+    errno.EEXIST: "there is a file in place of a folder; name another folder",
+    errno.ENOTDIR: "a part of the path is a file in place of a folder; name another folder",
     errno.ENAMETOOLONG: "the path is too long for this file system; use a shorter root folder",
 }
 
@@ -31,8 +31,8 @@ def environment(action: str, path: Path | str) -> Iterator[None]:
     """Turn an OSError into an EnvironmentFailure that names action, path, cause and remedy.
 
     Args:
-        action: What was tried: ``"read"``, or a change such as ``"write"``.
-        path: Where.
+        action: Verb for the message: ``"read"``, or a change such as ``"write"``.
+        path: Path of the file or folder.
 
     Raises:
         EnvironmentFailure: In place of any OSError.
@@ -42,8 +42,8 @@ def environment(action: str, path: Path | str) -> Iterator[None]:
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "OSError")
         remedy = _REMEDIES.get(error.errno or 0, "check the file system and try again")
-        left = "" if action == "read" else " No partial files were left behind."
+        unchanged = "" if action == "read" else " No partial files were left behind."
         raise EnvironmentFailure(
-            f"could not {action} {path}: {error.strerror or error} ({name}); {remedy}.{left}",
+            f"could not {action} {path}: {error.strerror or error} ({name}); {remedy}.{unchanged}",
             subject=Path(path),
         ) from error

@@ -16,9 +16,9 @@ from compatkit.contracts.manifest import Manifest, from_bytes, to_bytes
 from compatkit.errors import CompatkitError, PolicyUndecided, VersionExists, VersionTooSmall
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
-from compatkit.registry.holding import Holding
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
+from compatkit.registry.required_blobs import RequiredBlobs
 from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement, Vanished
 from compatkit.registry.version_bumps import check_step
 from compatkit.registry.versions.diff import Difference, diff
@@ -58,7 +58,7 @@ class Publisher:
     """Publishes one manifest under one name.
 
     Attributes:
-        holding: Blobs and components that the manifest refers to.
+        required_blobs: Blobs and components that the manifest refers to.
         references: Names and versions.
         finder: Finds the measurements that a policy requires.
         measured: Whether the caller states that the measurement of new weights passed.
@@ -66,7 +66,7 @@ class Publisher:
         policy_check: Makes the required measurements; None refuses versions that need any.
     """
 
-    holding: Holding
+    required_blobs: RequiredBlobs
     references: References
     finder: PartnerFinder
     measured: bool = False
@@ -88,19 +88,19 @@ class Publisher:
     @property
     def name(self) -> str:
         """Name that the manifest is published under."""
-        return self.holding.name
+        return self.required_blobs.name
 
     @property
     def manifest(self) -> Manifest:
         """Manifest to publish."""
-        return self.holding.manifest
+        return self.required_blobs.manifest
 
     def publish(self, version: str | None) -> Reference:
         """Publish the manifest; see ``Store.publish``."""
         check_name(self.name)
         requested = None if version is None else Version.parse(version)
-        self.holding.hold()
-        self.holding.check_payload()
+        self.required_blobs.retain()
+        self.required_blobs.check_payload()
         vanished = 0
         while True:
             try:
@@ -188,10 +188,10 @@ class Publisher:
 
     def _link(self, basis: Basis) -> bool:
         """Link the version; return False if the registry changed since the number was chosen."""
-        self.holding.objects.put(self.data)
+        self.required_blobs.objects.put(self.data)
 
         def ready() -> None:
-            self.holding.hold(self.data)
+            self.required_blobs.retain(self.data)
             if self._basis(basis.target) != basis:
                 raise _Overtaken
 
@@ -277,7 +277,8 @@ class Publisher:
         if digest is None:
             raise Vanished(f"{self.name}@{version} vanished while it was read: another process removed it.")
         return from_bytes(
-            self.holding.objects.read(digest, most=MAX_BYTES), what=f"manifest of {self.name}@{version}"
+            self.required_blobs.objects.read(digest, max_bytes=MAX_BYTES),
+            what=f"manifest of {self.name}@{version}",
         )
 
 

@@ -21,7 +21,7 @@ from compatkit.registry import resolving
 from compatkit.registry.aliases import ANY, AliasEntry, Aliases, Anything
 from compatkit.registry.blobs import Objects, Verify
 from compatkit.registry.layout import Layout, initialize, inspect, locate
-from compatkit.registry.memory import Memory
+from compatkit.registry.local_cache import LocalCache
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References, Tombstone
 from compatkit.registry.signing.signatures import Signatures
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from compatkit.registry.evidence import Evidence
-    from compatkit.registry.holding import PayloadFacts
     from compatkit.registry.index.lookup import Index
     from compatkit.registry.policies import Policy
     from compatkit.registry.policylog import PolicyLog, Revision
     from compatkit.registry.publish import PolicyCheck, Publisher
+    from compatkit.registry.required_blobs import PayloadSummary
     from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement
     from compatkit.registry.signing.trust import Trusted
 
@@ -65,7 +65,7 @@ class Store:
         root: Folder of the registry.
         layout: Content of ``compatkit.json``.
         trusted: Keys that must have signed each loaded component; None requires no signature.
-        memory: Local cache of checks of the registry's files; may be deleted.
+        local_cache: Local cache of checks of the registry's files; may be deleted.
         objects: Blobs of the registry.
         references: Names and versions of the registry.
     """
@@ -73,16 +73,18 @@ class Store:
     root: Path
     layout: Layout = attrs.field(repr=False)
     trusted: Trusted | None = attrs.field(default=None, repr=False)
-    memory: Memory = attrs.field(
-        init=False, repr=False, default=_from_store(lambda store: Memory(cache.folder(store.root, store.id)))
+    local_cache: LocalCache = attrs.field(
+        init=False,
+        repr=False,
+        default=_from_store(lambda store: LocalCache(cache.folder(store.root, store.id))),
     )
     objects: Objects = attrs.field(
-        init=False, repr=False, default=_from_store(lambda store: Objects(store.root, store.memory))
+        init=False, repr=False, default=_from_store(lambda store: Objects(store.root, store.local_cache))
     )
     references: References = attrs.field(
         init=False, repr=False, default=_from_store(lambda store: References(store.root))
     )
-    _payloads: dict[str, PayloadFacts] = attrs.field(init=False, repr=False, factory=dict)
+    _payloads: dict[str, PayloadSummary] = attrs.field(init=False, repr=False, factory=dict)
     _opened: dict[str, Index] = attrs.field(init=False, repr=False, factory=dict)
     _decoded: Callable[[str], Manifest] = attrs.field(
         init=False,
@@ -185,7 +187,7 @@ class Store:
             IntegrityError: A tensor holds values that are not finite, or negative variances.
             EnvironmentFailure: Disk full, no write permission, ...
         """
-        from compatkit.registry.holding import PayloadFacts
+        from compatkit.registry.required_blobs import PayloadSummary
         from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
         from compatkit.registry.weights.tensorfile import pieces, state_digest
 
@@ -193,7 +195,7 @@ class Store:
         if not nonfinite:
             check_values(state, "The weights", NOT_PUBLISHED)
         edge, tensors = self.objects.put(*pieces(state)), state_digest(state)
-        self._payloads[edge.blob] = PayloadFacts(tensors, len(state))
+        self._payloads[edge.blob] = PayloadSummary(tensors, len(state))
         return Payload(edge, tensors, len(state), parameters)
 
     def load_state(self, component: Manifest | Payload, *, verify: Verify = "auto") -> dict[str, Tensor]:
@@ -214,7 +216,7 @@ class Store:
         from compatkit.registry.weights.tensorfile import deserialize, tensor_digest
 
         payload = component.payload if isinstance(component, Manifest) else component
-        data = self.objects.view(payload.file.blob, verify=verify, most=payload.file.bytes)
+        data = self.objects.view(payload.file.blob, verify=verify, max_bytes=payload.file.bytes)
         if verify == "always" and (actual := tensor_digest(memoryview(data))) != payload.tensors:
             raise IntegrityError(
                 f"{payload.file.blob}: expected tensors {payload.tensors}, the file holds {actual}."
@@ -266,11 +268,11 @@ class Store:
     def _publisher(
         self, name: str, manifest: Manifest, measured: bool, major: bool, policy_check: PolicyCheck | None
     ) -> Publisher:
-        from compatkit.registry.holding import Holding
         from compatkit.registry.publish import Publisher
+        from compatkit.registry.required_blobs import RequiredBlobs
 
-        holding = Holding(self.objects, self._payloads, name, manifest)
-        return Publisher(holding, self.references, self.finder, measured, major, policy_check)
+        required_blobs = RequiredBlobs(self.objects, self._payloads, name, manifest)
+        return Publisher(required_blobs, self.references, self.finder, measured, major, policy_check)
 
     @property
     def finder(self) -> PartnerFinder:
@@ -337,7 +339,7 @@ class Store:
         """Measured results of pairs."""
         from compatkit.registry.evidence import Evidence
 
-        return Evidence(self.root, self.objects, self.trusted, self.memory)
+        return Evidence(self.root, self.objects, self.trusted, self.local_cache)
 
     @property
     def signatures(self) -> Signatures:
@@ -372,7 +374,7 @@ class Store:
             return self._decoded(digest)
 
     def _read_manifest(self, digest: str) -> Manifest:
-        return from_bytes(self.objects.read(digest, most=MAX_BYTES), what="manifest")
+        return from_bytes(self.objects.read(digest, max_bytes=MAX_BYTES), what="manifest")
 
     def function_of(self, digest: str) -> str | None:
         """Return the function digest of a manifest; None if it is missing or damaged."""
@@ -400,13 +402,13 @@ class Store:
         try:
             before = self.references.digest(name, below)
             check = f"step {below} {before} {version} {digest}"
-            if before in (None, digest) or self.memory.is_proved(check):
+            if before in (None, digest) or self.local_cache.is_proved(check):
                 return
             why = why_understated((below, self.manifest(str(before))), (version, self.manifest(digest)))
         except IntegrityError:
             return  # a damaged version below is reported when it is loaded
         if not why:
-            self.memory.prove(check)
+            self.local_cache.remember_proved(check)
             return
         raise VersionUntrue(
             f"{name}@{version}: its number is untrue: {why}. ^{version.major} would select it unnoticed. "

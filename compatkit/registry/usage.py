@@ -113,7 +113,7 @@ def usage(references: References, objects: Objects, pattern: str | None = None) 
         digest, how = step
         if how != "payload" and 0 < blobs.get(digest, 0) <= MAX_BYTES:
             with suppress(IntegrityError):
-                return names(objects.read(digest, aside=False), digest, component=False)
+                return names(objects.read(digest, quarantine=False), digest, component=False)
         return ()
 
     def reached(digests: Iterable[str]) -> set[str]:

@@ -225,7 +225,7 @@ def ran(module: nn.Module, *shape: int, **most: int) -> str:
     return ""
 
 
-class Holding(nn.Module):
+class RequiredBlobs(nn.Module):
     """Gives the sum of so many copies of its input, all of them held until the end."""
 
     def __init__(self, copies: int) -> None:
@@ -237,7 +237,7 @@ class Holding(nn.Module):
         return torch.stack([entry.sum() for entry in content]).sum()[None]
 
 
-class Passing(Holding):
+class Passing(RequiredBlobs):
     """Gives the same, and holds one copy at a time."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -249,7 +249,7 @@ class Passing(Holding):
 
 def test_memory_in_use_counts_and_what_is_given_back_does_not() -> None:
     size, room = 2**18, 28 * 2**18 + 2**22
-    assert "live tensors" in ran(Holding(40), size, MAX_LIVE_BYTES=room)
+    assert "live tensors" in ran(RequiredBlobs(40), size, MAX_LIVE_BYTES=room)
     assert not ran(Passing(40), size, MAX_LIVE_BYTES=room)
     assert ran(Passing(40), size, MAX_RUN_BYTES=28 * size + 20 * 4 * size)
 
@@ -272,7 +272,7 @@ def test_operations_are_those_worked_out_by_hand(what: str) -> None:
 
 
 def test_weights_that_came_along_make_room_in_proportion() -> None:
-    class Weighty(Holding):
+    class Weighty(RequiredBlobs):
         def __init__(self, copies: int, numbers: int) -> None:
             super().__init__(copies)
             self.weight = nn.Parameter(torch.zeros(numbers))

@@ -174,4 +174,4 @@ def test_patterns_that_match_no_extractor_or_no_head_are_told(run: Any) -> None:
 def test_a_damaged_manifest_is_an_integrity_error(run: Any, parts: Path, damage: Any) -> None:
     damage(str(Store.open(parts).resolve("digits/left.head").digest))
     result = run("check", "*", "*.head")
-    assert result.code == 3 and "other bytes than its name promises" in result.err
+    assert result.code == 3 and "does not match its digest" in result.err

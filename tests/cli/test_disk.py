@@ -226,7 +226,7 @@ def test_a_folder_of_somebody_else(run: Any, recipe: Any, parts: Path, untouched
     try:
         with untouched(parts):
             result = run("train", file)
-            assert result.code == 4 and "no right to do so" in result.err
+            assert result.code == 4 and "check owner and mode" in result.err
     finally:
         for folder in folders:
             folder.chmod(0o755)

@@ -185,6 +185,6 @@ def test_ls_lists_the_rest_when_one_manifest_is_damaged(run: Any, parts: Path, d
     result = run("ls")
     assert result.code == 3
     assert "digits/right.head" in result.out and re.search(r"digits/left.head +1\.0\.0 +damaged", result.out)
-    assert "damaged digits/left.head" in result.err and "other bytes than its name promises" in result.err
+    assert "damaged digits/left.head" in result.err and "does not match its digest" in result.err
     machine = run("ls", "--json")
     assert machine.code == 3 and "error" in machine.json[1] and "error" not in machine.json[0]

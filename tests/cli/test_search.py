@@ -239,7 +239,7 @@ def test_ls_lists_the_damaged_with_exit_code_3(run: Run, hand: Hand) -> None:
     assert (
         "damaged broken:" in result.err
         and "damaged shared.dcc:" in result.err
-        and "other bytes" in result.err
+        and "not match its digest" in result.err
     )
     machine = run(ls_command, "--json")
     assert machine.code == 3 and ["error" in entry for entry in machine.json] == [True, False, False, True]

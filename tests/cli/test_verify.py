@@ -124,7 +124,7 @@ def test_a_damaged_marker_is_examined_and_left_to_people(run: Any, parts: Parts)
     assert run("verify", "--repair").code == 3 and "compatkit init" in run("verify", "--repair").out
     shutil.rmtree(parts.root / "blobs")
     (parts.root / "compatkit.json").unlink()
-    assert run("verify").code == 2 and "is no registry" in run("verify").err
+    assert run("verify").code == 2 and "is not a registry" in run("verify").err
 
 
 def test_wrong_copies_are_refused(run: Any, parts: Parts, tmp_path: Path) -> None:

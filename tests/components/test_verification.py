@@ -383,7 +383,7 @@ def test_counts_that_are_stated_are_counted_at_load(
     registry.store.publish("lies", of_manifest("payload", parameters=7)(honest))
     with pytest.raises(IntegrityError, match=r"7 parameters are stated, the module holds [0-9,]+\."):
         registry.load("lies")
-    with pytest.raises(IntegrityError, match="the manifest promises 99 tensors"):
+    with pytest.raises(IntegrityError, match="the manifest states 99 tensors"):
         registry.store.publish("counts", of_manifest("payload", count=99)(honest))
     # What is registered is counted, not believed.
     wrong = of_manifest("payload", parameters=7, count=99)(honest)

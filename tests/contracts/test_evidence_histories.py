@@ -208,7 +208,7 @@ class World:
             pointer.unlink()
         self.settle(pointer)
         self.log = [entry for entry in self.log if entry[1] != pointer]
-        self.registry.store.memory._file.discard()  # what was read while it was sound stays known until then
+        self.registry.store.local_cache._file.discard()  # what was read while it was sound stays known until then
 
     def settle(self, *paths: Path) -> None:
         """Give what changed times of its own, so that no clock is too coarse to show it."""

@@ -20,7 +20,7 @@ from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.foundation.mounts import is_local
 from compatkit.registry import blobs as objects
 from compatkit.registry.blobs import GRACE_SECONDS, SMALL
-from compatkit.registry.memory import FILE, Memory
+from compatkit.registry.local_cache import FILE, LocalCache
 from compatkit.registry.store import Store
 from compatkit.registry.weights.header import check_header
 from compatkit.registry.weights.tensorfile import deserialize, pieces, serialize
@@ -149,7 +149,7 @@ def test_a_flipped_bit_of_a_mapped_file_is_found(store: Store, place: int):
     data[place] ^= 4
     path.chmod(0o600)
     path.write_bytes(data)
-    with pytest.raises(IntegrityError, match="holds other bytes than its name promises"):
+    with pytest.raises(IntegrityError, match="does not match its digest"):
         store.load_state(payload)
     assert len(list((store.root / "quarantine").iterdir())) == 1
     assert store.put_state(large(), parameters=1) == payload and same(store.load_state(payload), large())
@@ -195,7 +195,7 @@ def test_a_file_that_was_verified_is_not_hashed_again_by_another_process(
 def test_a_file_that_changed_a_moment_ago_is_not_remembered(store: Store):
     payload = store.put_state(large(), parameters=1)
     store.load_state(payload)
-    assert not store.objects.stamps and store.memory.stamp(payload.file.blob) is None
+    assert not store.objects.stamps and store.local_cache.stamp(payload.file.blob) is None
 
 
 @pytest.mark.case("C5")
@@ -210,12 +210,12 @@ def test_a_file_from_the_future_is_hashed_each_time(store: Store):
 @pytest.mark.case("E3")
 @pytest.mark.parametrize("damage", ["no database", "other tables", "a folder", "locked", "gone"])
 def test_what_is_remembered_is_never_needed(tmp_path: Path, damage: str):
-    memory = Memory(tmp_path / "cache")
-    memory.verified(ZERO, (1, 2**64 - 1, 3, 4, 5))
-    memory.prove("fact")
-    assert memory.stamp(ZERO) == (1, 2**64 - 1, 3, 4, 5) and memory.is_proved("fact")
+    local_cache = LocalCache(tmp_path / "cache")
+    local_cache.remember_verified(ZERO, (1, 2**64 - 1, 3, 4, 5))
+    local_cache.remember_proved("fact")
+    assert local_cache.stamp(ZERO) == (1, 2**64 - 1, 3, 4, 5) and local_cache.is_proved("fact")
     path = tmp_path / "cache" / FILE
-    again = Memory(tmp_path / "cache")
+    again = LocalCache(tmp_path / "cache")
     holder = None
     if damage == "no database":
         path.write_bytes(b"x" * 5000)
@@ -233,13 +233,13 @@ def test_what_is_remembered_is_never_needed(tmp_path: Path, damage: str):
     else:
         path.unlink()
     assert again.stamp(ZERO) is None and not again.is_proved("fact")
-    again.prove("fact")
+    again.remember_proved("fact")
     if holder is not None:
         holder.close()
     assert (
         damage in ("a folder", "locked")
         or again.is_proved("fact")
-        or Memory(again.folder).prove("fact") is None
+        or LocalCache(again.folder).remember_proved("fact") is None
     )
 
 
@@ -247,21 +247,21 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     store: Store, settled: None, monkeypatch: pytest.MonkeyPatch
 ):
     payload = store.put_state(large(), parameters=1)
-    (store.memory.folder.parent).mkdir(parents=True, exist_ok=True)
-    store.memory.folder.write_text("a file where the folder should be")
+    (store.local_cache.folder.parent).mkdir(parents=True, exist_ok=True)
+    store.local_cache.folder.write_text("a file where the folder should be")
     assert same(Store.open(store.root).load_state(payload), large())
 
 
 @pytest.mark.case("D6")
 def test_what_is_remembered_is_asked_for_by_a_connection_of_its_own_after_a_fork(tmp_path: Path):
-    memory = Memory(tmp_path)
-    memory.prove("before")
+    local_cache = LocalCache(tmp_path)
+    local_cache.remember_proved("before")
     child = os.fork()
     if child == 0:
-        memory.prove("child")
-        os._exit(0 if memory.is_proved("before") else 1)
+        local_cache.remember_proved("child")
+        os._exit(0 if local_cache.is_proved("before") else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert memory.is_proved("child") and memory.is_proved("before")
+    assert local_cache.is_proved("child") and local_cache.is_proved("before")
 
 
 def test_verify_is_one_of_three_words(store: Store):
@@ -286,9 +286,9 @@ def test_a_blob_that_is_held_is_young_again(store: Store):
     path = store.objects.path(edge.blob)
     for age in (GRACE_SECONDS, -GRACE_SECONDS):
         os.utime(path, (time.time() - age, time.time() - age))
-        assert store.objects.hold(edge.blob)
+        assert store.objects.retain(edge.blob)
         assert abs(path.stat().st_mtime - time.time()) < 5
-    assert not store.objects.hold(ZERO)
+    assert not store.objects.retain(ZERO)
 
 
 @pytest.mark.case("D4")
@@ -300,7 +300,7 @@ def test_a_blob_that_was_taken_out_as_unused_comes_back(store: Store, way: str):
     os.utime(path, (1, 1))
     path.rename(away)
     if way == "hold":
-        assert store.objects.hold(edge.blob) and path.stat().st_mtime > 1
+        assert store.objects.retain(edge.blob) and path.stat().st_mtime > 1
     elif way == "put":
         assert store.put_blob(b"content") == edge
     else:
@@ -314,7 +314,7 @@ def test_a_damaged_blob_in_the_trash_is_not_taken_for_good(store: Store):
     path = store.objects.path(edge.blob)
     path.unlink()
     (store.root / "trash" / f"{path.name}-1-00").write_bytes(b"damaged")
-    with pytest.raises(IntegrityError, match="other bytes"):
+    with pytest.raises(IntegrityError, match="not match its digest"):
         store.read_blob(edge.blob)
     assert store.put_blob(b"content") == edge and store.read_blob(edge.blob) == b"content"
 
@@ -358,7 +358,7 @@ def test_a_damaged_file_that_was_replaced_by_a_good_one_meanwhile_is_not_taken_a
         return real(data)
 
     monkeypatch.setattr(objects, "digest_of", slow)
-    with pytest.raises(IntegrityError, match="replaced at this moment; try again"):
+    with pytest.raises(IntegrityError, match="replaced it meanwhile; try again"):
         store.read_blob(edge.blob)
     assert store.read_blob(edge.blob) == b"content"
 
@@ -384,7 +384,7 @@ def test_what_is_no_plain_file_is_no_memory_and_is_never_opened(tmp_path: Path, 
         outside.write_bytes(b"not yours")
     place = folder / f"memory.sqlite{end}"
     os.mkfifo(place) if kind == "pipe" else place.symlink_to(outside)
-    memory = Memory(folder)
-    memory.prove("fact")
-    assert not memory.is_proved("fact")
+    local_cache = LocalCache(folder)
+    local_cache.remember_proved("fact")
+    assert not local_cache.is_proved("fact")
     assert outside.read_bytes() == b"not yours" if kind == "link" else not outside.exists()

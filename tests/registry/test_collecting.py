@@ -821,7 +821,7 @@ def test_a_file_that_cannot_be_read_is_named(store: Store, publish: Publish, mon
         return original(path, *rest, **options)
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(EnvironmentFailure, match=r"@versions/1.0.0.*no right to do so"):
+    with pytest.raises(EnvironmentFailure, match=r"@versions/1.0.0.*check owner and mode"):
         at_once(store)
 
 

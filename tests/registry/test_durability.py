@@ -246,7 +246,7 @@ def test_an_error_at_any_step_is_one_clear_error_and_the_retry_succeeds(
         (errno.ENOSPC, "the disk is full; free space"),
         (errno.EDQUOT, "quota"),
         (errno.EROFS, "mounted read-only"),
-        (errno.EACCES, "no right to do so"),
+        (errno.EACCES, "check owner and mode"),
         (errno.EMFILE, "too many files open"),
         (errno.EIO, "check the disk"),
         (errno.EFBIG, "larger than"),
@@ -265,7 +265,7 @@ def test_the_message_says_what_to_do(
 @pytest.mark.case("C2")
 def test_a_folder_without_the_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(durable, "step", fail_at(0, errno.EACCES))
-    with pytest.raises(EnvironmentFailure, match="no right to do so"):
+    with pytest.raises(EnvironmentFailure, match="check owner and mode"):
         Store.init(tmp_path / "parts")
     assert not (tmp_path / "parts").exists()
 

@@ -161,7 +161,7 @@ def test_what_is_no_plain_file_is_never_opened(hand: Hand, tmp_path: Path, which
         place.symlink_to(outside)
     if kind == "link":
         outside.write_bytes(b"")
-    with pytest.raises(EnvironmentFailure, match="no plain file"):
+    with pytest.raises(EnvironmentFailure, match="not a regular file"):
         Index.of(hand.root, "id").listing()
     assert os.path.lexists(place) and outside.exists() == (kind == "link")
     assert kind != "link" or outside.read_bytes() == b""

@@ -60,7 +60,7 @@ def test_a_folder_without_a_marker_is_no_registry(tmp_path: Path):
 def test_a_layout_that_is_too_new_is_refused(store: Store):
     rewrite(store, layout=3, min_reader=2, min_writer=3)
     with pytest.raises(
-        LayoutError, match=r"has layout 3, which asks for layout 2 to read.*Upgrade"
+        LayoutError, match=r"has layout 3, which requires layout 2 to read.*Upgrade"
     ) as caught:
         Store.open(store.root)
     assert caught.value.exit_code == 3
@@ -80,7 +80,7 @@ def test_a_layout_that_is_too_new_to_write_is_read(store: Store, publish: Callab
         lambda: reader.set_alias("a", "prod", "1.0.0"),
         lambda: reader.withdraw("a", "1.0.0", "x"),
     ):
-        with pytest.raises(LayoutError, match="may only read"):
+        with pytest.raises(LayoutError, match="can only read"):
             write()
 
 

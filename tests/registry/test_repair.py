@@ -436,7 +436,7 @@ def test_a_registry_that_may_only_be_read_is_not_repaired(parts: Parts) -> None:
     overwrite(path, dumps(value | {"min_writer": 2}))
     overwrite(parts.root / parts.path("run"), b"x")
     result = planned(parts)
-    with pytest.raises(LayoutError, match="may only read"):
+    with pytest.raises(LayoutError, match="can only read"):
         result.apply()
 
 

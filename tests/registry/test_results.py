@@ -159,7 +159,7 @@ def test_damage_is_told_until_it_is_mended(store: Store) -> None:
     blob.chmod(0o644)
     blob.write_bytes(data.replace(b"cpu", b"gpu"))
     (result,) = store.evidence.results(LEFTS, RIGHTS)
-    assert "holds other bytes than its name promises" in result.error
+    assert "does not match its digest" in result.error
     blob.unlink()
     assert "is missing" in store.evidence.results(LEFTS, RIGHTS)[0].error
     blob.write_bytes(data)

@@ -153,7 +153,9 @@ def test_a_stranger_reads_and_is_told_why_nothing_can_be_written(shared: Path, p
     as_user(FIRST, lambda: publish(Store.init(shared), "team/a"))
     assert as_user(STRANGER, lambda: len(_payload(Store.open(shared), "team/a"))).isdecimal()
     result = as_user(STRANGER, lambda: publish(Store.open(shared), "team/c"))
-    assert result.startswith("EnvironmentFailure") and "no right to do so" in result and str(shared) in result
+    assert (
+        result.startswith("EnvironmentFailure") and "check owner and mode" in result and str(shared) in result
+    )
 
 
 @needs_root
@@ -163,7 +165,7 @@ def test_a_private_registry_is_closed_to_others(tmp_path: Path, publish: Publish
     root.mkdir(mode=0o700)
     publish(Store.init(root), "a")
     result = as_user(SECOND, lambda: Store.open(root))
-    assert result.startswith("EnvironmentFailure") and "no right to do so" in result
+    assert result.startswith("EnvironmentFailure") and "check owner and mode" in result
 
 
 @pytest.mark.case("C1")
@@ -189,7 +191,7 @@ def test_nothing_is_read_or_written_through_a_link(
         damaged.write_bytes(b"damaged")
         store.manifest("a")
         store.evidence.record("value:sha256:" + "0" * 64, "value:sha256:" + "1" * 64, {}, b"{}")
-        store.objects.hold("sha256:" + "0" * 64)
+        store.objects.retain("sha256:" + "0" * 64)
         store.read_blob(store.put_blob(b"to be damaged").blob)
 
     store_root = store.root
@@ -205,7 +207,7 @@ def test_a_missing_right_to_read_is_one_clear_error(
 ):
     publish(store, "a")
     monkeypatch.setattr(os, "open", _refuse)
-    with pytest.raises(EnvironmentFailure, match="no right to do so"):
+    with pytest.raises(EnvironmentFailure, match="check owner and mode"):
         store.manifest("a")
 
 

@@ -373,7 +373,7 @@ def test_a_damaged_marker_is_a_fault(parts: Parts, content: bytes) -> None:
 
 @pytest.mark.case("E4")
 def test_what_is_no_registry_or_a_newer_one_is_not_examined(parts: Parts, tmp_path: Path) -> None:
-    with pytest.raises(LayoutError, match="is no registry"):
+    with pytest.raises(LayoutError, match="is not a registry"):
         open_damaged(tmp_path)
     value: Any = loads((parts.root / "compatkit.json").read_bytes(), what="marker")
     overwrite(parts.root / "compatkit.json", dumps(value | {"layout": 2, "min_reader": 2}))

@@ -128,8 +128,8 @@ def test_blobs_that_are_not_there_stop_a_publish(
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        ({"tensors": "tensors:sha256:" + "0" * 64}, "promises 1 tensors"),
-        ({"count": 2}, "promises 2 tensors"),
+        ({"tensors": "tensors:sha256:" + "0" * 64}, "states 1 tensors"),
+        ({"count": 2}, "states 2 tensors"),
     ],
 )
 def test_a_payload_that_is_not_what_the_manifest_says_stops_a_publish(

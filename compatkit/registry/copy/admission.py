@@ -271,10 +271,10 @@ class Admission:
         for _ in range(MAX_COPIES if any(digest == reference.digest for reference in self.incoming) else 0):
             self.copy_blob(digest)
             try:
-                return self.store.objects.read(digest, most=MAX_BYTES)
+                return self.store.objects.read(digest, max_bytes=MAX_BYTES)
             except IntegrityError:
                 continue  # garbage-collected in the meantime
-        return self.store.objects.read(digest, most=MAX_BYTES)
+        return self.store.objects.read(digest, max_bytes=MAX_BYTES)
 
 
 class _Outdated(Exception):

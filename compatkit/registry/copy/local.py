@@ -83,7 +83,7 @@ class LocalRegistry(Target):
 
     def has(self, digest: str) -> bool:
         """Return whether a blob exists, and protect it from garbage collection."""
-        return self.store.objects.hold(digest)
+        return self.store.objects.retain(digest)
 
     def copy(self, origin: Origin, blob: ComponentBlob, copied: CopyProgress) -> bool:
         """Copy a blob unless a valid copy exists; verify it before it gets its name."""
@@ -97,7 +97,7 @@ class LocalRegistry(Target):
             if blob.payload is not None:
                 with open(draft, "rb") as file:
                     blob.check_weights(_mapped(file.fileno()))
-            objects.place(draft, blob.digest)
+            objects.link(draft, blob.digest)
 
         with environment("write below", objects.root):
             durable.drafted(objects.root, _VerifiedPieces(origin, blob, copied), finish)
@@ -107,7 +107,7 @@ class LocalRegistry(Target):
         """Return a verified blob, or None; a damaged one is moved to quarantine."""
         objects = self.store.objects
         with suppress(IntegrityError):
-            return memoryview(objects.view(digest)) if objects.hold(digest) else None
+            return memoryview(objects.view(digest)) if objects.retain(digest) else None
         return None
 
     def create(self, files: Sequence[SmallFile]) -> set[str]:

@@ -23,13 +23,13 @@ from compatkit.foundation.codec import is_digest
 from compatkit.registry import Progress, resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
-from compatkit.registry.cachefile import CacheFile
 from compatkit.registry.index import search
 from compatkit.registry.index.search import Query, SearchResult
 from compatkit.registry.index.sync import Sync
 from compatkit.registry.index.tables import FILE, PATIENCE, SCHEMA
 from compatkit.registry.names import Reference
 from compatkit.registry.refs import References
+from compatkit.registry.sqlite_cache import SqliteCache
 
 _COUNTS = (
     "SELECT (SELECT count(DISTINCT name) FROM versions), (SELECT count(*) FROM versions),"
@@ -111,7 +111,7 @@ class Index:
         objects: Manifests.
     """
 
-    file: CacheFile
+    file: SqliteCache
     references: References
     objects: Objects
 
@@ -127,7 +127,7 @@ class Index:
             objects: Its blobs; None opens them.
             references: Its names and versions; None opens them.
         """
-        file = CacheFile(cache.folder(root, identity) / FILE, SCHEMA, PATIENCE)
+        file = SqliteCache(cache.folder(root, identity) / FILE, SCHEMA, PATIENCE)
         return cls(file, references or References(root), objects or Objects(root))
 
     @property
@@ -241,7 +241,7 @@ class Index:
 
     def _use(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
         try:
-            return self.file.ask(work)
+            return self.file.run(work)
         except (sqlite3.Error, OSError) as error:
             raise EnvironmentFailure(
                 f"the index {self.path} cannot be used: {error}. It is disposable: make room, or name a folder that "

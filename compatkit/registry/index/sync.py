@@ -134,7 +134,7 @@ class Sync:
         if number is not None and error is None:
             return number, True
         try:
-            data = self.objects.read(digest, most=MAX_BYTES, aside=False)
+            data = self.objects.read(digest, max_bytes=MAX_BYTES, quarantine=False)
             facts = facts_of(data, f"manifest {digest}")
         except CompatkitError as problem:
             return self._insert("manifests", (number, digest, str(problem), *(None,) * 11)), False

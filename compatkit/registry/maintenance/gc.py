@@ -22,7 +22,7 @@ from compatkit.errors import CompatkitError, EnvironmentFailure, UsageError
 from compatkit.foundation.display import Shown, aligned
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
-from compatkit.registry.blobs import GRACE_SECONDS, HELD_SECONDS, Objects
+from compatkit.registry.blobs import GRACE_SECONDS, RENEW_SECONDS, Objects
 from compatkit.registry.maintenance.ages import Ages, UnneededFile, clock, set_aside
 from compatkit.registry.maintenance.marks import Marker, Marks
 from compatkit.registry.names import check_digest
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 GRACE = timedelta(seconds=GRACE_SECONDS)
-SAFE = timedelta(seconds=HELD_SECONDS, hours=12)
-"""A shorter grace is safe only without other writers: blobs that a publish relies on may already be ``HELD_SECONDS``
+SAFE = timedelta(seconds=RENEW_SECONDS, hours=12)
+"""A shorter grace is safe only without other writers: blobs that a publish relies on may already be ``RENEW_SECONDS``
 old, and an import may copy for hours before it drafts its first version."""
 
 
@@ -262,7 +262,7 @@ class _Sweep:
         durable.move(path, away)
         self._taken.add(f"trash/{away.name}")
         if not ages.old(os.lstat(away)):  # touched by a publish that is about to refer to it
-            self.objects.hold(digest)
+            self.objects.retain(digest)
             return
         with suppress(PermissionError):  # another user's file; its ctime shows when it was moved
             durable.touch(away)
@@ -272,7 +272,7 @@ class _Sweep:
     def _empty_trash(self, listed: list[UnneededFile], marks: Marks, progress: Progress | None) -> None:
         """Restore referenced blobs that exist only in ``trash``; delete planned ones that are old enough."""
         for digest in sorted({file.digest for file in listed if file.digest is not None} & marks.alive):
-            if self.objects.size(digest) is None and self.objects.hold(digest):
+            if self.objects.size(digest) is None and self.objects.retain(digest):
                 self.done.back.append(digest)
             if digest in self.done.moved:
                 self.done.moved.remove(digest)
@@ -306,4 +306,4 @@ class _Sweep:
         """Restore moved blobs, because an unreadable document may refer to them."""
         for digest in self.done.moved:
             with suppress(EnvironmentFailure):  # it stays in trash; reading restores it from there
-                self.objects.hold(digest)
+                self.objects.retain(digest)

@@ -199,7 +199,7 @@ class Changes:
         if os.path.lexists(self.root / path):
             return False
         objects = Objects(self.root)
-        durable.drafted(self.root, _Pieces(origin, root, digest), lambda draft: objects.place(draft, digest))
+        durable.drafted(self.root, _Pieces(origin, root, digest), lambda draft: objects.link(draft, digest))
         return True
 
     def _keep_in_quarantine(self, path: Path) -> None:

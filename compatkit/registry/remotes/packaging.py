@@ -234,7 +234,7 @@ def _package(store: Store, reference: Reference, graph: BlobGraph) -> tuple[Pack
     """Return a version as a package, and the contents of its signatures by digest."""
     own = str(reference.digest)
     digests = graph.blobs_of(own)
-    manifest = from_bytes(store.objects.read(own, most=MAX_BYTES), what=f"manifest of {reference}")
+    manifest = from_bytes(store.objects.read(own, max_bytes=MAX_BYTES), what=f"manifest of {reference}")
     titles = {own: "manifest.json", manifest.payload.file.blob: "weights.safetensors"}
     files: list[PackageFile] = []
     for digest in sorted(digests, key=lambda digest: (digest != own, digest)):

@@ -1,4 +1,4 @@
-"""What a manifest refers to must be there, as the manifest states, and stay until the version is linked."""
+"""Check that everything a manifest refers to is stored, and keep it until the version is linked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compatkit.registry.document_graph import edges, walk
 
 
 @attrs.frozen
-class PayloadFacts:
+class PayloadSummary:
     """Tensor digest and number of tensors of a payload file that was read."""
 
     tensors: str
@@ -24,36 +24,38 @@ class PayloadFacts:
 
 
 @attrs.frozen(eq=False)
-class Holding:
-    """What one manifest that is about to be published refers to.
+class RequiredBlobs:
+    """Blobs that one manifest refers to, before it is published.
 
     Attributes:
-        payloads: Facts about payload files by digest, filled as they are read.
-        name: Under which it is published, for messages.
+        objects: Blobs of the registry.
+        payloads: Summary of each payload file by digest, filled as files are read.
+        name: Component name, for messages.
+        manifest: Manifest to publish.
     """
 
     objects: Objects
-    payloads: dict[str, PayloadFacts]
+    payloads: dict[str, PayloadSummary]
     name: str
     manifest: Manifest
 
     @cached_property
-    def _needed(self) -> Sequence[tuple[str, int | None]]:
+    def _edges(self) -> Sequence[tuple[str, int | None]]:
         """Digest of each blob that the manifest refers to, with its size where stated."""
         return tuple(sized_edges(self.manifest))
 
-    def hold(self, data: bytes | None = None) -> None:
-        """Check that everything that the manifest refers to is there, and keep it until the version is linked.
+    def retain(self, data: bytes | None = None) -> None:
+        """Check that all blobs exist with their stated sizes, and keep them until the version is linked.
 
         Args:
-            data: Bytes of the manifest, if they are to be kept too.
+            data: Bytes of the manifest, to keep them too.
         """
-        if data is not None and not self.objects.hold(digest_of(data)):
+        if data is not None and not self.objects.retain(digest_of(data)):
             self.objects.put(data)
-        for edge, size in self._needed:
-            if not self.objects.hold(edge):
+        for edge, size in self._edges:
+            if not self.objects.retain(edge):
                 raise IntegrityError(
-                    f"{self.name}: the manifest refers to {edge}, which this registry does not hold. Put "
+                    f"{self.name}: the manifest refers to {edge}, which is not in this registry. Put "
                     "the blob, or publish the parent, first; then publish again.",
                     subject=edge,
                 )
@@ -63,18 +65,18 @@ class Holding:
                     f"{self.name}: the manifest gives {edge} {size} bytes, the blob has {actual}.",
                     subject=edge,
                 )
-        for digest in sorted(self._kin() - {edge for edge, _ in self._needed}):
-            self.objects.hold(digest)  # may be gone for good reasons; what is there stays
+        for digest in sorted(self._ancestor_blobs() - {edge for edge, _ in self._edges}):
+            self.objects.retain(digest)  # may have been removed on purpose
 
-    def _kin(self) -> set[str]:
-        """Return everything that the manifests of the parents, and of theirs, refer to."""
+    def _ancestor_blobs(self) -> set[str]:
+        """Return the digests that the manifests of all ancestors refer to."""
         digests: set[str] = set()
 
         def parents(component: str) -> Iterator[str]:
             if self.objects.size(component) is None:
                 return
             for edge in edges(
-                loads(self.objects.read(component, most=MAX_BYTES), what=f"parent {component}")
+                loads(self.objects.read(component, max_bytes=MAX_BYTES), what=f"parent {component}")
             ):
                 digests.add(edge.digest)
                 if edge.key == "component":
@@ -85,19 +87,19 @@ class Holding:
         return digests
 
     def check_payload(self) -> None:
-        """Check that the weights are those that the manifest promises."""
+        """Check that the payload has the tensors that the manifest states."""
         payload = self.manifest.payload
-        facts = self.payloads.get(payload.file.blob)
-        if facts is None:
+        summary = self.payloads.get(payload.file.blob)
+        if summary is None:
             from compatkit.registry.weights.tensorfile import check_header, tensor_digest
 
             data = memoryview(self.objects.view(payload.file.blob))
             header = check_header(data)
-            facts = PayloadFacts(tensor_digest(data, header), len(header.tensors))
-            self.payloads[payload.file.blob] = facts
-        if facts != PayloadFacts(payload.tensors, payload.count):
+            summary = PayloadSummary(tensor_digest(data, header), len(header.tensors))
+            self.payloads[payload.file.blob] = summary
+        if summary != PayloadSummary(payload.tensors, payload.count):
             raise IntegrityError(
-                f"{self.name}: the manifest promises {payload.count} tensors {payload.tensors}, the payload "
-                f"holds {facts.count} tensors {facts.tensors}. Take the payload that put_state returned.",
+                f"{self.name}: the manifest states {payload.count} tensors {payload.tensors}, the payload "
+                f"has {summary.count} tensors {summary.tensors}. Take the payload that put_state returned.",
                 subject=payload.file.blob,
             )
