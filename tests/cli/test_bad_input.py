@@ -159,9 +159,7 @@ def test_a_folder_that_is_no_registry(run: Any, tmp_path: Path, recipe: Any, unt
         for words in (["ls"], ["show", "a"], ["matrix", "a", "b"]):
             result = run("--registry", tmp_path / "home", *words)
             assert (
-                result.code == 2
-                and "has no compatkit.json" in result.err
-                and "compatkit init" in result.err
+                result.code == 2 and "has no compatkit.json" in result.err and "compatkit init" in result.err
             )
         for words in (["train", file], ["split", "resnet20_cifar", "--cut", "layer2", "--publish", "a"]):
             result = run("--registry", tmp_path / "home", *words)

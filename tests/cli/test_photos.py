@@ -89,5 +89,5 @@ def test_where_data_sets_may_be_is_told_of_those_that_are_not_found_alone(run: A
             f'cut = "forward_features"\nsize = [16, 16]\ndata = {{name = "cifar10", hold_out = {share}}}\n'
         )
         refused = run("train", recipe, "--json")
-        assert refused.json["error"]["code"] == "data", refused.out
+        assert refused.json["error"]["code"] == ("data-unavailable" if value else "data"), refused.out
         assert ("--data-root" in refused.json["error"]["message"]) == value

@@ -116,7 +116,7 @@ def test_a_manifest_of_a_terabyte_is_refused_by_its_size(store: Store):
     path.chmod(0o600)
     os.truncate(path, 10**12)  # a hole, which takes no room on the disk
     start = time.monotonic()
-    with pytest.raises(IntegrityError, match=rf"has {10**12} bytes.*at most {MAX_BYTES}; it was not read"):
+    with pytest.raises(IntegrityError, match=rf"has {10**12} bytes.*at most {MAX_BYTES}"):
         store.manifest(NAME)
     assert time.monotonic() - start < 5
 
