@@ -10,7 +10,7 @@ import pytest
 
 from compatkit import errors
 from compatkit.errors import CompatkitError, IntegrityError, PluginError
-from compatkit.registry.store import naming_component
+from compatkit.registry.store import add_component_note
 
 ROOT = Path(__file__).parents[1]
 CLASSES = [
@@ -34,7 +34,7 @@ def test_a_note_becomes_part_of_the_message_once(kind: type[CompatkitError]) -> 
 )
 def test_an_error_about_bytes_is_raised_on_with_the_component(kind: type[IntegrityError]) -> None:
     error = kind("damaged.", subject="sha256:1")
-    with pytest.raises(kind) as caught, naming_component("a@1.0.0"):
+    with pytest.raises(kind) as caught, add_component_note("a@1.0.0"):
         raise error
     assert caught.value is error
     assert (str(error), error.subject) == ("damaged. Read for a@1.0.0.", "sha256:1")

@@ -17,7 +17,7 @@ from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
 from compatkit.registry.resolving import is_pattern, wrong_kind
 from compatkit.registry.signing.trust import Trust
-from compatkit.registry.store import Store, naming_component
+from compatkit.registry.store import Store, add_component_note
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -149,7 +149,7 @@ def load(
     check_version(store, reference, verify)
     owner = pinned(reference)
     manifest = _manifest(store, reference)
-    with naming_component(owner):
+    with add_component_note(owner):
         state = store.load_state(manifest, verify=verify)
     bounds_proof = built_fact(manifest.blueprint)
     bounded = verify == "always" or bounds_proof is None or not store.local_cache.is_proved(bounds_proof)
@@ -253,7 +253,7 @@ def rebuilt(
     if note is not None:
         warnings.warn(f"{owner}: {note}", LibraryWarning, stacklevel=3)
     try:
-        with naming_component(owner):
+        with add_component_note(owner):
             return build(blueprint, state=state, share=share, bounded=bounded).eval()
     except CutError as error:
         raise IntegrityError(

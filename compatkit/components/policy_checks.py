@@ -106,13 +106,11 @@ class PolicyChecker:
         name, manifest = requirement.name, self.candidate.manifest
         across_major = policy is not None and policy.across_major
         if outcome.passed or not across_major:
-            outcome = attrs.evolve(outcome, offered=str(self.store.least_version(name, manifest, major=True)))
+            outcome = attrs.evolve(outcome, offered=str(self.store.next_version(name, manifest, major=True)))
         if not outcome.passed:
             return outcome
-        next_version = self.version or str(
-            self.store.least_version(name, manifest, measured=requirement.is_open)
-        )
-        return attrs.evolve(outcome, allowed=next_version)
+        allowed = self.version or str(self.store.next_version(name, manifest, measured=requirement.is_open))
+        return attrs.evolve(outcome, allowed=allowed)
 
     def _measured(self, requirement: PolicyRequirement, policy: Policy, wanted: Images) -> PolicyOutcome:
         if (policy.metric, policy.metric_version) != (METRIC, METRIC_VERSION):

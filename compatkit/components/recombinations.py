@@ -33,7 +33,7 @@ from compatkit.foundation.codec import unstructure
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.signing.trust import Trust
-from compatkit.registry.store import Store, naming_component
+from compatkit.registry.store import Store, add_component_note
 from compatkit.registry.versions.diff import differing_paths
 from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
 from compatkit.registry.weights.tensorfile import state_digest
@@ -106,7 +106,7 @@ def load_recombination(
     check_version(store, resolved, verify)
     manifest, owner = store.manifest(resolved), pinned(resolved)
     composition = Composition.read(manifest, owner)
-    with naming_component(owner):
+    with add_component_note(owner):
         state = store.load_state(manifest, verify=verify)
     estimated = manifest.training.get("statistics", {})
     adapters = manifest.contract.adapters

@@ -20,7 +20,7 @@ from compatkit.contracts.manifest import Manifest
 from compatkit.contracts.ports import dimension_at, may_be_equal, size_text
 from compatkit.errors import IntegrityError, TooCostly
 from compatkit.registry.blobs import Verify
-from compatkit.registry.store import Store, naming_component
+from compatkit.registry.store import Store, add_component_note
 from compatkit.reports.contracts import dimension_formula
 
 SIDES = {
@@ -101,7 +101,7 @@ def verify_contract(
     """
     differences = list(_static_differences(manifest, module, state or {}))
     if run or thorough:
-        with naming_component(owner):
+        with add_component_note(owner):
             differences += _probe_differences(manifest, module)
     if trained_with is not None:
         differences += _feature_differences(manifest, trained_with)

@@ -70,41 +70,41 @@ def by_specificity(scopes: Iterable[str]) -> list[str]:
 def _rank(scope: str) -> tuple[int, int, int, int, str]:
     literal = [character for character in scope if character not in WILDCARDS]
     wild = len(scope) - len(literal)
-    first = next((at for at, character in enumerate(scope) if character in WILDCARDS), len(scope))
+    first = next((position for position, character in enumerate(scope) if character in WILDCARDS), len(scope))
     return (1 if wild else 0, -first, -len(literal), wild, scope)
 
 
-def _is(fits: Callable[[Any], object], expected: str) -> Any:
-    """Return a validator that raises unless ``fits`` returns a true value."""
+def _validator(is_valid: Callable[[Any], object], expected: str) -> Any:
+    """Return an attrs validator that raises unless ``is_valid`` returns a true value."""
 
     def check(instance: object, field: attrs.Attribute[Any], value: object) -> None:
-        if not fits(value):
+        if not is_valid(value):
             raise UsageError(f"policy: {field.name} should be {expected}, got {value!r:.100}.")
 
     return check
 
 
-def _integer(least: int) -> Any:
-    return _is(
-        lambda value: type(value) is int and least <= value <= MAX_INTEGER,
-        f"a whole number from {least} to {MAX_INTEGER}",
+def _integer(minimum: int) -> Any:
+    return _validator(
+        lambda value: type(value) is int and minimum <= value <= MAX_INTEGER,
+        f"a whole number from {minimum} to {MAX_INTEGER}",
     )
 
 
-def _like(pattern: str, example: str) -> Any:
-    return _is(
+def _matching(pattern: str, example: str) -> Any:
+    return _validator(
         lambda value: isinstance(value, str) and re.fullmatch(pattern, value), f"text such as {example!r}"
     )
 
 
-_mode = _is(lambda value: isinstance(value, str) and value in MODES, f"one of {', '.join(MODES)}")
-_statistics = _is(is_policy, f"one of {', '.join(POLICIES)} with N from 1 to {MAX_INTEGER}")
-_flag = _is(lambda value: type(value) is bool, "true or false")
-_tolerance = _is(
+_mode = _validator(lambda value: isinstance(value, str) and value in MODES, f"one of {', '.join(MODES)}")
+_statistics = _validator(is_policy, f"one of {', '.join(POLICIES)} with N from 1 to {MAX_INTEGER}")
+_flag = _validator(lambda value: type(value) is bool, "true or false")
+_tolerance = _validator(
     lambda value: type(value) is float and 0 <= value < 1,
     "a fraction of accuracy from 0 to below 1, such as 0.03",
 )
-_data_name = _is(
+_data_name = _validator(
     lambda value: isinstance(value, str) and 0 < len(value) <= MAX_LENGTH and value.isprintable(),
     f"the name of a data set, such as 'mnist/test', in at most {MAX_LENGTH} characters",
 )
@@ -120,7 +120,7 @@ class Images:
     """
 
     name: str = attrs.field(validator=_data_name)
-    digest: str = attrs.field(validator=_like("data:sha256:[0-9a-f]{64}", "data:sha256:<64 hex digits>"))
+    digest: str = attrs.field(validator=_matching("data:sha256:[0-9a-f]{64}", "data:sha256:<64 hex digits>"))
 
 
 @attrs.frozen(kw_only=True)
@@ -152,9 +152,12 @@ class Policy:
     mode: Mode = attrs.field(validator=_mode)
     data: Images | None = None
     metric: str = attrs.field(
-        default="recombination_accuracy", validator=_like("[a-z][a-z0-9_]{0,63}", "recombination_accuracy")
+        default="recombination_accuracy",
+        validator=_matching("[a-z][a-z0-9_]{0,63}", "recombination_accuracy"),
     )
-    metric_version: str = attrs.field(default="1", validator=_like("[0-9A-Za-z][0-9A-Za-z._-]{0,31}", "1"))
+    metric_version: str = attrs.field(
+        default="1", validator=_matching("[0-9A-Za-z][0-9A-Za-z._-]{0,31}", "1")
+    )
     bn_policy: str = attrs.field(default=DEFAULT, validator=_statistics, metadata={"key": "normalisation"})
     tolerance: float = attrs.field(
         default=0.0,
@@ -188,10 +191,10 @@ class Policy:
         if kind not in KINDS:
             article = "an" if kind[0] in "aeiou" else "a"
             return (
-                f"policies ask something of extractors and heads, not of {article} {kind}, whose step is what its "
-                "change demands"
+                f"policies apply to extractors and heads, not to {article} {kind}; its version step follows from its "
+                "change"
             )
-        return f"the mode {self.mode} asks nothing of {kind}s"
+        return f"the mode {self.mode} does not apply to {kind}s"
 
     def to_json(self) -> dict[str, Any]:
         """Return the policy as stored JSON values."""
@@ -213,7 +216,7 @@ class Policy:
 
 
 def _names() -> dict[str, str]:
-    """Return the field names of ``Policy`` by their keys on disk."""
+    """Return the field names of ``Policy`` by key on disk."""
     return {key_of(field): field.name for field in attrs.fields(Policy)}
 
 

@@ -45,7 +45,7 @@ class Revision:
 
 @attrs.frozen(eq=False)
 class PolicyLog:
-    """Policies of a registry.
+    """Policies of a registry, with their history.
 
     Attributes:
         root: Folder of the registry.
@@ -131,7 +131,7 @@ class PolicyLog:
         if policy is not None and policy.scope != scope:
             raise InvalidName(f"the policy is for {policy.scope!r}, not for {scope!r}.", subject=scope)
         current: Revision | None = None
-        when = now()
+        time = now()
 
         def change(numbers: Sequence[int]) -> bytes | None:
             nonlocal current
@@ -141,12 +141,12 @@ class PolicyLog:
             except FormatError:
                 current, damaged = None, True
             if expected is not ANY:
-                _compare(scope, current, expected)
-            same = not damaged and (current.policy if current is not None else None) == policy
-            return None if same else to_bytes(policy, when)
+                _check_expected(scope, current, expected)
+            unchanged = not damaged and (current.policy if current is not None else None) == policy
+            return None if unchanged else to_bytes(policy, time)
 
         number = self._log(scope).append(change)
-        return current if number is None else Revision(scope, number, policy, when)
+        return current if number is None else Revision(scope, number, policy, time)
 
     def admit(self, scope: str, reference: Reference) -> Revision:
         """Record that a version is admitted without the measurement that a policy requires.
@@ -159,17 +159,17 @@ class PolicyLog:
             FormatError: The policy is damaged.
             EnvironmentFailure: Disk full, no write permission, ...; nothing is written.
         """
-        scope, admitted, when = check_scope(scope), f"{reference.name}@{reference.version}", now()
+        scope, admitted, time = check_scope(scope), f"{reference.name}@{reference.version}", now()
         policy: Policy | None = None
 
         def change(numbers: Sequence[int]) -> bytes:
             nonlocal policy
             current = self._last(scope, numbers)
             policy = current.policy if current is not None else None
-            return to_bytes(policy, when, admitted)
+            return to_bytes(policy, time, admitted)
 
         number = self._log(scope).append(change)
-        return Revision(scope, number or 0, policy, when, admitted)
+        return Revision(scope, number or 0, policy, time, admitted)
 
     def _log(self, scope: str) -> Log:
         return Log(self.root, self.root / FOLDER, file_name(scope, ""))
@@ -204,14 +204,15 @@ class PolicyLog:
             ) from error
 
 
-def _compare(scope: str, current: Revision | None, expected: int | Policy | Anything | None) -> None:
+def _check_expected(scope: str, current: Revision | None, expected: int | Policy | Anything | None) -> None:
+    """Raise unless the current revision is the expected one."""
     number = current.number if current is not None else 0
     policy = current.policy if current is not None else None
     if (number if type(expected) is int else policy) != expected:
         wanted = f"revision {expected}" if type(expected) is int else (expected or "no policy")
         actual = f"revision {number}, {policy}" if policy is not None else "no policy"
         raise PolicyMoved(
-            f"the policy of {scope!r} should be {wanted}, but is {actual}: somebody changed it. See "
+            f"the policy of {scope!r} should be {wanted}, but is {actual}: another process changed it. See "
             f"`compatkit policy show {scope}`, and state the new expected policy.",
             subject=scope,
         )
@@ -251,10 +252,10 @@ def parse_revision(content: bytes, scope: str, number: int) -> Revision:
         raise FormatError("the file is empty: writing it was interrupted.")
     if len(content) > LIMIT:
         raise FormatError(f"the file has more than {LIMIT} bytes.")
-    policy, when, admitted = from_bytes(content, what="policy")
+    policy, time, admitted = from_bytes(content, what="policy")
     if policy is not None and policy.scope != scope:
         raise FormatError(f"the policy is for the scope {policy.scope!r}.")
-    return Revision(scope, number, policy, when, admitted)
+    return Revision(scope, number, policy, time, admitted)
 
 
 def _encoded(scope: str) -> str:

@@ -33,7 +33,7 @@ PolicyCheck = Callable[[PolicyRequirement], object]
 
 
 @attrs.frozen
-class Basis:
+class PublishState:
     """State of the registry for which a version number was chosen.
 
     Attributes:
@@ -49,8 +49,8 @@ class Basis:
     requirement: PolicyRequirement
 
 
-class _Overtaken(Exception):
-    """Another process linked a version, or changed a policy, since the number was chosen."""
+class _Changed(Exception):
+    """The registry changed since the version number was chosen."""
 
 
 @attrs.define(eq=False)
@@ -63,7 +63,7 @@ class Publisher:
         finder: Finds the measurements that a policy requires.
         measured: Whether the caller states that the measurement of new weights passed.
         major: Whether to take the next MAJOR number, even if the change requires less.
-        policy_check: Makes the required measurements; None refuses versions that need any.
+        policy_check: Function that makes the required measurements; None refuses versions that need any.
     """
 
     required_blobs: RequiredBlobs
@@ -72,7 +72,7 @@ class Publisher:
     measured: bool = False
     major: bool = False
     policy_check: PolicyCheck | None = None
-    _answered: PolicyRequirement | None = attrs.field(init=False, default=None)
+    _measured_requirement: PolicyRequirement | None = attrs.field(init=False, default=None)
     _passed: bool = attrs.field(init=False, default=False)
 
     @cached_property
@@ -101,13 +101,13 @@ class Publisher:
         requested = None if version is None else Version.parse(version)
         self.required_blobs.retain()
         self.required_blobs.check_payload()
-        vanished = 0
+        failures = 0
         while True:
             try:
                 reference = self._attempt(requested)
             except Vanished:
-                vanished += 1
-                if vanished == MAX_ATTEMPTS:
+                failures += 1
+                if failures == MAX_ATTEMPTS:
                     raise
                 continue
             if reference is not None:
@@ -119,41 +119,40 @@ class Publisher:
         if existing is not None:
             return Reference(self.name, existing, digest=self.digest)
         requirement = self._requirement(requested)
-        if requirement.is_open and requirement != self._answered:
-            self._decide(requirement)
-            self._answered = requirement
+        if requirement.is_open and requirement != self._measured_requirement:
+            self._measure(requirement)
+            self._measured_requirement = requirement
             return None  # the registry may have changed during the measurement
         self._passed = requirement.is_open
-        target = requested if requested is not None else self.least(measured=self._passed)
-        basis = self._basis(target)
-        if basis.requirement.is_open and basis.requirement != self._answered:
+        target = requested if requested is not None else self.next_version(measured=self._passed)
+        state = self._state(target)
+        if state.requirement.is_open and state.requirement != self._measured_requirement:
             return None  # another process changed the partners
         if requested is not None and self.references.digest(self.name, requested) is None:
-            self._check_step(basis)
-        if self._link(basis):
+            self._check_step(state)
+        if self._link(state):
             return Reference(self.name, target, digest=self.digest)
         return None  # another process was faster
 
     def _requirement(self, requested: Version | None) -> PolicyRequirement:
         return self.finder.requirement(self.name, self.manifest, self.digest, requested, major=self.major)
 
-    def least(self, *, measured: bool) -> Version:
+    def next_version(self, *, measured: bool) -> Version:
         """Return the version number that ``publish`` would choose now.
 
         Args:
             measured: Whether the measurements that a policy requires passed.
         """
-        taken, latest = self.references.taken(self.name), self.references.latest(self.name)
+        used, latest = self.references.used_numbers(self.name), self.references.latest(self.name)
         if latest is None:
-            return max(taken).bumped("major") if taken else FIRST_VERSION
+            return max(used).bumped("major") if used else FIRST_VERSION
         if self.major:
-            return max(taken).bumped("major")
+            return max(used).bumped("major")
         bump = self._change(latest, measured).bump
-        bump = (
-            "patch" if bump == "none" else bump
-        )  # other bytes with the same values, such as omitted defaults
+        if bump == "none":  # other bytes with the same values, such as omitted defaults
+            bump = "patch"
         target = latest.bumped(bump)
-        while target in taken:
+        while target in used:
             target = target.bumped(bump)
         return target
 
@@ -176,34 +175,34 @@ class Publisher:
             )
         return requested if existing is not None else None
 
-    def _decide(self, requirement: PolicyRequirement) -> None:
+    def _measure(self, requirement: PolicyRequirement) -> None:
         if self.policy_check is None:
-            raise PolicyUndecided(undecided(requirement), subject=requirement)
+            raise PolicyUndecided(undecided_message(requirement), subject=requirement)
         self.policy_check(requirement)
 
-    def _basis(self, target: Version) -> Basis:
+    def _state(self, target: Version) -> PublishState:
         below, above = self.references.neighbors(self.name, target)
         compared = None if below is None else (below, self.references.digest(self.name, below))
-        return Basis(target, compared, above, self._requirement(target))
+        return PublishState(target, compared, above, self._requirement(target))
 
-    def _link(self, basis: Basis) -> bool:
+    def _link(self, state: PublishState) -> bool:
         """Link the version; return False if the registry changed since the number was chosen."""
         self.required_blobs.objects.put(self.data)
 
-        def ready() -> None:
+        def check_state() -> None:
             self.required_blobs.retain(self.data)
-            if self._basis(basis.target) != basis:
-                raise _Overtaken
+            if self._state(state.target) != state:
+                raise _Changed
 
         try:
-            if not self.references.create(self.name, basis.target, self.digest, ready):
+            if not self.references.create(self.name, state.target, self.digest, check_state):
                 return False
-        except _Overtaken:
+        except _Changed:
             return False
-        self._check_linked(basis)
+        self._check_linked(state)
         return True
 
-    def _check_linked(self, before: Basis) -> None:
+    def _check_linked(self, before: PublishState) -> None:
         """Check the linked version against concurrently published versions; withdraw it on a conflict.
 
         An interruption does not withdraw the version, because a withdrawal cannot be undone.
@@ -226,40 +225,40 @@ class Publisher:
             )
             raise
 
-    def _check_concurrent(self, before: Basis) -> None:
-        """Check the version against versions and policies that appeared since the basis was read.
+    def _check_concurrent(self, before: PublishState) -> None:
+        """Check the version against versions and policies that appeared since the state was read.
 
         Raises:
             CompatkitError: The version breaks a rule or a policy.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                after = self._basis(before.target)
+                after = self._state(before.target)
                 if after.below != before.below:
                     self._check_below(after)
                 for above in sorted({*after.above} - {*before.above})[:1]:
                     self._check_above(before.target, above)
                 if not {*after.requirement.partners} <= {*before.requirement.partners}:
-                    self._decide(after.requirement)
+                    self._measure(after.requirement)
                 return
             except Vanished:
                 if attempt == MAX_ATTEMPTS:
                     raise
 
-    def _check_step(self, basis: Basis) -> None:
+    def _check_step(self, state: PublishState) -> None:
         """Raise if the requested number is too small a step for the change, or not the last of its major line."""
-        if basis.above:
+        if state.above:
             raise VersionTooSmall(
-                f"{self.name}@{basis.target} is below {basis.above[-1]} of the same major line; new numbers must be "
+                f"{self.name}@{state.target} is below {state.above[-1]} of the same major line; new numbers must be "
                 "higher. Publish without a version to get the next free number.",
-                subject=f"{self.name}@{basis.target}",
+                subject=f"{self.name}@{state.target}",
             )
-        self._check_below(basis)
+        self._check_below(state)
 
-    def _check_below(self, basis: Basis) -> None:
-        if basis.below is not None:
-            before = basis.below[0]
-            check_step(self.name, before, basis.target, self._change(before, self._passed))
+    def _check_below(self, state: PublishState) -> None:
+        if state.below is not None:
+            before = state.below[0]
+            check_step(self.name, before, state.target, self._change(before, self._passed))
 
     def _check_above(self, target: Version, above: Version) -> None:
         """Raise if a concurrently linked version is too small a step from this one."""
@@ -282,7 +281,7 @@ class Publisher:
         )
 
 
-def undecided(requirement: PolicyRequirement) -> str:
+def undecided_message(requirement: PolicyRequirement) -> str:
     """Return the message for a version without the measurements that its policy requires."""
     return (
         f"{requirement.name}: the policy {requirement.policy} requires a measurement of the new "

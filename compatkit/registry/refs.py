@@ -29,7 +29,12 @@ _LINE = re.compile(rb"(sha256:[0-9a-f]{64})(?: ([a-z0-9._/-]+@[0-9.]+))?\n")
 
 @attrs.frozen
 class Tombstone:
-    """Reason and time (UTC, ISO 8601) of a withdrawal."""
+    """Record of a withdrawal.
+
+    Attributes:
+        reason: Text shown to users.
+        time: Time of the withdrawal, UTC, ISO 8601.
+    """
 
     reason: str
     time: str
@@ -37,7 +42,11 @@ class Tombstone:
 
 @attrs.frozen(eq=False)
 class References:
-    """Names and versions of a registry: the files below ``<root>/refs``."""
+    """Names and versions of a registry: the files below ``<root>/refs``.
+
+    Attributes:
+        root: Folder of the registry.
+    """
 
     root: Path
 
@@ -78,10 +87,14 @@ class References:
             within: Range that the version must be in.
         """
         listing = self._listed(name, "@versions")
-        gone = set(self._listed(name, "@tombstones").numbers)
+        withdrawn = set(self._listed(name, "@tombstones").numbers)
         for number in reversed(listing.numbers):
             version = Version(*number)
-            if number not in gone and (within is None or version in within) and listing.is_finished(number):
+            if (
+                number not in withdrawn
+                and (within is None or version in within)
+                and listing.is_finished(number)
+            ):
                 return version
         return None
 
@@ -97,23 +110,23 @@ class References:
             the same major line, in ascending order.
         """
         listing = self._listed(name, "@versions")
-        gone = set(self._listed(name, "@tombstones").numbers)
+        withdrawn = set(self._listed(name, "@tombstones").numbers)
         wanted = attrs.astuple(version)
-        at = bisect_left(listing.numbers, wanted)
-        below = (
+        position = bisect_left(listing.numbers, wanted)
+        lower = (
             number
-            for number in reversed(listing.numbers[:at])
-            if number not in gone and listing.is_finished(number)
+            for number in reversed(listing.numbers[:position])
+            if number not in withdrawn and listing.is_finished(number)
         )
-        first = next(below, None)
+        below = next(lower, None)
         above = tuple(
             Version(*number)
-            for number in listing.numbers[at:]
+            for number in listing.numbers[position:]
             if number > wanted and number[0] == version.major
         )
-        return None if first is None else Version(*first), above
+        return None if below is None else Version(*below), above
 
-    def taken(self, name: str) -> set[Version]:
+    def used_numbers(self, name: str) -> set[Version]:
         """Return the used version numbers, including withdrawn versions and empty files."""
         return {Version(*number) for number in self._listed(name, "@versions").numbers}
 
@@ -131,15 +144,15 @@ class References:
         data = durable.read_finished(path, self.root, limit=LIMIT)
         if data is None:
             return None
-        if (digest := pointed(data, f"{name}@{version}")) is not None:
+        if (digest := digest_in(data, f"{name}@{version}")) is not None:
             return digest
         if (line := read_line(data)) is None:
-            what = f"should hold one line, 'sha256:' with 64 hex digits and '{name}@{version}', got {data[:80]!r}"
+            fault = f"should hold one line, 'sha256:' with 64 hex digits and '{name}@{version}', got {data[:80]!r}"
         else:
-            what = f"is the file of {line[1]}: files of versions were exchanged, copied or renamed"
+            fault = f"is the file of {line[1]}: files of versions were exchanged, copied or renamed"
         raise IntegrityError(
-            f"{name}@{version} is damaged: {path} {what}. "
-            "`compatkit verify --repair` mends it if possible; or restore it from another copy of the registry.",
+            f"{name}@{version} is damaged: {path} {fault}. "
+            "`compatkit verify --repair` repairs it if possible; or restore it from another copy of the registry.",
             subject=path,
         )
 
@@ -152,7 +165,7 @@ class References:
             name: Name of the component.
             version: Version number.
             digest: Digest of the manifest.
-            ready: See ``durable.create_once``.
+            ready: Function called right before the file is linked; may raise to stop.
 
         Raises:
             EnvironmentFailure: Disk full, no write permission, ...; the version does not exist.
@@ -187,10 +200,10 @@ class References:
             reason: Text shown to users.
         """
         path = self.folder(name) / f"@tombstones/{version}"
-        opened = durable.read(path, self.root, limit=LIMIT)
-        note = dumps({"reason": reason, "time": now()}) if opened is None else opened[0]
-        self._create(self.root / withdrawal_path(f"{name}@{version}"), note)
-        return self._create(path, note)
+        existing = durable.read(path, self.root, limit=LIMIT)
+        content = dumps({"reason": reason, "time": now()}) if existing is None else existing[0]
+        self._create(self.root / withdrawal_path(f"{name}@{version}"), content)
+        return self._create(path, content)
 
     def _create(self, path: Path, data: bytes, ready: Callable[[], object] | None = None) -> bool:
         with environment("create", path):
@@ -237,8 +250,8 @@ def version_line(label: str, digest: str) -> bytes:
     return f"{digest} {label}\n".encode()
 
 
-def pointed(data: bytes, label: str) -> str | None:
-    """Return the manifest digest in a version file; None if the file is damaged or of another version.
+def digest_in(data: bytes, label: str) -> str | None:
+    """Return the manifest digest in a version file; None if the file is damaged or belongs to another version.
 
     Args:
         data: Content of the file.
@@ -270,12 +283,12 @@ def now() -> str:
 
 def _names(folder: str, prefix: str, depth: int) -> Iterator[str]:
     with _entries(folder) as entries:
-        inside = [
-            candidate
-            for candidate in entries
-            if not candidate.name.startswith("@") and candidate.is_dir(follow_symlinks=False)
+        folders = [
+            entry
+            for entry in entries
+            if not entry.name.startswith("@") and entry.is_dir(follow_symlinks=False)
         ]
-    for entry in inside:
+    for entry in folders:
         try:
             check_segment(entry.name)
         except InvalidName:

@@ -44,8 +44,8 @@ CACHED_MANIFESTS = 256
 
 
 @contextmanager
-def naming_component(component: str) -> Iterator[None]:
-    """Add the name of the component to errors about stored bytes."""
+def add_component_note(component: str) -> Iterator[None]:
+    """Add a note with the component to errors about stored bytes that are raised in the block."""
     try:
         yield
     except IntegrityError as error:
@@ -98,7 +98,7 @@ class Store:
 
         Args:
             root: Folder of the registry.
-            exist_ok: Whether an existing registry is opened.
+            exist_ok: Whether to open an existing registry.
 
         Raises:
             LayoutError: The folder is a registry and ``exist_ok`` is False, or this version cannot use it.
@@ -218,9 +218,7 @@ class Store:
         payload = component.payload if isinstance(component, Manifest) else component
         data = self.objects.view(payload.file.blob, verify=verify, max_bytes=payload.file.bytes)
         if verify == "always" and (actual := tensor_digest(memoryview(data))) != payload.tensors:
-            raise IntegrityError(
-                f"{payload.file.blob}: expected tensors {payload.tensors}, the file holds {actual}."
-            )
+            raise IntegrityError(f"{payload.file.blob}: expected tensors {payload.tensors}, got {actual}.")
         return deserialize(data)
 
     def publish(
@@ -297,7 +295,7 @@ class Store:
             check_name(name), manifest, manifest_digest(manifest), number, major=major
         )
 
-    def least_version(
+    def next_version(
         self, name: str, manifest: Manifest, *, measured: bool = False, major: bool = False
     ) -> Version:
         """Return the version number that ``publish`` would choose for a new candidate.
@@ -308,7 +306,9 @@ class Store:
             measured: Whether the measurements that a policy requires passed.
             major: Whether to take the next MAJOR number.
         """
-        return self._publisher(check_name(name), manifest, measured, major, None).least(measured=measured)
+        return self._publisher(check_name(name), manifest, measured, major, None).next_version(
+            measured=measured
+        )
 
     @property
     def policies(self) -> PolicyLog:
@@ -360,17 +360,17 @@ class Store:
         """Return a component's manifest.
 
         Args:
-            reference: Reference, or manifest digest ``sha256:...`` such as that of a parent.
+            reference: Reference, or manifest digest ``sha256:...``, such as that of a parent.
 
         Raises:
             NotFound: The reference cannot be resolved.
             IntegrityError: The manifest is missing or damaged.
         """
-        bare = isinstance(reference, str) and is_digest(reference)
-        digest = reference if isinstance(reference, str) and bare else self.resolve(reference).digest
+        is_bare = isinstance(reference, str) and is_digest(reference)
+        digest = reference if isinstance(reference, str) and is_bare else self.resolve(reference).digest
         if digest is None:
             raise NotFound(f"{reference} is not resolved to a digest.", subject=reference)
-        with naming_component(str(reference)):
+        with add_component_note(str(reference)):
             return self._decoded(digest)
 
     def _read_manifest(self, digest: str) -> Manifest:
@@ -411,9 +411,9 @@ class Store:
             self.local_cache.remember_proved(check)
             return
         raise VersionUntrue(
-            f"{name}@{version}: its number is untrue: {why}. ^{version.major} would select it unnoticed. "
-            f"Withdraw it (`compatkit withdraw {name}@{version} --reason TEXT`) and publish it again without a "
-            f"version, or load it by its digest, {name}@{digest}.",
+            f"{name}@{version}: the version number is too small a step: {why}. ^{version.major} would select it "
+            f"unnoticed. Withdraw it (`compatkit withdraw {name}@{version} --reason TEXT`) and publish it again "
+            f"without a version, or load it by its digest, {name}@{digest}.",
             subject=f"{name}@{version}",
         )
 

@@ -482,7 +482,7 @@ def test_policies_ask_nothing_of_it_and_other_parts_are_major_all_the_same(
     assert registry.publish(own, "digits/both") == "digits/both@2.0.0"
     outcome = registry.policies.test("digits/both@2.0.0")
     assert outcome.passed and outcome.answers == ()
-    assert "policies ask something of extractors and heads, not of a recombination" in outcome.verdict
+    assert "policies apply to extractors and heads, not to a recombination" in outcome.verdict
 
 
 def test_search_and_list_know_it(registry: ck.Registry) -> None:

@@ -210,12 +210,12 @@ def test_another_major_line_is_not_asked_about_unless_the_policy_holds_across(fa
 def test_why_nothing_is_asked(family: Parts) -> None:
     assert family.reason(E, family.extractor(2)) == "no policy binds this name"
     family.bind("forward")
-    assert family.reason(E, family.extractor(2)) == "the mode forward asks nothing of extractors"
+    assert family.reason(E, family.extractor(2)) == "the mode forward does not apply to extractors"
     assert family.reason("digits/new", family.head(2)) == "it is the first version"
     family.bind("backward")
     assert family.reason(E, family.extractor(1)) == "it has the function of 1.1.0, which is released"
     family.store.set_policy("digits/*", Policy(scope="digits/*", mode="none"))
-    assert family.reason(E, family.extractor(2)) == "the mode none asks nothing of extractors"
+    assert family.reason(E, family.extractor(2)) == "the mode none does not apply to extractors"
 
 
 # Publishing

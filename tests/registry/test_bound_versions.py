@@ -14,7 +14,7 @@ from compatkit.registry.maintenance import gc
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.repair import plan
 from compatkit.registry.names import Version
-from compatkit.registry.refs import pointed, read_line, version_line
+from compatkit.registry.refs import digest_in, read_line, version_line
 from compatkit.registry.remotes.pushpull import pull
 from compatkit.registry.store import Store
 
@@ -133,7 +133,7 @@ def test_every_flipped_bit_in_what_a_file_states_of_itself_is_seen(filled: Store
         for bit in range(8):
             flipped = bytearray(whole)
             flipped[at] ^= 1 << bit
-            assert pointed(bytes(flipped), first) is None, bytes(flipped)
+            assert digest_in(bytes(flipped), first) is None, bytes(flipped)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 40, 71, 72, 75])

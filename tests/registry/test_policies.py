@@ -251,7 +251,7 @@ def test_only_whoever_saw_the_last_change_may_change_it(store: Store) -> None:
     store.set_policy("a/b", BACKWARD, expected=None)
     store.set_policy("a/b", NONE, expected=1)
     with pytest.raises(
-        PolicyMoved, match=r"should be revision 1, but is revision 2, a/b: none: somebody changed it"
+        PolicyMoved, match=r"should be revision 1, but is revision 2, a/b: none: another process changed it"
     ):
         store.set_policy("a/b", None, expected=1)
     with pytest.raises(PolicyMoved, match="should be no policy"):

@@ -37,7 +37,7 @@ from compatkit.registry.layout_scan import (
 )
 from compatkit.registry.maintenance.ages import Ages
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import LIMIT, LINE_LIMIT, References, pointed, read_line
+from compatkit.registry.refs import LIMIT, LINE_LIMIT, References, digest_in, read_line
 
 ATTEMPTS = 4
 """Number of marks before a missing blob is an error."""
@@ -185,7 +185,7 @@ class Marker:
         data = _head(f"{self.root}/{file.path}")
         if not data:
             return None  # an interrupted publish without hard links
-        if digest := pointed(data, f"{file.name}@{file.version}"):
+        if digest := digest_in(data, f"{file.name}@{file.version}"):
             return digest
         return References(self.root).digest(file.name, file.version)  # waits for a writer, then raises
 

@@ -15,7 +15,7 @@ from compatkit.registry.layout_scan import AliasMove, AliasPointer, PolicyFile, 
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Version
 from compatkit.registry.policylog import FOLDER, file_name
-from compatkit.registry.refs import LIMIT, pointed, read_line
+from compatkit.registry.refs import LIMIT, digest_in, read_line
 from compatkit.registry.version_bumps import why_understated
 
 
@@ -80,7 +80,7 @@ def _pointed(survey: Survey, entry: VersionFile) -> str:
     """Return the digest of a version outside the checked ones; empty if its file is damaged."""
     with suppress(EnvironmentFailure, IntegrityError):
         content = survey.content(entry.path, LIMIT) or b""
-        return pointed(content, f"{entry.name}@{entry.version}") or ""
+        return digest_in(content, f"{entry.name}@{entry.version}") or ""
     return ""
 
 

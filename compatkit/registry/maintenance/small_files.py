@@ -22,7 +22,7 @@ from compatkit.registry.layout_scan import (
 )
 from compatkit.registry.maintenance.faults import shown
 from compatkit.registry.policylog import parse_revision
-from compatkit.registry.refs import pointed, read_line
+from compatkit.registry.refs import digest_in, read_line
 from compatkit.registry.signing.envelope import LIMIT as SIGNATURE_LIMIT
 from compatkit.registry.signing.signatures import file_name as signature_name
 
@@ -35,7 +35,7 @@ _CUT_OFF = re.compile(
 def fault_of(entry: RegistryEntry, content: bytes) -> tuple[str, str] | None:
     """Return fault code and description of the content of a small file; None if it is sound."""
     match entry:
-        case VersionFile(_, name, version) if pointed(content, f"{name}@{version}") is None:
+        case VersionFile(_, name, version) if digest_in(content, f"{name}@{version}") is None:
             expected = f"expected 'sha256:', 64 hex digits and {name}@{version}, got"
             if (line := read_line(content)) is not None:
                 return "version-exchanged", f"it is the file of {line[1]}"
