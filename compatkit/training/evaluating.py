@@ -31,7 +31,7 @@ On = Literal["validation", "test", "train"]
 
 @attrs.frozen(eq=False)
 class Evaluator:
-    """Evaluates the networks of a run without changing modes, buffers or random numbers.
+    """Evaluate the networks of a run without changing modes, buffers or random numbers.
 
     Attributes:
         on: Images to evaluate on.
@@ -66,7 +66,7 @@ class Evaluator:
         return cls(on, every, batch_size, examples, world)
 
     def measure(self, setup: SetUp, averages: Averages | None, step: int) -> list[dict[str, Any]]:
-        """Return a row for each task, and one more for its averages if there are any.
+        """Return a row for each task, and another for its averages if there are any.
 
         Args:
             setup: Tasks and networks of the run.
@@ -119,7 +119,7 @@ class Evaluator:
 
 
 def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tensor:
-    """Return ``(batch, classes)``, computed with averages in place of the weights, which do not change."""
+    """Return logits ``(batch, classes)``, computed with averages instead of the weights."""
     if averages is None:
         return state.head(state.extractor(pixels))
 
@@ -133,9 +133,9 @@ def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tens
 @checks_arguments
 @attrs.frozen(kw_only=True)
 class EarlyStopping:
-    """Ends a run when the loss or accuracy on held-out training images stops improving.
+    """Rule to end a run when the loss or accuracy on held-out training images stops improving.
 
-    With several tasks the mean over them counts: they share modules and steps, so none can stop alone.
+    With several tasks the mean over them counts, as they share modules and steps.
 
     Attributes:
         patience: Number of evaluations in a row without improvement after which the run ends.
@@ -155,14 +155,14 @@ class EarlyStopping:
 
 @attrs.define(eq=False)
 class Stopper:
-    """The state of early stopping; saved in checkpoints.
+    """State of early stopping, as saved in checkpoints.
 
     Attributes:
         rule: Rule of early stopping.
-        best: Best mean loss or accuracy so far.
-        step: Step at which it was measured.
-        waited: Evaluations since.
-        weights: Modules and averages at ``step``, if they are to be restored.
+        best: Best mean loss or accuracy so far, or None.
+        step: Step of the best evaluation.
+        waited: Number of evaluations since.
+        weights: Modules and averages at ``step``; empty if they are not to be restored.
     """
 
     rule: EarlyStopping
@@ -173,22 +173,22 @@ class Stopper:
 
     @property
     def stopped(self) -> bool:
-        """Whether the run is to end."""
+        """Whether to end the run."""
         return self.waited >= self.rule.patience
 
     def add(self, step: int, rows: Sequence[Mapping[str, Any]], weights: Mapping[str, Tensor]) -> None:
-        """Add an evaluation: of the averages if there are any, since those are published.
+        """Add an evaluation, that of the averages if there are any.
 
         Args:
             step: Completed steps.
             rows: Rows of ``Evaluator.measure``, those of averages last.
-            weights: Everything that is trained, and its averages, by name.
+            weights: Tensors of trained modules and their averages, by name.
         """
-        figures = [row[self.rule.on] for row in rows if row["weights"] == rows[-1]["weights"]]
-        figure = math.fsum(figures) / len(figures)
+        values = [row[self.rule.on] for row in rows if row["weights"] == rows[-1]["weights"]]
+        mean = math.fsum(values) / len(values)
         sign = 1 if self.rule.on == "accuracy" else -1
-        if self.best is None or sign * (figure - self.best) > self.rule.least:
-            self.best, self.step, self.waited = figure, step, 0
+        if self.best is None or sign * (mean - self.best) > self.rule.least:
+            self.best, self.step, self.waited = mean, step, 0
             if self.rule.restore:
                 self.weights = {name: value.clone() for name, value in weights.items()}
         else:
@@ -201,22 +201,22 @@ class Stopper:
             value.copy_(self.weights[name])
 
     def values(self) -> dict[str, Any]:
-        """Return the JSON values that a checkpoint stores besides ``weights``."""
+        """Return the JSON values for a checkpoint, without ``weights``."""
         return {"best": self.best, "step": self.step, "waited": self.waited}
 
     def load(
         self, values: Mapping[str, Any], best: Mapping[str, Tensor], weights: Mapping[str, Tensor]
     ) -> None:
-        """Restore the result of ``values`` and the best weights, in the memory layout of the run's.
+        """Restore the result of ``values`` and the best weights, in the memory layout of the run's weights.
 
         Args:
             values: Result of ``values``.
             best: Weights of the best step.
-            weights: Weights of the run, by the same names.
+            weights: Weights of the run, with equal names.
         """
         self.best, self.step, self.waited = values["best"], values["step"], values["waited"]
         self.weights = {name: torch.empty_like(weights[name]).copy_(value) for name, value in best.items()}
 
     def summary(self, steps: int) -> dict[str, Any]:
-        """Return, for the run's manifest, the number of steps and the step of the final weights."""
+        """Return the number of steps and the step of the final weights, for the run's manifest."""
         return {"steps": steps, "weights_of_step": self.step if self.weights else steps}

@@ -46,7 +46,7 @@ EAGER = Execution("eager", "asked for")
 
 
 class Captured:
-    """The step of one task, captured once and replayed.
+    """Captured step of a task, which is replayed.
 
     Batches are copied into static memory, losses and predictions out of it; gradients live in the graph's own pool. The
     learning rate is a tensor on the device that is filled before a replay.

@@ -95,7 +95,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     monkeypatch.setattr(Loop, "step", count)
     outcome = run(file, tmp_path, out=tmp_path / "cut", resume=True)
     assert taken == [(1, 2)]
-    assert outcome.notes == ("seed1 was interrupted, and goes on from its checkpoint",)
+    assert outcome.notes == ("seed1 was interrupted, and resumes from its checkpoint",)
     for record, other in zip(whole.records, outcome.records, strict=True):
         assert (record.fit, record.losses, accuracies(record)) == (other.fit, other.losses, accuracies(other))
         assert record.parts == other.parts  # the same version: the same bytes
