@@ -175,7 +175,7 @@ def released(folder: Path) -> None:
     fit = quick(steps=2).fit(tasks, ["identical_init", "dcc"])
     parts = ck.Registry.init(folder / "parts")
     parts.publish(fit, prefix="digits")
-    parts.care.sign("digits/*", key)
+    parts.maintenance.sign("digits/*", key)
     ck.Registry.init(folder / "zoo").publish(fit, prefix="zoo")
 
 

@@ -76,4 +76,4 @@ def sign_published(
     """Sign published references; return ``signed`` for ``--json``, empty without a key."""
     if key is None:
         return {}
-    return {"signed": [signature.to_json() for signature in registry.care.sign(list(references), key)]}
+    return {"signed": [signature.to_json() for signature in registry.maintenance.sign(list(references), key)]}

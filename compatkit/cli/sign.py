@@ -41,13 +41,13 @@ def sign_command(options: SignOptions) -> int | None:
             text = "--evidence takes two REF, extractors and heads, without --all and --unnamed."
             raise click.UsageError(text, click.get_current_context())
         key = open_key(options.key)
-        signatures = registry.care.sign_evidence(*options.references, key, expires=options.expires)
+        signatures = registry.maintenance.sign_evidence(*options.references, key, expires=options.expires)
     else:
-        signatures = registry.care.sign(
+        signatures = registry.maintenance.sign(
             options.references,
             open_key(options.key),
             expires=options.expires,
-            named=not options.unnamed,
+            bind_name=not options.unnamed,
             every=options.every,
         )
     if options.json:

@@ -29,7 +29,7 @@ from compatkit.registry.versions.diff import Difference
 
 if TYPE_CHECKING:
     from compatkit.evaluation.conditions import Progress
-    from compatkit.registry.care import Care
+    from compatkit.registry.maintenance.operations import Maintenance
     from compatkit.reports.listing import Listing
 
 
@@ -103,8 +103,8 @@ class Registry(Comparing, Publishing, Copying, Shown):
             require_signature: Signature required of every component that is loaded, recombined or measured: True for
                 one by your trusted keys (``compatkit keys``), or a folder of public keys, a file or a key; see
                 ``compatkit.registry.signing.public``. False or None requires none.
-            damaged: Open it even if its ``compatkit.json`` is damaged or missing, for ``care.verify`` and
-                ``care.repair``.
+            damaged: Open it even if its ``compatkit.json`` is damaged or missing, for ``maintenance.verify`` and
+                ``maintenance.repair``.
 
         Raises:
             LayoutError: There is no registry, or its layout is not supported.
@@ -332,12 +332,12 @@ class Registry(Comparing, Publishing, Copying, Shown):
         self.store.withdraw(wanted.name, wanted.version, reason)
 
     @property
-    def care(self) -> Care:
+    def maintenance(self) -> Maintenance:
         """Maintenance: verify, repair, collect unused blobs, disk usage, history, import, signatures."""
         from compatkit.components.policy_checks import policy_checks
-        from compatkit.registry.care import Care
+        from compatkit.registry.maintenance.operations import Maintenance
 
-        return Care(self.store, policy_checks())
+        return Maintenance(self.store, policy_checks())
 
     @property
     def policies(self) -> Policies:

@@ -21,11 +21,11 @@ from compatkit.errors import IntegrityError
 from compatkit.registry.os_errors import environment
 
 CHUNK = 2**23
-"""Bytes a write call, so that a crash can fall between two."""
+"""Bytes of one write call."""
 TRIES = 100
-"""How often a temporary file is made again that somebody cleaned away."""
-PATIENCE = 20
-"""How often a young file without a final line feed is read again, 10 ms apart."""
+"""Attempts to create a temporary file that another process removes."""
+READS = 20
+"""Attempts to read a new file without a final line feed, 10 ms apart."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
 _NO_RIGHTS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
@@ -38,44 +38,43 @@ def step(operation: str, path: Path) -> None:
     """Do nothing; called with name and path before each change of the disk, for tests to replace.
 
     Args:
-        operation: Such as ``"rename"``.
-        path: That is changed.
+        operation: Name such as ``"rename"``.
+        path: Path that is changed.
     """
 
 
 def check_folders(folder: Path, root: Path) -> None:
-    """Refuse ``folder`` where it, or a folder between it and ``root``, is a symbolic link or no folder.
+    """Raise if ``folder``, or a folder between it and ``root``, is a symbolic link or not a folder.
 
-    What does not exist passes.
+    Missing folders pass.
 
     Args:
-        folder: Below ``root``.
-        root: Of the registry.
+        folder: Folder below ``root``.
+        root: Root folder of the registry.
 
     Raises:
-        IntegrityError: Names the link; what it points at was not touched.
+        IntegrityError: There is such a link or file; its target was not changed.
     """
-    inside, whole = str(root), str(folder)
-    at = len(inside)
-    while at < len(whole):
-        at = whole.find(os.sep, at + 1)
-        at = len(whole) if at < 0 else at
-        inside = whole[:at]
+    current, full = str(root), str(folder)
+    end = len(current)
+    while end < len(full):
+        end = full.find(os.sep, end + 1)
+        end = len(full) if end < 0 else end
+        current = full[:end]
         try:
-            mode = os.lstat(inside).st_mode
+            mode = os.lstat(current).st_mode
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(mode):
             raise IntegrityError(
-                f"{inside} is {'a symbolic link' if stat.S_ISLNK(mode) else 'no folder'}, where the registry {root} "
-                "keeps a folder of its own; it was not followed. Remove it, and restore the folder from a copy of the "
-                "registry.",
-                subject=Path(inside),
+                f"{current} is {'a symbolic link' if stat.S_ISLNK(mode) else 'a file'}, where the registry {root} has a "
+                "folder; it was not followed. Remove it, and restore the folder from a copy of the registry.",
+                subject=Path(current),
             )
 
 
 def file_state(path: Path | str) -> os.stat_result | None:
-    """Return the state of a plain file; None where there is none, or something else."""
+    """Return the state of a regular file; None if it is missing or of another kind."""
     try:
         state = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -84,11 +83,11 @@ def file_state(path: Path | str) -> os.stat_result | None:
 
 
 def make_folder(path: Path, root: Path) -> None:
-    """Make ``path`` and the folders between it and ``root``; ``sync_up`` makes them durable.
+    """Create ``path`` and the folders between it and ``root``; ``sync_up`` makes them durable.
 
     Args:
-        path: Below ``root``.
-        root: Of the registry; it exists.
+        path: Folder below ``root``.
+        root: Root folder of the registry; it exists.
 
     Raises:
         IntegrityError: One of them is a symbolic link.
@@ -109,7 +108,7 @@ def _rights(root: Path, mask: int) -> int:
 
 
 def _give_rights(target: Path | int, mode: int) -> None:
-    """Set a mode, whatever the umask took away; a file system without rights is left alone."""
+    """Set a mode despite the umask; ignore file systems without modes."""
     if os.name == "nt" or stat.S_IMODE(os.stat(target).st_mode) == mode:
         return
     try:
@@ -122,11 +121,11 @@ def _give_rights(target: Path | int, mode: int) -> None:
 def sync_up(path: Path, root: Path) -> None:
     """Sync ``path`` and every folder above it, up to ``root``, so that their entries are durable.
 
-    This covers folders that another process made and did not sync yet; unchanged ones cost nothing.
+    This covers folders that another process created and did not sync yet; unchanged ones cost nothing.
 
     Args:
-        path: A folder below ``root``.
-        root: Of the registry.
+        path: Folder below ``root``.
+        root: Root folder of the registry.
     """
     while True:
         sync_folder(path)
@@ -136,7 +135,7 @@ def sync_up(path: Path, root: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the entries of a folder durable, where the system can."""
+    """Make the entries of a folder durable, if the system supports it."""
     step("sync-folder", path)
     if os.name == "nt":
         return
@@ -154,9 +153,10 @@ def write(path: Path, pieces: Iterable[Buffer], *, root: Path | None = None) -> 
     """Write a new file and make it durable; remove it again if that fails.
 
     Args:
-        path: Must not exist.
-        pieces: The bytes, in one piece or in several.
-        root: Of the registry; the file gets its read rights, and no right to write. None gives 0644 less the umask.
+        path: Path of the file, which must not exist.
+        pieces: Consecutive parts of the content.
+        root: Root folder of the registry, whose read permissions the file gets, without write permission. None for
+            0644 without the umask.
     """
     step("create", path)
     mode = 0o644 if root is None else _rights(root, 0o444)
@@ -166,7 +166,7 @@ def write(path: Path, pieces: Iterable[Buffer], *, root: Path | None = None) -> 
             if root is not None:
                 _give_rights(descriptor, mode)
             for piece in pieces:
-                _fill(descriptor, piece, path)
+                _write_all(descriptor, piece, path)
             step("sync", path)
             os.fsync(descriptor)
         finally:
@@ -176,7 +176,7 @@ def write(path: Path, pieces: Iterable[Buffer], *, root: Path | None = None) -> 
         raise
 
 
-def _fill(descriptor: int, data: Buffer, path: Path) -> None:
+def _write_all(descriptor: int, data: Buffer, path: Path) -> None:
     view = memoryview(data)
     while view:
         step("write", path)
@@ -186,19 +186,19 @@ def _fill(descriptor: int, data: Buffer, path: Path) -> None:
 def read(
     path: Path | str, root: Path | None, *, limit: int | None = None
 ) -> tuple[bytes, os.stat_result] | None:
-    """Read a regular file without following a link, and without waiting at a pipe.
+    """Read a regular file without following a link, and without blocking on a pipe.
 
     Args:
-        path: Where.
-        root: Of the registry; no folder below it may be a link. None where the folders were looked at already.
-        limit: Read at most so many bytes.
+        path: Path of the file.
+        root: Root folder of the registry; no folder below it may be a link. None if the folders were checked already.
+        limit: Maximum number of bytes to read.
 
     Returns:
-        The bytes and the state of the file before they were read; None if there is no such file.
+        The bytes and the state of the file before they were read; None if it is missing.
 
     Raises:
-        IntegrityError: A link, folder, pipe or device stands in its place.
-        EnvironmentFailure: No right to read, device failed.
+        IntegrityError: The path is a link, folder, pipe or device.
+        EnvironmentFailure: No permission to read, device failed.
     """
     with environment("read", path):
         descriptor = open_plain(path, root)
@@ -215,14 +215,14 @@ def read(
 def read_finished(path: Path, root: Path, *, limit: int) -> bytes | None:
     """Read a small file that ends with a line feed as ``read`` does, and wait for its content if it is being created.
 
-    Without hard links a name is taken before its content is there. Waits up to 0.2 s for a file younger than a second.
+    Without hard links a file exists before its content. Waits up to 0.2 s for a file younger than a second.
 
     Args:
-        path: Of the file.
-        root: Of the registry.
-        limit: Bytes to read at most.
+        path: Path of the file.
+        root: Root folder of the registry.
+        limit: Maximum number of bytes to read.
     """
-    for _ in range(PATIENCE):
+    for _ in range(READS):
         opened = read(path, root, limit=limit)
         if opened is None:
             return None
@@ -234,10 +234,10 @@ def read_finished(path: Path, root: Path, *, limit: int) -> bytes | None:
 
 
 def open_plain(path: Path | str, root: Path | None) -> int | None:
-    """Return a descriptor of a regular file, to read; None if there is no such file. Arguments as for ``read``.
+    """Return a descriptor to read a regular file; None if it is missing. Arguments as for ``read``.
 
     Raises:
-        IntegrityError: A link, folder, pipe or device stands in its place.
+        IntegrityError: The path is a link, folder, pipe or device.
         OSError: It cannot be opened.
     """
     if root is not None:
@@ -248,31 +248,31 @@ def open_plain(path: Path | str, root: Path | None) -> int | None:
         return None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
-            raise _no_file(path) from None
+            raise _not_a_file(path) from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise _no_file(path)
+        raise _not_a_file(path)
     return descriptor
 
 
-def _no_file(path: Path | str) -> IntegrityError:
+def _not_a_file(path: Path | str) -> IntegrityError:
     return IntegrityError(
-        f"{path} is a link, folder, pipe or device where the registry keeps a plain file; it was not "
+        f"{path} is a link, folder, pipe or device, where the registry has a file; it was not "
         "followed. Remove it, and restore the file from a copy of the registry.",
         subject=Path(path),
     )
 
 
 def link(source: Path, target: Path) -> bool:
-    """Give ``source`` the second name ``target``; False where this system has no hard links.
+    """Create the hard link ``target`` to ``source``; return False if the file system has no hard links.
 
     Args:
-        source: An existing file.
-        target: Its new name, on the same file system.
+        source: Existing file.
+        target: New path on the same file system.
 
     Raises:
-        FileExistsError: The target exists; it is untouched.
+        FileExistsError: The target exists; it is not changed.
     """
     step("link", target)
     try:
@@ -293,18 +293,18 @@ def touch(path: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename atomically; a file that has the target's name is replaced.
+    """Rename atomically; an existing target is replaced.
 
     Args:
-        source: An existing file.
-        target: Its new name, on the same file system.
+        source: Existing file.
+        target: New path on the same file system.
     """
     step("rename", target)
     os.replace(source, target)
 
 
 def discard(path: Path) -> None:
-    """Remove a temporary file if possible; never fails, because nothing refers to what is left."""
+    """Remove a temporary file if possible; never raises, because nothing refers to the file."""
     with suppress(OSError):
         step("unlink", path)
         os.unlink(path)
@@ -317,9 +317,9 @@ def temporary(folder: Path) -> Path:
 
 @contextmanager
 def announced(root: Path) -> Iterator[None]:
-    """Keep an empty draft in ``tmp`` meanwhile, so that the index notices changes that make no draft of their own.
+    """Keep an empty draft in ``tmp`` meanwhile, so that the index notices changes that create no draft.
 
-    Where that fails, the work goes on: a full disk can still be repaired.
+    Errors are ignored: a full disk can still be repaired.
     """
     draft = temporary(root / "tmp")
     with suppress(OSError, IntegrityError):
@@ -332,21 +332,21 @@ def announced(root: Path) -> Iterator[None]:
 
 
 def drafted(root: Path, pieces: Iterable[Buffer], use: Callable[[Path], T]) -> T:
-    """Write a finished draft in ``tmp``, and return what is made of it; begin again where somebody cleaned it away.
+    """Write a draft in ``tmp``, and return the result of ``use``; try again if another process removed the draft.
 
     Args:
-        root: Of the registry.
-        pieces: The bytes; taken again at each attempt.
-        use: Takes the draft, given its path, to its place; a FileNotFoundError means that the draft, or a folder that
-            was still empty, was cleaned away.
+        root: Root folder of the registry.
+        pieces: Consecutive parts of the content; iterated in each attempt.
+        use: Function that moves or links the draft, given its path; it raises FileNotFoundError if the draft, or an
+            empty folder, was removed.
 
     Raises:
-        FileNotFoundError: Temporary files vanish as fast as they are made.
+        FileNotFoundError: Each draft was removed before its use.
     """
-    scratch = root / "tmp"
+    drafts = root / "tmp"
     for _ in range(TRIES):
-        make_folder(scratch, root)
-        draft = temporary(scratch)
+        make_folder(drafts, root)
+        draft = temporary(drafts)
         try:
             write(draft, pieces, root=root)
             return use(draft)
@@ -354,24 +354,24 @@ def drafted(root: Path, pieces: Iterable[Buffer], use: Callable[[Path], T]) -> T
             continue
         finally:
             discard(draft)
-    raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(scratch))
+    raise FileNotFoundError(errno.ENOENT, "another process removes temporary files", str(drafts))
 
 
 def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object] | None = None) -> bool:
-    """Create a small file with its whole content in one step; False if the name is taken.
+    """Create a small file with its content in one step; return False if it exists.
 
-    Through ``link(2)`` of a finished draft. Where there are no hard links, an empty file takes the name and the draft
-    is renamed over it, so that a crash between the two leaves an empty file. Either step fails if the draft was
-    cleaned away. Garbage collection keeps what a draft refers to: ``ready`` is called while the draft is there.
+    A finished draft is linked by ``link(2)``. Without hard links, an empty file is created and the draft is renamed
+    over it, so that a crash between the two leaves an empty file. Either step fails if the draft was removed. Garbage
+    collection keeps the blobs that a draft refers to: ``ready`` is called while the draft exists.
 
     Args:
-        path: The name; folders are made as needed.
-        data: The content.
-        root: Of the registry; the draft is made in its ``tmp``.
-        ready: Ensures that what the content refers to is there and stays.
+        path: Path of the file; missing folders are created.
+        data: Content of the file.
+        root: Root folder of the registry; the draft is in its ``tmp``.
+        ready: Function that ensures that the blobs that the content refers to exist and are kept.
 
     Raises:
-        FileNotFoundError: Temporary files vanish as fast as they are made.
+        FileNotFoundError: Each draft was removed before its use.
     """
 
     def create(draft: Path) -> None:
@@ -395,16 +395,16 @@ def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object]
 
 
 def replace_file(path: Path, data: Buffer | Sequence[Buffer], *, root: Path | None = None) -> None:
-    """Put ``data`` at ``path`` atomically and durably: readers see the old content or the new, never a part.
+    """Write ``data`` to ``path`` atomically and durably: readers see the old content or the new, never a part.
 
     Args:
-        path: Any file; its folder exists.
-        data: The new content, in one piece or in several.
-        root: Of the registry that the file is in; the temporary file is made in its ``tmp``. None takes the file's own
-            folder.
+        path: Path of the file, in an existing folder.
+        data: New content, in one piece or several.
+        root: Root folder of the registry of the file, in whose ``tmp`` the draft is written. None for the folder of the
+            file.
 
     Raises:
-        EnvironmentFailure: Disk full, no right to write, device failed; the old file is untouched.
+        EnvironmentFailure: Disk full, no permission to write, device failed; the old file is not changed.
     """
     pieces = data if isinstance(data, (list, tuple)) else [cast(Buffer, data)]
 

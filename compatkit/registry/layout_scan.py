@@ -226,13 +226,13 @@ class _Scan:
 
     def top(self, folder: str) -> Iterator[RegistryEntry]:
         """Yield the entries of a folder, or the obstacle on the path to it."""
-        for at in (*reversed(PurePosixPath(folder).parents), PurePosixPath(folder)):
+        for ancestor in (*reversed(PurePosixPath(folder).parents), PurePosixPath(folder)):
             try:
-                mode = os.lstat(self.root / at).st_mode
+                mode = os.lstat(self.root / ancestor).st_mode
             except FileNotFoundError:
                 return
-            if not stat.S_ISDIR(mode) and at.name:
-                yield Obstacle(str(at))
+            if not stat.S_ISDIR(mode) and ancestor.name:
+                yield Obstacle(str(ancestor))
                 return
         kind, *segments = folder.split("/")
         read: dict[str, Read] = {

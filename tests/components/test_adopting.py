@@ -316,10 +316,10 @@ def test_adopted_parts_travel_with_their_provenance(
 ) -> None:
     adopted(registry, tmp_path, state)
     other = ck.Registry.init(tmp_path / "other")
-    other.care.import_from(registry.store, ["zoo/*"])
+    other.maintenance.import_from(registry.store, ["zoo/*"])
     shutil.rmtree(registry.store.root)
     assert other.store.manifest("zoo/small.head").training["adopted"]["file"] == "net.safetensors"
-    assert other.care.verify().sound
+    assert other.maintenance.verify().sound
 
 
 def test_errors_are_told_apart() -> None:

@@ -101,13 +101,13 @@ def test_without_figures_the_message_says_what_is_missing_and_what_to_do(
 ) -> None:
     succeed_measured(target)
     with pytest.raises(PolicyUndecided) as refused:
-        here.care.import_from(target.store, [EXTRACTOR], evidence=False)
+        here.maintenance.import_from(target.store, [EXTRACTOR], evidence=False)
     message = str(refused.value)
     assert message.startswith(f"{EXTRACTOR}: no result")
     for text in (f"{EXTRACTOR}@candidate with {HEAD}@1.0.0", "--measure", "--unmeasured"):
         assert text in message
     assert not has(here)
-    here.care.import_from(target.store, [EXTRACTOR])
+    here.maintenance.import_from(target.store, [EXTRACTOR])
     assert has(here)
 
 
@@ -127,12 +127,12 @@ def test_what_breaks_is_refused_on_figures_and_on_measuring(here: ck.Registry, t
     succeed(target, spoilt)
     measuring = policy_checks.policy_checks(measure=True, data=[SPLIT])
     with pytest.raises(PolicyBroken, match="A copy has a fixed number") as refused:
-        here.care.import_from(target.store, policy_checks=measuring)
+        here.maintenance.import_from(target.store, policy_checks=measuring)
     assert refused.value.subject.matrix is not None and not has(here)
     with pytest.raises(PolicyBroken, match="A copy has a fixed number"):
-        here.care.import_from(target.store, unmeasured=True)  # the figures are here now
+        here.maintenance.import_from(target.store, unmeasured=True)  # the figures are here now
     here.policies.set(EXTRACTOR, "none")
-    here.care.import_from(target.store)
+    here.maintenance.import_from(target.store)
     assert has(here)
 
 
@@ -150,7 +150,7 @@ def test_of_several_figures_the_one_that_says_least_for_it_counts(
         *functions, conditions=true.conditions, settings=true.settings, figures=figures
     )
     with pytest.raises(PolicyBroken):
-        here.care.import_from(target.store)
+        here.maintenance.import_from(target.store)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_figures_under_other_conditions_decide_nothing(
     succeed_measured(target)
     policy(here, **other)
     with pytest.raises((PolicyUndecided, PolicyDataMissing)):
-        here.care.import_from(target.store)
+        here.maintenance.import_from(target.store)
     with pytest.raises(PolicyUndecided):
-        here.care.import_from(target.store, policy_checks=policy_checks.policy_checks(data=[SPLIT]))
+        here.maintenance.import_from(target.store, policy_checks=policy_checks.policy_checks(data=[SPLIT]))
     assert not has(here)
 
 
@@ -176,8 +176,8 @@ def test_figures_on_a_sample_decide_where_the_images_are_at_hand(
     policy(here, cap=12)
     assert target.policies.test(NEXT, data=[SPLIT]).passed
     with pytest.raises(PolicyDataMissing):
-        here.care.import_from(target.store)
-    here.care.import_from(target.store, policy_checks=policy_checks.policy_checks(data=[SPLIT]))
+        here.maintenance.import_from(target.store)
+    here.maintenance.import_from(target.store, policy_checks=policy_checks.policy_checks(data=[SPLIT]))
     assert has(here)
 
 

@@ -273,9 +273,9 @@ def test_it_can_be_imported_with_all_of_its_parts(registry: ck.Registry, tmp_pat
     made = recombined(registry, extractor=NARROW, insert_adapters=True, data=data_set("left").train)
     registry.publish(made, "pairs/own")
     other = ck.Registry.init(tmp_path / "other")
-    other.care.import_from(registry.store, ["pairs/own"])
+    other.maintenance.import_from(registry.store, ["pairs/own"])
     assert torch.equal(logits(other.load("pairs/own")), logits(made))
-    assert other.care.verify().sound
+    assert other.maintenance.verify().sound
     plan(other.store, grace=timedelta(0), alone=True).apply()
     assert torch.equal(logits(other.load("pairs/own")), logits(made))
 

@@ -66,10 +66,10 @@ def test_a_registry_that_requires_signatures_loads_nothing_else(
     for load in loads.values():
         with pytest.raises(Unsigned, match=r"@1\.0\.0 .*is not signed"):
             load()
-    registry.care.sign(EXTRACTOR, key)
+    registry.maintenance.sign(EXTRACTOR, key)
     with pytest.raises(Unsigned, match=HEAD):
         strict.recombine(EXTRACTOR, HEAD)
-    registry.care.sign(HEAD, key)
+    registry.maintenance.sign(HEAD, key)
     for load in loads.values():
         assert load() is not None
     with pytest.warns(UnsignedEvidence):  # what the matrix measured just now
@@ -81,7 +81,7 @@ def test_one_build_may_require_a_signature(registry: ck.Registry, key: Any, publ
     assert ck.Registry.open(registry.store.root, require_signature=None).load(HEAD)
     with pytest.raises(Unsigned):
         registry.load(HEAD, require_signature=public)
-    registry.care.sign(HEAD, key)
+    registry.maintenance.sign(HEAD, key)
     assert registry.load(HEAD, require_signature=public)
     assert registry.load(HEAD, require_signature=key.public.id)
     with pytest.raises(UnknownSigner, match="keys trust"):
@@ -98,7 +98,7 @@ def test_one_build_may_require_a_signature(registry: ck.Registry, key: Any, publ
 def test_a_signature_says_nothing_where_bytes_are_not_compared(
     registry: ck.Registry, key: Any, public: Path
 ) -> None:
-    registry.care.sign(HEAD, key)
+    registry.maintenance.sign(HEAD, key)
     with pytest.raises(UsageError, match="compares no digests"):
         registry.load(HEAD, verify="never", require_signature=public)
     assert registry.load(HEAD, verify="always", require_signature=public)
@@ -107,7 +107,7 @@ def test_a_signature_says_nothing_where_bytes_are_not_compared(
 def test_a_name_that_was_pointed_elsewhere_is_not_loaded(
     registry: ck.Registry, key: Any, public: Path
 ) -> None:
-    registry.care.sign([EXTRACTOR, HEAD], key)
+    registry.maintenance.sign([EXTRACTOR, HEAD], key)
     version = registry.store.references.folder(HEAD) / "@versions" / "1.0.0"
     version.chmod(0o644)
     version.write_text(f"{registry.store.resolve(EXTRACTOR).digest}\n")
@@ -118,17 +118,17 @@ def test_a_name_that_was_pointed_elsewhere_is_not_loaded(
 def test_signing_takes_a_file_and_tells_what_was_signed(
     registry: ck.Registry, key: Any, public: Path
 ) -> None:
-    done = registry.care.sign("parts/*", public.with_suffix(".pem"), expires="365d")
+    done = registry.maintenance.sign("parts/*", public.with_suffix(".pem"), expires="365d")
     assert [str(result.subject) for result in done] == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
     assert all(result.created and result.statement.expires is not None for result in done)
-    (reply,) = registry.care.signatures(HEAD)
+    (reply,) = registry.maintenance.signatures(HEAD)
     assert reply.statement == done[1].statement and not reply.valid
-    (outcome,) = registry.care.verify_signatures(HEAD, public)
+    (outcome,) = registry.maintenance.verify_signatures(HEAD, public)
     assert outcome.valid and outcome.key.name == "alice"
     with pytest.raises(SignatureError):
-        registry.care.verify_signatures(HEAD)
+        registry.maintenance.verify_signatures(HEAD)
     with pytest.raises(UsageError, match="Expected a duration"):
-        registry.care.sign(HEAD, key, expires="soon")
+        registry.maintenance.sign(HEAD, key, expires="soon")
 
 
 def test_what_a_store_requires_goes_along_to_other_processes(registry: ck.Registry, public: Path) -> None:
@@ -147,15 +147,15 @@ from compatkit.cli import main
 from compatkit.errors import MissingDependency
 
 registry = ck.Registry.open({root!r})
-assert registry.load("parts/noise.head") and registry.care.signatures("parts/noise.head")
+assert registry.load("parts/noise.head") and registry.maintenance.signatures("parts/noise.head")
 assert registry.check("parts/noise.extractor", "parts/noise.head").wiring == "direct"
-assert registry.care.verify().faults == ()
-assert registry.care.import_from(ck.Registry.open({root!r} + "2").store).created
+assert registry.maintenance.verify().faults == ()
+assert registry.maintenance.import_from(ck.Registry.open({root!r} + "2").store).created
 for call in (
-    lambda: registry.care.verify_signatures("parts/noise.head", {key!r}),
+    lambda: registry.maintenance.verify_signatures("parts/noise.head", {key!r}),
     lambda: registry.load("parts/noise.head", require_signature={key!r}),
     lambda: ck.Registry.open({root!r}, require_signature={key!r}),
-    lambda: registry.care.sign("parts/noise.head", {private!r}),
+    lambda: registry.maintenance.sign("parts/noise.head", {private!r}),
     lambda: ck.signing.require({key!r}),
 ):
     try:
@@ -175,7 +175,7 @@ main(["--registry", {root!r}, "signatures"])
 def test_without_the_library_everything_else_works(
     registry: ck.Registry, fit: Any, key: Any, public: Path, tmp_path: Path
 ) -> None:
-    registry.care.sign("parts/*", key)
+    registry.maintenance.sign("parts/*", key)
     ck.signing.Folder.of_user().trust(key.public)
     other = ck.Registry.init(f"{registry.store.root}2")
     other.publish(fit, prefix="others")

@@ -67,11 +67,11 @@ def unsigned(world: World) -> None:
 
 
 def by_an_untrusted_key(world: World) -> None:
-    ck.Registry.open(world.root).care.sign("*", SigningKey.new("alice"))
+    ck.Registry.open(world.root).maintenance.sign("*", SigningKey.new("alice"))
 
 
 def by_a_distrusted_key(world: World) -> None:
-    ck.Registry.open(world.root).care.sign("*", world.key)
+    ck.Registry.open(world.root).maintenance.sign("*", world.key)
     Folder.of_user().distrust(world.key.public.id, "laptop stolen")
 
 
@@ -139,7 +139,7 @@ def pull_measured(world: World, whom: Any) -> Any:
     registry = ck.Registry.open(shutil.copytree(world.root, world.elsewhere / "there"))
     renewed(registry, registry)
     shutil.rmtree(registry.store.root / "signatures")
-    registry.care.sign(EXTRACTOR, bob)
+    registry.maintenance.sign(EXTRACTOR, bob)
     here = ck.Registry.open(shutil.copytree(world.root, world.elsewhere / "here"))
     here.policies.set(EXTRACTOR, "backward", data=DATA.test, tolerance=0.5, bn_policy="running")
     strict = ck.Registry.open(here.store.root, require_signature=[whom, bob.public.id])
@@ -151,7 +151,7 @@ def pull_measured(world: World, whom: Any) -> Any:
 def import_from(world: World, whom: Any) -> Any:
     ck.Registry.init(world.elsewhere / "importing")
     strict = ck.Registry.open(world.elsewhere / "importing", require_signature=whom)
-    return strict.care.import_from(ck.Registry.open(world.root).store)
+    return strict.maintenance.import_from(ck.Registry.open(world.root).store)
 
 
 def pull(world: World, whom: Any) -> Any:
@@ -189,7 +189,7 @@ def export_file(world: World, whom: Any) -> Any:
 
 
 def verify(world: World, whom: Any) -> Any:
-    return ck.Registry.open(world.root).care.verify_signatures(HEAD, whom)
+    return ck.Registry.open(world.root).maintenance.verify_signatures(HEAD, whom)
 
 
 def require(world: World, whom: Any) -> Any:
@@ -289,13 +289,13 @@ def test_every_door_refuses_every_attack_for_its_reason(
 def test_every_door_opens_for_what_a_trusted_key_signed(
     world: World, door: Callable[[World, Any], Any]
 ) -> None:
-    ck.Registry.open(world.root).care.sign("*", world.key)
+    ck.Registry.open(world.root).maintenance.sign("*", world.key)
     assert door(world, world.public)
 
 
 @pytest.mark.parametrize("whom", TRUSTING)
 def test_a_distrusted_key_does_not_count_however_it_is_given(world: World, whom: str) -> None:
-    ck.Registry.open(world.root).care.sign("*", world.key)
+    ck.Registry.open(world.root).maintenance.sign("*", world.key)
     inputs = TRUSTING[whom](world)
     opened = ck.Registry.open(world.root, require_signature=inputs)
     assert opened.load(HEAD) and refused(verify, world, inputs) == set()
@@ -309,7 +309,7 @@ def test_a_distrusted_key_does_not_count_however_it_is_given(world: World, whom:
 
 
 def test_a_note_of_distrust_beside_a_key_counts_where_its_file_is_named(world: World) -> None:
-    ck.Registry.open(world.root).care.sign("*", world.key)
+    ck.Registry.open(world.root).maintenance.sign("*", world.key)
     team = Folder(world.elsewhere / "team")
     team.trust(world.key.public)
     (file,) = team.path.glob("*.pub")
@@ -321,7 +321,7 @@ def test_a_note_of_distrust_beside_a_key_counts_where_its_file_is_named(world: W
 
 
 def test_a_damaged_note_of_the_user_is_an_error_and_nothing_is_guessed(world: World) -> None:
-    ck.Registry.open(world.root).care.sign("*", world.key)
+    ck.Registry.open(world.root).maintenance.sign("*", world.key)
     mine = Folder.of_user().path
     mine.mkdir(parents=True)
     (mine / f"{world.key.public.id.removeprefix('ed25519:')}.distrusted").write_text("")
@@ -391,9 +391,9 @@ def test_a_forged_figure_counts_only_where_no_signature_is_asked_for(
     world: World, door: Callable[[ck.Registry], str]
 ) -> None:
     measure(world)
-    ck.Registry.open(world.root).care.sign("*", world.key)
+    ck.Registry.open(world.root).maintenance.sign("*", world.key)
     honest = door(ck.Registry.open(world.root))
-    assert ck.Registry.open(world.root).care.sign_evidence(EXTRACTOR, HEAD, world.key)[0].created
+    assert ck.Registry.open(world.root).maintenance.sign_evidence(EXTRACTOR, HEAD, world.key)[0].created
     strict = ck.Registry.open(world.root, require_signature=world.public)
     assert door(strict) == honest
     forge(world)
@@ -408,10 +408,10 @@ def test_figures_that_nobody_signed_count_for_nothing_where_signatures_are_requi
     assert grade(plain) != "none"
     with pytest.warns(UnsignedEvidence):
         assert grade(strict) == "none"
-    plain.care.sign_evidence(EXTRACTOR, HEAD, SigningKey.new("mallory"))
+    plain.maintenance.sign_evidence(EXTRACTOR, HEAD, SigningKey.new("mallory"))
     with pytest.warns(UnsignedEvidence):
         assert grade(strict) == "none"
-    plain.care.sign_evidence(EXTRACTOR, HEAD, world.key)
+    plain.maintenance.sign_evidence(EXTRACTOR, HEAD, world.key)
     assert grade(strict) == grade(plain)
     Folder.of_user().distrust(world.key.public.id, "laptop stolen")
     with pytest.warns(UnsignedEvidence):
@@ -421,9 +421,9 @@ def test_figures_that_nobody_signed_count_for_nothing_where_signatures_are_requi
 def test_signatures_of_figures_come_along_and_signing_again_changes_nothing(world: World) -> None:
     measure(world)
     here = ck.Registry.open(world.root)
-    here.care.sign("*", world.key)
-    first = here.care.sign_evidence("digits/*.extractor", "digits/*.head", world.key)
-    again = here.care.sign_evidence("digits/*.extractor", "digits/*.head", world.key)
+    here.maintenance.sign("*", world.key)
+    first = here.maintenance.sign_evidence("digits/*.extractor", "digits/*.head", world.key)
+    again = here.maintenance.sign_evidence("digits/*.extractor", "digits/*.head", world.key)
     assert [item.created for item in (*first, *again)] == [True, False]
     registry = ck.Registry.init(world.elsewhere / "there")
     registry.pull(str(world.root))

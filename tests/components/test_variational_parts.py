@@ -47,7 +47,7 @@ def test_three_components_a_network(vae_parts: tuple[ck.Registry, dict[str, str]
     assert ports["decoder"].inputs[0].shape == ("N", 8) and ports["decoder"].outputs[0].shape == ("N", 256)
     latent = registry[parts["a.latent"]].manifest
     assert {parent.component for parent in latent.parents} == {registry[parts["a.encoder"]].digest}
-    assert registry.care.verify().sound
+    assert registry.maintenance.verify().sound
 
 
 @pytest.mark.parametrize("name", ["a", "c"])

@@ -102,8 +102,8 @@ def test_what_a_session_hands_out_is_shown_on_a_screen(fit: ck.Fit, registry: ck
     assert "digits/left.extractor" in check_shown(registry)
     assert "trained on" in check_shown(registry[pair[0]])
     assert check_shown(registry.search("left")).count("digits/") == 2
-    assert "sound; read 5 versions" in check_shown(registry.care.verify()) and "stay" in check_shown(
-        registry.care.gc()
+    assert "sound; read 5 versions" in check_shown(registry.maintenance.verify()) and "stay" in check_shown(
+        registry.maintenance.gc()
     )
     for item in (fit.tasks["left"], fit.auxiliary["dcc"], matrix.cells[0], registry.search()[0]):
         assert len(repr(item)) < 200 and "\n" not in repr(item)

@@ -21,10 +21,10 @@ from compatkit.contracts.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
-from compatkit.registry.care import Care
 from compatkit.registry.document_graph import names
 from compatkit.registry.maintenance import ages
 from compatkit.registry.maintenance.gc import Collected, CollectionPlan, plan
+from compatkit.registry.maintenance.operations import Maintenance
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]
@@ -54,7 +54,7 @@ def at_once(store: Store, **options: Any) -> CollectionPlan:
 
 
 def store_gc(store: Store, **options: Any) -> CollectionPlan:
-    return Care(store).gc(**options)
+    return Maintenance(store).gc(**options)
 
 
 def digests(plan_or_files: Any) -> set[str]:

@@ -417,15 +417,15 @@ def test_a_damaged_marker_is_left_to_people_and_nothing_is_changed_before(
     path.unlink() if content is None else overwrite(path, content)
     with pytest.raises(CompatkitError):
         ck.Registry.open(parts.root)
-    care = ck.Registry.open(parts.root, damaged=True).care
-    result = care.repair(care.verify())
+    maintenance = ck.Registry.open(parts.root, damaged=True).maintenance
+    result = maintenance.repair(maintenance.verify())
     assert result.left[-1].path == "compatkit.json" and "compatkit init" in result.left[-1].remedy
     with pytest.raises(CompatkitError):
         result.apply()
     assert (parts.root / parts.path("run")).read_bytes() == b"x"
     path.unlink(missing_ok=True)
     path.write_bytes(sound)
-    care.repair(care.verify()).apply()
+    maintenance.repair(maintenance.verify()).apply()
     assert not (parts.root / parts.path("run")).exists()
 
 

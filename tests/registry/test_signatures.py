@@ -90,7 +90,7 @@ def test_signing_again_makes_a_file_only_where_it_says_more(
         and not made()
         and not made(now=NOW + timedelta(days=99))
     )
-    assert made(named=False) and not made(named=False)
+    assert made(bind_name=False) and not made(bind_name=False)
     other = SigningKey.new("bob")
     assert sign(store, HEAD, other, now=NOW)[0].created
     assert len(store.signatures.files(head.digest)) == 5
@@ -207,7 +207,7 @@ def test_a_name_is_compared_only_where_one_is_shown_and_one_was_signed(
         verify(store, "stolen/name", trusted, now=NOW)
     assert verify(store, head.digest, trusted, now=NOW)  # the bytes, whatever they are called
     require(trusted, now=lambda: NOW)(head.digest, store.signatures.of(head.digest))
-    sign(store, HEAD, key, named=False, now=NOW)
+    sign(store, HEAD, key, bind_name=False, now=NOW)
     assert verify(store, "stolen/name", trusted, now=NOW)  # this the signer allowed
 
 

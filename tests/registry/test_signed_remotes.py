@@ -182,12 +182,12 @@ def test_whatever_brings_components_asks_for_the_signatures_that_the_store_asks_
     sign(source, HEAD, key)
     strict = Store.open(Store.init(tmp_path / "here").root, trusted)
     with pytest.raises(Unsigned) as error:
-        Registry(strict).care.import_from(source, [EXTRACTOR])
+        Registry(strict).maintenance.import_from(source, [EXTRACTOR])
     assert error.value.subject == source.resolve(EXTRACTOR).digest
     for pulled in (pull(strict, str(source.root), [EXTRACTOR]), import_layout(strict, tmp_path / "layout")):
         assert pulled.refused and all(isinstance(refusal.error, SignatureError) for refusal in pulled.refused)
     assert not referenced_files(strict) and not blobs_in(strict)
-    done = Registry(strict).care.import_from(source, [HEAD], versions="latest")
+    done = Registry(strict).maintenance.import_from(source, [HEAD], versions="latest")
     assert [str(reference) for reference in done.created] == [f"{HEAD}@2.0.0"]
     assert [str(reference) for reference in done.unnamed] == [f"{EXTRACTOR}@1.0.0"]
 

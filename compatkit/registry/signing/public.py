@@ -1,4 +1,4 @@
-"""Keys and trust in Python, for ``Registry.care.sign`` and ``require_signature=``.
+"""Keys and trust in Python, for ``Registry.maintenance.sign`` and ``require_signature=``.
 
 key = ck.signing.SigningKey.new("alice")
 public = key.save("alice.pem")

@@ -222,22 +222,22 @@ def sign(
     key: SigningKey,
     *,
     expires: datetime | None = None,
-    named: bool = True,
+    bind_name: bool = True,
     every: bool = False,
     now: datetime | None = None,
 ) -> list[SigningResult]:
-    """Sign components; see ``Registry.care.sign``."""
+    """Sign components; see ``Registry.maintenance.sign``."""
     store.layout.check_writer(store.root)
     parts = signed_parts(store, patterns, every=every)
     for part in parts:
         store.manifest(part.digest)  # raises if it is missing or damaged
-    return _signed(store, parts, key, expires=expires, with_name=named, now=now)
+    return _signed(store, parts, key, expires=expires, with_name=bind_name, now=now)
 
 
 def sign_evidence(
     store: Store, extractors: str, heads: str, key: SigningKey, *, expires: datetime | None = None
 ) -> list[SigningResult]:
-    """Sign measured results of pairs; see ``Registry.care.sign_evidence``."""
+    """Sign measured results of pairs; see ``Registry.maintenance.sign_evidence``."""
     store.layout.check_writer(store.root)
     sides = [
         [function_digest(store.manifest(reference)) for reference in store.select(side)]

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class Care:
-    """Care of one registry.
+class Maintenance:
+    """Maintenance of one registry.
 
     Attributes:
-        store: Its files.
+        store: Files of the registry.
         policy_checks: Factory of the policy check for imported versions; None refuses those that need a measurement.
     """
 
@@ -47,21 +47,21 @@ class Care:
         deep: bool = True,
         progress: Progress | None = None,
     ) -> Soundness:
-        """Look for everything that can be wrong; changes nothing. See ``maintenance.check.examine``.
+        """Check all files; changes nothing. See ``maintenance.check.examine``.
 
         Args:
             patterns: Names or ``NAME@VERSION``, each part a glob; None for every file.
             deep: Whether to compare all contents with their digests; else only headers of weights are read.
-            progress: Called with bytes done, bytes in all, and what is being read.
+            progress: Called with bytes done, total bytes and the current item.
         """
         return examine(self.store, patterns=patterns, deep=deep, progress=progress)
 
     def repair(self, soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
-        """Plan the repair of what was found; its ``apply`` does it. See ``maintenance.repair.plan``.
+        """Plan the repair of the faults; ``apply`` carries it out. See ``maintenance.repair.plan``.
 
         Args:
             soundness: Result of ``verify``.
-            source: A copy of the registry, or another one that may hold the same bytes.
+            source: Copy of the registry, or another one that may have the same blobs.
         """
         return plan_repair(soundness, source=source)
 
@@ -73,13 +73,13 @@ class Care:
         alone: bool = False,
         progress: Progress | None = None,
     ) -> CollectionPlan:
-        """Plan a collection of what nothing refers to; its ``apply`` does it. See ``maintenance.gc.plan``.
+        """Plan the removal of unreferenced files; ``apply`` carries it out. See ``maintenance.gc.plan``.
 
         Args:
-            grace: Younger files are kept.
-            withdrawn: Whether to collect withdrawn versions' weights too.
-            alone: Nobody else is writing, which allows a short ``grace``.
-            progress: Told of the documents that were read.
+            grace: Age below which files are kept.
+            withdrawn: Whether to remove the weights of withdrawn versions too.
+            alone: Whether nobody else is writing, which allows a short ``grace``.
+            progress: Called with the documents that were read.
         """
         return plan(self.store, grace=grace, withdrawn=withdrawn, alone=alone, progress=progress)
 
@@ -107,18 +107,19 @@ class Care:
         """Copy components of another registry, all or none; they need the signatures that this store requires.
 
         Args:
-            source: Where they are; only read.
+            source: Other registry; only read.
             patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"``.
-            versions: ``"all"`` or ``"latest"``, one of each name.
-            aliases: Whether aliases of the names follow, if their logs here are beginnings of those there.
-            evidence: Whether measured results of pairs are copied, where both parts are.
-            accept: Refuses a version before anything is copied; see ``copy.settings``.
+            versions: ``"all"`` or ``"latest"`` for the latest version of each name.
+            aliases: Whether to move aliases too, if the log of the alias here is a prefix of the source's.
+            evidence: Whether to copy measured results of pairs whose parts are both copied.
+            accept: Function that refuses a version before anything is copied; see ``copy.settings``.
             policy_checks: Factory of the policy check; None for that of this object.
-            unmeasured: Admit versions that nobody measured as a policy asks; the log of the policy records it.
-            progress: Called with done, total and what is being done.
+            unmeasured: Whether to admit versions without the measurement that a policy requires; the log of the policy
+                records it.
+            progress: Called with done, total and the current item.
 
         Returns:
-            What was copied. Raises as ``import_components`` does.
+            The report of the copy. Raises as ``import_components`` does.
         """
         from compatkit.registry.copy.settings import TransferSettings
         from compatkit.registry.remotes.pushpull import import_components
@@ -140,34 +141,34 @@ class Care:
         key: SigningKey | str | os.PathLike[str],
         *,
         expires: str | None = None,
-        named: bool = True,
+        bind_name: bool = True,
         every: bool = False,
     ) -> list[SigningResult]:
-        """Sign components, as the names and versions that they have here; see docs/signatures.md.
+        """Sign components under their names and versions in this registry; see docs/signatures.md.
 
         Args:
-            references: One or several; a glob of names stands for the latest version of each. A bare digest is signed
-                without a name.
-            key: A private key, or its file (a passphrase is taken from COMPATKIT_KEY_PASSPHRASE).
-            expires: ``"365d"``, ``"2027-01-31"``; None lasts as long as the key.
-            named: False signs the bytes under any name.
-            every: Sign all versions of a name or glob that were not withdrawn, not only the latest.
+            references: One or several references; a glob of names selects the latest version of each. A bare digest is
+                signed without a name.
+            key: Private key, or its file (COMPATKIT_KEY_PASSPHRASE has the passphrase).
+            expires: ``"365d"`` or ``"2027-01-31"``; None for the expiry of the key.
+            bind_name: False signs the bytes alone, valid under any name.
+            every: Whether to sign all versions that are not withdrawn, not only the latest.
 
         Returns:
-            One signature of each; an equal one of this key that lasts as long is kept, and not made again.
+            One signature of each component; an existing equal one of this key that lasts as long is not created again.
 
         Raises:
             NotFound: A reference matches nothing.
             KeyFileError: The key cannot be used; its subclasses say why.
             IntegrityError: A manifest is damaged.
-            EnvironmentFailure: Disk full, no right to write.
+            EnvironmentFailure: Disk full, no permission to write.
         """
         from compatkit.registry.signing import dates
         from compatkit.registry.signing.signer import SigningKey, sign
 
         used = key if isinstance(key, SigningKey) else SigningKey.load(key)
         ends = None if expires is None else dates.parse_expiry(expires)
-        return sign(self.store, references, used, expires=ends, named=named, every=every)
+        return sign(self.store, references, used, expires=ends, bind_name=bind_name, every=every)
 
     def sign_evidence(
         self,
@@ -177,21 +178,21 @@ class Care:
         *,
         expires: str | None = None,
     ) -> list[SigningResult]:
-        """Sign the measured results of pairs: whoever requires signatures counts only such figures.
+        """Sign the measured results of pairs; where signatures are required, only signed results count.
 
         Args:
-            extractors: A reference or glob.
-            heads: A reference or glob.
-            key: A private key, or its file.
+            extractors: Reference or glob.
+            heads: Reference or glob.
+            key: Private key, or its file.
             expires: As for ``sign``.
 
         Returns:
-            One signature of each result that is here and sound, by the digest of its document.
+            One signature of each undamaged result.
 
         Raises:
             NotFound: A reference matches nothing.
             KeyFileError: The key cannot be used.
-            EnvironmentFailure: Disk full, no right to write.
+            EnvironmentFailure: Disk full, no permission to write.
         """
         from compatkit.registry.signing import dates
         from compatkit.registry.signing.signer import SigningKey, sign_evidence
@@ -207,15 +208,15 @@ class Care:
         return statements(self.store, reference)
 
     def verify_signatures(self, reference: str, trusted: Trust = True) -> list[SignatureVerdict]:
-        """Verify the signatures of a component, and return the verdict on each; at least one counts.
+        """Verify the signatures of a component, and return the verdict on each; at least one is valid and trusted.
 
         Args:
-            reference: A name must be signed as this name and version; a bare digest stands for the bytes.
-            trusted: The keys whose signatures count, as in ``Registry.open``.
+            reference: A name must be signed with this name and version; a bare digest is signed without one.
+            trusted: Trusted keys, as in ``Registry.open``.
 
         Raises:
-            Unsigned, UnknownSigner, BadSignature, SignatureExpired, ...: No signature counts; all are subclasses of
-                SignatureError, and say what to do.
+            Unsigned, UnknownSigner, BadSignature, SignatureExpired, ...: No signature is valid and trusted; all are
+                subclasses of SignatureError.
             KeyFileError: The trusted keys cannot be read.
             MissingDependency: ``cryptography`` is not installed.
         """
