@@ -67,8 +67,8 @@ def check_folders(folder: Path, root: Path) -> None:
             return
         if not stat.S_ISDIR(mode):
             raise IntegrityError(
-                f"{current} is {'a symbolic link' if stat.S_ISLNK(mode) else 'a file'}, where the registry {root} has a "
-                "folder; it was not followed. Remove it, and restore the folder from a copy of the registry.",
+                f"{current} is {'a symbolic link' if stat.S_ISLNK(mode) else 'a file'}, where the registry {root} has "
+                "a folder; it was not followed. Remove it, and restore the folder from a copy of the registry.",
                 subject=Path(current),
             )
 
