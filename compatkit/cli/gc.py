@@ -10,7 +10,7 @@ import click
 from compatkit.cli.options import Options, command, option
 from compatkit.cli.output import columns, counted, emit, next_step, paragraph, progress, size
 from compatkit.cli.roots import open_store
-from compatkit.registry.maintenance.gc import Collected, CollectionPlan, plan
+from compatkit.registry.maintenance.gc import CollectionPlan, CollectionResult, plan
 
 _TIME = re.compile(r"([0-9]{1,7})([smhd]?)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -97,7 +97,7 @@ def _in_use(collection: CollectionPlan) -> str:
     return f"{counted(count, 'blob')} {'is' if count == 1 else 'are'} in use"
 
 
-def _print(collected: Collected, collection: CollectionPlan) -> None:
+def _print(collected: CollectionResult, collection: CollectionPlan) -> None:
     parts = [f"freed {size(collected.freed)}"]
     if collected.moved:
         hours = collection.grace.total_seconds() / 3600

@@ -12,7 +12,7 @@ from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress, rows
 from compatkit.errors import IntegrityError
 from compatkit.registry.layout import locate
-from compatkit.registry.maintenance.check import Soundness, examine, open_damaged
+from compatkit.registry.maintenance.check import VerificationReport, examine, open_damaged
 from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.maintenance.repair import plan
 from compatkit.registry.maintenance.repair_plan import ActionResult
@@ -43,7 +43,7 @@ def verify_command(options: VerifyOptions) -> int | None:
     store = open_damaged(locate(None) if root is None else Path(root).expanduser())
     source = Store.open(options.copy.expanduser()) if options.copy is not None else None
 
-    def look() -> Soundness:
+    def look() -> VerificationReport:
         with progress("verify", bytes=True) as report:
             return examine(store, patterns=options.patterns, deep=not options.quick, progress=report)
 
@@ -87,7 +87,7 @@ def verify_command(options: VerifyOptions) -> int | None:
     return code
 
 
-def _print(report: Soundness) -> None:
+def _print(report: VerificationReport) -> None:
     """Print what was read, then every fault; infos on one line each."""
     read = ", ".join(
         counted(getattr(report, f"{what}s"), what) for what in ("version", "manifest", "result", "blob")

@@ -69,7 +69,7 @@ def log(store: Store, name: str) -> list[HistoryEntry]:
     """
     check_name(name)
     survey = Survey(store.root)
-    survey.look(f"refs/{name}")
+    survey.scan(f"refs/{name}")
     if name not in survey.names:
         store.versions(name)  # says which names are near
         raise NotFound(f"no component is named {name!r}.", subject=name)

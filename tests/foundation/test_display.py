@@ -27,7 +27,7 @@ from compatkit.foundation.display import (
     screenful,
     width_of,
 )
-from compatkit.registry.maintenance.check import Soundness
+from compatkit.registry.maintenance.check import VerificationReport
 from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.names import Reference
 
@@ -133,7 +133,7 @@ def test_hostile_texts_stay_texts(registry: ck.Registry) -> None:
 
 def test_what_is_longer_than_a_screen_is_cut_and_says_so(tmp_path: Path) -> None:
     faults = tuple(Fault("blob-missing", "error", f"blobs/{number}", "x" * 9) for number in range(100))
-    result = Soundness(tmp_path, faults)
+    result = VerificationReport(tmp_path, faults)
     assert check_shown(result).endswith("... 63 more lines; print it to see them all")
     assert str(result).count("\n") == 101
     assert screenful("a\n" * 5) == "a\n" * 4 + "a"
@@ -170,7 +170,15 @@ def test_every_public_report_is_shown() -> None:
         ck.Bridge,
         ck.Measurement,
     )
-    for kind in (*public, ck.Registry, ck.Component, Adapted, TransferReport, CollectionPlan, Soundness):
+    for kind in (
+        *public,
+        ck.Registry,
+        ck.Component,
+        Adapted,
+        TransferReport,
+        CollectionPlan,
+        VerificationReport,
+    ):
         assert issubclass(kind, Shown) and kind.__repr__ is Shown.__repr__, kind
 
 

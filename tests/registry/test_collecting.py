@@ -23,7 +23,7 @@ from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.document_graph import names
 from compatkit.registry.maintenance import ages
-from compatkit.registry.maintenance.gc import Collected, CollectionPlan, plan
+from compatkit.registry.maintenance.gc import CollectionPlan, CollectionResult, plan
 from compatkit.registry.maintenance.operations import Maintenance
 from compatkit.registry.store import Store
 
@@ -147,7 +147,7 @@ def test_numbers_are_those_of_what_happened(store: Store, publish: Publish):
     done = result.apply(lambda *report: reports.append(report))
     assert sorted(done.moved) == sorted(lonely) and done.deleted == 3
     assert done.freed == 3210 == before - sum(files(store).values())
-    assert {what for _, _, what in reports} == {"following references", "taking out", "deleting"}
+    assert {what for _, _, what in reports} == {"following references", "moving to trash", "deleting"}
     assert json.loads(json.dumps(done.to_json()))["freed"] == 3210
 
 
@@ -781,7 +781,7 @@ def test_only_what_is_in_the_plan_is_deleted(store: Store):
 def test_applying_twice_does_it_once(store: Store):
     unused(store)
     result = at_once(store)
-    assert result.apply().freed == 22 and result.apply() == Collected()
+    assert result.apply().freed == 22 and result.apply() == CollectionResult()
 
 
 @pytest.mark.case("D4")

@@ -14,7 +14,7 @@ from compatkit.contracts.manifest import About, Manifest, Payload, to_bytes
 from compatkit.errors import VersionUntrue
 from compatkit.registry.layout_scan import VersionFile
 from compatkit.registry.maintenance.check import examine
-from compatkit.registry.maintenance.references import Numbers, Published
+from compatkit.registry.maintenance.references import Published, StepChecks
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
 from compatkit.registry.store import Store
@@ -132,7 +132,7 @@ def test_the_time_grows_with_the_versions_and_not_with_their_square(store: Store
             Published(NAME, number, f"sha256:{number.patch:064}", f"{NAME}@{number}") for number in numbers
         ]
         began = time.process_time()
-        checked = Numbers(survey, published, lambda digest: None)
+        checked = StepChecks(survey, published, lambda digest: None)
         for entry in published:
             checked.check(entry)
         return time.process_time() - began

@@ -37,7 +37,7 @@ import compatkit as ck
 from compatkit.errors import CompatkitError, LayoutError, UsageError
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
-from compatkit.registry.maintenance.check import Soundness, examine, open_damaged
+from compatkit.registry.maintenance.check import VerificationReport, examine, open_damaged
 from compatkit.registry.maintenance.repair import plan
 from compatkit.registry.maintenance.repair_plan import RepairPlan
 from compatkit.registry.names import Version
@@ -77,7 +77,7 @@ def words(plan: RepairPlan) -> str:
     return "\n".join([*(action.words for action in plan.actions), *(name.remedy for name in plan.left)])
 
 
-def serious(soundness: Soundness) -> list[str]:
+def serious(soundness: VerificationReport) -> list[str]:
     """Return codes and paths of what is more than a remark."""
     return [f"{fault.code} {fault.path}" for fault in soundness.faults if fault.severity != "info"]
 
@@ -326,7 +326,7 @@ def test_a_bad_copy_is_not_taken(parts: Parts, folder: str) -> None:
 def test_large_blobs_are_copied_in_pieces(parts: Parts, copy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     from compatkit.registry.maintenance import repair_plan
 
-    monkeypatch.setattr(repair_plan, "PIECE", 1000)
+    monkeypatch.setattr(repair_plan, "CHUNK_SIZE", 1000)
     (parts.root / parts.path("weights")).unlink()
     written: list[str] = []
     monkeypatch.setattr(durable, "step", lambda operation, path: written.append(operation))

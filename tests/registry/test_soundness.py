@@ -37,7 +37,7 @@ from hypothesis import strategies as st
 from compatkit.errors import InvalidName, LayoutError, NotFound
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
-from compatkit.registry.maintenance.check import Fault, Soundness, examine, open_damaged
+from compatkit.registry.maintenance.check import Fault, VerificationReport, examine, open_damaged
 from compatkit.registry.maintenance.faults import CODES
 from compatkit.registry.store import Store
 
@@ -65,12 +65,12 @@ def tree(root: Path) -> dict[str, tuple[Any, ...]]:
     return result
 
 
-def lasting_faults(soundness: Soundness) -> list[Fault]:
+def lasting_faults(soundness: VerificationReport) -> list[Fault]:
     """Return the faults without what lies in ``tmp``, ``trash`` and ``quarantine``."""
     return [fault for fault in soundness.faults if fault.code not in ("drafts", "trash", "quarantine")]
 
 
-def only(soundness: Soundness) -> Fault:
+def only(soundness: VerificationReport) -> Fault:
     (fault,) = lasting_faults(soundness)
     return fault
 
@@ -262,7 +262,7 @@ def test_memory_does_not_grow_with_the_blob(tmp_path: Path, monkeypatch: pytest.
 
     from compatkit.registry.maintenance import contents
 
-    monkeypatch.setattr(contents, "PIECE", 2**20)
+    monkeypatch.setattr(contents, "CHUNK_SIZE", 2**20)
     store = Store.init(tmp_path / "parts")
     store.publish("large", manifest_of(put(store, tensor_file(bytes(2**24)))))
     examine(store)  # what is imported on first use does not count

@@ -22,9 +22,9 @@ class UnneededFile:
     """Draft, unreferenced blob or damaged file.
 
     Attributes:
-        path: Relative to the registry.
+        path: Path relative to the registry.
         digest: ``sha256:...`` if it is a blob.
-        bytes: Size.
+        bytes: Size in bytes.
         age: Seconds since it was written or moved to ``trash``; negative if its time is in the future.
     """
 
@@ -36,7 +36,7 @@ class UnneededFile:
 
 @attrs.frozen
 class Ages:
-    """Decides which files are old.
+    """Computes ages of files, and which files are older than the grace time.
 
     Attributes:
         now: Current time in seconds since 1970.
@@ -50,7 +50,7 @@ class Ages:
         """Return the seconds since a file was last written or touched."""
         return self.now - state.st_mtime
 
-    def old(self, state: os.stat_result) -> bool:
+    def is_old(self, state: os.stat_result) -> bool:
         """Return whether a file is older than the grace. A time in the future, from another clock, counts as young."""
         return self.of(state) >= max(self.grace, 0)
 
@@ -62,7 +62,7 @@ class Ages:
         foreign = hasattr(os, "geteuid") and state.st_uid != os.geteuid()
         return self.now - (max(state.st_mtime, state.st_ctime) if foreign else state.st_mtime)
 
-    def long_in_trash(self, state: os.stat_result) -> bool:
+    def is_expired(self, state: os.stat_result) -> bool:
         """Return whether a file has been in ``trash`` for the grace time."""
         return self.in_trash(state) >= max(self.grace, 0)
 
@@ -72,9 +72,9 @@ class Ages:
         A draft of a process that runs on this machine is kept for 24 h whatever the grace.
         """
         match = _DRAFT.fullmatch(name)
-        if match is None or not self.old(state):
+        if match is None or not self.is_old(state):
             return False
-        return self.of(state) >= GRACE_SECONDS or not _runs(int(match[1]))
+        return self.of(state) >= GRACE_SECONDS or not _is_running(int(match[1]))
 
 
 def clock(root: Path) -> float:
@@ -89,7 +89,9 @@ def clock(root: Path) -> float:
     return min(time.time(), os.lstat(folder).st_mtime)
 
 
-def set_aside(root: Path, ages: Ages) -> tuple[list[UnneededFile], list[UnneededFile], list[UnneededFile]]:
+def list_unneeded(
+    root: Path, ages: Ages
+) -> tuple[list[UnneededFile], list[UnneededFile], list[UnneededFile]]:
     """Return the abandoned drafts, the blobs in ``trash`` of any age, and the files in ``quarantine``."""
     drafts: list[UnneededFile] = []
     trash: list[UnneededFile] = []
@@ -110,7 +112,7 @@ def set_aside(root: Path, ages: Ages) -> tuple[list[UnneededFile], list[Unneeded
     return drafts, trash, quarantine
 
 
-def _runs(process: int) -> bool:
+def _is_running(process: int) -> bool:
     if os.name == "nt":
         return True  # on Windows, sending a signal would kill it
     try:

@@ -20,7 +20,7 @@ Role = Literal["version", "parent", "payload", "file", "result"]
 RESULTS = "results of "
 """Prefix of the label of a pair's results."""
 RECENT = 16
-"""Number of manifests kept in memory."""
+"""Number of manifests cached in memory."""
 
 
 @attrs.frozen
@@ -56,14 +56,14 @@ class _ManifestUse:
 
 @attrs.define
 class BlobUsers:
-    """Everything reachable from references, with its users.
+    """Users of all blobs that are reachable from references.
 
     Attributes:
-        read: Returns the bytes of a document; None if missing, damaged or too large.
+        read: Function that returns the bytes of a document; None if missing, damaged or too large.
         uses: Uses of each blob by digest, in the order in which they were found.
         functions: References by the hex digits of their function digest.
         with_functions: Whether to compute function digests, which takes long.
-        faults: Code, digest and description of faults in documents with the right digest.
+        faults: Code, digest and description of faults in documents whose digest is correct.
         recent: Manifests read last, by digest.
     """
 
@@ -90,42 +90,42 @@ class BlobUsers:
         self,
         versions: Iterable[Published],
         withdrawn: Container[Published],
-        then: Callable[[Published], object] = lambda version: None,
+        after_each: Callable[[Published], object] = lambda version: None,
     ) -> None:
         """Follow versions to their manifests, the blobs these name, and their parents.
 
         Args:
-            versions: All versions to check.
+            versions: Versions to follow.
             withdrawn: Withdrawn ones among them.
-            then: Called with each version after its manifest was read, withdrawn ones last.
+            after_each: Function called with each version after its manifest was read, withdrawn ones last.
         """
         by_digest: dict[str, list[Published]] = defaultdict(list)
         living: set[str] = set()
         ordered = sorted(versions, key=lambda version: version in withdrawn)
         for version in ordered:
-            lives = version not in withdrawn
+            is_living = version not in withdrawn
             by_digest[version.digest].append(version)
-            self.uses[version.digest].append(BlobUse("version", version.label, lives))
-            if lives:
+            self.uses[version.digest].append(BlobUse("version", version.label, is_living))
+            if is_living:
                 living.add(version.digest)
 
         def starts() -> Iterator[_ManifestUse]:
             for version in ordered:
                 same = by_digest[version.digest]
                 if same[0] is version:
-                    labels = tuple(each.label for each in same)
+                    labels = tuple(other.label for other in same)
                     yield _ManifestUse(version.digest, labels, version.digest in living)
-                then(version)  # the walk has followed the previous start when it requests the next
+                after_each(version)  # the walk has followed the previous start when it requests the next
 
         def parents(manifest: _ManifestUse) -> Iterator[_ManifestUse]:
-            for parent, needed in self._follow(manifest):
+            for parent, is_part in self._follow(manifest):
                 if parent not in by_digest:
                     label = f"an ancestor of {manifest.labels[0].removeprefix('an ancestor of ')}"
                     yield _ManifestUse(
-                        parent, (label,), manifest.living, manifest.ancestor_only or not needed
+                        parent, (label,), manifest.living, manifest.ancestor_only or not is_part
                     )
                 elif manifest.living:
-                    yield _ManifestUse(parent, tuple(each.label for each in by_digest[parent]), True)
+                    yield _ManifestUse(parent, tuple(version.label for version in by_digest[parent]), True)
 
         for _ in walk(
             starts(), parents, key=lambda step: step.digest, rank=lambda step: not step.ancestor_only

@@ -19,8 +19,8 @@ from compatkit.registry import disk as durable
 from compatkit.registry.blobs import blob_path
 from compatkit.registry.layout_scan import Aside, Blob, scan
 from compatkit.registry.maintenance.blob_users import BlobUse, BlobUsers
-from compatkit.registry.maintenance.contents import Content, checked_header, read_content
-from compatkit.registry.maintenance.faults import odd_kind, os_message
+from compatkit.registry.maintenance.contents import Content, header_or_fault, read_content
+from compatkit.registry.maintenance.faults import kind_fault, os_message
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
 from compatkit.registry.weights.header import Header
@@ -34,9 +34,10 @@ class BlobChecks:
     """Checks blobs one by one.
 
     Attributes:
+        survey: Files of the registry; faults are added to it.
         deep: Whether to compare contents with digests; JSON documents are always compared.
         total: Bytes of all blobs, for ``progress``.
-        progress: Called with bytes done, total bytes, and what is being read.
+        progress: Function called with bytes done, total bytes, and a description.
         users: Users of each blob.
         bytes_read: Bytes read.
     """
@@ -106,7 +107,7 @@ class BlobChecks:
 
     def _state(self, digest: str) -> os.stat_result | None:
         known = self.survey.blobs.get(digest)
-        if known is not None or digest in self.survey.odd:
+        if known is not None or digest in self.survey.irregular:
             return known
         path = self.survey.root / blob(digest).path
         try:
@@ -114,8 +115,8 @@ class BlobChecks:
             state = os.lstat(path)
         except (OSError, IntegrityError):  # reported when the folder was listed
             return None
-        if odd := odd_kind(path, state.st_mode, "file"):
-            self.survey.odd[digest] = odd
+        if fault := kind_fault(path, state.st_mode, "file"):
+            self.survey.irregular[digest] = fault
             return None
         self.survey.blobs[digest] = state
         return state
@@ -123,8 +124,8 @@ class BlobChecks:
     def _check(self, digest: str) -> None:
         entry, findings = blob(digest), self.survey.findings
         state = self._state(digest)
-        if digest in self.survey.odd:
-            code, what = self.survey.odd[digest]
+        if digest in self.survey.irregular:
+            code, what = self.survey.irregular[digest]
             findings.add(code, entry, what, self.users.of(digest))
             return
         if state is None:
@@ -149,19 +150,19 @@ class BlobChecks:
     def _check_content(self, entry: Blob, state: os.stat_result) -> None:
         digest = entry.digest
         uses = self.users.uses.get(digest, [])
-        wrong = {use.size for use in uses if use.size not in (None, state.st_size)}
-        promised = any(use.payload is not None for use in uses) and (self.deep or not wrong)
-        header = checked_header(self.survey.root / entry.path) if promised else None
+        wrong_sizes = {use.size for use in uses if use.size not in (None, state.st_size)}
+        is_payload = any(use.payload is not None for use in uses) and (self.deep or not wrong_sizes)
+        header = header_or_fault(self.survey.root / entry.path) if is_payload else None
         content = None
         if digest in self._seen:
             actual = self._seen[digest]
         elif self.deep:
-            where = header if isinstance(header, Header) else None
+            tensor_header = header if isinstance(header, Header) else None
             content = read_content(
                 self.survey.root / entry.path,
                 self.survey.root,
                 lambda size: self._count(size, digest),
-                where,
+                tensor_header,
             )
             actual = content.digest
         else:
@@ -171,9 +172,11 @@ class BlobChecks:
         if actual != digest:
             what = f"expected {digest}, got {actual} ({state.st_size:,} bytes)"
             findings.add("blob-digest", entry, what, self.users.of(digest))
-        elif wrong:
-            affected = [use.user for use in uses if use.size in wrong]
-            stated = ", ".join(f"{size:,}" for size in sorted(size for size in wrong if size is not None))
+        elif wrong_sizes:
+            affected = [use.user for use in uses if use.size in wrong_sizes]
+            stated = ", ".join(
+                f"{size:,}" for size in sorted(size for size in wrong_sizes if size is not None)
+            )
             findings.add("blob-size", entry, f"expected {stated} bytes, got {state.st_size:,}", affected)
         elif isinstance(header, str):
             findings.add("payload-header", entry, header, self.users.of(digest))
@@ -191,11 +194,11 @@ class BlobChecks:
         self, entry: Blob, uses: list[BlobUse], header: Header, content: Content | None
     ) -> None:
         findings = self.survey.findings
-        for promise in dict.fromkeys(use.payload for use in uses if use.payload is not None):
-            tensors = content.tensors if content is not None else promise.tensors
-            if (promise.count, promise.tensors) != (len(header.tensors), tensors):
-                what = f"expected {promise.count} tensors {promise.tensors}, got {len(header.tensors)}, {tensors}"
-                affected = [use.user for use in uses if use.payload == promise]
+        for payload in dict.fromkeys(use.payload for use in uses if use.payload is not None):
+            tensors = content.tensors if content is not None else payload.tensors
+            if (payload.count, payload.tensors) != (len(header.tensors), tensors):
+                what = f"expected {payload.count} tensors {payload.tensors}, got {len(header.tensors)}, {tensors}"
+                affected = [use.user for use in uses if use.payload == payload]
                 findings.add("payload-tensors", entry, what, affected)
 
     def _report_missing(self, entry: Blob) -> bool:
@@ -204,12 +207,12 @@ class BlobChecks:
         users = self.users.of(digest)
         if not users:
             return True  # gc moved it out in the meantime
-        above = (str(path) for path in Path(entry.path).parents)
-        if blocked := next((path for path in above if path in self.survey.blocked), None):
+        parents = (str(path) for path in Path(entry.path).parents)
+        if blocked := next((path for path in parents if path in self.survey.blocked), None):
             self._affected_by_folder[blocked].extend(users)
             return True
         trash, quarantine = (self._copies(folder, digest) for folder in ("trash", "quarantine"))
-        copy = next((path for path in (*trash, *quarantine) if self._is_good(path, digest)), None)
+        copy = next((path for path in (*trash, *quarantine) if self._is_intact(path, digest)), None)
         if os.path.lexists(self.survey.root / entry.path):
             return False
         code = missing_code(self.users.uses[digest])
@@ -219,9 +222,9 @@ class BlobChecks:
             findings.add("blob-in-trash", entry, f"it is in {copy}", users)
         elif copy is not None:
             remedy = "--repair restores that copy"
-            findings.add(code, entry, f"a good copy is in {copy}", users, remedy)
+            findings.add(code, entry, f"an intact copy is in {copy}", users, remedy)
         else:
-            what = "missing, and no good copy in trash/ or quarantine/"
+            what = "missing, and no intact copy in trash/ or quarantine/"
             findings.add(code, entry, what, users)
         return True
 
@@ -235,7 +238,7 @@ class BlobChecks:
             if isinstance(entry, Aside) and entry.file.startswith(digest[7:])
         ]
 
-    def _is_good(self, path: str, digest: str) -> bool:
+    def _is_intact(self, path: str, digest: str) -> bool:
         try:
             if not self.deep:
                 sizes = {use.size for use in self.users.uses.get(digest, []) if use.size is not None}

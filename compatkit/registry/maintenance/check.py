@@ -30,7 +30,7 @@ from compatkit.registry.layout_scan import ASIDE
 from compatkit.registry.maintenance.blobs import BlobChecks
 from compatkit.registry.maintenance.faults import CODES, Fault, Findings, os_message
 from compatkit.registry.maintenance.references import (
-    Numbers,
+    StepChecks,
     check_aliases,
     check_policies,
     check_results,
@@ -45,16 +45,16 @@ from compatkit.registry.refs import WITHDRAWALS
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
-__all__ = ["CODES", "Fault", "Soundness", "examine", "open_damaged"]
+__all__ = ["CODES", "Fault", "VerificationReport", "examine", "open_damaged"]
 
 SCHEMA = 1
 _COUNTED = ("versions", "manifests", "results", "blobs", "bytes")
-_STAND_IN = Layout(LAYOUT, LAYOUT, LAYOUT, "sha256", "unknown")
+_UNKNOWN_LAYOUT = Layout(LAYOUT, LAYOUT, LAYOUT, "sha256", "unknown")
 """Layout assumed if ``compatkit.json`` cannot be read."""
 
 
 @attrs.frozen(repr=False)
-class Soundness(Shown):
+class VerificationReport(Shown):
     """Result of a verification.
 
     Attributes:
@@ -115,57 +115,57 @@ def examine(
     patterns: Iterable[str] | None = None,
     deep: bool = True,
     progress: Progress | None = None,
-) -> Soundness:
+) -> VerificationReport:
     """Verify a registry's files; change nothing.
 
     Other processes may publish and collect garbage at the same time; files that they add or move are not faults.
 
     Args:
-        store: The registry.
+        store: Registry to verify.
         patterns: Names or ``NAME@VERSION``, each part a glob: only these components and everything they refer to are
             checked. None or empty checks every file.
         deep: Whether to compare all contents with their digests. If False, only headers of weights are read, which
             finds missing, truncated and misplaced files; manifests and results are always compared.
-        progress: Called with bytes done, total bytes, and what is being read.
+        progress: Function called with bytes done, total bytes, and a description.
 
     Raises:
         NotFound: A pattern matches nothing.
         InvalidName: A pattern names an alias or a range.
     """
-    wanted, survey = _Wanted(tuple(patterns or ())), Survey(store.root)
+    scope, survey = _Scope(tuple(patterns or ())), Survey(store.root)
     _check_marker(survey.findings, store.root)
-    survey.look(*ASIDE)
+    survey.scan(*ASIDE)
     # references before blobs, as a publish writes blobs first
-    survey.look("refs", WITHDRAWALS, wanted=wanted.folder)
-    wanted.check(survey)
-    if not wanted.patterns:
-        survey.look("policies", "evidence", "signatures", "blobs", "keys", "locks", "")
+    survey.scan("refs", WITHDRAWALS, wanted=scope.folder)
+    scope.check(survey)
+    if not scope.patterns:
+        survey.scan("policies", "evidence", "signatures", "blobs", "keys", "locks", "")
         survey.report_folders()
         check_policies(survey)
     total = sum(state.st_size for state in survey.blobs.values())
     blobs = BlobChecks(survey, deep, total, progress)
     users = blobs.users
-    users.with_functions = bool(survey.results or wanted.patterns)
-    versions = read_versions(survey, wanted.version)
+    users.with_functions = bool(survey.results or scope.patterns)
+    versions = read_versions(survey, scope.version)
     withdrawn = {version for version in versions if version.version in survey.names[version.name].tombstones}
-    users.follow_versions(versions, withdrawn, then=Numbers(survey, versions, blobs.manifest).check)
-    check_tombstones(survey, wanted.version)
-    check_aliases(survey, wanted.all_versions)
-    if wanted.patterns:
+    users.follow_versions(versions, withdrawn, after_each=StepChecks(survey, versions, blobs.manifest).check)
+    check_tombstones(survey, scope.version)
+    check_aliases(survey, scope.all_versions)
+    if scope.patterns:
         known, signed = users.functions.keys(), {version.digest[7:] for version in versions}
-        survey.look(
+        survey.scan(
             "evidence", wanted=lambda path: path.count("/") < 2 or not known.isdisjoint(path.split("/"))
         )
-        survey.look("signatures", wanted=lambda path: path.rpartition("/")[2] in signed)
+        survey.scan("signatures", wanted=lambda path: path.rpartition("/")[2] in signed)
     results = check_results(survey, users.label)
     users.follow_results(results)
     check_signatures(survey, users.of)
-    blobs.check_all({*users.uses, *survey.blobs, *survey.odd})
+    blobs.check_all({*users.uses, *survey.blobs, *survey.irregular})
     _report_set_aside(survey)
-    report = Soundness(
+    report = VerificationReport(
         store.root,
         survey.findings.sorted(),
-        wanted.patterns,
+        scope.patterns,
         deep,
         len(versions),
         users.manifests,
@@ -180,7 +180,7 @@ def examine(
 
 
 @attrs.frozen
-class _Wanted:
+class _Scope:
     """Scope of the check: everything, or names and versions that match patterns."""
 
     patterns: tuple[str, ...]
@@ -196,9 +196,9 @@ class _Wanted:
 
     def folder(self, path: str) -> bool:
         """Return whether to look into a folder in ``refs``, as at least one version of its name is checked."""
-        name, inside, _ = path.removeprefix("refs/").partition("/@")
+        name, folder, _ = path.removeprefix("refs/").partition("/@")
         names = [pattern.partition("@")[0] for pattern in self.patterns]
-        return not (names and inside) or any(fnmatchcase(name, each) for each in names)
+        return not (names and folder) or any(fnmatchcase(name, pattern) for pattern in names)
 
     def all_versions(self, name: str) -> bool:
         """Return whether all versions of a name are checked, and therefore its aliases."""
@@ -238,7 +238,7 @@ def open_damaged(root: str | os.PathLike[str]) -> Store:
             (path / folder).is_dir() for folder in ("blobs", "refs")
         ):
             raise
-        return Store(path, _STAND_IN)
+        return Store(path, _UNKNOWN_LAYOUT)
 
 
 def _check_marker(findings: Findings, root: Path) -> None:

@@ -15,7 +15,7 @@ from compatkit.registry import disk as durable
 from compatkit.registry.weights.header import Header, read_header
 from compatkit.registry.weights.tensorfile import combine
 
-PIECE = 2**22
+CHUNK_SIZE = 2**22
 """Bytes read at a time."""
 Tick = Callable[[int], None]
 """Function called with the number of bytes read since the last call."""
@@ -64,7 +64,7 @@ def read_content(
         return Content(digest, combine(parts))
 
 
-def checked_header(path: Path) -> Header | str:
+def header_or_fault(path: Path) -> Header | str:
     """Return the header of a payload, or its fault.
 
     Raises:
@@ -80,7 +80,7 @@ def checked_header(path: Path) -> Header | str:
 def _hashed(file: BinaryIO, size: int | None, tick: Tick = lambda size: None) -> Any:
     """Return the sha256 of the next ``size`` bytes, or of all remaining ones; of fewer if the file was truncated."""
     hashed = hashlib.sha256()
-    while piece := file.read(PIECE if size is None else min(size, PIECE)):
+    while piece := file.read(CHUNK_SIZE if size is None else min(size, CHUNK_SIZE)):
         hashed.update(piece)
         size = None if size is None else size - len(piece)
         tick(len(piece))

@@ -211,7 +211,7 @@ def os_message(error: Exception) -> str:
     return f"{cause.strerror or cause} ({name})"
 
 
-def odd_kind(path: str | os.PathLike[str], mode: int, expected: str) -> tuple[str, str] | None:
+def kind_fault(path: str | os.PathLike[str], mode: int, expected: str) -> tuple[str, str] | None:
     """Return fault code and description if a mode from ``lstat`` is not of the expected kind, else None.
 
     Args:

@@ -23,7 +23,7 @@ from compatkit.foundation.display import Shown, aligned
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import GRACE_SECONDS, RENEW_SECONDS, Objects
-from compatkit.registry.maintenance.ages import Ages, UnneededFile, clock, set_aside
+from compatkit.registry.maintenance.ages import Ages, UnneededFile, clock, list_unneeded
 from compatkit.registry.maintenance.marks import Marker, Marks
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
@@ -42,13 +42,13 @@ KINDS = ("blobs", "withdrawn", "drafts", "trash", "back", "quarantine", "young",
 
 
 @attrs.define
-class Collected:
+class CollectionResult:
     """Result of a collection.
 
     Attributes:
         moved: Digests of blobs moved to ``trash``.
-        moved_bytes: Their bytes, which are not freed yet.
-        back: Digests of blobs moved back because something refers to them.
+        moved_bytes: Bytes of these blobs, which are not freed yet.
+        back: Digests of restored blobs, because something refers to them.
         drafts: Number of deleted drafts.
         deleted: Number of blobs deleted from ``trash``.
         freed: Freed bytes; a file with another hard link frees none.
@@ -94,7 +94,7 @@ class CollectionPlan(Shown):
     waiting: tuple[UnneededFile, ...]
     referenced: int
     store: Store = attrs.field(repr=False, eq=False)
-    spares: bool = attrs.field(default=False, repr=False)
+    collect_withdrawn: bool = attrs.field(default=False, repr=False)
     lost: frozenset[str] = attrs.field(default=frozenset(), repr=False)
 
     def __str__(self) -> str:
@@ -127,11 +127,11 @@ class CollectionPlan(Shown):
             **lists,
         }
 
-    def apply(self, progress: Progress | None = None) -> Collected:
+    def apply(self, progress: Progress | None = None) -> CollectionResult:
         """Carry out the plan, except for files that were referenced or touched since.
 
         Args:
-            progress: Called with done, total and what is being done.
+            progress: Function called with done, total and a description.
 
         Raises:
             IntegrityError: A reference or document is damaged; deletion stops, and moved files are restored.
@@ -153,12 +153,12 @@ def plan(
     """Find what could be collected; reads only.
 
     Args:
-        store: The registry.
+        store: Registry to collect in.
         grace: Grace time; files changed within it stay, because a publish may be about to refer to them.
         withdrawn: Whether to collect weights of versions withdrawn longer ago than the grace.
-        alone: The caller guarantees that nobody else is writing, which allows a short grace.
+        alone: Whether the caller guarantees that no other process is writing, which allows a short grace.
         lost: Digests of documents lost for good; blobs that only they refer to may be collected.
-        progress: Called with done, total and what is being done.
+        progress: Function called with done, total and a description.
 
     Raises:
         UsageError: The grace is negative, or short without ``alone``.
@@ -169,8 +169,8 @@ def plan(
         raise UsageError(f"Expected a grace time of 0 or more, got {grace}.")
     if grace < SAFE and not alone:
         raise UsageError(
-            f"Expected a grace of at least {SAFE}, got {grace}: blobs that somebody is about to publish could be "
-            "removed. If nobody else is writing to this registry, pass alone=True (--alone)."
+            f"Expected a grace of at least {SAFE}, got {grace}: blobs that another process is about to publish could "
+            "be removed. If nobody else is writing to this registry, pass alone=True (--alone)."
         )
     root, ages = store.root, Ages(time.time(), grace.total_seconds())
     missing = frozenset(map(check_digest, lost))
@@ -178,24 +178,29 @@ def plan(
     files: dict[str, list[UnneededFile]] = {kind: [] for kind in KINDS}
     with environment("read", root):
         for blob in marks.blobs:
-            if blob.digest in marks.alive:
+            if blob.digest in marks.reachable:
                 continue  # referenced: no need to look at the file
             if (state := durable.file_state(root / blob.path)) is not None:
-                dead = "withdrawn" if blob.digest in marks.spared else "blobs"
-                kind = dead if ages.old(state) else "young"
+                unneeded = "withdrawn" if blob.digest in marks.collectable else "blobs"
+                kind = unneeded if ages.is_old(state) else "young"
                 files[kind].append(UnneededFile(blob.path, blob.digest, state.st_size, ages.of(state)))
-        files["drafts"], trash, files["quarantine"] = set_aside(root, ages)
+        files["drafts"], trash, files["quarantine"] = list_unneeded(root, ages)
         back = {
             file.digest: file
             for file in trash
-            if file.digest in marks.alive and store.objects.size(str(file.digest)) is None
+            if file.digest in marks.reachable and store.objects.size(str(file.digest)) is None
         }
         for file in trash:
             kind = "trash" if file.age >= ages.grace else "waiting"
             files["back" if back.get(str(file.digest)) is file else kind].append(file)
-    lists = {kind: tuple(some) for kind, some in files.items()}
+    lists = {kind: tuple(members) for kind, members in files.items()}
     return CollectionPlan(
-        grace, **lists, referenced=len(marks.alive), store=store, spares=withdrawn, lost=missing
+        grace,
+        **lists,
+        referenced=len(marks.reachable),
+        store=store,
+        collect_withdrawn=withdrawn,
+        lost=missing,
     )
 
 
@@ -206,24 +211,24 @@ class _Sweep:
     plan: CollectionPlan
     root: Path
     objects: Objects
-    done: Collected = attrs.field(factory=Collected)
-    _taken: set[str] = attrs.field(factory=set)
+    done: CollectionResult = attrs.field(factory=CollectionResult)
+    _moved: set[str] = attrs.field(factory=set)
 
-    def run(self, progress: Progress | None) -> Collected:
-        """Delete abandoned drafts and old trash, move out dead blobs, mark again, restore what is alive."""
+    def run(self, progress: Progress | None) -> CollectionResult:
+        """Delete abandoned drafts and old trash, move unreferenced blobs, mark again, restore referenced ones."""
         self.plan.store.layout.check_writer(self.root)
         with environment("collect garbage in", self.root):
             ages = self._now()
-            marker = Marker(self.root, ages, self.plan.spares, self.plan.lost, every_draft=True)
+            marker = Marker(self.root, ages, self.plan.collect_withdrawn, self.plan.lost, all_drafts=True)
             self._delete_drafts(ages)  # first, so that no version can be linked from them
             # listed before the mark: only what was in trash before it may be deleted
-            listed = set_aside(self.root, ages)[1]
+            listed = list_unneeded(self.root, ages)[1]
             marks = marker.mark(progress)
             # before more is moved there, so that a full disk has room for the new names
             self._empty_trash(listed, marks, progress)
-            self._take_out(marks, ages, progress)
-            if self._taken:
-                listed = set_aside(self.root, ages)[1]
+            self._move_to_trash(marks, ages, progress)
+            if self._moved:
+                listed = list_unneeded(self.root, ages)[1]
                 try:
                     marks = marker.mark(progress)
                 except CompatkitError:
@@ -240,55 +245,55 @@ class _Sweep:
                     self._delete(path)
                     self.done.drafts += 1
 
-    def _take_out(self, marks: Marks, ages: Ages, progress: Progress | None) -> None:
+    def _move_to_trash(self, marks: Marks, ages: Ages, progress: Progress | None) -> None:
         """Move planned blobs to ``trash`` that are still unmarked and old."""
         planned = [*self.plan.blobs, *self.plan.withdrawn]
         if planned:
             durable.make_folder(self.root / "trash", self.root)
         for count, file in enumerate(planned):
             if progress is not None:
-                progress(count, len(planned), "taking out")
-            if file.digest is not None and file.digest not in marks.alive:
+                progress(count, len(planned), "moving to trash")
+            if file.digest is not None and file.digest not in marks.reachable:
                 with suppress(FileNotFoundError):  # another collection was faster
-                    self._take(file.digest, ages)
+                    self._move_blob(file.digest, ages)
 
-    def _take(self, digest: str, ages: Ages) -> None:
+    def _move_blob(self, digest: str, ages: Ages) -> None:
         path = self.objects.path(digest)
         durable.check_folders(path.parent, self.root)
         before = durable.file_state(path)
-        if before is None or not ages.old(before):
+        if before is None or not ages.is_old(before):
             return
-        away = self.root / "trash" / f"{path.name}-{durable.temporary(path).name}"
-        durable.move(path, away)
-        self._taken.add(f"trash/{away.name}")
-        if not ages.old(os.lstat(away)):  # touched by a publish that is about to refer to it
+        trash_path = self.root / "trash" / f"{path.name}-{durable.temporary(path).name}"
+        durable.move(path, trash_path)
+        self._moved.add(f"trash/{trash_path.name}")
+        if not ages.is_old(os.lstat(trash_path)):  # touched by a publish that is about to refer to it
             self.objects.retain(digest)
             return
         with suppress(PermissionError):  # another user's file; its ctime shows when it was moved
-            durable.touch(away)
+            durable.touch(trash_path)
         self.done.moved.append(digest)
         self.done.moved_bytes += before.st_size
 
     def _empty_trash(self, listed: list[UnneededFile], marks: Marks, progress: Progress | None) -> None:
         """Restore referenced blobs that exist only in ``trash``; delete planned ones that are old enough."""
-        for digest in sorted({file.digest for file in listed if file.digest is not None} & marks.alive):
+        for digest in sorted({file.digest for file in listed if file.digest is not None} & marks.reachable):
             if self.objects.size(digest) is None and self.objects.retain(digest):
                 self.done.back.append(digest)
             if digest in self.done.moved:
                 self.done.moved.remove(digest)
                 self.done.moved_bytes -= next(file.bytes for file in listed if file.digest == digest)
-        planned = {file.path for file in self.plan.trash} | self._taken
+        planned = {file.path for file in self.plan.trash} | self._moved
         ages = self._now()
         for count, file in enumerate(listed):
             if progress is not None:
                 progress(count, len(listed), "deleting")
             if file.path not in planned or file.digest is None:
                 continue
-            if file.digest in marks.alive and self.objects.size(file.digest) is None:
+            if file.digest in marks.reachable and self.objects.size(file.digest) is None:
                 continue  # restoring failed; this is the only copy
             path = self.root / file.path
             with suppress(FileNotFoundError):  # restored, or deleted by another collection
-                if ages.long_in_trash(os.lstat(path)):
+                if ages.is_expired(os.lstat(path)):
                     self._delete(path)
                     self.done.deleted += 1
 

@@ -20,14 +20,14 @@ LARGEST = 2**16
 """Bytes of the largest cached section."""
 
 
-class SoundManifest(NamedTuple):
+class ValidManifest(NamedTuple):
     """A manifest in canonical JSON that meets the schema, with the blobs and components it refers to."""
 
     manifest: Manifest
     edges: tuple[DocumentEdge, ...]
 
 
-def read_canonical(data: bytes) -> SoundManifest | None:
+def read_canonical(data: bytes) -> ValidManifest | None:
     """Return a sound manifest; None for other bytes, for which ``loads`` and ``from_bytes`` raise the reasons."""
     if len(data) > MAX_VALUES or not data.endswith(b"}\n"):  # so many bytes contain no more values
         return None
@@ -40,7 +40,7 @@ def read_canonical(data: bytes) -> SoundManifest | None:
             if name != "contract":
                 values[name], inside = _section(Manifest, name, raw)
                 edges += inside
-        return SoundManifest(Manifest(**values), edges)
+        return ValidManifest(Manifest(**values), edges)
     except FormatError:
         return None
 

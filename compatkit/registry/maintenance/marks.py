@@ -1,4 +1,4 @@
-"""The mark phase of a garbage collection: find all digests reachable from references, in the files alone.
+"""Mark phase of a garbage collection: find all digests that are reachable from references, reading only the files.
 
 Versions, results and policies are references. So is a draft in ``tmp`` with the content of a reference, because it is
 about to be published, and a damaged reference in ``quarantine``, because it may be repaired. Blobs are kept whatever
@@ -46,7 +46,7 @@ PAUSE = 0.05
 version without hard links before they check that its blobs still exist."""
 _DIGITS = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 """Hex digits of a digest anywhere in a text."""
-_PEEK = 2**16
+_HEAD_SIZE = 2**16
 _STRENGTH = {"payload": 0, "named": 1, "blob": 2, "component": 3}
 
 
@@ -55,13 +55,13 @@ class Marks:
     """Result of a mark.
 
     Attributes:
-        alive: Digests to keep.
-        spared: Weights used only by versions withdrawn long ago; part of ``alive`` if these are not collected.
+        reachable: Digests to keep.
+        collectable: Weights used only by versions withdrawn long ago; part of ``reachable`` if these are not collected.
         blobs: Blob files by path.
     """
 
-    alive: frozenset[str]
-    spared: frozenset[str]
+    reachable: frozenset[str]
+    collectable: frozenset[str]
     blobs: tuple[Blob, ...]
 
 
@@ -75,22 +75,22 @@ class _Step(NamedTuple):
     Attributes:
         how: ``component`` and ``blob`` are read; ``named`` only if it is a document.
         referrer: Referring file or document, for messages.
-        firm: Whether the blob must exist.
+        required: Whether the blob must exist.
         living: False if the blob is reached only from versions whose weights may be collected.
-        spare: Whether the blob is weights that may be collected.
+        collectable: Whether the blob is weights that may be collected.
     """
 
     digest: str
     how: How
     referrer: str
-    firm: bool
+    required: bool
     living: bool = True
-    spare: bool = False
+    collectable: bool = False
 
     @property
     def strength(self) -> tuple[bool, bool, int, bool]:
         """Sort key; a digest that is reached again with a greater strength is followed again."""
-        return self.living, not self.spare, _STRENGTH[self.how], self.firm
+        return self.living, not self.collectable, _STRENGTH[self.how], self.required
 
 
 @attrs.define(eq=False)
@@ -99,10 +99,10 @@ class Marker:
 
     Attributes:
         root: Folder of the registry.
-        ages: Decides which drafts are abandoned, and which tombstones are old.
+        ages: Ages of drafts and tombstones.
         withdrawn: Whether weights of versions withdrawn long ago may be collected.
         lost: Digests of documents that may be unreadable, because the caller accepts their loss.
-        every_draft: Whether abandoned drafts count too. A plan ignores them; they must be deleted before any blob,
+        all_drafts: Whether abandoned drafts count too. A plan ignores them; they must be deleted before any blob,
             because a stalled publish can still link an existing draft.
     """
 
@@ -110,7 +110,7 @@ class Marker:
     ages: Ages
     withdrawn: bool = False
     lost: frozenset[str] = frozenset()
-    every_draft: bool = False
+    all_drafts: bool = False
     _documents: dict[str, tuple[NamedDigest, ...]] = attrs.field(factory=dict, init=False)
     _trash: dict[str, list[str]] = attrs.field(factory=dict, init=False)
 
@@ -118,7 +118,7 @@ class Marker:
         """Mark from all references.
 
         Args:
-            progress: Called with the number of references followed.
+            progress: Function called with the number of references followed.
 
         Raises:
             IntegrityError: A reference or document is damaged, or remains missing, so its references are unknown.
@@ -132,27 +132,27 @@ class Marker:
         return self._marks(progress)
 
     def _marks(self, progress: Progress | None) -> Marks:
-        """Do one pass of ``mark``."""
-        self._trash = _trashed(self.root)
+        """Make one pass of ``mark``."""
+        self._trash = _trash_paths(self.root)
         versions: list[tuple[VersionFile, str]] = []
         starts: list[_Step] = []
-        buried: set[tuple[str, object]] = set()
+        withdrawn: set[tuple[str, object]] = set()
         blobs: list[Blob] = []
         try:
             for entry in scan(self.root):
                 match entry:
                     case VersionFile():
-                        if (digest := self._pointed(entry)) is not None:
+                        if (digest := self._version_digest(entry)) is not None:
                             versions.append((entry, digest))
                     case TombstoneFile():
-                        if self.withdrawn and self.ages.old(os.lstat(self.root / entry.path)):
-                            buried.add((entry.name, entry.version))
+                        if self.withdrawn and self.ages.is_old(os.lstat(self.root / entry.path)):
+                            withdrawn.add((entry.name, entry.version))
                     case ResultPointer():
                         starts += self._result(entry)
                     case Aside(folder="tmp"):
                         starts += self._draft(entry)
                     case Aside(folder="quarantine") | PolicyFile():
-                        starts += self._mentioned(entry)
+                        starts += self._mentioned_digests(entry)
                     case Blob():
                         blobs.append(entry)
                     case Obstacle():  # an error, as it may hide references
@@ -162,8 +162,10 @@ class Marker:
         except OSError as error:
             with environment("read", error.filename or self.root):
                 raise
-        withdrawn_only = {digest for entry, digest in versions if (entry.name, entry.version) in buried}
-        withdrawn_only -= {digest for entry, digest in versions if (entry.name, entry.version) not in buried}
+        withdrawn_only = {digest for entry, digest in versions if (entry.name, entry.version) in withdrawn}
+        withdrawn_only -= {
+            digest for entry, digest in versions if (entry.name, entry.version) not in withdrawn
+        }
         starts += [
             _Step(digest, "component", f"{entry.name}@{entry.version}", True, digest not in withdrawn_only)
             for entry, digest in versions
@@ -171,17 +173,17 @@ class Marker:
         starts.sort(
             key=lambda step: not step.living
         )  # living ones first, so that few digests are visited twice
-        alive, spared = set[str](), set[str]()
+        reachable, collectable = set[str](), set[str]()
         for step in walk(
-            _counted(starts, progress),
-            partial(self._further, withdrawn_only),
+            _report_progress(starts, progress),
+            partial(self._next_steps, withdrawn_only),
             key=lambda step: step.digest,
             rank=lambda step: step.strength,
         ):
-            (spared if step.spare else alive).add(step.digest)
-        return Marks(frozenset(alive), frozenset(spared - alive), tuple(blobs))
+            (collectable if step.collectable else reachable).add(step.digest)
+        return Marks(frozenset(reachable), frozenset(collectable - reachable), tuple(blobs))
 
-    def _pointed(self, file: VersionFile) -> str | None:
+    def _version_digest(self, file: VersionFile) -> str | None:
         data = _head(f"{self.root}/{file.path}")
         if not data:
             return None  # an interrupted publish without hard links
@@ -205,72 +207,72 @@ class Marker:
         """Yield the target of a drafted reference."""
         path = self.root / draft.path
         state = durable.file_state(path)
-        if state is None or (not self.every_draft and self.ages.is_abandoned(draft.file, state)):
+        if state is None or (not self.all_drafts and self.ages.is_abandoned(draft.file, state)):
             return
         if state.st_size <= LINE_LIMIT and (line := read_line(_head(str(path)) or b"")):
             yield _Step(line[0], "component", f"the draft {path}", False)
 
-    def _mentioned(self, file: Aside | PolicyFile) -> Iterator[_Step]:
+    def _mentioned_digests(self, file: Aside | PolicyFile) -> Iterator[_Step]:
         """Yield the digests in a policy or damaged reference."""
         path = self.root / file.path
         state = durable.file_state(path)
         if state is not None and state.st_size <= LIMIT:  # larger files are damaged weights
-            for mentioned in sorted(set(_DIGITS.findall((durable.read(path, None) or (b"",))[0]))):
-                yield _Step(f"sha256:{mentioned.decode()}", "named", str(path), False)
+            for digits in sorted(set(_DIGITS.findall((durable.read(path, None) or (b"",))[0]))):
+                yield _Step(f"sha256:{digits.decode()}", "named", str(path), False)
 
-    def _further(self, withdrawn_only: Collection[str], step: _Step) -> Iterator[_Step]:
+    def _next_steps(self, withdrawn_only: Collection[str], step: _Step) -> Iterator[_Step]:
         if step.how == "payload":
             return
         # a publish checks direct references of manifests only
-        firm = step.firm and step.how == "component"
+        required = step.required and step.how == "component"
         for digest, how in self._document(step):
-            spare = not step.living and how == "payload" and step.digest in withdrawn_only
-            yield _Step(digest, how, step.digest, firm and how != "named", step.living, spare)
+            collectable = not step.living and how == "payload" and step.digest in withdrawn_only
+            yield _Step(digest, how, step.digest, required and how != "named", step.living, collectable)
 
     def _document(self, step: _Step) -> tuple[NamedDigest, ...]:
         """Return the references of a blob; empty if it is not a document."""
-        digest, how, referrer, firm = step[:4]
+        digest, how, referrer, required = step[:4]
         known = self._documents.get(digest)
         if known is not None:
             return known
-        content = self._content(digest, peek=how == "named", patient=firm)
-        if content is None and firm and digest not in self.lost:
-            raise self._refusal(digest, referrer, "is missing, from trash/ too", _Missing)
+        content = self._content(digest, head_only=how == "named", retry=required)
+        if content is None and required and digest not in self.lost:
+            raise self._error(digest, referrer, "is missing, from trash/ too", _Missing)
         if content is None or digest in self.lost or (how == "named" and not content[0].startswith(b"{")):
             return ()
         data, size = content
         if size > MAX_BYTES:
             if how == "component":
-                raise self._refusal(digest, referrer, f"has {size} bytes, too many for a document")
+                raise self._error(digest, referrer, f"has {size} bytes, too many for a document")
             return ()
         if (actual := digest_of(data)) != digest:
-            raise self._refusal(digest, referrer, f"has the digest {actual}")
+            raise self._error(digest, referrer, f"has the digest {actual}")
         try:
-            self._documents[digest] = names(data, digest, component=firm and how == "component")
+            self._documents[digest] = names(data, digest, component=required and how == "component")
         except FormatError as error:
-            raise self._refusal(digest, referrer, f"cannot be read ({error})") from error
+            raise self._error(digest, referrer, f"cannot be read ({error})") from error
         return self._documents[digest]
 
-    def _content(self, digest: str, *, peek: bool, patient: bool) -> tuple[bytes, int] | None:
+    def _content(self, digest: str, *, head_only: bool, retry: bool) -> tuple[bytes, int] | None:
         """Return the bytes and the size of a blob in ``blobs`` or ``trash``; None if it does not exist.
 
         The bytes are neither verified nor moved. Only the beginning of a larger file than any document is returned.
 
         Args:
             digest: Digest of the blob.
-            peek: Whether to return only the beginning, unless it looks like a document.
-            patient: Whether to retry, because another process may be moving the blob.
+            head_only: Whether to return only the beginning, unless it looks like a document.
+            retry: Whether to retry, because another process may be moving the blob.
         """
         path = f"{self.root}/{blob_path(digest)}"
-        content = _read(path, peek)
-        for _ in range(3 if patient else 1):
+        content = _read(path, head_only)
+        for _ in range(3 if retry else 1):
             for entry in () if content is not None else (*self._trash.get(digest[7:], ()), path):
-                content = _read(entry, peek) if content is None else content
+                content = _read(entry, head_only) if content is None else content
             if content is None:
-                self._trash = _trashed(self.root)
+                self._trash = _trash_paths(self.root)
         return content
 
-    def _refusal(
+    def _error(
         self, digest: str, referrer: str, what: str, kind: type[IntegrityError] = IntegrityError
     ) -> IntegrityError:
         return kind(
@@ -281,19 +283,19 @@ class Marker:
         )
 
 
-def _counted(starts: list[_Step], progress: Progress | None) -> Iterator[_Step]:
+def _report_progress(starts: list[_Step], progress: Progress | None) -> Iterator[_Step]:
     for done, start in enumerate(starts):
         if progress is not None and done % 256 == 0:
             progress(done, len(starts), "following references")
         yield start
 
 
-def _read(path: str, peek: bool) -> tuple[bytes, int] | None:
-    opened = durable.read(path, None, limit=_PEEK)
+def _read(path: str, head_only: bool) -> tuple[bytes, int] | None:
+    opened = durable.read(path, None, limit=_HEAD_SIZE)
     if opened is None:
         return None
     data, size = opened[0], opened[1].st_size
-    if 0 < len(data) < size <= MAX_BYTES and (data.startswith(b"{") or not peek):
+    if 0 < len(data) < size <= MAX_BYTES and (data.startswith(b"{") or not head_only):
         data = (durable.read(path, None) or opened)[0]
     return data, size
 
@@ -309,7 +311,7 @@ def _head(path: str) -> bytes | None:
         os.close(descriptor)
 
 
-def _trashed(root: Path) -> dict[str, list[str]]:
+def _trash_paths(root: Path) -> dict[str, list[str]]:
     """Return the paths of the blobs in ``trash``, by the hex digits of their digests."""
     paths: dict[str, list[str]] = defaultdict(list)
     for entry in scan(root, "trash"):

@@ -10,7 +10,7 @@ import attrs
 
 from compatkit.registry import Progress
 from compatkit.registry.history import HistoryEntry, log
-from compatkit.registry.maintenance.check import Soundness, examine
+from compatkit.registry.maintenance.check import VerificationReport, examine
 from compatkit.registry.maintenance.gc import GRACE, CollectionPlan, plan
 from compatkit.registry.maintenance.repair import plan as plan_repair
 from compatkit.registry.maintenance.repair_plan import RepairPlan
@@ -46,7 +46,7 @@ class Maintenance:
         *,
         deep: bool = True,
         progress: Progress | None = None,
-    ) -> Soundness:
+    ) -> VerificationReport:
         """Check all files; changes nothing. See ``maintenance.check.examine``.
 
         Args:
@@ -56,14 +56,14 @@ class Maintenance:
         """
         return examine(self.store, patterns=patterns, deep=deep, progress=progress)
 
-    def repair(self, soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
+    def repair(self, report: VerificationReport, *, source: Store | None = None) -> RepairPlan:
         """Plan the repair of the faults; ``apply`` carries it out. See ``maintenance.repair.plan``.
 
         Args:
-            soundness: Result of ``verify``.
+            report: Result of ``verify``.
             source: Copy of the registry, or another one that may have the same blobs.
         """
-        return plan_repair(soundness, source=source)
+        return plan_repair(report, source=source)
 
     def gc(
         self,

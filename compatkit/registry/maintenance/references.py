@@ -20,7 +20,14 @@ from compatkit.registry.version_bumps import why_understated
 
 
 class Published(NamedTuple):
-    """A version file that contains a digest."""
+    """A version file that contains a digest.
+
+    Attributes:
+        name: Name of the component.
+        version: Version number.
+        digest: Digest of the manifest.
+        label: ``name@version``.
+    """
 
     name: str
     version: Version
@@ -39,7 +46,7 @@ def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> lis
     return versions
 
 
-class Numbers:
+class StepChecks:
     """Checks whether version numbers are large enough steps from the previous version that was not withdrawn."""
 
     def __init__(
@@ -48,7 +55,7 @@ class Numbers:
         """Initialize.
 
         Args:
-            survey: Files; receives the faults.
+            survey: Files of the registry; faults are added to it.
             versions: Versions to check.
             read: Function that returns a manifest; None if missing or damaged, which is reported elsewhere.
         """
@@ -57,8 +64,8 @@ class Numbers:
         self._below: dict[tuple[str, Version], Version] = {}
         for name in dict.fromkeys(published.name for published in versions):
             files = survey.names[name]
-            rising = sorted(files.versions.keys() - files.tombstones.keys())
-            self._below.update(((name, version), below) for below, version in pairwise(rising))
+            remaining = sorted(files.versions.keys() - files.tombstones.keys())
+            self._below.update(((name, version), below) for below, version in pairwise(remaining))
 
     def check(self, published: Published) -> None:
         """Report the number of a version if it is too small a step for the change."""
@@ -66,7 +73,7 @@ class Numbers:
         if below is None or published.version.major > below.major:  # no change needs more
             return
         files = self._survey.names[published.name]
-        before = self._digests.get((published.name, below)) or _pointed(self._survey, files.versions[below])
+        before = self._digests.get((published.name, below)) or _digest_of(self._survey, files.versions[below])
         if before == published.digest:
             return
         old, new = self._read(before), self._read(published.digest)
@@ -76,7 +83,7 @@ class Numbers:
             )
 
 
-def _pointed(survey: Survey, entry: VersionFile) -> str:
+def _digest_of(survey: Survey, entry: VersionFile) -> str:
     """Return the digest of a version outside the checked ones; empty if its file is damaged."""
     with suppress(EnvironmentFailure, IntegrityError):
         content = survey.content(entry.path, LIMIT) or b""
@@ -115,13 +122,13 @@ def check_aliases(survey: Survey, wanted: Callable[[str], bool]) -> None:
             _check_alias(survey, files, AliasPointer(f"refs/{name}/@aliases/{alias}", name, alias))
 
 
-def _check_alias(survey: Survey, of_name: NameFiles, entry: AliasPointer) -> None:
+def _check_alias(survey: Survey, name_files: NameFiles, entry: AliasPointer) -> None:
     name, alias, add = entry.name, entry.alias, survey.findings.add
     affected = (f"{name}:{alias}",)
-    files, log = of_name.moves.get(alias, {}), f"refs/{name}/@log/{alias}"
+    files, log = name_files.moves.get(alias, {}), f"refs/{name}/@log/{alias}"
     numbers = sorted(files)
-    for first, reached, missing in _gaps(survey, numbers, f"{log}/{{}}".format):
-        what = f"move {missing} is missing, but move {reached} exists"
+    for first, next_number, missing in _gaps(survey, numbers, f"{log}/{{}}".format):
+        what = f"move {missing} is missing, but move {next_number} exists"
         add("alias-log-gap", AliasMove(f"{log}/{first}", name, alias, first), what, affected)
     contents = {number: survey.read(files[number], affected) for number in numbers}
     moves = {
@@ -131,7 +138,7 @@ def _check_alias(survey: Survey, of_name: NameFiles, entry: AliasPointer) -> Non
     }
     last = numbers[-1] if numbers else 0
     version, number = None, 0
-    if alias in of_name.aliases:
+    if alias in name_files.aliases:
         content = survey.read(entry, affected)
         pointer = read_pointer(content) if content is not None else None
         if pointer is None:
@@ -159,9 +166,9 @@ def _check_alias(survey: Survey, of_name: NameFiles, entry: AliasPointer) -> Non
         version = moves[max(moves)].after  # the log takes precedence over the pointer
     if version is not None and not survey.is_hidden(f"refs/{name}/@versions"):
         target = Version.parse(version)
-        if target not in of_name.versions and not survey.exists(f"refs/{name}/@versions/{version}"):
+        if target not in name_files.versions and not survey.exists(f"refs/{name}/@versions/{version}"):
             add("alias-dangling", entry, f"it points to {version}, which is missing", affected)
-        elif target in of_name.tombstones:
+        elif target in name_files.tombstones:
             add("alias-withdrawn", entry, f"it points to {version}, which was withdrawn", affected)
 
 
@@ -178,10 +185,10 @@ def _gaps(
 def check_policies(survey: Survey) -> None:
     """Report changes of policies that are unreadable or missing."""
     for scope, files in sorted(survey.policies.items()):
-        for first, reached, missing in _gaps(
+        for first, next_number, missing in _gaps(
             survey, sorted(files), lambda number, scope=scope: policy_file(scope, number).path
         ):
-            what = f"change {missing} is missing, but change {reached} exists"
+            what = f"change {missing} is missing, but change {next_number} exists"
             survey.findings.add("policy-gap", policy_file(scope, first), what, (scope,))
         for _, entry in sorted(files.items()):
             survey.read(entry, (scope,))
@@ -196,7 +203,7 @@ def check_results(survey: Survey, label: Callable[[str, str], str]) -> list[tupl
     """Return label and digest of each sound pointer to a result; report damaged ones.
 
     Args:
-        survey: Files; receives the faults.
+        survey: Files of the registry; faults are added to it.
         label: Function that describes a pair of function digests.
     """
     results: list[tuple[str, str]] = []

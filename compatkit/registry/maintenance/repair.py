@@ -43,7 +43,7 @@ from compatkit.registry.layout_scan import (
 )
 from compatkit.registry.maintenance.blob_users import RESULTS
 from compatkit.registry.maintenance.blobs import blob
-from compatkit.registry.maintenance.check import Soundness
+from compatkit.registry.maintenance.check import VerificationReport
 from compatkit.registry.maintenance.contents import read_content
 from compatkit.registry.maintenance.faults import CODES, Fault
 from compatkit.registry.maintenance.references import policy_file
@@ -69,24 +69,24 @@ _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 _NUMBERS = re.compile(rb'"(?:layout|min_reader|min_writer)"\s*:\s*([0-9]{1,9})')
 
 
-def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
+def plan(report: VerificationReport, *, source: Store | None = None) -> RepairPlan:
     """Plan the repair of the faults of a verification; change nothing.
 
     Args:
-        soundness: Result of ``examine``.
+        report: Result of ``examine``.
         source: Copy of the registry, or another registry that may contain the same blobs.
 
     Raises:
         UsageError: ``source`` is the registry itself.
     """
-    if source is not None and source.root.resolve() == soundness.root.resolve():
+    if source is not None and source.root.resolve() == report.root.resolve():
         raise UsageError(f"{source.root} is the registry itself; use a copy of it.", subject=source.root)
-    repair = _Repair(soundness, source)
-    for fault in soundness.faults:
+    repair = _Repair(report, source)
+    for fault in report.faults:
         if fault.severity != "info" and not repair.repair(fault):
             repair.left.append(fault)
     actions = sorted(repair.actions.values(), key=lambda action: action.stage)
-    return RepairPlan(soundness, tuple(actions), tuple(repair.left))
+    return RepairPlan(report, tuple(actions), tuple(repair.left))
 
 
 @attrs.define(slots=False)
@@ -94,21 +94,21 @@ class _Repair:
     """Plans repairs; the methods in ``_REPAIRS`` return False if they cannot repair the fault.
 
     Attributes:
-        soundness: Result of the verification.
+        report: Result of the verification.
         source: Another registry that may contain missing files.
         actions: Plan so far, by path and description.
         left: Faults that need a person.
         restored: Whether a missing blob will be restored, by digest.
     """
 
-    soundness: Soundness
+    report: VerificationReport
     source: Store | None
     actions: dict[tuple[str, str], Action] = attrs.field(factory=dict, init=False)
     left: list[Fault] = attrs.field(factory=list, init=False)
     restored: dict[str, bool] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.root = self.soundness.root
+        self.root = self.report.root
         self.changes = Changes(self.root)
 
     def repair(self, fault: Fault) -> bool:
@@ -117,7 +117,7 @@ class _Repair:
         repair = _REPAIRS.get(code)
         return repair is not None and repair(self, fault, fault.entry)
 
-    def _act(
+    def _plan(
         self, fault: Fault, stage: int, words: str, work: Callable[[], bool], path: str | None = None
     ) -> bool:
         """Plan an action, once; return True."""
@@ -130,12 +130,12 @@ class _Repair:
     ) -> bool:
         path = path or fault.path
         work = partial(self.changes.set_aside, path, damaged)
-        return self._act(fault, stage, f"move {path} to quarantine/{words}", work, path)
+        return self._plan(fault, stage, f"move {path} to quarantine/{words}", work, path)
 
     def folder(self, fault: Fault, entry: None) -> bool:
         """Plan to create a folder of the layout."""
         work = partial(self.changes.make_folder, fault.path)
-        return self._act(fault, SET_ASIDE, f"create the folder {fault.path}/", work)
+        return self._plan(fault, SET_ASIDE, f"create the folder {fault.path}/", work)
 
     def writable(self, fault: Fault, entry: Blob) -> bool:
         """Plan to make a blob read-only; False if another user owns it."""
@@ -143,7 +143,7 @@ class _Repair:
         if state is None or not hasattr(os, "geteuid") or os.geteuid() not in (0, state.st_uid):
             return False
         words = f"set the mode of {entry.path} to {stat.S_IMODE(state.st_mode) & ~0o222:o}"
-        return self._act(fault, SET_ASIDE, words, partial(self.changes.protect, entry.path))
+        return self._plan(fault, SET_ASIDE, words, partial(self.changes.protect, entry.path))
 
     def marker(self, fault: Fault, entry: None) -> bool:
         """Plan to rewrite ``compatkit.json`` if its identity can be read, unless the layout seems to be newer."""
@@ -158,7 +158,9 @@ class _Repair:
             return False
         data = dumps(attrs.asdict(Layout(LAYOUT, 1, 1, "sha256", known[0].decode())))
         words = f"rewrite {MARKER} with the identity that can still be read in it"
-        return self._act(fault, REFER, words, partial(self.changes.rewrite, MARKER, data, self._same(MARKER)))
+        return self._plan(
+            fault, REFER, words, partial(self.changes.rewrite, MARKER, data, self._same(MARKER))
+        )
 
     # --- small files
 
@@ -168,9 +170,9 @@ class _Repair:
             return False  # between moving the folder and writing the file, the version would not be withdrawn
         if self._restored(fault, entry):
             return True
-        if type(entry) not in _AFTER:
+        if type(entry) not in _CONSEQUENCES:
             return False
-        self._set_aside(fault, REFER, _AFTER[type(entry)], self._damaged(entry))
+        self._set_aside(fault, REFER, _CONSEQUENCES[type(entry)], self._damaged(entry))
         if isinstance(entry, AliasMove):
             self.left.append(attrs.evolve(fault, remedy=CODES["alias-log-gap"].remedy))
         return True
@@ -180,17 +182,17 @@ class _Repair:
             if data is not None and fault_of(entry, data) is None:
                 words = f"write {entry.path} as {origin}"
                 work = partial(self.changes.rewrite, entry.path, data, self._damaged(entry))
-                return self._act(fault, REFER, words, work, entry.path)
+                return self._plan(fault, REFER, words, work, entry.path)
         return False
 
     def _copies_of(self, entry: RegistryEntry) -> Iterator[tuple[str, bytes | None]]:
         """Yield sources of a small file with its content: files of this registry first, then the other registry."""
         if isinstance(entry, TombstoneFile | WithdrawalFile):
             label = f"{entry.name}@{entry.version}"
-            twins = {f"refs/{entry.name}/@tombstones/{entry.version}", withdrawal_path(label)}
-            (twin,) = twins - {entry.path}
-            yield f"in {twin} ({label} stays withdrawn)", self._content(self.root, twin)
-        if isinstance(entry, ResultPointer) and self._is_there(f"sha256:{entry.result}"):
+            paths = {f"refs/{entry.name}/@tombstones/{entry.version}", withdrawal_path(label)}
+            (second_path,) = paths - {entry.path}
+            yield f"in {second_path} ({label} stays withdrawn)", self._content(self.root, second_path)
+        if isinstance(entry, ResultPointer) and self._is_available(f"sha256:{entry.result}"):
             yield "in its name", f"sha256:{entry.result}\n".encode()
         if self.source is not None and self._is_copy:
             yield f"in {self.source.root}", self._content(self.source.root, entry.path)
@@ -225,7 +227,7 @@ class _Repair:
         move = AliasMove(f"{log}/{number}", entry.name, entry.alias, number)
         if os.path.lexists(self.root / f"{log}/{number - 1}") and not os.path.lexists(self.root / move.path):
             return self._restored(fault, move)
-        return self._set_aside(fault, REFER, _AFTER[AliasPointer], self._same(entry.path))
+        return self._set_aside(fault, REFER, _CONSEQUENCES[AliasPointer], self._same(entry.path))
 
     def orphan(self, fault: Fault, entry: TombstoneFile) -> bool:
         """Plan to restore the version of a tombstone."""
@@ -257,7 +259,7 @@ class _Repair:
             return False
         words = f"write {entry.path} as in {self.source.root}"
         work = partial(self.changes.rewrite, entry.path, line, self._same(entry.path))
-        return self._act(fault, REFER, words, work, entry.path)
+        return self._plan(fault, REFER, words, work, entry.path)
 
     def _content(self, root: Path, path: str | Path) -> bytes | None:
         """Return the beginning of a regular file; None if it is missing or unreadable."""
@@ -285,7 +287,7 @@ class _Repair:
 
     def missing(self, fault: Fault, entry: Blob) -> bool:
         """Plan to restore a blob; if that is impossible and it is a result, to move its pointers away."""
-        return self._bring(fault, entry.digest) or self.forget_result(fault, entry)
+        return self._restore(fault, entry.digest) or self.forget_result(fault, entry)
 
     def damaged(self, fault: Fault, entry: Blob) -> bool:
         """Plan to move a damaged blob away, and to restore it."""
@@ -296,13 +298,13 @@ class _Repair:
             self.left.append(attrs.evolve(fault, remedy=CODES["blob-missing"].remedy))
         return True
 
-    def _bring(self, fault: Fault, digest: str) -> bool:
+    def _restore(self, fault: Fault, digest: str) -> bool:
         """Plan to restore a blob and what it refers to; False if no intact copy is known."""
-        for _ in walk([digest], partial(self._bring_one, fault)):
+        for _ in walk([digest], partial(self._restore_blob, fault)):
             pass
         return self.restored[digest]
 
-    def _bring_one(self, fault: Fault, digest: str) -> list[str]:
+    def _restore_blob(self, fault: Fault, digest: str) -> list[str]:
         """Plan to restore a blob; return the missing digests that it refers to."""
         if digest in self.restored:
             return []
@@ -314,10 +316,12 @@ class _Repair:
         if copy is None:
             return []
         words = f"copy {path} from {root if root != self.root else copy}"
-        self._act(fault, RESTORE, words, partial(self.changes.restore, path, digest, root / copy, root), path)
-        return self._lacking(root, copy)
+        self._plan(
+            fault, RESTORE, words, partial(self.changes.restore, path, digest, root / copy, root), path
+        )
+        return self._missing_edges(root, copy)
 
-    def _is_there(self, digest: str) -> bool:
+    def _is_available(self, digest: str) -> bool:
         """Return whether a blob is intact, or will be restored."""
         path = blob(digest).path
         present = path not in self._faulty and _is_file(self.root / path)
@@ -326,17 +330,17 @@ class _Repair:
     @cached_property
     def _faulty(self) -> set[str]:
         """Paths of errors."""
-        return {fault.path for fault in self.soundness.faults if fault.severity == "error"}
+        return {fault.path for fault in self.report.faults if fault.severity == "error"}
 
     def _complete(self, fault: Fault, digest: str) -> bool:
         """Plan to restore what a manifest refers to; False if the manifest cannot be restored."""
-        if not self._is_there(digest):
-            return self._bring(fault, digest)
-        for edge in self._lacking(self.root, blob(digest).path):
-            self._bring(fault, edge)
+        if not self._is_available(digest):
+            return self._restore(fault, digest)
+        for edge in self._missing_edges(self.root, blob(digest).path):
+            self._restore(fault, edge)
         return True
 
-    def _lacking(self, root: Path, path: str) -> list[str]:
+    def _missing_edges(self, root: Path, path: str) -> list[str]:
         """Return the missing digests that a document refers to; the verification could not know them."""
         try:
             state = os.lstat(root / path)
@@ -344,7 +348,7 @@ class _Repair:
             value = loads(opened[0], what=path) if opened is not None and opened[0][:1] == b"{" else None
         except (CompatkitError, OSError):
             return []  # not a document; or unreadable, which its own action reports
-        return [edge.digest for edge in edges(value) if not self._is_there(edge.digest)]
+        return [edge.digest for edge in edges(value) if not self._is_available(edge.digest)]
 
     def forget_result(self, fault: Fault, entry: Blob) -> bool:
         """Plan to move the pointers to a lost result away, so that it can be measured again."""
@@ -402,7 +406,7 @@ def _is_file(path: Path) -> bool:
     return False
 
 
-_AFTER: Mapping[type[RegistryEntry], str] = {
+_CONSEQUENCES: Mapping[type[RegistryEntry], str] = {
     AliasPointer: ": its log is used instead; without a log, set the alias again",
     AliasMove: ": this move is lost",
     ResultPointer: "; measure again",
@@ -411,12 +415,12 @@ _AFTER: Mapping[type[RegistryEntry], str] = {
 """Consequence of moving a damaged file away, by type of the entry, if the registry can be read without it."""
 _BY_ENTRY = {"symlink", "special-file", "folder-for-file"}
 """Codes whose repair depends on the type of the expected entry."""
-_LOST = (
+_MISSING_BLOBS = (
     *("blob-missing", "manifest-missing", "parent-missing", "kin-missing", "result-missing"),
     "blob-in-trash",
 )
 _VERSION = ("version-torn", "version-content", "version-exchanged", "version-target", "VersionFile")
-_SMALL = (
+_SMALL_FILES = (
     *("tombstone-damaged", "tombstone-missing", "TombstoneFile", "WithdrawalFile"),
     *("alias-log-damaged", "AliasMove", "AliasPointer"),
     *("policy-damaged", "PolicyFile"),
@@ -427,9 +431,9 @@ _REPAIRS: Mapping[str, Callable[[_Repair, Fault, Any], bool]] = {
     "folder-missing": _Repair.folder,
     "blob-writable": _Repair.writable,
     "marker-damaged": _Repair.marker,
-    **dict.fromkeys(_SMALL, _Repair.small_file),
+    **dict.fromkeys(_SMALL_FILES, _Repair.small_file),
     **dict.fromkeys(_VERSION, _Repair.version),
-    **dict.fromkeys(_LOST, _Repair.missing),
+    **dict.fromkeys(_MISSING_BLOBS, _Repair.missing),
     **dict.fromkeys(("blob-digest", "blob-size", "Blob"), _Repair.damaged),
     **dict.fromkeys(("alias-log-gap", "policy-gap"), _Repair.gap),
     "tombstone-orphan": _Repair.orphan,

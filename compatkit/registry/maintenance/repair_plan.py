@@ -22,8 +22,8 @@ from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.layout import MARKER, inspect
-from compatkit.registry.maintenance.check import Soundness
-from compatkit.registry.maintenance.contents import PIECE
+from compatkit.registry.maintenance.check import VerificationReport
+from compatkit.registry.maintenance.contents import CHUNK_SIZE
 from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.os_errors import environment
 
@@ -84,12 +84,12 @@ class RepairPlan:
     """Plan of a repair; nothing changes before ``apply``.
 
     Attributes:
-        soundness: Result of the verification.
+        report: Result of the verification.
         actions: Actions in order.
         left: Faults that cannot be repaired, with remedies.
     """
 
-    soundness: Soundness
+    report: VerificationReport
     actions: tuple[Action, ...]
     left: tuple[Fault, ...]
 
@@ -106,7 +106,7 @@ class RepairPlan:
             LayoutError: This version may only read the registry.
             FormatError: ``compatkit.json`` is damaged, so the layout may be newer.
         """
-        root = self.soundness.root
+        root = self.report.root
         rewritten = any(action.path == MARKER for action in self.actions)
         if self.actions:
             with suppress(FormatError) if rewritten else nullcontext():
@@ -128,7 +128,7 @@ class RepairPlan:
         return {
             "schema": SCHEMA,
             "kind": "repair-plan",
-            "root": str(self.soundness.root),
+            "root": str(self.report.root),
             "actions": [action.to_json() for action in self.actions],
             "left": [fault.to_json() for fault in self.left],
         }
@@ -146,9 +146,9 @@ class Changes:
         durable.check_folders(full.parent, self.root)
         if not os.path.lexists(full) or not damaged(full):
             return False
-        away = self._quarantine_path(full)
-        durable.move(full, away)
-        durable.sync_up(away.parent, self.root)
+        quarantined = self._quarantine_path(full)
+        durable.move(full, quarantined)
+        durable.sync_up(quarantined.parent, self.root)
         durable.sync_folder(full.parent)
         return True
 
@@ -175,7 +175,7 @@ class Changes:
     def rewrite(self, path: str, data: bytes, damaged: IsDamaged) -> bool:
         """Replace a damaged file atomically; the old file gets a hard link in ``quarantine``.
 
-        A folder cannot be replaced atomically; it is moved away first.
+        A folder cannot be replaced atomically; it is moved first.
         """
         full = self.root / path
         durable.make_folder(full.parent, self.root)
@@ -204,16 +204,16 @@ class Changes:
 
     def _keep_in_quarantine(self, path: Path) -> None:
         """Link a damaged file into ``quarantine``; if that is not possible, move or copy it there."""
-        away, mode = self._quarantine_path(path), os.lstat(path).st_mode
+        quarantined, mode = self._quarantine_path(path), os.lstat(path).st_mode
         if stat.S_ISDIR(mode):
-            durable.move(path, away)
-        elif not durable.link(path, away):
+            durable.move(path, quarantined)
+        elif not durable.link(path, quarantined):
             opened = durable.read(path, self.root) if stat.S_ISREG(mode) else None
             if opened is None:
-                durable.move(path, away)
+                durable.move(path, quarantined)
             else:
-                durable.write(away, [opened[0]], root=self.root)
-        durable.sync_folder(away.parent)
+                durable.write(quarantined, [opened[0]], root=self.root)
+        durable.sync_folder(quarantined.parent)
 
     def _quarantine_path(self, path: Path) -> Path:
         folder = self.root / "quarantine"
@@ -235,7 +235,7 @@ class _Pieces:
             raise IntegrityError(f"{self.path} is missing now; verify again.", subject=self.path)
         hashed = hashlib.sha256()
         with os.fdopen(descriptor, "rb") as file:
-            while piece := file.read(PIECE):
+            while piece := file.read(CHUNK_SIZE):
                 hashed.update(piece)
                 yield piece
         if (actual := f"sha256:{hashed.hexdigest()}") != self.digest:

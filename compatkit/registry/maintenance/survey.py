@@ -1,4 +1,4 @@
-"""Survey of a registry's files: names and states, without following links. Unexpected entries become faults."""
+"""List the files of a registry, without following links; unexpected entries become faults."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from compatkit.registry.layout_scan import (
     listed,
     scan,
 )
-from compatkit.registry.maintenance.faults import Findings, odd_kind, os_message
+from compatkit.registry.maintenance.faults import Findings, kind_fault, os_message
 from compatkit.registry.maintenance.small_files import fault_of
 from compatkit.registry.names import Version
 from compatkit.registry.refs import LIMIT
@@ -46,7 +46,14 @@ _FOREIGN = re.compile(
 
 @attrs.define
 class NameFiles:
-    """The files of one name."""
+    """Files of one name.
+
+    Attributes:
+        versions: Version files.
+        tombstones: Tombstones by version.
+        aliases: Pointers of aliases.
+        moves: Log entries by alias and number.
+    """
 
     versions: dict[Version, VersionFile] = attrs.field(factory=dict)
     tombstones: dict[Version, TombstoneFile] = attrs.field(factory=dict)
@@ -56,12 +63,14 @@ class NameFiles:
 
 @attrs.define
 class Survey:
-    """The files of a registry; paths are relative to its root.
+    """Files of a registry; paths are relative to its root.
 
     Attributes:
+        root: Folder of the registry.
+        findings: Faults.
         names: Files of each name.
         blobs: State of each existing blob, by digest.
-        odd: Fault code and description of entries with a blob's name that are not files, by digest.
+        irregular: Fault code and description of entries with a blob's name that are not files, by digest.
         policies: Policy changes by scope and number.
         results: Pointers to measured results.
         signatures: Signatures, sorted by name.
@@ -74,7 +83,7 @@ class Survey:
     findings: Findings = attrs.field(factory=Findings)
     names: dict[str, NameFiles] = attrs.field(factory=lambda: defaultdict(NameFiles))
     blobs: dict[str, os.stat_result] = attrs.field(factory=dict)
-    odd: dict[str, tuple[str, str]] = attrs.field(factory=dict)
+    irregular: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     policies: dict[str, dict[int, PolicyFile]] = attrs.field(factory=lambda: defaultdict(dict))
     results: list[ResultPointer] = attrs.field(factory=list)
     signatures: list[SignatureFile] = attrs.field(factory=list)
@@ -89,12 +98,12 @@ class Survey:
     def __attrs_post_init__(self) -> None:
         self._prefix = f"{self.root}{os.sep}"
 
-    def look(self, *folders: str, wanted: Callable[[str], bool] = lambda folder: True) -> None:
-        """Add the files of some folders, or of all; see ``scan``."""
+    def scan(self, *folders: str, wanted: Callable[[str], bool] = lambda folder: True) -> None:
+        """Add the files of some folders, or of all; see ``layout_scan.scan``."""
         for entry in scan(self.root, *folders, entries=self._entries, wanted=wanted):
-            self._take(entry)
+            self._add(entry)
 
-    def _take(self, entry: RegistryEntry) -> None:
+    def _add(self, entry: RegistryEntry) -> None:
         match entry:
             case VersionFile():
                 self.names[entry.name].versions[entry.version] = entry
@@ -115,26 +124,28 @@ class Survey:
             case Blob() | Aside() | Obstacle() | Unknown():
                 try:
                     with suppress(FileNotFoundError):  # removed concurrently
-                        self._take_state(entry, os.lstat(self._prefix + entry.path))
+                        self._add_state(entry, os.lstat(self._prefix + entry.path))
                 except OSError as error:
                     self.blocked[entry.path] = "unreadable", os_message(error)
 
-    def _take_state(self, entry: RegistryEntry, state: os.stat_result) -> None:
+    def _add_state(self, entry: RegistryEntry, state: os.stat_result) -> None:
         expected = {Blob: "file", Obstacle: "folder"}.get(type(entry), "file or folder")
-        odd = (
-            None if isinstance(entry, Aside) else odd_kind(self._prefix + entry.path, state.st_mode, expected)
+        fault = (
+            None
+            if isinstance(entry, Aside)
+            else kind_fault(self._prefix + entry.path, state.st_mode, expected)
         )
         match entry:
             case Aside():
                 self.aside[entry.folder][entry.file] = state
-            case Blob() if odd is not None:
-                self.odd[entry.digest] = odd
+            case Blob() if fault is not None:
+                self.irregular[entry.digest] = fault
             case Blob():
                 self.blobs[entry.digest] = state
-            case Obstacle() if odd is not None:
-                self.blocked[entry.path] = odd
-            case Unknown() if odd is not None:
-                self.findings.add(odd[0], entry, odd[1])
+            case Obstacle() if fault is not None:
+                self.blocked[entry.path] = fault
+            case Unknown() if fault is not None:
+                self.findings.add(fault[0], entry, fault[1])
             case Unknown() if _FOREIGN.fullmatch(os.path.basename(entry.path)) or not entry.what:
                 self.findings.add("stray", entry, "not part of the layout; ignored")
             case Unknown():
@@ -158,8 +169,10 @@ class Survey:
         try:
             return durable.read_finished(self.root / entry.path, self.root, limit=LIMIT + 1)
         except IntegrityError as error:  # not a file, or a folder became a link
-            odd = odd_kind(self.root / entry.path, os.lstat(self.root / entry.path).st_mode, "file")
-            self.findings.add(*(odd[0], entry, odd[1]) if odd else ("symlink", entry, str(error)), affected)
+            fault = kind_fault(self.root / entry.path, os.lstat(self.root / entry.path).st_mode, "file")
+            self.findings.add(
+                *(fault[0], entry, fault[1]) if fault else ("symlink", entry, str(error)), affected
+            )
         except EnvironmentFailure as error:
             self.findings.add("unreadable", entry, os_message(error), affected)
         return None
@@ -168,8 +181,8 @@ class Survey:
         """Return the content of a file, up to ``limit`` bytes; None if it is missing.
 
         Raises:
-            IntegrityError: It is not a plain file, or a folder is a link; each folder is checked only once.
-            EnvironmentFailure: It cannot be read.
+            IntegrityError: The path is not a plain file, or a folder is a link; each folder is checked only once.
+            EnvironmentFailure: The file cannot be read.
         """
         folder = path.rpartition("/")[0]
         if folder not in self._plain:
