@@ -14,9 +14,9 @@ from compatkit.registry import resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
 from compatkit.registry.evidence import FUNCTION, from_bytes
-from compatkit.registry.index.facts import ManifestFacts, facts_of
 from compatkit.registry.index.lookup import ListedName
-from compatkit.registry.index.search import Query, SearchResult, searched, spelled
+from compatkit.registry.index.properties import ManifestProperties, properties_of
+from compatkit.registry.index.search import Query, SearchResult, normalize_name, normalize_text
 from compatkit.registry.names import Version
 from compatkit.registry.refs import References
 
@@ -55,9 +55,13 @@ class Plain:
         except CompatkitError:
             return None
 
-    def facts_of(self, digest: str | None) -> ManifestFacts | None:
+    def properties_of(self, digest: str | None) -> ManifestProperties | None:
         try:
-            return facts_of(Objects(self.root).read(str(digest), quarantine=False), "it") if digest else None
+            return (
+                properties_of(Objects(self.root).read(str(digest), quarantine=False), "it")
+                if digest
+                else None
+            )
         except CompatkitError:
             return None
 
@@ -68,7 +72,7 @@ class Plain:
             live = [version for version in every if version not in gone]
             for version in live[-1:] if query.latest else every if query.withdrawn else live:
                 digest = self.digest(name, version)
-                about = self.facts_of(digest)
+                about = self.properties_of(digest)
                 if about is not None and fits(query, name, about, str(digest)):
                     yield search_result(name, version, str(digest), about, version in gone)
 
@@ -77,7 +81,7 @@ class Plain:
         if not live:
             return None
         versions = tuple(map(str, live))
-        about = self.facts_of(self.digest(name, live[-1]))
+        about = self.properties_of(self.digest(name, live[-1]))
         try:
             aliases = Aliases(self.references.folder(name), self.root).all()
         except IntegrityError:
@@ -88,7 +92,7 @@ class Plain:
         return ListedName(name, versions[-1], versions, *facts, aliases)
 
 
-def fits(query: Query, name: str, about: ManifestFacts, digest: str) -> bool:
+def fits(query: Query, name: str, about: ManifestProperties, digest: str) -> bool:
     """Return whether a version with these facts is one, whatever its number."""
     tests = (
         query.pattern is None or fnmatchcase(name, query.pattern),
@@ -96,18 +100,18 @@ def fits(query: Query, name: str, about: ManifestFacts, digest: str) -> bool:
         query.tags.items() <= about.tags.items(),
         query.model is None or fnmatchcase(about.model, query.model),
         query.channels is None or query.channels in about.channels,
-        query.label is None or any(spelled(query.label) in classes for classes in about.classes),
+        query.label is None or any(normalize_name(query.label) in classes for classes in about.classes),
         query.anchor is None or any(anchor.startswith(query.anchor) for anchor in about.anchors),
         query.parent is None or any(value == query.parent for _, value in about.parents),
         query.digest in (None, digest),
         all(word in about.words for word in query.words),
-        all(word in name or word in about.words for word in searched(query.anywhere or "").split()),
+        all(word in name or word in about.words for word in normalize_text(query.anywhere or "").split()),
     )
     return all(tests)
 
 
 def search_result(
-    name: str, version: Version, digest: str, about: ManifestFacts, withdrawn: bool
+    name: str, version: Version, digest: str, about: ManifestProperties, withdrawn: bool
 ) -> SearchResult:
     facts = (about.kind, about.builder, about.model, about.cut, about.parameters, about.bytes, about.title)
     more = (

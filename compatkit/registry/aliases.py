@@ -1,9 +1,9 @@
-"""Aliases: names for versions that may move, by compare-and-swap that needs no working lock.
+"""Aliases: movable names of versions, changed by compare-and-swap without locks.
 
-``@log/<alias>/<n>`` is the n-th move, and the last one says where the alias points. ``@aliases/<alias>`` repeats its
-version and number. It counts only where there is no log at all, such as for a pointer that was written by hand. If it
-states another version for the last move or for a later one, a file was changed or lost, and nothing is guessed: no
-bit that flips in either of the two files moves an alias.
+``@log/<alias>/<n>`` is the n-th move; the last move is the state of the alias. The pointer ``@aliases/<alias>`` repeats
+its version and number. It counts only without a log, such as a pointer written by hand. If it states another version
+for the last move or for a later one, a file was changed or lost, and reading the alias raises: no bit flip in either
+file moves an alias.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Anything(Enum):
 
 
 ANY = Anything.ANY
-"""Whatever the alias points at, and also if it does not exist."""
+"""Any version, or no alias."""
 
 
 @attrs.frozen
@@ -38,10 +38,10 @@ class AliasEntry:
     """One move of an alias.
 
     Attributes:
-        number: Counted from 1.
-        before: Version it pointed at, None if it did not exist.
-        after: Version it points at since, None if it was removed.
-        time: UTC, ISO 8601.
+        number: Number of the move, from 1.
+        before: Version before the move, None if the alias did not exist.
+        after: Version after the move, None if the alias was removed.
+        time: Time of the move: UTC, ISO 8601.
     """
 
     number: int
@@ -56,7 +56,7 @@ class Aliases:
 
     Attributes:
         folder: ``<root>/refs/<name>``.
-        root: Of the registry.
+        root: Root folder of the registry.
     """
 
     folder: Path
@@ -69,49 +69,47 @@ class Aliases:
         return {alias: version for alias, version in versions if version is not None}
 
     def get(self, alias: str) -> str | None:
-        """Return the version an alias points at, None if it does not exist.
+        """Return the version of an alias, None if it does not exist.
 
         Raises:
-            FormatError: Its last move is damaged; or there is no move, and the pointer is damaged.
+            FormatError: The last move is damaged; or there is no move, and the pointer is damaged.
         """
-        log, pointer = (
-            self._log(alias),
-            self._says(alias),
-        )  # the pointer first: a move adds to the log before it
+        # The pointer is read before the log: a move is appended to the log before it changes the pointer.
+        log, pointer = self._log(alias), self._read_pointer_file(alias)
         return self._current(alias, log, log.numbers(), pointer)
 
     def log(self, alias: str) -> list[AliasEntry]:
         """Return all moves of an alias, oldest first.
 
         Raises:
-            FormatError: One is damaged.
+            FormatError: A move is damaged.
         """
         moves = (self.move(alias, number) for number in self._log(alias).numbers())
         return [move for move in moves if move is not None]
 
     def move(self, alias: str, number: int) -> AliasEntry | None:
-        """Return one move of an alias; None if it is gone, or was cut off.
+        """Return one move of an alias; None if it is missing, or writing it was interrupted.
 
         Args:
-            alias: One segment.
-            number: Of the move, from 1.
+            alias: Alias without a name.
+            number: Number of the move, from 1.
 
         Raises:
-            FormatError: It is damaged.
+            FormatError: The move is damaged.
         """
         return _read(self._log(alias), number)
 
     def set(self, alias: str, version: str | None, *, expected: str | Anything | None = ANY) -> None:
-        """Move an alias, or remove it. Where it is there already, only a pointer that differs is written anew.
+        """Move an alias, or remove it. If it has this version already, only a different pointer is rewritten.
 
         Args:
-            alias: One segment.
-            version: Where it shall point; None removes it.
-            expected: Version it must point at now, None if it must not exist; ``ANY`` moves it in any case.
+            alias: Alias without a name.
+            version: New version; None removes the alias.
+            expected: Required current version, None if the alias must not exist; ``ANY`` for no requirement.
 
         Raises:
-            AliasMoved: It points elsewhere.
-            EnvironmentFailure: Disk full, no right to write, ...
+            AliasMoved: The current version is not the expected one.
+            EnvironmentFailure: Disk full, no permission to write, ...
         """
         log, last = self._log(alias), 0
 
@@ -121,14 +119,14 @@ class Aliases:
             if expected is not ANY and current != expected:
                 raise AliasMoved(
                     f"alias {alias!r} should point at {expected or 'nothing'}, but points at "
-                    f"{current or 'nothing'}: somebody moved it. Look again, and state what you expect now.",
+                    f"{current or 'nothing'}: somebody moved it. Read it again, and pass its version as expected.",
                     subject=alias,
                 )
             return None if current == version else dumps({"from": current, "to": version, "time": now()})
 
-        made = log.append(move)
-        if made or (last and self._says(alias) != _line(version, last)):
-            self._point(alias, version, made or last)
+        number = log.append(move) or last
+        if number and (number != last or self._read_pointer_file(alias) != _line(version, last)):
+            self._write_pointer_file(alias, version, number)
 
     def _log(self, alias: str) -> Log:
         return Log(self.root, self.folder / "@log" / check_alias(alias))
@@ -139,27 +137,27 @@ class Aliases:
             if move is not None:
                 self._compare(move, None if pointer is None else read_pointer(pointer), alias)
                 return move.after
-        return self._pointed(alias)
+        return self._without_moves(alias)
 
     def _compare(self, move: AliasEntry, pointer: tuple[str, int] | None, alias: str) -> None:
-        """Refuse a last move that the pointer contradicts.
+        """Raise if the pointer contradicts the last move.
 
         Raises:
-            FormatError: It states another version for this move or for a later one.
+            FormatError: The pointer states another version for this move or for a later one.
         """
         if pointer is None or pointer[1] < move.number or pointer[0] == move.after:
             return
         path = self._pointer(alias)
         raise FormatError(
             f"{path} says that move {pointer[1]} leads to {pointer[0]}, but the last move of its log, {move.number}, "
-            f"leads to {move.after or 'nothing'}: a file was changed, or a move was lost. See `compatkit verify`; "
-            "setting the alias again settles it.",
+            f"leads to {move.after or 'nothing'}: a file was changed, or a move was lost. Run `compatkit "
+            "verify`, or set the alias again.",
             subject=path,
         )
 
-    def _pointed(self, alias: str) -> str | None:
-        """Return what the pointer of an alias without moves says."""
-        content = self._says(alias)
+    def _without_moves(self, alias: str) -> str | None:
+        """Return the version in the pointer of an alias without moves."""
+        content = self._read_pointer_file(alias)
         if content is None:
             return None
         pointer = read_pointer(content)
@@ -167,7 +165,7 @@ class Aliases:
             path = self._pointer(alias)
             raise FormatError(
                 f"{path}: expected a version and the number of its move, such as '1.2.0 3', got {content[:80]!r}; "
-                f"{self.folder / '@log' / alias} holds no moves. Remove the file, and set the alias again.",
+                f"{self.folder / '@log' / alias} has no moves. Remove the file, and set the alias again.",
                 subject=path,
             )
         return pointer[0]
@@ -175,11 +173,11 @@ class Aliases:
     def _pointer(self, alias: str) -> Path:
         return self.folder / "@aliases" / alias
 
-    def _says(self, alias: str) -> bytes | None:
+    def _read_pointer_file(self, alias: str) -> bytes | None:
         opened = durable.read(self._pointer(alias), self.root, limit=LIMIT)
         return None if opened is None else opened[0]
 
-    def _point(self, alias: str, version: str | None, number: int) -> None:
+    def _write_pointer_file(self, alias: str, version: str | None, number: int) -> None:
         path, line = self._pointer(alias), _line(version, number)
         if line is None:
             durable.discard(path)
@@ -194,7 +192,7 @@ def _line(version: str | None, number: int) -> bytes | None:
 
 
 def _read(log: Log, number: int) -> AliasEntry | None:
-    """Return a move; None if it is gone, or was cut off: then nothing moved, and the number is used up."""
+    """Return a move; None if it is missing, or writing it was interrupted: then the number has no move."""
     data, path = log.read(number), log.path(number)
     if not data:
         return None
@@ -202,18 +200,18 @@ def _read(log: Log, number: int) -> AliasEntry | None:
     if move is None:
         raise FormatError(
             f"{path}: expected an object with from and to (versions or null) and time, got {data[:100]!r}. "
-            "`compatkit verify --repair` mends it where the moves beside it, or the pointer, tell what it was.",
+            "`compatkit verify --repair` restores it if the adjacent moves or the pointer determine it.",
             subject=path,
         )
     return move
 
 
 def read_move(data: bytes, number: int) -> AliasEntry | None:
-    """Return the move that an entry of an alias's log holds; None if it is damaged.
+    """Return the move in the content of a log entry; None if it is damaged.
 
     Args:
         data: Content of the file.
-        number: Of the move, from 1.
+        number: Number of the move, from 1.
     """
     try:
         value: Any = loads(data, what="move")
@@ -221,14 +219,16 @@ def read_move(data: bytes, number: int) -> AliasEntry | None:
         return None
     if not isinstance(value, dict) or not {"from", "to", "time"} <= value.keys():
         return None
-    ends = value["from"], value["to"]
-    if not isinstance(value["time"], str) or not all(end is None or _is_version(end) for end in ends):
+    versions = value["from"], value["to"]
+    if not isinstance(value["time"], str) or not all(
+        version is None or _is_version(version) for version in versions
+    ):
         return None
-    return AliasEntry(number, *ends, value["time"])
+    return AliasEntry(number, *versions, value["time"])
 
 
 def read_pointer(data: bytes) -> tuple[str, int] | None:
-    """Return version and number of the pointer of an alias, 0 if it has no number; None if it is damaged."""
+    """Return version and move number of a pointer, number 0 if it has none; None if it is damaged."""
     words = data.decode("ascii", "replace").split()
     if not 1 <= len(words) <= 2 or not _is_version(words[0]):
         return None

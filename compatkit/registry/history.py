@@ -1,4 +1,4 @@
-"""The history of a name: versions, withdrawals and moves of aliases, from the files that each of them left."""
+"""The history of a name: its versions, withdrawals and alias moves, read from their files."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 What = Literal["published", "withdrawn", "alias"]
 REASONS = 3
-"""Reasons of a step that are listed, the largest first."""
+"""Maximum number of reasons listed for a version step."""
 
 
 @attrs.frozen
 class HistoryEntry:
-    """One thing that happened.
+    """One event.
 
     Attributes:
         when: UTC, ISO 8601, to the second. Withdrawals and moves of aliases record it; for a version it is the
             modification time of its file, which copies of a registry may have changed. Empty if unknown.
         what: ``"published"``, ``"withdrawn"`` or ``"alias"``.
-        version: The version that was published or withdrawn, or that an alias points at since; empty if removed.
-        detail: The least step and why, the reason of a withdrawal, or how an alias moved.
-        step: Least step from the previous version, of a published one; None for others and the first.
-        damaged: Whether files could not be read; ``detail`` says which.
+        version: The version that was published or withdrawn, or to which an alias moved; empty if it was removed.
+        detail: The version step with its reasons, the reason of a withdrawal, or the move of an alias.
+        step: Required step from the previous version; None for the first version, withdrawals and aliases.
+        damaged: Whether a file could not be read; ``detail`` names it.
     """
 
     when: str
@@ -55,40 +55,40 @@ class HistoryEntry:
 
 
 def log(store: Store, name: str) -> list[HistoryEntry]:
-    """Return the history of a name, newest first; damaged files become entries of their own.
+    """Return the history of a name, newest first; each damaged file is an entry of its own.
 
     Manifests are compared, no weights are read. The previous version is the next lower number.
 
     Args:
-        store: The registry.
-        name: Of a component.
+        store: Files of the registry.
+        name: Name of a component.
 
     Raises:
-        NotFound: Nothing is kept for this name.
-        InvalidName: Not a component name.
+        NotFound: The registry has no files of this name.
+        InvalidName: The name is not valid.
     """
     check_name(name)
     survey = Survey(store.root)
     survey.scan(f"refs/{name}")
     if name not in survey.names:
-        store.versions(name)  # says which names are near
+        store.versions(name)  # raises with similar names
         raise NotFound(f"no component is named {name!r}.", subject=name)
     files = survey.names[name]
     entries = list(_published(store, name, files))
     for alias, moves in sorted(files.moves.items()):
-        entries += [_moved(store, place, alias) for _, place in sorted(moves.items())]
-    entries += [_withdrawn(store, place) for _, place in sorted(files.tombstones.items())]
-    # in one second, what must come first does; files and logs have coarse clocks
-    return sorted(reversed(entries), key=lambda entry: int(_seconds(entry.when)), reverse=True)
+        entries += [_moved(store, move, alias) for _, move in sorted(moves.items())]
+    entries += [_withdrawn(store, tombstone) for _, tombstone in sorted(files.tombstones.items())]
+    # entries of the same second keep their logical order: clocks of files and logs are coarse
+    return sorted(reversed(entries), key=lambda entry: int(_timestamp(entry.when)), reverse=True)
 
 
 def change_between(store: Store, old: str, new: str) -> Difference:
-    """Return the changes between two components; for two versions of one name, with the steps that were published.
+    """Return the changes between two components; for two versions of one name, with the published version steps.
 
     Args:
-        store: The registry.
+        store: Files of the registry.
         old: Reference of the old component, or digest of its manifest.
-        new: The same of the new one.
+        new: Reference of the new component, or digest of its manifest.
 
     Raises:
         NotFound: A reference does not resolve.
@@ -105,27 +105,27 @@ def change_between(store: Store, old: str, new: str) -> Difference:
 
 def _damaged(store: Store, path: str, what: What, version: str, error: CompatkitError) -> HistoryEntry:
     """Return the entry for a file that cannot be read, at the time of its last change."""
-    written = _iso(_written(store.root / path))
-    return HistoryEntry(written, what, version, f"damaged: {error}", damaged=True)
+    modified = _iso(_modified(store.root / path))
+    return HistoryEntry(modified, what, version, f"damaged: {error}", damaged=True)
 
 
 def _published(store: Store, name: str, files: NameFiles) -> Iterator[HistoryEntry]:
     before: tuple[Version, Manifest] | None = None
     admitted = store.policies.admitted(name)
-    for version, place in sorted(files.versions.items()):
+    for version, version_file in sorted(files.versions.items()):
         try:
             digest = store.references.digest(name, version)
             manifest = store.manifest(str(digest)) if digest is not None else None
         except CompatkitError as error:
-            yield _damaged(store, place.path, "published", str(version), error)
+            yield _damaged(store, version_file.path, "published", str(version), error)
             continue
         if manifest is None:
-            continue  # it was removed at this moment
+            continue  # removed in the meantime
         step, detail = None, "the first version"
         if before is not None:
             step, detail = _step(before, (version, manifest), f"{name}@{version}" in admitted)
-        written = _iso(_written(store.root / place.path))
-        yield HistoryEntry(written, "published", str(version), detail, step)
+        modified = _iso(_modified(store.root / version_file.path))
+        yield HistoryEntry(modified, "published", str(version), detail, step)
         before = version, manifest
 
 
@@ -139,36 +139,36 @@ def _step(
         reason
         for grouped in change.by_level().values()
         for bump, reason in grouped
-        if bump == change.bump  # a smaller step explains nothing about the larger
+        if bump == change.bump  # reasons of smaller steps do not explain it
     ]
     unique = dict.fromkeys(reasons)
     more = f"; and {len(unique) - REASONS} more" if len(unique) > REASONS else ""
     return change.bump, f"{change.bump} from {before[0]}: {'; '.join(list(unique)[:REASONS])}{more}"
 
 
-def _withdrawn(store: Store, place: TombstoneFile) -> HistoryEntry:
-    version = str(place.version)
+def _withdrawn(store: Store, file: TombstoneFile) -> HistoryEntry:
+    version = str(file.version)
     try:
-        tombstone = store.references.tombstone(place.name, place.version) or Tombstone("", "")
+        tombstone = store.references.tombstone(file.name, file.version) or Tombstone("", "")
     except CompatkitError as error:
-        return _damaged(store, place.path, "withdrawn", version, error)
+        return _damaged(store, file.path, "withdrawn", version, error)
     return HistoryEntry(tombstone.time, "withdrawn", version, tombstone.reason)
 
 
-def _moved(store: Store, place: AliasMove, alias: str) -> HistoryEntry:
+def _moved(store: Store, file: AliasMove, alias: str) -> HistoryEntry:
     try:
-        move = Aliases(store.references.folder(place.name), store.root).move(alias, place.number)
+        move = Aliases(store.references.folder(file.name), store.root).move(alias, file.number)
     except CompatkitError as error:
-        return _damaged(store, place.path, "alias", "", error)
+        return _damaged(store, file.path, "alias", "", error)
     if move is None:
-        return HistoryEntry("", "alias", "", f":{alias} did not move: its move was cut off")
+        return HistoryEntry("", "alias", "", f":{alias} did not move: writing the move was interrupted")
     origin = "" if move.before is None else f"{move.before} "
     return HistoryEntry(
         move.time, "alias", move.after or "", f":{alias} {origin}-> {move.after or 'nothing'}"
     )
 
 
-def _written(path: Path) -> float:
+def _modified(path: Path) -> float:
     try:
         return os.lstat(path).st_mtime
     except OSError:
@@ -179,7 +179,7 @@ def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds > 0 else ""
 
 
-def _seconds(when: str) -> float:
+def _timestamp(when: str) -> float:
     try:
         return datetime.fromisoformat(when).timestamp()
     except ValueError:

@@ -147,7 +147,7 @@ def test_search_filters(run: Run, words: list[str], expected: int) -> None:
     ("words", "expected"),
     [
         (["--kind", "hed"], "Did you mean 'head'?"),
-        (["a@1.0.0"], "looks for names"),
+        (["a@1.0.0"], "takes no versions or aliases"),
         (["--channels", "0"], "whole number from 1"),
         (["--anchor", "zz"], "first 4 to 64 hexadecimal digits"),
         (["--parent", "digits/mnist"], "perhaps digits/mnist"),

@@ -27,7 +27,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "index_use.py"
 def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hand:
     """A registry of three components whose times can be trusted."""
     monkeypatch.setattr(stamps, "SETTLED_NS", 0)
-    monkeypatch.setattr(lookup, "PATIENCE", 0.05)
+    monkeypatch.setattr(lookup, "TIMEOUT_SECONDS", 0.05)
     made = Hand.init(tmp_path / "parts")
     for name in ("a", "b", "c/d"):
         made.publish(name, "1.0.0", made.put(part(about=tagged(of=name))))

@@ -187,7 +187,7 @@ def test_an_old_process_and_a_rebuilt_index_agree_in_the_end(history: list[Any])
         "sync.References.withdrawn",
         "sync.Sync._read",
         "sync.Sync._manifest",
-        "sync.Sync._note",
+        "sync.Sync._store_pulse",
     ],
 )
 def test_what_is_published_at_any_moment_of_a_look_is_seen_by_the_next_question(

@@ -1,7 +1,7 @@
 """The index: a disposable SQLite copy of ``refs`` and the manifests, for fast searches and lists.
 
-The files of the registry are the truth. The index lies in the user's cache folder. If it is damaged or missing it is
-made anew.
+The files of the registry are authoritative. The index is in the user's cache folder; a damaged or missing one
+is created again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from compatkit.registry.blobs import Objects
 from compatkit.registry.index import search
 from compatkit.registry.index.search import Query, SearchResult
 from compatkit.registry.index.sync import Sync
-from compatkit.registry.index.tables import FILE, PATIENCE, SCHEMA
+from compatkit.registry.index.tables import FILE, SCHEMA, TIMEOUT_SECONDS
 from compatkit.registry.names import Reference
 from compatkit.registry.refs import References
 from compatkit.registry.sqlite_cache import SqliteCache
@@ -41,18 +41,18 @@ _LISTING = (
     " m.model, m.cut FROM versions v LEFT JOIN manifests m ON m.id = v.manifest WHERE NOT v.withdrawn"
 )
 _ROOTS = "SELECT DISTINCT v.name, m.digest FROM versions v JOIN manifests m ON m.id = v.manifest"
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @attrs.frozen
 class ListedName:
-    """A name with versions that are not withdrawn, and facts about the latest of them.
+    """A name with versions that are not withdrawn, and properties of the latest one.
 
     Attributes:
-        version: The latest version.
-        versions: All versions that are not withdrawn, rising.
+        version: Latest version.
+        versions: Versions that are not withdrawn, in ascending order.
         aliases: Version by alias.
-        error: What is damaged; the facts are empty then. ``""`` if all is sound.
+        error: Description of the damage, in which case the properties are empty; else ``""``.
     """
 
     name: str
@@ -66,12 +66,12 @@ class ListedName:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values; of a damaged one, names, versions and error only."""
-        place = {"name": self.name, "version": self.version, "versions": list(self.versions)}
+        """Return the fields as JSON values; for a damaged one, only name, versions and error."""
+        versions = {"name": self.name, "version": self.version, "versions": list(self.versions)}
         if self.error:
-            return {**place, "error": self.error}
-        facts = {"kind": self.kind, "parameters": self.parameters, "model": self.model, "cut": self.cut}
-        return {**place, **facts, "aliases": dict(self.aliases)}
+            return {**versions, "error": self.error}
+        properties = {"kind": self.kind, "parameters": self.parameters, "model": self.model, "cut": self.cut}
+        return {**versions, **properties, "aliases": dict(self.aliases)}
 
 
 @attrs.frozen
@@ -79,10 +79,10 @@ class Status:
     """State of the index itself.
 
     Attributes:
-        path: The file.
+        path: Path of the file.
         bytes: Size of the file.
-        changed: When the file was last written (UTC, ISO 8601), None if there is none.
-        damaged: Number of versions that are damaged, or whose manifests are.
+        changed: Time of the last change of the file (UTC, ISO 8601), None without a file.
+        damaged: Number of versions with a damaged file or manifest.
     """
 
     path: Path
@@ -100,15 +100,15 @@ class Status:
 
 @attrs.frozen(eq=False)
 class Index:
-    """Finds components without opening their files. May be shared between threads, and survives a fork.
+    """Index of a registry. Thread-safe, and usable after a fork.
 
-    If nothing was written since the last question of any process, a question costs one look at ``<root>/tmp``. A change
-    by hand is seen after the next write of a program, or ``rebuild``.
+    If no process wrote since the last query, a query reads only the state of ``<root>/tmp``. A change by hand is
+    noticed after the next write by a program, or ``rebuild``.
 
     Attributes:
-        file: The file, which may not exist.
-        references: Names and versions.
-        objects: Manifests.
+        file: SQLite file, which may not exist.
+        references: Names and versions of the registry.
+        objects: Blobs of the registry.
     """
 
     file: SqliteCache
@@ -122,71 +122,71 @@ class Index:
         """Return the index of a registry; nothing is opened or read yet.
 
         Args:
-            root: Of the registry.
+            root: Root folder of the registry.
             identity: ``Layout.id``.
-            objects: Its blobs; None opens them.
-            references: Its names and versions; None opens them.
+            objects: Blobs of the registry; None opens them.
+            references: Names and versions of the registry; None opens them.
         """
-        file = SqliteCache(cache.folder(root, identity) / FILE, SCHEMA, PATIENCE)
+        file = SqliteCache(cache.folder(root, identity) / FILE, SCHEMA, TIMEOUT_SECONDS)
         return cls(file, references or References(root), objects or Objects(root))
 
     @property
     def path(self) -> Path:
-        """The file, which may not exist."""
+        """Path of the file, which may not exist."""
         return self.file.path
 
     def search(self, query: Query | None = None, **filters: Any) -> list[SearchResult]:
-        """Return the versions that fit, by name and rising version; damaged ones are passed over.
+        """Return the matching versions, sorted by name and version; damaged ones are skipped.
 
         Args:
-            query: What is searched for.
-            filters: Fields of ``Query``, instead of one.
+            query: Filters.
+            filters: Fields of ``Query``, in place of one.
 
         Raises:
-            UsageError: A filter is unknown, or not usable as given.
+            UsageError: A filter is unknown, or has an unusable value.
             NotFound: The parent does not exist.
         """
-        ready = self._ready(query, filters)
-        return self._ask(lambda connection: search.search(connection, ready))
+        checked = self._query(query, filters)
+        return self._run_refreshed(lambda connection: search.search(connection, checked))
 
     def count(self, query: Query | None = None, **filters: Any) -> int:
-        """Return how many versions fit, ignoring limit and offset.
+        """Return the number of matching versions, ignoring limit and offset.
 
         Args:
-            query: What to look for; None to make it of ``filters``.
-            filters: Fields of ``Query``.
+            query: Filters.
+            filters: Fields of ``Query``, in place of one.
         """
-        ready = self._ready(query, filters)
-        return self._ask(lambda connection: search.count(connection, ready))
+        checked = self._query(query, filters)
+        return self._run_refreshed(lambda connection: search.count(connection, checked))
 
     def listing(self, pattern: str | None = None) -> list[ListedName]:
-        """Return every name that has versions which are not withdrawn; damaged ones say so.
+        """Return every name with versions that are not withdrawn; damaged ones have an ``error``.
 
         Aliases are read from their files, not from the index.
         """
-        fits, values = search.glob("v.name", pattern)
-        sql = f"{_LISTING}{fits} ORDER BY v.name, v.major, v.minor, v.patch"
-        rows = self._ask(lambda connection: connection.execute(sql, values).fetchall())
+        condition, values = search.glob("v.name", pattern)
+        sql = f"{_LISTING}{condition} ORDER BY v.name, v.major, v.minor, v.patch"
+        rows = self._run_refreshed(lambda connection: connection.execute(sql, values).fetchall())
         return [self._listed(name, list(versions)) for name, versions in groupby(rows, itemgetter(0))]
 
     def roots(self) -> list[tuple[str, str]]:
-        """Return name and manifest digest of every version, withdrawn ones included."""
-        return self._ask(lambda connection: connection.execute(_ROOTS).fetchall())
+        """Return name and manifest digest of every version, including withdrawn ones."""
+        return self._run_refreshed(lambda connection: connection.execute(_ROOTS).fetchall())
 
     def refresh(self, progress: Progress | None = None) -> int:
-        """Read what was written since the last question, as every question does first.
+        """Read what was written since the last query, as every query does first.
 
         Args:
-            progress: Called with done, total and the name that is read.
+            progress: Called with done, total and the current name.
 
         Returns:
-            The number of names that were read.
+            Number of names that were read.
 
         Raises:
             EnvironmentFailure: The files below ``refs`` cannot be read, or the index cannot be written.
             IntegrityError: The folder ``refs`` is a symbolic link.
         """
-        return self._use(lambda connection: self._sync(connection).refresh(progress))
+        return self._run(lambda connection: self._sync(connection).refresh(progress))
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Delete the file and read all files again."""
@@ -194,8 +194,8 @@ class Index:
         self.refresh(progress)
 
     def status(self) -> Status:
-        """Return where the index is kept and what it holds."""
-        counts = self._ask(lambda connection: connection.execute(_COUNTS).fetchone())
+        """Return path, size and counts of the index."""
+        counts = self._run_refreshed(lambda connection: connection.execute(_COUNTS).fetchone())
         size, changed = 0, None
         with suppress(OSError):
             state = self.path.stat()
@@ -203,20 +203,22 @@ class Index:
         return Status(self.path, size, changed, *counts)
 
     def close(self) -> None:
-        """Close the file; the next question opens it again."""
+        """Close the file; the next query opens it again."""
         self.file.close()
 
-    def _ready(self, query: Query | None, filters: dict[str, Any]) -> Query:
+    def _query(self, query: Query | None, filters: dict[str, Any]) -> Query:
         known = attrs.fields_dict(Query)
         if query is not None and filters:
-            raise UsageError("give either a query or its fields, not both.")
+            raise UsageError("pass either a query or its fields, not both.")
         if unknown := filters.keys() - known.keys():
-            raise UsageError(f"{min(unknown)!r} is no filter of a search; there are {', '.join(known)}.")
-        ready = query if query is not None else Query(**filters)
-        if ready.parent is None or is_digest(ready.parent):
-            return ready
-        parent = resolving.resolve(self.references, Reference.parse(ready.parent)).digest
-        return attrs.evolve(ready, parent=parent)
+            raise UsageError(
+                f"{min(unknown)!r} is not a filter of a search; expected one of {', '.join(known)}."
+            )
+        checked = query if query is not None else Query(**filters)
+        if checked.parent is None or is_digest(checked.parent):
+            return checked
+        parent = resolving.resolve(self.references, Reference.parse(checked.parent)).digest
+        return attrs.evolve(checked, parent=parent)
 
     def _listed(self, name: str, rows: list[tuple[Any, ...]]) -> ListedName:
         versions = tuple(row[1] for row in rows)
@@ -230,22 +232,22 @@ class Index:
             return ListedName(name, versions[-1], versions, error=error)
         return ListedName(name, versions[-1], versions, kind, parameters, model, cut, aliases)
 
-    def _ask(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """Answer from tables that are up to date."""
+    def _run_refreshed(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Bring the tables up to date, and return the result of ``work``."""
 
-        def answer(connection: sqlite3.Connection) -> Answer:
+        def refresh_and_work(connection: sqlite3.Connection) -> Result:
             self._sync(connection).refresh()
             return work(connection)
 
-        return self._use(answer)
+        return self._run(refresh_and_work)
 
-    def _use(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
         try:
             return self.file.run(work)
         except (sqlite3.Error, OSError) as error:
             raise EnvironmentFailure(
-                f"the index {self.path} cannot be used: {error}. It is disposable: make room, or name a folder that "
-                f"can be written with {cache.VARIABLE}.",
+                f"the index {self.path} cannot be used: {error}. It is disposable: free disk space, or set "
+                f"{cache.VARIABLE} to a writable folder.",
                 subject=self.path,
             ) from error
 

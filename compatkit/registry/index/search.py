@@ -1,4 +1,4 @@
-"""Search: queries, their SQL, and the components found."""
+"""Search: queries, their SQL, and the results."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from compatkit.foundation.limits import Number, OneOf
 
 KINDS: tuple[str, ...] = get_args(Kind)
 _ANCHOR = re.compile(r"(?:tensors:)?(?:sha256:)?([0-9a-f]{4,64})")
-MOST = 100
-"""Tags or words in one search."""
-LONGEST = 1000
-"""Characters of a filter."""
+MAX_TERMS = 100
+"""Maximum number of tags, or of words, in one search."""
+MAX_CHARACTERS = 1000
+"""Maximum length of a filter."""
 ANCHOR = "tensors:sha256:"
-"""Prefix of every anchor's digest."""
+"""Prefix of the digest of an anchor."""
 _COLUMNS = (
     "v.name, v.major || '.' || v.minor || '.' || v.patch, m.digest, m.kind, m.builder, m.model, m.cut, m.parameters,"
     " m.bytes, m.title, m.license, m.classes, m.lists, v.withdrawn"
 )
 _SORTED = " ORDER BY v.name, v.major, v.minor, v.patch LIMIT ? OFFSET ?"
 Sql = tuple[str, tuple[Any, ...]]
-"""A part of a statement, and its values."""
+"""Part of an SQL statement, and its values."""
 
 
-class SearchResult(NamedTuple):  # made in a third of the time of an attrs class, hundreds at once
-    """One version of one component, as far as it is searched for.
+class SearchResult(NamedTuple):  # created three times as fast as an attrs class
+    """One version of a component, with its searchable properties.
 
     Attributes:
-        digest: Of the manifest.
-        bytes: Of the payload file.
-        channels: Feature widths: of the outputs of an extractor, of the inputs of anything else.
-        classes: Number of classes, None for a component without.
+        digest: Digest of the manifest.
+        bytes: Size of the payload file.
+        channels: Feature widths: of the outputs of an extractor, of the inputs of other kinds.
+        classes: Number of classes, None for a component without classes.
         anchors: Tensor digests that it was trained against.
-        parents: Manifest digests by relation.
-        withdrawn: Whether only its digest still finds it.
+        parents: Relation and manifest digest of each parent.
+        withdrawn: Whether the version was withdrawn: it is then found by its digest only.
     """
 
     name: str
@@ -86,9 +86,9 @@ class SearchResult(NamedTuple):  # made in a third of the time of an attrs class
 def _text(instance: object, field: attrs.Attribute[str | None], value: str | None) -> None:
     if value is not None and not _is_text(value):
         raise UsageError(f"{field.name}: expected text, got {value!r:.100}.", subject=value)
-    if value is not None and len(value) > LONGEST:
+    if value is not None and len(value) > MAX_CHARACTERS:
         raise UsageError(
-            f"{field.name}: expected at most {LONGEST} characters, got {len(value)}.", subject=value
+            f"{field.name}: expected at most {MAX_CHARACTERS} characters, got {len(value)}.", subject=value
         )
 
 
@@ -100,25 +100,27 @@ def _pattern(instance: object, field: attrs.Attribute[str | None], value: str | 
     _text(instance, field, value)
     if value is not None and ("@" in value or ":" in value):
         raise UsageError(
-            f"a search looks for names: expected a glob such as 'digits/*.head', got {value!r}. Versions and aliases "
-            "are no part of it; see --latest.",
+            f"expected a glob of names such as 'digits/*.head', got {value!r}. A search takes no versions or "
+            "aliases; see --latest.",
             subject=value,
         )
 
 
 def _tags(instance: object, field: attrs.Attribute[Mapping[str, str]], value: Mapping[str, str]) -> None:
-    fits = isinstance(value, Mapping) and all(key and _is_text(key) and _is_text(value[key]) for key in value)
-    if not fits or len(value) > MOST:
+    is_valid = isinstance(value, Mapping) and all(
+        key and _is_text(key) and _is_text(value[key]) for key in value
+    )
+    if not is_valid or len(value) > MAX_TERMS:
         raise UsageError(
-            f"tags are at most {MOST} texts by name, such as {{'domain': 'digits'}}; got {value!r:.200}."
+            f"tags: expected at most {MAX_TERMS} texts by name, such as {{'domain': 'digits'}}; got {value!r:.200}."
         )
 
 
 def _words(instance: object, field: attrs.Attribute[str | None], value: str | None) -> None:
     _text(instance, field, value)
-    if value is not None and len(value.split()) > MOST:
+    if value is not None and len(value.split()) > MAX_TERMS:
         raise UsageError(
-            f"{field.name}: expected at most {MOST} words, got {len(value.split())}.", subject=value
+            f"{field.name}: expected at most {MAX_TERMS} words, got {len(value.split())}.", subject=value
         )
 
 
@@ -132,7 +134,7 @@ def _anchor(value: str | None) -> str | None:
     match = _ANCHOR.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise UsageError(
-            f"an anchor is given by the first 4 to 64 hexadecimal digits of its digest ('{ANCHOR}' in front or not), "
+            f"anchor: expected the first 4 to 64 hexadecimal digits of its digest, with or without '{ANCHOR}', "
             f"got {value!r:.100}.",
             subject=value,
         )
@@ -141,24 +143,24 @@ def _anchor(value: str | None) -> str | None:
 
 @attrs.frozen(kw_only=True)
 class Query:
-    """Filters of a search; a version must match all that are set.
+    """Filters of a search; a version must match all of them.
 
     Attributes:
         pattern: Glob over whole names; ``*`` also matches ``/``.
-        tags: Every one must be there with this value.
-        model: Glob over the blueprint's model.
-        channels: One of the feature widths.
-        label: A class, by any of its names; case, spaces and underscores make no difference.
+        kind: Kind of the component.
+        tags: Required tags with their values.
+        model: Glob over the model of the blueprint.
+        channels: Feature width of a port.
+        label: Any name of a class; case, spaces and underscores are ignored.
         anchor: First hexadecimal digits of the digest of an anchor.
         parent: Manifest digest of a parent, or a reference to it.
         digest: Manifest digest, to find the names of a component.
-        text: Words that all stand in the title, the description, the model or the tags (``key=value``), case makes no
-            difference.
-        anywhere: Words each of which stands there, or in the name.
-        latest: Only the latest version of each name that is not withdrawn.
-        withdrawn: Whether withdrawn versions are found too.
-        limit: At most so many; None for all.
-        offset: How many of the first are left out.
+        text: Words, all of which must occur in the title, description, model or tags (``key=value``); case is ignored.
+        anywhere: Words, each of which must occur there or in the name.
+        latest: Whether to return only the latest version of each name that is not withdrawn.
+        withdrawn: Whether to return withdrawn versions too.
+        limit: Maximum number of results; None for all.
+        offset: Number of results to skip.
     """
 
     pattern: str | None = attrs.field(default=None, validator=_pattern)
@@ -179,62 +181,62 @@ class Query:
 
     @property
     def words(self) -> list[str]:
-        """The words of ``text`` as they are compared."""
-        return searched(self.text or "").split()
+        """Normalized words of ``text``."""
+        return normalize_text(self.text or "").split()
 
 
 def search(connection: sqlite3.Connection, query: Query) -> list[SearchResult]:
-    """Return the versions that fit, by name and rising version.
+    """Return the matching versions, sorted by name and version.
 
     Args:
-        connection: To the index.
-        query: What to look for.
+        connection: Connection to the index.
+        query: Filters.
     """
-    fits, values = _fits(query)
+    matching, values = _matching(query)
     window = -1 if query.limit is None else query.limit, query.offset
-    rows = connection.execute(f"SELECT {_COLUMNS} {fits}{_SORTED}", (*values, *window)).fetchall()
+    rows = connection.execute(f"SELECT {_COLUMNS} {matching}{_SORTED}", (*values, *window)).fetchall()
     return [_result(row) for row in rows]
 
 
 def count(connection: sqlite3.Connection, query: Query) -> int:
-    """Return how many versions fit, ignoring limit and offset.
+    """Return the number of matching versions, ignoring limit and offset.
 
     Args:
-        connection: To the index.
-        query: What to look for.
+        connection: Connection to the index.
+        query: Filters.
     """
-    fits, values = _fits(query)
-    return connection.execute(f"SELECT count(*) {fits}", values).fetchone()[0]
+    matching, values = _matching(query)
+    return connection.execute(f"SELECT count(*) {matching}", values).fetchone()[0]
 
 
 def glob(column: str, pattern: str | None) -> Sql:
-    """Return the SQL condition for a glob: SQLite's own GLOB, which is faster, where it means the same.
+    """Return the SQL condition for a glob: SQLite's own GLOB, which is faster, where it is equivalent.
 
     Args:
-        column: Of the table.
-        pattern: With ``*``, ``?`` and ``[...]``; None for no condition.
+        column: Column of the table.
+        pattern: Glob with ``*``, ``?`` and ``[...]``; None for no condition.
     """
     if pattern is None:
         return "", ()
-    if not pattern.isascii():  # no name is like that; half a surrogate pair would be no text to SQLite
+    if not pattern.isascii():  # names are ASCII; SQLite rejects half a surrogate pair
         return " AND 0", ()
     if "[" in pattern or "\0" in pattern:
         return f" AND fnmatch({column}, ?)", (pattern,)
     return f" AND {column} GLOB ?", (pattern,)
 
 
-def spelled(name: str) -> str:
-    """Return a class name without differences in case, spaces, underscores and Unicode composition."""
+def normalize_name(name: str) -> str:
+    """Normalize case, spaces, underscores and Unicode composition of a class name."""
     return " ".join(casefolded(name).replace("_", " ").split())
 
 
-def searched(text: str) -> str:
-    """Normalize text for a search for words."""
+def normalize_text(text: str) -> str:
+    """Normalize case and spaces of text for word search."""
     return " ".join(casefolded(text).split())
 
 
-def _fits(query: Query) -> Sql:
-    """Return versions ``v`` with manifests ``m`` that fit: from exact terms if there are any, else along the names."""
+def _matching(query: Query) -> Sql:
+    """Return FROM and WHERE clauses for versions ``v`` with manifests ``m``: by exact terms if any, else by name."""
     terms, values = _terms(query)
     if terms or query.digest is not None:
         sql = "FROM manifests m CROSS JOIN versions v ON v.manifest = m.id WHERE m.error IS NULL"
@@ -249,14 +251,14 @@ def _fits(query: Query) -> Sql:
     for column, value in (("m.digest", query.digest), ("m.kind", query.kind)):
         if value is not None:
             sql, values = f"{sql} AND {column} = ?", (*values, value)
-    for word in searched(query.anywhere or "").split():
+    for word in normalize_text(query.anywhere or "").split():
         sql += " AND (instr(v.name, ?) > 0 OR instr(m.words, ?) > 0)"
         values += (word, word)
     return sql + " AND instr(m.words, ?) > 0" * len(query.words), (*values, *query.words)
 
 
 def _terms(query: Query) -> Sql:
-    """Return the statement that selects the manifests that have every exact term; empty if none is asked for."""
+    """Return the statement that selects the manifests with every exact term; empty without such filters."""
     equal = "field = ? AND value = ?"
     terms: list[Sql] = [(equal, (f"tag:{key}", value)) for key, value in query.tags.items()]
     if query.channels is not None:
@@ -268,7 +270,7 @@ def _terms(query: Query) -> Sql:
         terms.append((between, ("anchor", query.anchor, f"{query.anchor}g")))
     if query.label is not None:
         within = "field = ? AND value IN (SELECT list FROM classes WHERE name = ?)"
-        terms.append((within, ("classes", spelled(query.label))))
+        terms.append((within, ("classes", normalize_name(query.label))))
     sql = " INTERSECT ".join(f"SELECT manifest FROM terms WHERE {condition}" for condition, _ in terms)
     return sql, tuple(value for _, values in terms for value in values)
 

@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 
 SETTLED_NS = 2 * 10**9
-"""What changed less than 2 s before it was looked at may change again without showing it: clocks can be coarse."""
+"""Age from which a further change shows in the times of a file, 2 s: clocks can be coarse."""
 ABANDONED_NS = 3600 * 10**9
-"""A draft that is an hour old is nobody's any more: between its last byte and the link are milliseconds."""
+"""Age from which a draft counts as abandoned, an hour: it is normally linked within milliseconds."""
 
 
 def pulse(root: Path) -> int | None:
-    """Return a number that every write by a program changes; None where the next write might not change it.
+    """Return a number that every write by a program changes; None if the next write might not change it.
 
-    Writers put drafts into ``tmp``, so its times change. The state of an abandoned draft is included: if its writer
-    was only suspended and links it after all, that changes.
+    Writers create drafts in ``tmp``, which changes its times. The states of abandoned drafts are included, because a
+    suspended writer may still link one.
     """
     now = time.time_ns()
     try:
@@ -28,7 +28,7 @@ def pulse(root: Path) -> int | None:
             drafts = [
                 state.stat(follow_symlinks=False) for state in sorted(entries, key=lambda state: state.name)
             ]
-    except OSError:  # no right to look: the state is unknown
+    except OSError:  # no permission: the state is unknown
         return None
     if not all(settled(state, now) for state in states) or any(
         _age(state, now) < ABANDONED_NS for state in drafts
@@ -41,8 +41,8 @@ def versions_state(folder: str, now: int) -> int | None:
     """Return a number that changes with every version or tombstone of a name; None if a later change might not show.
 
     Args:
-        folder: Of the name.
-        now: Time in ns, from before its files are read.
+        folder: Folder of the name.
+        now: Time in ns, taken before the files are read.
     """
     stamps: list[int] = []
     for kind in ("@versions", "@tombstones"):
@@ -60,18 +60,18 @@ def versions_state(folder: str, now: int) -> int | None:
 def stamp(state: os.stat_result) -> int:
     """Return a number that differs between two states of a file or folder.
 
-    It is the hash of a tuple of integers, which is not seeded: equal in every process of one Python build; another
-    build reads everything once more. Inodes and times may exceed SQLite's integers, their hash does not.
+    The hash of a tuple of integers is not seeded, so it is equal in every process of one Python build; after a change
+    of the build, all files are read again. Inodes and times may exceed SQLite's integers; their hash does not.
     """
     return hash((state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
 
 
 def settled(state: os.stat_result, now: int) -> bool:
-    """Return whether the last change is old enough that a further one would show in the times; False for the future.
+    """Return whether the last change is so old that a further one would show in the times; False for future times.
 
     Args:
-        state: Of a file or folder.
-        now: Time in ns, from before the state was taken.
+        state: State of a file or folder.
+        now: Time in ns, taken before the state.
     """
     return _age(state, now) >= SETTLED_NS
 

@@ -1,7 +1,7 @@
-"""Bring the tables up to date with the files: only names that changed are read, and no link is followed.
+"""Bring the tables up to date with the files: only changed names are read, and no link is followed.
 
-Every writer makes a draft in ``<root>/tmp`` before it writes, and removes it after. So one number, the pulse of the
-registry, shows whether anything was written since the tables were filled; only then are the times of all folders
+Every writer creates a draft in ``<root>/tmp`` before it writes, and removes it afterwards. So one number, the pulse of
+the registry, shows whether anything was written since the tables were filled; only then the times of all folders are
 compared.
 """
 
@@ -21,22 +21,22 @@ from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry import Progress
 from compatkit.registry.blobs import Objects
-from compatkit.registry.index.facts import ManifestFacts, facts_of
+from compatkit.registry.index.properties import ManifestProperties, properties_of
 from compatkit.registry.index.stamps import pulse, versions_state
 from compatkit.registry.refs import References
 
-REPORTED = 50
-"""Progress is reported once for so many names."""
+PROGRESS_STEP = 50
+"""Number of names between two reports of progress."""
 
 
 @attrs.define(eq=False)
 class Sync:
-    """Brings the tables up to date with the files, in one transaction each time.
+    """Update of the tables from the files, in one transaction.
 
     Attributes:
-        connection: To the tables.
-        references: Names and versions.
-        objects: Manifests.
+        connection: Connection to the tables.
+        references: Names and versions of the registry.
+        objects: Blobs of the registry.
     """
 
     connection: sqlite3.Connection
@@ -45,50 +45,48 @@ class Sync:
     _lists: set[str] = attrs.field(init=False, factory=set)
 
     def refresh(self, progress: Progress | None = None) -> int:
-        """Read what changed.
+        """Read the names that changed.
 
         Args:
-            progress: Called with the count done, the total, and the name that is read.
+            progress: Called with done, total and the current name.
 
         Returns:
-            The number of names that were read.
+            Number of names that were read.
 
         Raises:
-            sqlite3.Error: The tables cannot be read or written; they are as before.
+            sqlite3.Error: The tables cannot be read or written; they are not changed.
             EnvironmentFailure: The files below ``refs`` cannot be read.
             IntegrityError: The folder ``refs`` is a symbolic link.
         """
-        now, moment = pulse(self.references.root), time.time_ns()
-        noted = self.connection.execute("SELECT value FROM about WHERE key = 'pulse'").fetchone()
-        if now is not None and noted == (now,):
+        current_pulse, now = pulse(self.references.root), time.time_ns()
+        stored = self.connection.execute("SELECT value FROM about WHERE key = 'pulse'").fetchone()
+        if current_pulse is not None and stored == (current_pulse,):
             return 0
         known = dict(self.connection.execute("SELECT name, state FROM names"))
         states = {
-            name: versions_state(f"{self.references.root}/refs/{name}", moment)
+            name: versions_state(f"{self.references.root}/refs/{name}", now)
             for name in self.references.names()
         }
-        gone = known.keys() - states.keys()
+        removed = known.keys() - states.keys()
         changed = [name for name, state in states.items() if state is None or known.get(name) != state]
-        if not gone and not changed:
-            with suppress(
-                sqlite3.OperationalError
-            ):  # where nothing can be written, the next question looks again
-                self._note(now)
+        if not removed and not changed:
+            with suppress(sqlite3.OperationalError):  # read-only: the next query compares again
+                self._store_pulse(current_pulse)
             return 0
         with self._transaction():
-            for name in gone:
+            for name in removed:
                 self._forget(name)
             for count, name in enumerate(changed):
-                if progress is not None and count % REPORTED == 0:
+                if progress is not None and count % PROGRESS_STEP == 0:
                     progress(count, len(changed), name)
                 self._read(name, states[name])
-            self._note(now)
+            self._store_pulse(current_pulse)
         if progress is not None:
             progress(len(changed), len(changed), "")
         return len(changed)
 
-    def _note(self, now: int | None) -> None:
-        self.connection.execute("INSERT OR REPLACE INTO about VALUES ('pulse', ?)", (now,))
+    def _store_pulse(self, current_pulse: int | None) -> None:
+        self.connection.execute("INSERT OR REPLACE INTO about VALUES ('pulse', ?)", (current_pulse,))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -106,7 +104,7 @@ class Sync:
             self.connection.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
 
     def _read(self, name: str, state: int | None) -> None:
-        """Read the versions of a name; damage is noted, and looked at again each time."""
+        """Read the versions of a name; a name with damaged files is read again by each refresh."""
         self._forget(name)
         try:
             versions, withdrawn = self.references.versions(name), self.references.withdrawn(name)
@@ -118,7 +116,7 @@ class Sync:
             manifest, error = None, None
             try:
                 if (digest := self.references.digest(name, version)) is None:
-                    continue  # it was there a moment ago
+                    continue  # removed in the meantime
                 manifest, sound = self._manifest(digest)
                 is_sound = is_sound and sound
             except IntegrityError as problem:
@@ -128,36 +126,46 @@ class Sync:
         self._insert("names", (name, state if is_sound else None))
 
     def _manifest(self, digest: str) -> tuple[int, bool]:
-        """Return the number of a manifest, which is read unless it was found sound before, and whether it is sound."""
+        """Return the row number of a manifest and whether it is undamaged; an undamaged one is read once."""
         sql = "SELECT id, error FROM manifests WHERE digest = ?"
         number, error = self.connection.execute(sql, (digest,)).fetchone() or (None, "not read yet")
         if number is not None and error is None:
             return number, True
         try:
             data = self.objects.read(digest, max_bytes=MAX_BYTES, quarantine=False)
-            facts = facts_of(data, f"manifest {digest}")
+            properties = properties_of(data, f"manifest {digest}")
         except CompatkitError as problem:
             return self._insert("manifests", (number, digest, str(problem), *(None,) * 11)), False
-        return self._keep(number, digest, facts), True
+        return self._insert_manifest(number, digest, properties), True
 
-    def _keep(self, number: int | None, digest: str, facts: ManifestFacts) -> int:
-        lists = json.dumps([dict(facts.tags), facts.channels, facts.anchors, facts.parents])
+    def _insert_manifest(self, number: int | None, digest: str, properties: ManifestProperties) -> int:
+        lists = json.dumps(
+            [dict(properties.tags), properties.channels, properties.anchors, properties.parents]
+        )
         number = self._insert(
             "manifests",
             (
-                *(number, digest, None, facts.kind, facts.builder, facts.model, facts.cut),
-                *(facts.parameters, facts.bytes, facts.title, facts.license),
-                *(len(facts.classes) or None, lists, facts.words),
+                *(
+                    number,
+                    digest,
+                    None,
+                    properties.kind,
+                    properties.builder,
+                    properties.model,
+                    properties.cut,
+                ),
+                *(properties.parameters, properties.bytes, properties.title, properties.license),
+                *(len(properties.classes) or None, lists, properties.words),
             ),
         )
-        terms = facts.terms()
-        if facts.classes:
-            terms.append(("classes", self._class_list(facts.classes)))
+        terms = properties.terms()
+        if properties.classes:
+            terms.append(("classes", self._class_list(properties.classes)))
         self._insert("terms", *((field, value, number) for field, value in terms))
         return number
 
     def _class_list(self, classes: tuple[tuple[str, ...], ...]) -> str:
-        """Keep a list of classes once, however many components have it; return its key."""
+        """Insert a list of classes unless it is stored; return its key."""
         key = sha256(repr(classes).encode()).hexdigest()[:32]
         if key not in self._lists:
             self._lists.add(key)
@@ -165,10 +173,10 @@ class Sync:
         return key
 
     def _insert(self, table: str, *rows: tuple[Any, ...]) -> int:
-        """Write rows, in place of those with the same keys; return the number of the last."""
+        """Insert or replace rows; return the number of the last."""
         number = 0
         for row in rows:
-            places = ", ".join("?" * len(row))
-            sql = f"INSERT OR REPLACE INTO {table} VALUES ({places})"
+            placeholders = ", ".join("?" * len(row))
+            sql = f"INSERT OR REPLACE INTO {table} VALUES ({placeholders})"
             number = self.connection.execute(sql, row).lastrowid or 0
         return number

@@ -1,8 +1,8 @@
-"""The tables of the index. What is known of a manifest is keyed by its digest and stays true; versions point at it."""
+"""The tables of the index: manifests by digest, which never change, and versions that refer to them."""
 
 FILE = "index.sqlite"
-PATIENCE = 30.0
-"""Seconds to wait for a process that is writing."""
+TIMEOUT_SECONDS = 30.0
+"""Time to wait for another process that is writing."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 -- state: of the folders of a name; NULL where it has to be read again each time

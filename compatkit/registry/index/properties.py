@@ -1,4 +1,4 @@
-"""Searchable facts of manifests."""
+"""Searchable properties of manifests."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 import attrs
 
 from compatkit.contracts.manifest import from_bytes
-from compatkit.registry.index.search import searched, spelled
+from compatkit.registry.index.search import normalize_name, normalize_text
 
 
 @attrs.frozen
-class ManifestFacts:
-    """The searchable facts of one manifest.
+class ManifestProperties:
+    """Searchable properties of one manifest.
 
     Attributes:
-        bytes: Of the payload file.
-        channels: Feature widths that are numbers: of the outputs of an extractor, of the inputs of anything else but a
-            recombination, which has none.
-        classes: Every name of every class, as ``spelled`` gives them, in the order of the outputs.
+        bytes: Size of the payload file.
+        channels: Numeric feature widths: of the outputs of an extractor, of the inputs of other kinds; none for a
+            recombination.
+        classes: All names of each class, normalized by ``normalize_name``, in the order of the outputs.
         anchors: Tensor digests that the part was trained against.
-        parents: Relation and manifest digest.
+        parents: Relation and manifest digest of each parent.
     """
 
     kind: str
@@ -40,34 +40,34 @@ class ManifestFacts:
 
     @property
     def words(self) -> str:
-        """Title, description, model and tags, normalized for a search for words."""
+        """Title, description, model and tags, normalized for word search."""
         tags = (f"{key}={value}" for key, value in self.tags.items())
-        return searched("\n".join((self.title, self.description, self.model, *tags)))
+        return normalize_text("\n".join((self.title, self.description, self.model, *tags)))
 
     def terms(self) -> list[tuple[str, str]]:
-        """Return what is searched for by its exact value: field and value of each."""
+        """Return field and value of each property that is searched by its exact value."""
         terms = [(f"tag:{key}", value) for key, value in self.tags.items()]
         terms += [("channels", str(width)) for width in self.channels]
         terms += [("anchor", anchor) for anchor in self.anchors]
         return terms + [("parent", parent) for _, parent in self.parents]
 
 
-def facts_of(data: bytes, what: str) -> ManifestFacts:
-    """Return the facts of a manifest.
+def properties_of(data: bytes, what: str) -> ManifestProperties:
+    """Return the properties of a manifest.
 
     Args:
-        data: Its bytes, already compared with their digest.
-        what: Which manifest, for messages.
+        data: Content of the manifest, already verified.
+        what: Description of the manifest, for messages.
 
     Raises:
-        FormatError: It is none that this version can read.
+        FormatError: This version cannot read the manifest.
     """
     manifest = from_bytes(data, what=what)
     about, blueprint, contract = manifest.about, manifest.blueprint, manifest.contract
     extractor, recombination = blueprint.side == "extractor", blueprint.side == "recombination"
     ports = contract.structural.outputs if extractor else contract.structural.inputs
     widths = (port.channels for port in ports if not recombination)
-    return ManifestFacts(
+    return ManifestProperties(
         manifest.kind,
         blueprint.builder,
         blueprint.model,
@@ -79,7 +79,7 @@ def facts_of(data: bytes, what: str) -> ManifestFacts:
         about.license,
         about.tags,
         tuple(dict.fromkeys(width for width in widths if isinstance(width, int))),
-        tuple(tuple(map(spelled, label.names)) for label in contract.data.labels or ()),
+        tuple(tuple(map(normalize_name, label.names)) for label in contract.data.labels or ()),
         tuple(anchor.digest for anchor in contract.protocol.anchors),
         tuple((parent.relation, parent.component) for parent in manifest.parents),
     )
