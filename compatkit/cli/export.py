@@ -12,7 +12,7 @@ from compatkit.cli.output import clean, emit, next_step, rows, size
 from compatkit.cli.roots import open_registry
 from compatkit.cli.writable import check_outputs
 from compatkit.foundation.codec import unstructure
-from compatkit.registry.remotes.address import options_of
+from compatkit.registry.remotes.address import parse_options
 
 
 class ExportOptions(Options):
@@ -46,7 +46,7 @@ def export_command(options: ExportOptions) -> int | None:
     written = open_registry().export(
         options.reference,
         options.file,
-        settings=options_of(options.settings),
+        settings=parse_options(options.settings),
         **options.only("names", "format"),
     )
     network = written.description

@@ -27,7 +27,7 @@ from compatkit.cli.roots import SignatureOptions, demanded, destination, open_or
 from compatkit.registry.copy.report import TransferReport
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.layout import MARKER
-from compatkit.registry.remotes.address import options_of
+from compatkit.registry.remotes.address import parse_options
 from compatkit.registry.remotes.pushpull import clone, pull, push
 from compatkit.registry.remotes.remote import scratch_folder
 from compatkit.registry.store import Store
@@ -73,7 +73,7 @@ def push_command(options: PushOptions) -> int | None:
     REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN is a name, a
     glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.
     """
-    store, filesystem = open_store(), options_of(options.settings)
+    store, filesystem = open_store(), parse_options(options.settings)
     with progress("pushing") as report:
         settings = transfer_settings(options, report)
         result = push(store, options.remote, options.patterns or None, options=filesystem, settings=settings)
@@ -95,7 +95,7 @@ def pull_command(options: PullOptions) -> int | None:
     REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN is a name, a
     glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.
     """
-    root, filesystem = destination(), options_of(options.settings)
+    root, filesystem = destination(), parse_options(options.settings)
     with progress("pulling") as report, target_at(root, options.dry_run) as target:
         settings = transfer_settings(options, report)
         result = pull(target, options.remote, options.patterns or None, options=filesystem, settings=settings)
@@ -114,7 +114,7 @@ def clone_command(options: CloneOptions) -> int | None:
     """Create a registry in FOLDER with everything from REMOTE; see `compatkit pull`."""
     with progress("cloning") as report:
         settings = transfer_settings(options, report)
-        filesystem = options_of(options.settings)
+        filesystem = parse_options(options.settings)
         new, result = clone(options.remote, options.folder, options=filesystem, settings=settings)
     code = finish(options, result, "cloned")
     if not options.json:

@@ -510,7 +510,7 @@ def large(store: Store, manifest_of: Callable[..., Any], make_file: Callable[...
 def pieces(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let blobs come in small pieces, and be uploaded from their files."""
     monkeypatch.setattr(durable, "CHUNK", 2**16)
-    monkeypatch.setattr(far_side, "LARGE", 2**16)
+    monkeypatch.setattr(far_side, "LARGE_BLOB", 2**16)
     return 2**16
 
 

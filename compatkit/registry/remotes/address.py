@@ -33,8 +33,8 @@ def locate(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any] 
         options: Keyword arguments for the plugin, such as ``{"endpoint_url": ...}``.
 
     Raises:
-        UsageError: Neither a path nor an address, no plugin for its scheme, or unknown options.
-        MissingDependency: The required library is not installed.
+        UsageError: ``remote`` is neither a path nor an address, no plugin has its scheme, or an option is unknown.
+        MissingDependency: A required library is not installed.
         PluginError: The plugin cannot be used, or fails.
     """
     if isinstance(remote, Files | Packages):
@@ -49,7 +49,7 @@ def locate(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any] 
     return Path(address).expanduser().absolute()
 
 
-def options_of(words: tuple[str, ...]) -> dict[str, Any]:
+def parse_options(words: tuple[str, ...]) -> dict[str, Any]:
     """Parse ``key=value`` words; a value is JSON if possible, else text.
 
     Raises:
@@ -77,7 +77,7 @@ def open_address(address: str, options: Mapping[str, Any] | None = None) -> Loca
         options: Keyword arguments for the plugin.
 
     Raises:
-        UsageError: No plugin for the scheme, or the plugin refuses address or options.
+        UsageError: No plugin has the scheme, or the plugin refuses address or options.
         PluginError: The plugin cannot be used, or fails.
     """
     from compatkit.plugins.discovery import find, names

@@ -1,4 +1,4 @@
-"""Files of a remote: one method for each call to its object store, with compatkit's errors.
+"""Files of a remote: one method for each call to its object store; errors become compatkit's.
 
 ``step`` runs before each call and does nothing; tests replace it to make any call fail. Files of unknown size are only
 read in ranges.
@@ -22,9 +22,9 @@ from compatkit.registry.remotes.objectstore import ObjectStore
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 WORKERS = 16
-"""Number of small requests at the same time."""
-FEW = 64
-"""Up to this number, files and folders are requested one by one; otherwise everything is listed."""
+"""Number of small requests in parallel."""
+MAX_REQUESTS = 64
+"""Maximum number of files or folders requested one by one; for more, everything is listed."""
 _SECRET = re.compile(r"(?<=://)[^/@\s]*@")
 _VERBS = {"size": "look at", "put": "write", "upload": "write", "commit": "commit to"}
 """Verbs for messages, where they differ from the operation."""
@@ -41,7 +41,7 @@ def step(operation: str, path: str) -> None:
 
 @attrs.frozen(eq=False)
 class Files:
-    """The files of a remote.
+    """Files of a remote.
 
     Attributes:
         store: Object store that a plugin opened.
@@ -53,40 +53,40 @@ class Files:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of all files in a folder, at any depth, by path; empty if the folder is missing."""
-        with self._calling("list", folder):
+        with self._convert_errors("list", folder):
             sizes = self.store.sizes(folder)
         return {path: size for path, size in sizes.items() if path.startswith(f"{folder}/")}
 
     def size(self, path: str) -> int | None:
         """Return the size of a file in bytes, or None."""
-        with self._calling("size", path):
+        with self._convert_errors("size", path):
             return self.store.size(path)
 
     def read(self, path: str, start: int, count: int) -> bytes | None:
         """Return up to ``count`` bytes of a file, from the byte ``start`` on, or None."""
-        with self._calling("read", path):
+        with self._convert_errors("read", path):
             data = self.store.read(path, start, count)
         return None if data is None else data[:count]  # a server may send more than requested
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file, or replace it."""
-        with self._calling("put", path):
+        """Write or replace a file."""
+        with self._convert_errors("put", path):
             self.store.put(path, data)
 
-    def upload(self, path: str, local: Path, arrived: Callable[[int], None]) -> None:
+    def upload(self, path: str, local: Path, progress: Callable[[int], None]) -> None:
         """Upload a local file, in parts if the store supports that.
 
         Args:
             path: Path in the remote.
             local: Local file.
-            arrived: Called with the size of each part.
+            progress: Function called with the number of bytes of each part.
         """
-        with self._calling("upload", path):
-            self.store.upload(path, local, arrived)
+        with self._convert_errors("upload", path):
+            self.store.upload(path, local, progress)
 
     def create(self, path: str, data: bytes) -> bool:
         """Create a small file; return False if it exists, or another writer was faster."""
-        with self._calling("create", path):
+        with self._convert_errors("create", path):
             created = self.store.create(path, data)
         return created and self.read(path, 0, len(data) + 1) == data
 
@@ -94,7 +94,7 @@ class Files:
         """Create small files, given as paths and contents; return the paths that existed."""
         if not files:
             return set()
-        with self._calling("commit", files[0][0]):
+        with self._convert_errors("commit", files[0][0]):
             taken = self.store.create_all(files)
         if taken is not None:
             return taken
@@ -106,35 +106,40 @@ class Files:
 
     def settle(self) -> None:
         """Ensure that written files can be read."""
-        with self._calling("commit", ""):
+        with self._convert_errors("commit", ""):
             self.store.settle()
 
     def remove(self, path: str) -> None:
         """Remove a file, if it exists."""
-        with self._calling("remove", path):
+        with self._convert_errors("remove", path):
             self.store.remove(path)
 
     def neighbors(self) -> list[str]:
-        """Return the names next to the remote, in its parent folder."""
-        with self._calling("list", ".."):
+        """Return the names in the parent folder of the remote."""
+        with self._convert_errors("list", ".."):
             return list(self.store.neighbors())
 
     def in_parallel(
         self, work: Callable[[Item], Result], items: Sequence[Item]
     ) -> Iterator[tuple[Item, Result]]:
-        """Yield each item with the result of ``work``, in order, computed in threads; raise the first error."""
+        """Yield each item with the result of ``work``, in order, computed in threads; raise the first error.
+
+        Args:
+            work: Function of an item.
+            items: Items.
+        """
         if not items:
             return
         with ThreadPoolExecutor(min(WORKERS, len(items))) as pool:
             yield from zip(items, pool.map(work, items), strict=True)
 
-    def _calling(self, operation: str, path: str) -> AbstractContextManager[None]:
-        return calling(self.url, operation, path)
+    def _convert_errors(self, operation: str, path: str) -> AbstractContextManager[None]:
+        return convert_errors(self.url, operation, path)
 
 
 @contextmanager
-def calling(url: str, operation: str, path: str) -> Iterator[None]:
-    """Turn any error of a plugin's store into an EnvironmentFailure with action, file, cause and remedy.
+def convert_errors(url: str, operation: str, path: str) -> Iterator[None]:
+    """Convert errors of a plugin's store in the block to EnvironmentFailure, with action, file, cause and remedy.
 
     Args:
         url: Address of the remote.

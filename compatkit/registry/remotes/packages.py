@@ -86,17 +86,17 @@ class WrittenPackage:
 
 
 class PackageStore(ABC):
-    """A collection of packages. Its results are not trusted; its methods may raise any error."""
+    """Packages at an address. Results are not trusted; methods may raise any error."""
 
     advice: str = "Copy it there again."
-    """Advice for missing or damaged files."""
+    """Remedy for messages about missing or damaged files."""
 
     @abstractmethod
     def packages(self, refuse: Refuse) -> Iterator[Package]:
         """Yield all packages of components.
 
         Args:
-            refuse: Called with each package that cannot be read.
+            refuse: Function called with each package that cannot be read.
 
         Raises:
             LayoutError: There are no packages of this format.
@@ -129,7 +129,7 @@ class PackageStore(ABC):
         """Write a package, files first.
 
         Args:
-            package: The version.
+            package: Package to write.
             read: Function that returns the content of its files.
 
         Raises:
@@ -155,16 +155,16 @@ class PackageFolder:
     """Files of an untrusted folder: links in it are not followed, and files are replaced atomically.
 
     Attributes:
-        root: The folder; may itself be a link.
+        root: Path of the folder; may itself be a link.
     """
 
     root: Path
 
     def check(self, path: str) -> None:
-        """Raise if a folder or one of its parents is a link or file.
+        """Check that a folder and its parents are neither links nor files.
 
         Raises:
-            IntegrityError: One is.
+            IntegrityError: One of them is.
         """
         disk.check_folders(self.root / path, self.root)
 
@@ -179,8 +179,8 @@ class PackageFolder:
         """Return up to ``count`` bytes of a plain file from ``start`` on, or None.
 
         Raises:
-            IntegrityError: It is a link, or not a plain file.
-            EnvironmentFailure: It cannot be read.
+            IntegrityError: The path is a link, or not a plain file.
+            EnvironmentFailure: The file cannot be read.
         """
         with environment("read", self.root / path):
             descriptor = disk.open_plain(self.root / path, self.root)
@@ -206,7 +206,7 @@ class PackageFolder:
                 return f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}" == digest
 
     def replace(self, path: str, data: bytes | memoryview) -> None:
-        """Write a file atomically and durably, or replace it.
+        """Write or replace a file atomically and durably.
 
         Args:
             path: Path of the file, in an existing folder.

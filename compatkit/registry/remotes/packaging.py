@@ -21,7 +21,7 @@ from compatkit.registry.copy.settings import TransferSettings, select_versions
 from compatkit.registry.copy.small_files import SignatureFiles
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import LIMIT, References, version_line
-from compatkit.registry.remotes.files import calling
+from compatkit.registry.remotes.files import convert_errors
 from compatkit.registry.remotes.packages import Package, PackageFile, PackageStore, Role
 from compatkit.registry.remotes.remote import read_ahead, scratch_folder, write_scratch
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
@@ -35,7 +35,7 @@ class Packages:
     """Packages at an address.
 
     Attributes:
-        store: Packages as the plugin provides them.
+        store: Package store that a plugin opened.
         url: Address for messages, without secrets.
     """
 
@@ -44,7 +44,7 @@ class Packages:
 
     def read(self, refused: list[Refusal]) -> Iterator[Package]:
         """Yield all packages; add unreadable ones to ``refused``."""
-        with calling(self.url, "list", ""):
+        with convert_errors(self.url, "list", ""):
             yield from self.store.packages(lambda what, error: refused.append(Refusal(what, error)))
 
     def exists(self) -> bool:
@@ -58,7 +58,11 @@ class Packages:
 
 @attrs.define(eq=False)
 class PackageOrigin(Origin):
-    """Components in packages, as an origin."""
+    """Packages as the origin of a transfer.
+
+    Attributes:
+        packages: Packages to read.
+    """
 
     packages: Packages
     _folder: TemporaryDirectory[str] = attrs.field(init=False)
@@ -88,7 +92,7 @@ class PackageOrigin(Origin):
 
     def size(self, digest: str) -> int | None:
         """Return the size of a blob in bytes, or None."""
-        with calling(self.address, "look at", digest):
+        with convert_errors(self.address, "look at", digest):
             return self.packages.store.size(digest)
 
     @contextmanager
@@ -98,14 +102,14 @@ class PackageOrigin(Origin):
         if size is None:
             raise self.missing(digest, owner)
 
-        def ask(start: int, count: int) -> bytes:
-            with calling(self.address, "read", digest):
+        def read_range(start: int, count: int) -> bytes:
+            with convert_errors(self.address, "read", digest):
                 data = self.packages.store.read(digest, start, count)
             if data is None:
                 raise self.missing(digest, owner)
             return data[:count]
 
-        with read_ahead(ask, size) as read:
+        with read_ahead(read_range, size) as read:
             yield OpenBlob(f"{self.address}/{digest}", size, read)
 
     def list_small_files(self, folders: Sequence[str]) -> list[str]:
@@ -173,12 +177,12 @@ def write_packages(
 
     Args:
         store: Registry to copy from.
-        packages: New, empty, or existing packages.
+        packages: Packages to write to; may be empty or missing.
         patterns: Names, globs, or references for one version of each.
-        settings: Versions, progress and dry run.
+        settings: Settings of the transfer; ``versions``, ``progress`` and ``dry_run`` are used.
 
     Returns:
-        What was written and refused.
+        Report of what was written and refused.
 
     Raises:
         NotFound: A pattern matches nothing.
@@ -195,20 +199,20 @@ def write_packages(
     graph.add_components(wanted)
     report = TransferReport(planned=settings.dry_run)
     if settings.dry_run:
-        known: set[tuple[str, str]] = set()
-        with suppress(LayoutError):  # nothing is there yet
-            known.update((package.name, package.version) for package in packages.read([]))
+        existing: set[tuple[str, str]] = set()
+        with suppress(LayoutError):  # there are no packages yet
+            existing.update((package.name, package.version) for package in packages.read([]))
         for reference in wanted:
-            listed = (reference.name, str(reference.version)) in known
-            (report.existing if listed else report.created).append(reference)
+            exists = (reference.name, str(reference.version)) in existing
+            (report.existing if exists else report.created).append(reference)
         return report
-    with calling(packages.url, "write", ""):
+    with convert_errors(packages.url, "write", ""):
         packages.store.begin()
     for done, reference in enumerate(wanted):
         settings.progress(done, len(wanted), f"writing {reference}")
         with on_refusal(lambda error, what=str(reference): report.refused.append(Refusal(what, error))):
             _write(store, packages, reference, graph, report)
-    with calling(packages.url, "write", ""):
+    with convert_errors(packages.url, "write", ""):
         packages.store.finish()
     return report
 
@@ -222,7 +226,7 @@ def _write(
     def read(digest: str) -> memoryview:
         return memoryview(signatures[digest] if digest in signatures else store.objects.view(digest))
 
-    with calling(packages.url, "write", str(reference)):
+    with convert_errors(packages.url, "write", str(reference)):
         written = packages.store.write(package, read)
     (report.created if written.created else report.existing).append(reference)
     for digest, size in written.blobs.items():

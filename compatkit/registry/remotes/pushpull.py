@@ -1,4 +1,4 @@
-"""import, push, pull and clone: copy components between local registries and remotes."""
+"""Import, push, pull and clone: copy components between local registries and remotes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def import_components(
     """Copy components of another registry in a folder, all or none.
 
     Args:
-        source: Registry to copy from; only read.
+        source: Registry to copy from; it is only read.
         target: Registry to copy to.
         patterns: See ``push``.
-        settings: Options; the import is always strict.
+        settings: Settings of the transfer; an import is always strict.
 
     Returns:
-        What was copied.
+        Report of what was copied.
 
     Raises:
         NotFound: A pattern matches nothing.
@@ -55,7 +55,7 @@ def import_components(
         EnvironmentFailure: Disk full, no write permission; the same call continues.
         UsageError: A registry would be imported into itself.
     """
-    _check_other(target, source.root)
+    _check_distinct(target, source.root)
     strict = attrs.evolve(settings or TransferSettings(), strict=True)
     return ComponentTransfer(LocalRegistry(source), LocalRegistry(target), strict).run(patterns)
 
@@ -72,14 +72,14 @@ def push(
 
     Args:
         store: Registry to copy from; not changed.
-        remote: A folder, or an address that a plugin opens, such as ``s3://bucket/parts``.
+        remote: Folder, or an address that a plugin opens, such as ``s3://bucket/parts``.
         patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"`` for one version of each;
             None takes all.
         options: Keyword arguments for the remote's plugin.
-        settings: Options of the transfer.
+        settings: Settings of the transfer.
 
     Returns:
-        What was copied and refused; its ``check`` raises if something was refused.
+        Report of what was copied and refused; its ``check`` raises if something was refused.
 
     Raises:
         NotFound: A pattern matches nothing.
@@ -97,10 +97,10 @@ def push(
     if not isinstance(located, Path):
         with closing(Remote(located, store.objects)) as target:
             return ComponentTransfer(origin, target, settings).run(wanted)
-    _check_other(store, located)
-    fresh = not (located / MARKER).exists()
-    with scratch_folder() if fresh and settings.dry_run else nullcontext(str(located)) as folder:
-        if fresh:
+    _check_distinct(store, located)
+    is_new = not (located / MARKER).exists()
+    with scratch_folder() if is_new and settings.dry_run else nullcontext(str(located)) as folder:
+        if is_new:
             _check_new(Path(folder))
         return ComponentTransfer(origin, LocalRegistry(Store.init(folder, exist_ok=True)), settings).run(
             wanted
@@ -119,14 +119,14 @@ def pull(
 
     Args:
         store: Registry to copy to, or a function that creates it, called once the patterns are found in the remote.
-        remote: A folder, or an address that a plugin opens; only read.
+        remote: Folder, or an address that a plugin opens; it is only read.
         patterns: See ``push``.
         options: Keyword arguments for the remote's plugin.
-        settings: Options of the transfer. Its ``accept`` receives a manifest's digest, its unverified signatures and
+        settings: Settings of the transfer. Its ``accept`` receives a manifest's digest, its unverified signatures and
             ``name@version`` before anything of the component is copied, and raises to refuse it.
 
     Returns:
-        What was copied and refused; its ``check`` raises if something was refused.
+        Report of what was copied and refused; its ``check`` raises if something was refused.
 
     Raises:
         NotFound: A pattern matches nothing.
@@ -138,7 +138,7 @@ def pull(
         wanted = _requested_patterns(origin, patterns)
         target = store() if callable(store) else store
         if isinstance(origin, LocalRegistry):
-            _check_other(target, origin.store.root)
+            _check_distinct(target, origin.store.root)
         if isinstance(origin, Remote):
             origin.local = target.objects
         report = ComponentTransfer(origin, LocalRegistry(target), settings or TransferSettings()).run(wanted)
@@ -156,10 +156,10 @@ def clone(
     """Create a new registry with everything in a remote; it has its own id.
 
     Args:
-        remote: A folder, or an address that a plugin opens; only read.
-        folder: New or empty. After a failure it is a registry with what was copied, and ``pull`` continues.
+        remote: Folder, or an address that a plugin opens; it is only read.
+        folder: New or empty folder. After a failure it contains the copied components, and ``pull`` continues.
         options: Keyword arguments for the remote's plugin.
-        settings: Options of the transfer.
+        settings: Settings of the transfer.
 
     Returns:
         The registry, and the report.
@@ -226,12 +226,12 @@ def _check_exists(located: Located, options: Mapping[str, Any] | None) -> None:
         return
     address = str(located) if isinstance(located, Path) else located.url
     parent, _, name = address.rpartition("/")
-    alike: list[str] = []
+    similar: list[str] = []
     with suppress(OSError, CompatkitError):  # only a hint: the parent may be missing or unreadable
         siblings = located.neighbors() if isinstance(located, Files) else os.listdir(parent)
         nearby = [f"{parent}/{sibling}" for sibling in near(name, siblings, 3)]
-        alike = [path for path in nearby if _is_registry(locate(path, options))]
-    hint = f" Did you mean {alike[0]}?" if alike else ""
+        similar = [path for path in nearby if _is_registry(locate(path, options))]
+    hint = f" Did you mean {similar[0]}?" if similar else ""
     raise LayoutError(
         f"There is no registry at {address}.{hint} To create one, use `compatkit push --create`, or "
         "push(..., create=True) in Python.",
@@ -245,6 +245,7 @@ def _is_registry(located: Located) -> bool:
     return located.exists() if isinstance(located, Packages) else (located / MARKER).exists()
 
 
-def _check_other(store: Store, root: Path) -> None:
+def _check_distinct(store: Store, root: Path) -> None:
+    """Raise if a registry would be copied to itself."""
     if root.resolve() == store.root.resolve():
         raise UsageError(f"{store.root} is this registry itself; choose another.", subject=store.root)

@@ -38,16 +38,16 @@ from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.names import VERSION, Reference, check_alias, check_name
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LIMIT, References
-from compatkit.registry.remotes.files import FEW, Files
+from compatkit.registry.remotes.files import MAX_REQUESTS, Files
 
-LARGE = 2**23
-"""Bytes; larger blobs are uploaded from their file, in parts if the back end supports that."""
+LARGE_BLOB = 2**23
+"""Size in bytes above which blobs are uploaded from their file, in parts if the back end supports that."""
 LARGEST_CACHED = 2**20
-"""Bytes; longer documents are read again when they are copied."""
+"""Maximum size of a cached document in bytes; longer ones are read again when they are copied."""
 CACHE_SIZE = 2**28
-"""Bytes of all cached documents."""
-AHEAD = 4
-"""Ranges of a large blob requested ahead, to hide latency; each is in memory."""
+"""Maximum size of all cached documents in bytes."""
+READ_AHEAD = 4
+"""Number of ranges of a large blob requested ahead to hide latency; each is in memory."""
 _MIRRORED = re.compile(
     rf"refs/(?P<name>[^@]+)/@(?:(?:versions|tombstones)/{VERSION.pattern}|"
     r"aliases/(?P<alias>[^/]+)|log/(?P<moved>[^/]+)/[1-9][0-9]{0,8})"
@@ -62,8 +62,7 @@ class Remote(Target):
 
     Attributes:
         files: Files of the remote.
-        local: Blobs of the local registry: those that an origin need not fetch, or those that a target receives. Empty
-            by default.
+        local: Blobs of the local registry: an origin does not fetch these, a target receives these. Empty by default.
     """
 
     files: Files
@@ -87,20 +86,20 @@ class Remote(Target):
         self._folder.cleanup()
 
     def layout(self) -> Layout | None:
-        """Return the layout in its ``compatkit.json``, or None.
+        """Return the layout in ``compatkit.json``, or None if it is missing.
 
         Raises:
-            LayoutError: This version cannot read it.
-            FormatError: It is damaged.
+            LayoutError: This version of compatkit cannot read the layout.
+            FormatError: The file is damaged.
         """
         data = self.files.read(MARKER, 0, layouts.LIMIT)
         return None if data is None else layouts.read(data, self.address, f"{self.address}/{MARKER}")
 
     def check(self) -> None:
-        """Check that it is a registry.
+        """Check that the address is a registry.
 
         Raises:
-            LayoutError: It is not, or this version cannot read it.
+            LayoutError: The address is not a registry, or this version of compatkit cannot read it.
         """
         if self.layout() is None:
             raise LayoutError(
@@ -111,12 +110,12 @@ class Remote(Target):
     # --- names and versions
 
     def names(self) -> list[str]:
-        """Return all names that have a version."""
+        """Return all names that have a version, sorted."""
         listed = self._listed().items()
         return sorted(name for name, paths in listed if any("/@versions/" in path for path in paths))
 
     def load(self, names: Iterable[str]) -> None:
-        """Fetch the small files of names, many at once."""
+        """Fetch the small files of names in parallel."""
         listed = self._listed()
         wanted = [name for name in sorted(set(names) - self._fetched) if name in listed]
         if not wanted:
@@ -155,7 +154,7 @@ class Remote(Target):
     def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
         """Return the sizes of blobs in the remote: one request each, or one listing of all blobs."""
         unknown = [digest for digest in digests if digest not in self._sizes]
-        if len(unknown) > FEW:
+        if len(unknown) > MAX_REQUESTS:
             listed = self.files.sizes("blobs/sha256")
             self._sizes.update((digest, listed.get(blob_path(digest))) for digest in unknown)
         else:
@@ -165,7 +164,7 @@ class Remote(Target):
         return {digest: self._sizes[digest] for digest in digests}
 
     def prefetch(self, digests: Iterable[str]) -> None:
-        """Fetch missing documents, many at once, and the sizes of blobs that they refer to."""
+        """Fetch missing documents in parallel, and the sizes of blobs that they refer to."""
         wanted = [digest for digest in dict.fromkeys(digests) if self._is_missing(digest)]
         sizes = self.sizes(wanted)
         short = [
@@ -173,7 +172,7 @@ class Remote(Target):
             for digest in wanted
             if (sizes[digest] or LARGEST_CACHED + 1) <= LARGEST_CACHED and self._cached_bytes < CACHE_SIZE
         ]
-        further: set[str] = set()
+        edges: set[str] = set()
         for digest, data in self.files.in_parallel(
             lambda digest: self.files.read(blob_path(digest), 0, LARGEST_CACHED + 1), short
         ):
@@ -182,19 +181,19 @@ class Remote(Target):
                 self._cached_bytes += len(data)
                 if digest_of(data) == digest:
                     references = named_in(data, digest, component=False)
-                    further |= {name for name, how in references if how != "named" and self._is_missing(name)}
-        self.sizes(sorted(further))
+                    edges |= {name for name, how in references if how != "named" and self._is_missing(name)}
+        self.sizes(sorted(edges))
 
     def _is_missing(self, digest: str) -> bool:
         return digest not in self._cached and self.local.size(digest) is None
 
     def document(self, digest: str, owner: str) -> bytes:
-        """Return the bytes of a document, from the local registry if intact there."""
+        """Return the bytes of a document, from the local registry if it has an intact copy."""
         if self.local.size(digest) is not None:
             try:
                 return self.local.read(digest)
             except IntegrityError:
-                self.prefetch([digest])  # it was moved to quarantine: fetch a good copy
+                self.prefetch([digest])  # it was moved to quarantine: fetch an intact copy
         if digest in self._cached:
             check_digest(
                 digest, digest_of(self._cached[digest]), f"{self.address}/{blob_path(digest)}", owner
@@ -210,13 +209,15 @@ class Remote(Target):
         if size is None:
             raise self.missing(digest, owner)
 
-        def ask(at: int, count: int) -> bytes:
-            data = cached[at : at + count] if cached is not None else self.files.read(path, at, count)
+        def read_range(start: int, count: int) -> bytes:
+            data = (
+                cached[start : start + count] if cached is not None else self.files.read(path, start, count)
+            )
             if data is None:
                 raise self.missing(digest, owner)
             return data
 
-        with read_ahead(ask, size) as read:
+        with read_ahead(read_range, size) as read:
             yield OpenBlob(f"{self.address}/{path}", size, read)
 
     # --- small files
@@ -231,7 +232,7 @@ class Remote(Target):
                 paths.update(path for path in self._listed().get(name, []) if path.startswith(f"{folder}/"))
             else:
                 others.add(folder)
-        if len(others) <= FEW:
+        if len(others) <= MAX_REQUESTS:
             for _, sizes in self.files.in_parallel(self.files.sizes, sorted(others)):
                 paths.update(sizes)
         else:
@@ -248,7 +249,7 @@ class Remote(Target):
         return self.files.read(path, 0, LIMIT + 1)
 
     def read_small_files(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
-        """Yield small files, many at once."""
+        """Yield paths and contents of small files, read in parallel."""
         yield from self.files.in_parallel(self.read_small_file, paths)
 
     # --- writing
@@ -276,7 +277,7 @@ class Remote(Target):
         if self._sizes.get(blob.digest) == len(data):
             return False
         path = blob_path(blob.digest)
-        if len(data) <= LARGE:
+        if len(data) <= LARGE_BLOB:
             self.files.put(path, bytes(data))
             copied(len(data))
         else:
@@ -295,11 +296,11 @@ class Remote(Target):
         self.files.settle()
 
     def create(self, files: Sequence[SmallFile]) -> set[str]:
-        """Create small files that must not exist, many at once."""
+        """Create small files in parallel; return the paths that existed already."""
         return self.files.create_all([(file.path, file.data) for file in files])
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write a small file, or replace it."""
+        """Write or replace a small file."""
         self.files.put(path, data)
         self.files.settle()
 
@@ -339,15 +340,15 @@ def write_scratch(folder: str, path: str, data: bytes) -> None:
 
 
 @contextmanager
-def read_ahead(ask: Callable[[int, int], bytes], size: int) -> Iterator[Callable[[int], bytes]]:
+def read_ahead(read_range: Callable[[int, int], bytes], size: int) -> Iterator[Callable[[int], bytes]]:
     """Yield a function that returns up to the given number of further bytes of a blob; empty at the end.
 
     Args:
-        ask: Function that returns a range, given start and length.
-        size: Size of the blob.
+        read_range: Function of start and length that returns a range.
+        size: Size of the blob in bytes.
     """
     if size <= durable.CHUNK:
-        yield BytesIO(ask(0, size) if size else b"").read
+        yield BytesIO(read_range(0, size) if size else b"").read
         return
     waiting: deque[Future[bytes]] = deque()
     starts = iter(range(0, size, durable.CHUNK))
@@ -355,13 +356,13 @@ def read_ahead(ask: Callable[[int, int], bytes], size: int) -> Iterator[Callable
 
     def read(count: int) -> bytes:
         nonlocal rest
-        while len(waiting) < AHEAD and (at := next(starts, None)) is not None:
-            waiting.append(pool.submit(ask, at, min(durable.CHUNK, size - at)))
+        while len(waiting) < READ_AHEAD and (at := next(starts, None)) is not None:
+            waiting.append(pool.submit(read_range, at, min(durable.CHUNK, size - at)))
         data = rest or (waiting.popleft().result() if waiting else b"")
         rest = data[count:]
         return data[:count]
 
-    with ThreadPoolExecutor(AHEAD) as pool:
+    with ThreadPoolExecutor(READ_AHEAD) as pool:
         try:
             yield read
         finally:
