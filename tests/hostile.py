@@ -105,7 +105,7 @@ def build(root: Path) -> Store:
     store.set_alias(NAME, "prod", "2.0.0")
     store.withdraw(NAME, "1.0.0", "trained on the test images")
     function = function_digest(store.manifest(NAME))
-    store.evidence.keep(function, HEAD, **record(CELL))
+    store.evidence.add(function, HEAD, **record(CELL))
     sign(store, NAME, ALICE)
     return store
 

@@ -50,4 +50,4 @@ def cell(grade: Grade = "compatible", correct: int = 60, **changes: Any) -> Cell
 
 def keep(store: Store, extractor: Manifest, head: Manifest, measured: Cell) -> Edge:
     """Keep a measured cell as evidence of a pair."""
-    return store.evidence.keep(function_digest(extractor), function_digest(head), **record(measured))
+    return store.evidence.add(function_digest(extractor), function_digest(head), **record(measured))

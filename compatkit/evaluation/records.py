@@ -105,7 +105,7 @@ def keep(store: Store, parts: Iterable[Component], cells: Sequence[Cell]) -> boo
         if cell.restricted is None or cell.grade == "stale":
             continue
         try:
-            store.evidence.keep(
+            store.evidence.add(
                 functions[cell.extractor],
                 functions[cell.head],
                 **record(cell),

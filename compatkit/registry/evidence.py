@@ -1,10 +1,10 @@
-"""Measured results: immutable documents, found by the two functions that were measured and the conditions.
+"""Measured results: immutable documents, stored by the functions of both parts and the conditions of the measurement.
 
-``evidence/<extractor>/<head>/<conditions>/<result>``: three digests, and one small file a result that points at
-its blob. Extractor and head stand there by function digest, so that a PATCH keeps its evidence and another
-keyword argument does not. A document names the two functions and its conditions itself, so that one that lies under
-another key is no result of that key. Beside them the registry knows the envelope only: ``conditions`` are the key,
-``settings`` say how it was measured, ``figures`` what came out.
+``evidence/<extractor>/<head>/<conditions>/<result>``: three digests, and one small file for each result that points to
+its blob. Extractor and head are given by function digest, so that a PATCH keeps its evidence and another keyword
+argument does not. A document repeats the two functions and its conditions; one that was moved to another key does not
+count. Apart from these the registry only knows three parts of a document: ``conditions`` are the key, ``settings``
+describe the measurement, ``figures`` are its results.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from compatkit.registry.signing.trust import Trusted
 
 MAX_BYTES = 2**20
-"""Of one result; a thousand class names take 20,000."""
+"""Maximum size of a result; a thousand class names take 20,000 bytes."""
 FOLDER = "evidence"
 FUNCTION = "value:sha256:"
-"""Prefix of a function digest; folders are named by what follows it."""
+"""Prefix of a function digest; folders are named by the rest."""
 Values = Mapping[str, Any]
 
 
@@ -44,22 +44,22 @@ _HEXADECIMAL = re.compile("[0-9a-f]{64}")
 
 
 class UnsignedEvidence(UserWarning):
-    """Measured results that no trusted key signed were left out, where signatures are required."""
+    """Warning that measured results without a trusted signature are ignored, where signatures are required."""
 
 
 @attrs.frozen(eq=False)
 class StoredResult:
-    """One result of a pair, as it is kept.
+    """One stored result of a pair.
 
     Attributes:
-        extractor: Function digest, ``value:sha256:...``.
-        head: The same.
-        digest: Of the document, ``sha256:...``.
-        written: When the pointer was made, in ns since 1970: tells newer from older, as far as copies keep it.
-        conditions: The key.
-        settings: How it was measured; equal ones are one object. Do not change it.
-        figures: What came out.
-        error: Why nothing of it is known; ``""`` for a sound one.
+        extractor: Function digest of the extractor, ``value:sha256:...``.
+        head: Function digest of the head.
+        digest: Digest of the document, ``sha256:...``.
+        written: Modification time of the pointer in ns since 1970, which orders results if copies keep it.
+        conditions: Key of the result.
+        settings: Settings of the measurement; equal ones are one object, which must not be changed.
+        figures: Measured values.
+        error: Description of the damage, in which case the values are empty; else ``""``.
     """
 
     extractor: str
@@ -96,12 +96,12 @@ def to_bytes(
     """Return the document as canonical JSON.
 
     Args:
-        extractor: Function digest.
-        head: The same.
-        conditions: JSON values.
-        settings: JSON values.
-        figures: JSON values.
-        measured_as: References under which the parts were known; for people, decides nothing.
+        extractor: Function digest of the extractor.
+        head: Function digest of the head.
+        conditions: Key of the result, JSON values.
+        settings: Settings of the measurement, JSON values.
+        figures: Measured values, JSON values.
+        measured_as: References of the parts when they were measured; for people only.
     """
     return dumps(
         _Document(
@@ -117,42 +117,40 @@ def to_bytes(
 
 
 def from_bytes(data: bytes, extractor: str, head: str, key: str, what: str) -> tuple[Values, Values, Values]:
-    """Return conditions, settings and figures of a result that lies under a key.
+    """Return conditions, settings and figures of a document.
 
     Args:
-        data: The document.
-        extractor: Function digest that it lies under.
-        head: The same.
-        key: Hexadecimal digest of the conditions that it lies under.
-        what: Which result, for messages.
+        data: Content of the document.
+        extractor: Function digest in its path.
+        head: Function digest in its path.
+        key: Hexadecimal digest of the conditions in its path.
+        what: Description of the result, for messages.
 
     Raises:
-        FormatError: It is no result, or one of another key.
+        FormatError: The document is damaged, or was measured with other parts or conditions.
     """
     try:
         document: _Document = decode(_Document, data, what=what, max_bytes=MAX_BYTES)
     except FormatError as error:
-        raise FormatError(f"{error} So it does not say what it depends on; measure again.") from None
+        raise FormatError(f"{error} Measure again.") from None
     if (document.extractor, document.head, key_of(document.conditions)) != (extractor, head, key):
-        raise FormatError(
-            f"{what} lies under the key of another pair, or of other conditions, than it was measured with."
-        )
+        raise FormatError(f"{what} is stored for another pair or other conditions than it was measured with.")
     return document.conditions, document.settings, document.figures
 
 
 def key_of(conditions: Any) -> str:
-    """Return the hexadecimal digest that conditions are filed under."""
+    """Return the hexadecimal digest of conditions."""
     return digest(dumps(conditions)).rpartition(":")[2]
 
 
 @attrs.frozen(eq=False)
 class Evidence:
-    """The results below ``<root>/evidence``; any number a key, none ever rewritten.
+    """Results below ``<root>/evidence``: any number for a key, never rewritten.
 
     Attributes:
-        root: Of the registry.
-        objects: Its blobs.
-        trusted: Whose signature a result must have to count; None counts all.
+        root: Root folder of the registry.
+        objects: Blobs of the registry.
+        trusted: Keys of which one must have signed a result; None counts all results.
         local_cache: Cache of documents that were read before; None reads each again.
     """
 
@@ -161,7 +159,7 @@ class Evidence:
     trusted: Trusted | None = None
     local_cache: LocalCache | None = None
 
-    def keep(
+    def add(
         self,
         extractor: str,
         head: str,
@@ -171,40 +169,40 @@ class Evidence:
         figures: Mapping[str, Any],
         measured_as: Mapping[str, Any] | None = None,
     ) -> Edge:
-        """Keep a result as a document that names its own key; the same result again changes nothing.
+        """Store a result as a document with its own key; storing an equal result changes nothing.
 
         Args:
-            extractor: Function digest, ``value:sha256:...``.
-            head: The same.
-            conditions: The key: all that the figures depend on beside the two functions. JSON values.
-            settings: How it was measured. JSON values.
-            figures: What came out. JSON values.
-            measured_as: References under which the parts were known; decides nothing.
+            extractor: Function digest of the extractor, ``value:sha256:...``.
+            head: Function digest of the head.
+            conditions: Everything that the figures depend on except the two functions, JSON values.
+            settings: Settings of the measurement, JSON values.
+            figures: Measured values, JSON values.
+            measured_as: References of the parts when they were measured; for people only.
 
         Raises:
-            EnvironmentFailure: Disk full, no right to write.
+            EnvironmentFailure: Disk full, no permission to write.
         """
         document = to_bytes(extractor, head, conditions, settings, figures, measured_as=measured_as)
         return self.record(extractor, head, conditions, document)
 
     def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[StoredResult]:
-        """Return the results of every extractor with every head, oldest first; damaged ones say so.
+        """Return the results of every extractor with every head, oldest first; damaged ones have an ``error``.
 
-        The one door through which checks, matrices and policies read: a pair without results costs nothing. Where
-        signatures are required, results that no trusted key signed are left out with an ``UnsignedEvidence`` warning.
+        Checks, matrices and policies all read results here; a pair without results costs nothing. If signatures are
+        required, results without a trusted signature are ignored with an ``UnsignedEvidence`` warning.
 
         Args:
-            extractors: Function digests.
-            heads: The same.
+            extractors: Function digests of extractors.
+            heads: Function digests of heads.
 
         Raises:
             IntegrityError: A folder below ``evidence`` is a symbolic link.
             EnvironmentFailure: The files cannot be read.
         """
-        wanted, results = set(heads), list[StoredResult]()
+        head_set, results = set(heads), list[StoredResult]()
         for extractor in dict.fromkeys(extractors):
-            if shared := wanted & self.partners(extractor):
-                results += self._of_extractor(extractor, sorted(shared))
+            if measured := head_set & self.partners(extractor):
+                results += self._of_extractor(extractor, sorted(measured))
         results = self._trusted(results)
         return sorted(results, key=lambda result: (result.written, result.digest))
 
@@ -221,61 +219,61 @@ class Evidence:
                 check_signature(data, result.digest, trusted).valid for data in signatures.of(result.digest)
             )
         ]
-        if left := len(results) - len(signed):
+        if unsigned := len(results) - len(signed):
             warnings.warn(
-                f"{left:,} of {len(results):,} measured results are left out: no trusted key signed them. Whoever "
-                "measured them can do so (`compatkit sign EXTRACTORS HEADS --evidence --key KEY`), or measure again.",
+                f"{unsigned:,} of {len(results):,} measured results are ignored: no trusted key signed them. Sign "
+                "them (`compatkit sign EXTRACTORS HEADS --evidence --key KEY`), or measure again.",
                 UnsignedEvidence,
                 stacklevel=4,
             )
         return signed
 
     def record(self, extractor: str, head: str, conditions: Mapping[str, Any], result: bytes) -> Edge:
-        """Keep a result durably; the same result again changes nothing, but mends a damaged pointer.
+        """Store a result durably; storing an equal result again only repairs a damaged pointer.
 
         Args:
-            extractor: Function digest, ``value:sha256:...``.
-            head: The same.
-            conditions: JSON values: metric and version, data digest, policy, seed, ...
-            result: Canonical JSON.
+            extractor: Function digest of the extractor, ``value:sha256:...``.
+            head: Function digest of the head.
+            conditions: Metric and version, data digest, policy, seed, ...; JSON values.
+            result: Document as canonical JSON.
 
         Raises:
-            IntegrityError: A link or folder stands where the pointer belongs.
-            EnvironmentFailure: Disk full, no right to write.
+            IntegrityError: The path of the pointer is a link or folder.
+            EnvironmentFailure: Disk full, no permission to write.
         """
         edge = self.objects.put(result)
         folder = self._folder(extractor, head) / key_of(dict(conditions))
         path, line = folder / _hexadecimal(edge.blob), f"{edge.blob}\n".encode()
         with environment("write", folder):
-            made = durable.create_once(
+            created = durable.create_once(
                 path, line, self.root, lambda: self.objects.retain(edge.blob) or self.objects.put(result)
             )
-            opened = None if made else durable.read(path, self.root, limit=len(line) + 1)
+            opened = None if created else durable.read(path, self.root, limit=len(line) + 1)
             if opened is not None and opened[0] != line:
-                durable.replace_file(path, line, root=self.root)  # its name says what it should hold
+                durable.replace_file(path, line, root=self.root)
         return edge
 
     def partners(self, extractor: str) -> set[str]:
         """Return the function digests of all heads that have results with an extractor.
 
-        One look at a folder, where asking for the results of every pair would be one a pair.
+        It reads one folder, while reading the results of every pair would read one for each.
         """
         return {f"{FUNCTION}{entry.name}" for entry in _entries(self._folder(extractor), folders=True)}
 
     def _of_extractor(self, extractor: str, heads: Sequence[str]) -> Iterator[StoredResult]:
-        """Yield results; each pointer is compared, and a document that was found sound before is not read again."""
+        """Yield results; every pointer is verified, and a document that was verified before is not read again."""
         known = {} if self.local_cache is None else self.local_cache.results(extractor)
         fresh: dict[str, str] = {}
         for head in heads:
             for key in _entries(self._folder(extractor, head), folders=True):
                 for pointer in _entries(Path(key.path), folders=False):
-                    place, error = f"{head}/{key.name}/{pointer.name}", ""
+                    path, error = f"{head}/{key.name}/{pointer.name}", ""
                     document: tuple[Values, Values, Values] = ({}, {}, {})
                     try:
-                        if not self._points(pointer):
-                            continue  # it was there a moment ago
-                        if place in known:
-                            document = tuple(json.loads(known[place]))
+                        if not self._is_sound(pointer):
+                            continue  # removed in the meantime
+                        if path in known:
+                            document = tuple(json.loads(known[path]))
                         else:
                             data = self.objects.read(
                                 f"sha256:{pointer.name}", max_bytes=MAX_BYTES, quarantine=False
@@ -283,7 +281,7 @@ class Evidence:
                             document = from_bytes(
                                 data, extractor, head, key.name, f"the result {pointer.name}"
                             )
-                            fresh[place] = json.dumps(document)
+                            fresh[path] = json.dumps(document)
                     except IntegrityError as problem:
                         error = str(problem)
                     written = os.lstat(pointer.path).st_mtime_ns
@@ -291,13 +289,13 @@ class Evidence:
         if self.local_cache is not None and fresh:
             self.local_cache.remember_results(extractor, fresh)
 
-    def _points(self, pointer: os.DirEntry[str]) -> bool:
-        """Return whether a pointer exists; raise if it does not hold the digest that it is named by."""
+    def _is_sound(self, pointer: os.DirEntry[str]) -> bool:
+        """Return whether a pointer exists; raise if its content is not the digest in its name."""
         opened = durable.read(pointer.path, None, limit=_POINTER_BYTES)
         if opened is not None and opened[0].strip() != f"sha256:{pointer.name}".encode():
             raise FormatError(
-                f"{pointer.path} should hold the digest that it is named by, got {opened[0]!r:.80}. "
-                "`compatkit verify --repair` mends it, or moves it to quarantine."
+                f"{pointer.path} should contain the digest in its name, got {opened[0]!r:.80}. "
+                "`compatkit verify --repair` repairs it, or moves it to quarantine."
             )
         return opened is not None
 
@@ -312,7 +310,7 @@ def _hexadecimal(value: str) -> str:
 
 
 def _entries(folder: Path, *, folders: bool) -> list[os.DirEntry[str]]:
-    """Return the folders, or the plain files, that are named by digests; nothing where there is no folder."""
+    """Return the folders, or the regular files, named by digests; none if the folder is missing."""
     with environment("read", folder):
         try:
             with os.scandir(folder) as entries:

@@ -305,7 +305,7 @@ def test_measured_results_are_signed_and_count_where_signatures_are_required(
         return run("check", EXTRACTOR, HEAD, "--require-signature", "--json")
 
     result = checked()
-    assert result.json["evidence"] == "none" and "1 of 1 measured results are left out" in result.err
+    assert result.json["evidence"] == "none" and "1 of 1 measured results are ignored" in result.err
     signed = run("sign", "digits/*.extractor", "digits/*.head", "--evidence", "--key", alice, "--json").json
     assert [entry["made"] for entry in signed] == [True]
     result = run("sign", EXTRACTOR, HEAD, "--evidence", "--key", alice)

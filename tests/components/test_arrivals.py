@@ -146,9 +146,7 @@ def test_of_several_figures_the_one_that_says_least_for_it_counts(
     (true,) = target.store.evidence.results(functions[:1], functions[1:])
     rosy = [1.0, 48, 48, 0.9, 1.0]
     figures = {**true.figures, "restricted": rosy, "grade": "compatible"}
-    target.store.evidence.keep(
-        *functions, conditions=true.conditions, settings=true.settings, figures=figures
-    )
+    target.store.evidence.add(*functions, conditions=true.conditions, settings=true.settings, figures=figures)
     with pytest.raises(PolicyBroken):
         here.maintenance.import_from(target.store)
 

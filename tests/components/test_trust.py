@@ -351,7 +351,7 @@ def forge(world: World) -> None:
     functions = [str(store.function_of(digest)) for digest in world.digests.values()]
     (true,) = store.evidence.results(functions[:1], functions[1:])
     figure = [0.01, 1, 100, 0.0, 0.03]
-    store.evidence.keep(
+    store.evidence.add(
         *functions,
         conditions=true.conditions,
         settings=true.settings,
@@ -398,7 +398,7 @@ def test_a_forged_figure_counts_only_where_no_signature_is_asked_for(
     assert door(strict) == honest
     forge(world)
     assert door(ck.Registry.open(world.root)) in ("chance", "incompatible") and honest == "perfect"
-    with pytest.warns(UnsignedEvidence, match="1 of 2 measured results are left out"):
+    with pytest.warns(UnsignedEvidence, match="1 of 2 measured results are ignored"):
         assert door(ck.Registry.open(world.root, require_signature=world.public)) == honest
 
 

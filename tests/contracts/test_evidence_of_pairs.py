@@ -80,7 +80,7 @@ def test_figures_are_given_even_where_they_cannot_be_kept(
     def full(*arguments: object, **kwargs: object) -> None:
         raise EnvironmentFailure("disk full")
 
-    monkeypatch.setattr(Evidence, "keep", full)
+    monkeypatch.setattr(Evidence, "add", full)
     with pytest.warns(UserWarning, match="not kept as evidence: disk full"):
         assert matrix(measured, seed=5).cells[0].restricted is not None
 

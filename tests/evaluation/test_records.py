@@ -161,9 +161,7 @@ def test_a_document_names_its_own_key() -> None:
     key = key_of(inside["conditions"])
     assert from_bytes(data, LEFT, RIGHT, key, "it")[0] == inside["conditions"]
     for place in ((RIGHT, LEFT, key), (LEFT, LEFT, key), (LEFT, RIGHT, key_of({}))):
-        with pytest.raises(
-            FormatError, match="it lies under the key of another pair, or of other conditions"
-        ):
+        with pytest.raises(FormatError, match="it is stored for another pair or other conditions"):
             from_bytes(data, *place, "it")
 
 
@@ -172,12 +170,12 @@ def test_a_document_names_its_own_key() -> None:
     [[], {}, {"kind": "result"}, {"kind": "result", "schema": 2}, {"accuracy": 0.5}, attrs.asdict(cell())],
 )
 def test_what_is_not_written_as_a_result_is_none(value: Any) -> None:
-    with pytest.raises(FormatError, match=r"^it.*measure again"):
+    with pytest.raises(FormatError, match=r"^it.*Measure again"):
         from_bytes(dumps(value), LEFT, RIGHT, key_of({}), "it")
 
 
 def test_a_document_with_another_field_is_none() -> None:
     value = loads(to_bytes(LEFT, RIGHT, {}, {}, {}), what="it")
     for wrong in ({**value, "more": 1}, {**value, "figures": []}):
-        with pytest.raises(FormatError, match=r"^it.*measure again"):
+        with pytest.raises(FormatError, match=r"^it.*Measure again"):
             from_bytes(dumps(wrong), LEFT, RIGHT, key_of({}), "it")

@@ -61,7 +61,7 @@ def test_a_damaged_pointer_and_a_damaged_result_say_so(store: Store) -> None:
     pointer.chmod(0o644)
     pointer.write_text("sha256:" + "0" * 64 + "\n")
     (result,) = store.evidence.results([LEFT], [RIGHT])
-    assert "should hold the digest that it is named by" in result.error
+    assert "should contain the digest in its name" in result.error
     pointer.write_text(f"{edge.blob}\n")
     blob = next(path for path in (store.root / "blobs").rglob(edge.blob.removeprefix("sha256:")))
     blob.chmod(0o644)

@@ -63,7 +63,7 @@ def change_everything(store: Store) -> None:
     assert publish(store, "team/two") == "team/two@1.0.0"
     store.set_alias("team/two", "best", "1.0.0", expected=None)
     function = function_digest(store.manifest("team/two"))
-    edge = store.evidence.keep(function, HEAD, **record(CELL))
+    edge = store.evidence.add(function, HEAD, **record(CELL))
     assert [result.digest for result in store.evidence.results([function], [HEAD])] == [edge.blob]
     assert read_everything(store.root) == []
     store.withdraw("team/two", "1.0.0", "tried only")

@@ -34,7 +34,7 @@ def keep(
 ) -> Path:
     """Keep a result as the program does; return its pointer."""
     conditions = {"seed": seed}
-    edge = store.evidence.keep(
+    edge = store.evidence.add(
         left, right, conditions=conditions, settings={"on": "cpu"}, figures={"n": right_of}
     )
     pointer = store.root / "evidence" / left[13:] / right[13:] / key_of(conditions) / edge.blob[7:]
@@ -167,7 +167,7 @@ def test_damage_is_told_until_it_is_mended(store: Store) -> None:
 
 
 def test_a_document_that_is_too_large_is_not_read(store: Store) -> None:
-    store.evidence.keep(LEFTS[0], RIGHTS[0], conditions={}, settings={"x": "y" * 2**20}, figures={})
+    store.evidence.add(LEFTS[0], RIGHTS[0], conditions={}, settings={"x": "y" * 2**20}, figures={})
     assert "at most 1048576" in store.evidence.results(LEFTS, RIGHTS)[0].error
 
 
@@ -227,4 +227,4 @@ def test_a_document_that_was_read_before_is_not_read_again(
     )  # nor by another process
     rewrite(store, pointer)  # but its pointer is
     (damaged,) = store.evidence.results(LEFTS, RIGHTS)
-    assert "should hold the digest" in damaged.error
+    assert "should contain the digest" in damaged.error
