@@ -54,9 +54,9 @@ def images_of_statistics(
 
     Args:
         registry: Registry of the extractor.
-        extractor: Whose training images are used if no others are named.
+        extractor: Extractor whose training images are the default.
         name: A folder of images, or a data set by name, path or address; or None.
-        options: Where data sets are.
+        options: Options with the location of data sets.
 
     Raises:
         DataError: They are not found.

@@ -13,8 +13,8 @@ def check_folder(folder: Path, what: str) -> None:
     """Raise for a folder in which nothing can be created.
 
     Args:
-        folder: Where something is to be created.
-        what: What is to be created, for the message.
+        folder: Folder of the output.
+        what: Name of the output, for the message.
 
     Raises:
         EnvironmentFailure: It is missing, not a folder, or not writable.

@@ -1,1 +1,1 @@
-"""What joins networks and the store: load, publish, verify, recombine, bridge, export; policies; the Registry."""
+"""Networks joined with the registry: load, publish, verify, recombine, bridge, export; policies; the Registry."""

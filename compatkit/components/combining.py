@@ -292,7 +292,7 @@ class Combining:
                 except those that need ``labels`` if there are none.
             until: Agreement at which to stop if the verdict is also "fit"; None tries all rungs.
             max_images: Maximum number of images to fit on.
-            on: Where features are paired: ``"src"``, on ``data``; ``"dst"``, on ``head_data``; ``"mix"``, on both.
+            on: Images on which features are paired: ``"src"``, on ``data``; ``"dst"``, on ``head_data``; ``"mix"``, on both.
                 None for ``"dst"`` if ``head_data`` is given.
             seed: Seed of all random numbers.
             progress: Called with the number of rungs done, the number of rungs, and the name of the rung.

@@ -30,7 +30,7 @@ class Adapter:
         gives: Output ports.
         data: Images that the ports were derived for.
         parents: The extractor it was fitted for and, if fitted, the extractor it imitates.
-        training: What it was fitted on, as JSON values: ``method``, ``data`` (name, digest, number of ``images``),
+        training: Record of the fit, as JSON values: ``method``, ``data`` (name, digest, number of ``images``),
             ``samples``, ``strength`` and ``residual`` (share of unexplained variance of the closed-form fit); empty if
             it has no weights.
         reference: ``name@version`` if loaded from a registry.

@@ -147,7 +147,7 @@ def kept_statistics(module: nn.Module, when: Literal["always", "error"] = "alway
     """Restore the buffers of batch normalization bitwise afterwards, always or only after an error.
 
     Args:
-        module: Whose buffers are restored.
+        module: Module whose buffers are restored.
         when: ``"error"`` keeps what a block that succeeds has changed.
     """
     before_and_after = [(value, value.clone()) for layer in norm_layers(module) for value in _buffers(layer)]

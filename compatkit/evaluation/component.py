@@ -32,7 +32,7 @@ class Component(Shown):
     """A component without its weights; ``load`` and ``module`` read them.
 
     Attributes:
-        registry: Where it is stored: anything with a ``store`` that loads a module by reference; None if its module
+        registry: Registry of the component: anything with a ``store`` that loads a module by reference; None if its module
             was loaded already.
         resolved: Name, version and digest.
         manifest: Blueprint, contract, training and parents.

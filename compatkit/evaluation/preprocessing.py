@@ -157,7 +157,7 @@ def normalize(
     Args:
         images: uint8 ``(n, channels, height, width)``.
         data: Mean and standard deviation on the scale 0 to 1, from a component's contract.
-        device: Where to compute; None for the device of the images.
+        device: Device to compute on; None for the device of the images.
         dtype: Dtype of the result.
 
     Returns:

@@ -188,7 +188,7 @@ def policy_for(extractor: Component, head: Component, stated: str | None, images
     Args:
         extractor: The extractor.
         head: The head.
-        stated: What the user asked for, or None.
+        stated: Value given by the user, or None.
         images: Unlabeled images to estimate statistics on, or None.
 
     Raises:

@@ -93,7 +93,7 @@ def keep(store: Store, parts: Iterable[Component], cells: Sequence[Cell]) -> boo
     Cells read as stale are stored already.
 
     Args:
-        store: Where to record.
+        store: Registry that records the cells.
         parts: All extractors and heads that a cell names.
         cells: Measured cells.
 
@@ -157,7 +157,7 @@ class Cells:
         Args:
             extractor: Its reference.
             head: Its reference.
-            error: What is wrong with the result.
+            error: Description of the damage.
         """
         self._damaged.append(f"{extractor} with {head}: a result is left out: {str(error).rstrip('.')}")
 

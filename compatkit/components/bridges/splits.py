@@ -100,7 +100,7 @@ def pairing_images(
         fit: Images of the extractor's domain.
         other: Images of the head's domain, or None.
         max_images: Maximum number of images of the head's domain with ``"dst"``.
-        on: Where features are paired; ``"mix"`` uses equally many images of both domains.
+        on: Images on which features are paired; ``"mix"`` uses equally many images of both domains.
         seed: Seed of the draw.
         held_out: Held-out images, which are excluded from ``other``.
 
