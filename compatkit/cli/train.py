@@ -19,8 +19,7 @@ from compatkit.cli.output import emit, is_main_process, news
 from compatkit.cli.publish import Publication, ReleaseOptions, load
 from compatkit.cli.roots import destination
 from compatkit.cli.writable import check_folder
-from compatkit.components.images import PolicyData
-from compatkit.components.images import policy_images as deciding
+from compatkit.components.images import PolicyData, policy_images
 from compatkit.contracts.labels import common, first_names
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.experiments.recipes import STATE, Recipe, StartedRun, check_tensor_file
@@ -240,7 +239,7 @@ def _check_versions(root: Path, plan: Recipe, version: str | None, images: Polic
         if policy is None or policy.data is None or not policy.concerns(kind):
             continue
         if policy.across_major or version is None or Version.parse(version).major == latest.major:
-            deciding(policy.data, at_hand)
+            policy_images(policy.data, at_hand)
             subject = "" if policy.scope == name else f"{name}: "
             notes.append(f"{subject}the policy {policy}")
     if published and version is None:

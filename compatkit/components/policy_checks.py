@@ -58,25 +58,26 @@ class PolicyChecker:
         store: Registry of the partners.
         candidate: Part to be released.
         data: Available images.
-        kin: Unreleased parts by manifest digest, such as a new head's own extractor.
+        unreleased: Unreleased parts by manifest digest, such as a new head's own extractor.
         version: Requested version number.
         progress: Called with done, total and a description.
-        recalls: Whether to use evidence, as for copied versions.
-        measures: Whether to measure if evidence is missing.
+        use_evidence: Whether to use evidence, as for copied versions.
+        can_measure: Whether to measure if evidence is missing.
     """
 
     store: Store
     candidate: Component
     data: PolicyData = ()
-    kin: Mapping[str, Component] = attrs.field(factory=dict)
+    unreleased: Mapping[str, Component] = attrs.field(factory=dict)
     version: str | None = None
     progress: Progress | None = None
-    recalls: bool = attrs.field(default=False, kw_only=True)
-    measures: bool = attrs.field(default=True, kw_only=True)
+    use_evidence: bool = attrs.field(default=False, kw_only=True)
+    can_measure: bool = attrs.field(default=True, kw_only=True)
     _cells: dict[tuple[str, str], Cell] = attrs.field(init=False, factory=dict)
     _stored: Cells = attrs.field(init=False, factory=Cells)
     _parts: PartLoader = attrs.field(
-        init=False, default=attrs.Factory(lambda self: PartLoader(self.store, self.recalls), takes_self=True)
+        init=False,
+        default=attrs.Factory(lambda self: PartLoader(self.store, self.use_evidence), takes_self=True),
     )
 
     def __call__(self, requirement: PolicyRequirement) -> PolicyOutcome:
@@ -97,10 +98,10 @@ class PolicyChecker:
         policy = requirement.policy
         outcome = PolicyOutcome(requirement)
         if policy is not None and policy.data is not None and requirement.is_open:
-            outcome = self._measured(requirement, policy, policy.data)
-        return self._numbered(outcome)
+            outcome = self._measure_all(requirement, policy, policy.data)
+        return self._with_versions(outcome)
 
-    def _numbered(self, outcome: PolicyOutcome) -> PolicyOutcome:
+    def _with_versions(self, outcome: PolicyOutcome) -> PolicyOutcome:
         """Add the version numbers that the candidate may take."""
         requirement, policy = outcome.requirement, outcome.requirement.policy
         name, manifest = requirement.name, self.candidate.manifest
@@ -112,7 +113,7 @@ class PolicyChecker:
         allowed = self.version or str(self.store.next_version(name, manifest, measured=requirement.is_open))
         return attrs.evolve(outcome, allowed=allowed)
 
-    def _measured(self, requirement: PolicyRequirement, policy: Policy, wanted: Images) -> PolicyOutcome:
+    def _measure_all(self, requirement: PolicyRequirement, policy: Policy, wanted: Images) -> PolicyOutcome:
         if (policy.metric, policy.metric_version) != (METRIC, METRIC_VERSION):
             raise UsageError(
                 f"{requirement.name}: the policy uses the metric {policy.metric} {policy.metric_version}, but this "
@@ -129,36 +130,36 @@ class PolicyChecker:
                 for (partner, left, head, _), obstacle in zip(pairs, obstacles, strict=True)
             ]
             return PolicyOutcome(requirement, tuple(answers), self._matrix(pairs, policy))
-        self._provide(pairs, policy, wanted)
-        answers = [self._judged(*pair, policy.tolerance) for pair in pairs]
+        self._fill_cells(pairs, policy, wanted)
+        answers = [self._result(*pair, policy.tolerance) for pair in pairs]
         return PolicyOutcome(requirement, tuple(answers), self._matrix(pairs, policy))
 
-    def _provide(self, pairs: Sequence[Pair], policy: Policy, wanted: Images) -> None:
-        """Recall or measure the cells of all pairs and their bounds.
+    def _fill_cells(self, pairs: Sequence[Pair], policy: Policy, wanted: Images) -> None:
+        """Load or measure the cells of all pairs and their bounds.
 
         Raises:
-            PolicyUndecided: Cells are missing, and ``measures`` is False.
+            PolicyUndecided: Cells are missing, and ``can_measure`` is False.
         """
-        if self.recalls:
+        if self.use_evidence:
             digest = wanted.digest if policy.cap is None else self._images(policy, wanted).digest
             for _, extractor, head, own in pairs:
                 if own is not None:
-                    self._recall(own, head, policy, digest, highest=True)
+                    self._load_result(own, head, policy, digest, highest=True)
                 if own is None or own.function != extractor.function:
-                    self._recall(extractor, head, policy, digest, highest=False)
+                    self._load_result(extractor, head, policy, digest, highest=False)
         missing = [
             (left, head)
             for _, extractor, head, own in pairs
             for left in (own, extractor)
             if left is not None and (left.function, head.function) not in self._cells
         ]
-        if missing and not self.measures:
+        if missing and not self.can_measure:
             raise PolicyUndecided(self._undecided(policy, missing), subject=policy)
         if missing:
             self._measure(missing, self._images(policy, wanted), policy)
 
     def _images(self, policy: Policy, wanted: Images) -> Split:
-        """Return the policy's images, or a sample if the policy has a cap."""
+        """Return the policy's images, or a sample of them if the policy has a cap."""
         split = policy_images(wanted, self.data)
         if policy.cap is not None and policy.cap < len(split):
             split = split.subset(policy.cap, policy.seed)
@@ -173,7 +174,7 @@ class PolicyChecker:
 
     def _by_digest(self, digest: str) -> Component | None:
         """Return the component of a manifest digest; None if it has no name in this registry."""
-        known = self.kin.get(digest) or self._parts.of_digest(digest)
+        known = self.unreleased.get(digest) or self._parts.of_digest(digest)
         if known is not None:
             return known
         names = [name for name, root in self.store.index.roots() if root == digest]
@@ -196,7 +197,7 @@ class PolicyChecker:
                 (left.function, head.function): cell for head, cell in zip(heads, cells, strict=True)
             }
 
-    def _recall(
+    def _load_result(
         self, extractor: Component, head: Component, policy: Policy, digest: str, *, highest: bool
     ) -> None:
         """Take the lowest or highest recorded result of a pair under the policy's conditions, if there is one."""
@@ -232,7 +233,7 @@ class PolicyChecker:
             "unmeasured (unmeasured=True, --unmeasured), which the policy's log records."
         )
 
-    def _judged(
+    def _result(
         self, partner: str, extractor: Component, head: Component, own: Component | None, tolerance: float
     ) -> PartnerResult:
         result = PartnerResult(partner, extractor.reference, head.reference)
@@ -300,7 +301,9 @@ def policy_checks(
             candidate = PartLoader(store, admitted=True).component(
                 reference, f"{requirement.name}@{CANDIDATE}"
             )
-            checker = PolicyChecker(store, candidate, data, progress=progress, recalls=True, measures=measure)
+            checker = PolicyChecker(
+                store, candidate, data, progress=progress, use_evidence=True, can_measure=measure
+            )
             outcome = checker.answer(requirement)
             if not outcome.passed:
                 remedy = (

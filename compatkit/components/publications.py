@@ -1,4 +1,4 @@
-"""Publish fits, recombinations, bridges, adapters and manifests; policies are decided before anything is linked."""
+"""Publish fits, recombinations, bridges, adapters and manifests; policies are checked before anything is linked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from compatkit.registry.store import Store
 from compatkit.training.fit import Fit
 from compatkit.training.task_state import AuxiliaryHead, TaskState
 
-Decisions = Mapping[str, tuple[PolicyChecker, PolicyOutcome]]
+PolicyResults = Mapping[str, tuple[PolicyChecker, PolicyOutcome]]
 
 
 def publish(store: Store, what: Any, name: str | None, settings: Mapping[str, Any]) -> Any:
@@ -76,20 +76,20 @@ def publish(store: Store, what: Any, name: str | None, settings: Mapping[str, An
 
 
 def _fit(store: Store, fit: Fit, prefix: str, dry_run: bool = False, **settings: Any) -> dict[str, Any]:
-    parts, decisions = _decided(store, fit, lambda key: f"{prefix}/{key}", **settings)
+    parts, results = _checked_parts(store, fit, lambda key: f"{prefix}/{key}", **settings)
     if dry_run:
-        return {key: outcome for key, (_, outcome) in decisions.items()}
-    return parts.publish(decisions, settings.get("version"), settings.get("major", False))
+        return {key: outcome for key, (_, outcome) in results.items()}
+    return parts.publish(results, settings.get("version"), settings.get("major", False))
 
 
 def _adapted(store: Store, adapted: Adapted, name: str, **settings: Any) -> str:
-    parts, decisions = _decided(store, adapted.fit, lambda key: name, **settings)
-    published = parts.publish(decisions, settings.get("version"), settings.get("major", False))
+    parts, results = _checked_parts(store, adapted.fit, lambda key: name, **settings)
+    published = parts.publish(results, settings.get("version"), settings.get("major", False))
     (reference,) = published.values()
     return reference
 
 
-def _decided(
+def _checked_parts(
     store: Store,
     fit: Fit,
     name_of: Callable[[str], str],
@@ -98,9 +98,9 @@ def _decided(
     about: About | None = None,
     data: PolicyData = (),
     progress: Progress | None = None,
-) -> tuple[FitParts, Decisions]:
+) -> tuple[FitParts, PolicyResults]:
     parts = FitParts.of(store, fit, name_of, about or About())
-    return parts, parts.decide(version, major, (*data, *parts.images), progress)
+    return parts, parts.check_policies(version, major, (*data, *parts.images), progress)
 
 
 def _bridge(store: Store, bridge: Bridge, name: str, **settings: Any) -> dict[str, str]:
@@ -135,7 +135,7 @@ class FitParts:
         store: Registry to publish to.
         parts: Extractors, then auxiliary heads, then heads, by key such as ``"mnist.extractor"``.
         released: Existing release of a head that was frozen in the fit.
-        images: Images of the fit, for policies decided on them.
+        images: Images of the fit, for policies that measure on them.
     """
 
     store: Store
@@ -183,43 +183,43 @@ class FitParts:
             store, parts, released, [split for data_set in sets for split in (data_set.test, data_set.train)]
         )
 
-    def decide(
+    def check_policies(
         self, version: str | None, major: bool, data: PolicyData, progress: Progress | None
-    ) -> Decisions:
-        """Decide the policies of all parts as if published now; publishes nothing but records the figures.
+    ) -> PolicyResults:
+        """Check the policies of all parts as if published now; publish nothing, but record the measured results.
 
         Args:
             version: Version of all parts, or None.
             major: Whether to take the next MAJOR number.
             data: Images for policies.
-            progress: Called with each measurement.
+            progress: Function called with done, total and a description.
 
         Raises:
             PolicyDataMissing: A policy's images are not available.
         """
-        kin = {part.digest: part for part in self.parts.values()}
-        decisions: dict[str, tuple[PolicyChecker, PolicyOutcome]] = {}
+        unreleased = {part.digest: part for part in self.parts.values()}
+        results: dict[str, tuple[PolicyChecker, PolicyOutcome]] = {}
         for key, part in self.parts.items():
             if key not in self.released and not self._is_published(part, version):
                 requirement = self.store.policy_requirement(
                     part.name, part.manifest, version=version, major=major
                 )
-                checker = PolicyChecker(self.store, part, data, kin, version, progress)
-                decisions[key] = checker, checker.answer(requirement)
-        return decisions
+                checker = PolicyChecker(self.store, part, data, unreleased, version, progress)
+                results[key] = checker, checker.answer(requirement)
+        return results
 
-    def publish(self, decisions: Decisions, version: str | None, major: bool) -> dict[str, str]:
+    def publish(self, results: PolicyResults, version: str | None, major: bool) -> dict[str, str]:
         """Publish all parts unless a policy forbids one of them; return pinned references.
 
         Args:
-            decisions: Result of ``decide``.
-            version: As for ``decide``.
-            major: As for ``decide``.
+            results: Result of ``check_policies``.
+            version: As for ``check_policies``.
+            major: As for ``check_policies``.
 
         Raises:
             PolicyBroken: A part does not work with a released partner; carries the outcome; nothing was published.
         """
-        broken = [outcome for _, outcome in decisions.values() if not outcome.passed]
+        broken = [outcome for _, outcome in results.values() if not outcome.passed]
         if broken:
             others = [outcome.requirement.name for outcome in broken[1:]]
             more = f" So do {', '.join(others)}." if others else ""
@@ -228,7 +228,7 @@ class FitParts:
         for key, part in self.parts.items():
             reference = self.released.get(key)
             if reference is None:
-                policy_check = decisions[key][0] if key in decisions else None
+                policy_check = results[key][0] if key in results else None
                 reference = self.store.publish(
                     part.name, part.manifest, version=version, major=major, policy_check=policy_check
                 )
