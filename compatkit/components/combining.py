@@ -292,8 +292,8 @@ class Combining:
                 except those that need ``labels`` if there are none.
             until: Agreement at which to stop if the verdict is also "fit"; None tries all rungs.
             max_images: Maximum number of images to fit on.
-            on: Images on which features are paired: ``"src"``, on ``data``; ``"dst"``, on ``head_data``; ``"mix"``, on both.
-                None for ``"dst"`` if ``head_data`` is given.
+            on: Images on which features are paired: ``"src"`` for ``data``, ``"dst"`` for ``head_data``, ``"mix"`` for
+                both. None for ``"dst"`` if ``head_data`` is given.
             seed: Seed of all random numbers.
             progress: Called with the number of rungs done, the number of rungs, and the name of the rung.
 

@@ -32,8 +32,8 @@ class Component(Shown):
     """A component without its weights; ``load`` and ``module`` read them.
 
     Attributes:
-        registry: Registry of the component: anything with a ``store`` that loads a module by reference; None if its module
-            was loaded already.
+        registry: Registry of the component: anything with a ``store`` that loads a module by reference; None if the
+            module was loaded already.
         resolved: Name, version and digest.
         manifest: Blueprint, contract, training and parents.
         reference: ``name@version``, accepted by every method of a registry; ``name@candidate`` before publication.
