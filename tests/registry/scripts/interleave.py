@@ -222,7 +222,7 @@ def main() -> None:
     if "links" in words:
         durable.link = lambda source, target: False
     if "pids" in words:
-        ages._runs = lambda process: False
+        ages._is_running = lambda process: False
     known = {encounter.name: encounter for encounter in ENCOUNTERS}
     for word in words:
         name, colon, strides = word.partition(":")

@@ -208,7 +208,7 @@ def lack(what: list[str]) -> None:
     if "links" in what:
         durable.link = lambda source, target: False
     if "pids" in what:
-        ages._runs = lambda process: False
+        ages._is_running = lambda process: False
     if "locks" in what:
         import fcntl
 
