@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import is_digest, loads
 
-How = Literal["payload", "blob", "component", "named"]
+Role = Literal["payload", "blob", "component", "named"]
 """Role of a digest in a document: weights (never read as a document), another blob, a component, or anything else."""
-NamedDigest = tuple[str, How]
+NamedDigest = tuple[str, Role]
 T = TypeVar("T")
 
 
@@ -34,7 +34,7 @@ class DocumentEdge(NamedTuple):
 
 _NAMED = re.compile(rb'"(sha256:[0-9a-f]{64})"')
 _WEIGHTS = re.compile(rb'"payload":\{"count":\d+,"file":\{"blob":')
-_ORDER: tuple[How, ...] = ("named", "payload", "blob", "component")
+_ORDER: tuple[Role, ...] = ("named", "payload", "blob", "component")
 
 
 def names(data: bytes, digest: str, *, component: bool) -> tuple[NamedDigest, ...]:
@@ -54,17 +54,17 @@ def names(data: bytes, digest: str, *, component: bool) -> tuple[NamedDigest, ..
     if data.find(b"}\n") != len(data) - 2 or _is_unusual(data):
         return tuple(_digests_in(_value(data, digest, component)).items())
     weights = _WEIGHTS.search(data)
-    digests: dict[str, How] = {}
+    digests: dict[str, Role] = {}
     for match in _NAMED.finditer(data):
         start = match.start()
-        how: How = "named"
+        role: Role = "named"
         if data.endswith(b'"component":', 0, start):
-            how = "component"
+            role = "component"
         elif data.endswith(b'"blob":', 0, start):
-            how = "payload" if weights is not None and weights.end() == start else "blob"
+            role = "payload" if weights is not None and weights.end() == start else "blob"
         target = match[1].decode()
-        if digests.setdefault(target, how) != how:
-            _add(digests, target, how)
+        if digests.setdefault(target, role) != role:
+            _add(digests, target, role)
     return tuple(digests.items())
 
 
@@ -84,27 +84,27 @@ def _value(data: bytes, digest: str, component: bool) -> Any:
         return None  # not a document, although it begins like one
 
 
-def _digests_in(value: Any) -> dict[str, How]:
+def _digests_in(value: Any) -> dict[str, Role]:
     """Return the digests in JSON values."""
-    digests: dict[str, How] = {}
-    ahead: list[tuple[Any, Any]] = [(None, value)]
-    while ahead:
-        key, node = ahead.pop()
+    digests: dict[str, Role] = {}
+    stack: list[tuple[Any, Any]] = [(None, value)]
+    while stack:
+        key, node = stack.pop()
         if isinstance(node, str):
             if is_digest(node):
                 _add(digests, node, key if key in ("blob", "component") else "named")
         elif isinstance(node, dict):
-            ahead.extend(node.items())
-            ahead.extend((None, name) for name in node)
+            stack.extend(node.items())
+            stack.extend((None, name) for name in node)
         elif isinstance(node, list):
-            ahead.extend((None, item) for item in node)
+            stack.extend((None, item) for item in node)
     return digests
 
 
-def _add(digests: dict[str, How], digest: str, how: How) -> None:
-    before = digests.setdefault(digest, how)
-    if before != how and _ORDER.index(how) > _ORDER.index(before):
-        digests[digest] = how
+def _add(digests: dict[str, Role], digest: str, role: Role) -> None:
+    before = digests.setdefault(digest, role)
+    if before != role and _ORDER.index(role) > _ORDER.index(before):
+        digests[digest] = role
 
 
 def edges(value: Any) -> Iterator[DocumentEdge]:
@@ -113,9 +113,9 @@ def edges(value: Any) -> Iterator[DocumentEdge]:
     Unlike ``manifest.edges`` this also reads invalid documents and those of newer versions, so that garbage collection
     keeps their blobs.
     """
-    ahead: list[Any] = [value]
-    while ahead:
-        node = ahead.pop()
+    stack: list[Any] = [value]
+    while stack:
+        node = stack.pop()
         if isinstance(node, dict):
             for key in ("blob", "component"):
                 edge = node.get(key)
@@ -125,12 +125,12 @@ def edges(value: Any) -> Iterator[DocumentEdge]:
             node = node.values()
         elif not isinstance(node, list):
             continue
-        ahead += [each for each in node if type(each) in (dict, list)]
+        stack += [child for child in node if type(child) in (dict, list)]
 
 
 def walk(
     starts: Iterable[T],
-    further: Callable[[T], Iterable[T]],
+    successors: Callable[[T], Iterable[T]],
     *,
     key: Callable[[T], Hashable] = lambda step: step,
     rank: Callable[[T], Any] = lambda step: 0,
@@ -139,17 +139,17 @@ def walk(
 
     Args:
         starts: Steps to the roots.
-        further: Returns the steps that start at the target of a step; called after that step was yielded.
+        successors: Returns the steps that start at the target of a step; called after that step was yielded.
         key: Returns the target node of a step; by default the step itself.
         rank: Returns the strength of a step, such as 1 for a required and 0 for an optional target.
     """
     best: dict[Hashable, Any] = {}
     for start in starts:
-        ahead = [start]
-        while ahead:
-            step = ahead.pop()
+        stack = [start]
+        while stack:
+            step = stack.pop()
             node, strength = key(step), rank(step)
             if node not in best or best[node] < strength:
                 best[node] = strength
                 yield step
-                ahead.extend(further(step))
+                stack.extend(successors(step))

@@ -19,7 +19,7 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
 from compatkit.registry.required_blobs import RequiredBlobs
-from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement, Vanished
+from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement, VersionRemoved
 from compatkit.registry.version_bumps import check_step
 from compatkit.registry.versions.diff import Difference, diff
 
@@ -105,7 +105,7 @@ class Publisher:
         while True:
             try:
                 reference = self._attempt(requested)
-            except Vanished:
+            except VersionRemoved:
                 failures += 1
                 if failures == MAX_ATTEMPTS:
                     raise
@@ -241,7 +241,7 @@ class Publisher:
                 if not {*after.requirement.partners} <= {*before.requirement.partners}:
                     self._measure(after.requirement)
                 return
-            except Vanished:
+            except VersionRemoved:
                 if attempt == MAX_ATTEMPTS:
                     raise
 
@@ -274,7 +274,7 @@ class Publisher:
     def _manifest(self, version: Version) -> Manifest:
         digest = self.references.digest(self.name, version)
         if digest is None:
-            raise Vanished(f"{self.name}@{version} vanished while it was read: another process removed it.")
+            raise VersionRemoved(f"{self.name}@{version} was removed by another process while it was read.")
         return from_bytes(
             self.required_blobs.objects.read(digest, max_bytes=MAX_BYTES),
             what=f"manifest of {self.name}@{version}",

@@ -92,7 +92,7 @@ class PolicyRequirement:
         return f"{', '.join(shown[:MAX_LISTED])}{more}"
 
 
-class Vanished(IntegrityError):
+class VersionRemoved(IntegrityError):
     """A version disappeared while it was read: without hard links, a publisher may remove it after its last check."""
 
 
@@ -108,21 +108,21 @@ class PartnerFinder:
         references: Names and versions.
         index: Opens the search index; called only if a policy requires partners.
         policies: Policies of the registry.
-        coming: Versions that are about to be imported, with their digests; none is withdrawn in its source.
+        incoming: Versions that are about to be imported, with their digests; none is withdrawn in its source.
     """
 
     manifest: Callable[[str], Manifest]
     references: References
     index: Callable[[], Index]
     policies: PolicyLog
-    coming: Sequence[Reference] = ()
-    _coming: dict[str, dict[Version, str]] = attrs.field(init=False, factory=lambda: defaultdict(dict))
+    incoming: Sequence[Reference] = ()
+    _incoming: dict[str, dict[Version, str]] = attrs.field(init=False, factory=lambda: defaultdict(dict))
     _trained: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        for reference in self.coming:
+        for reference in self.incoming:
             if reference.version is not None:
-                self._coming[reference.name][reference.version] = str(reference.digest)
+                self._incoming[reference.name][reference.version] = str(reference.digest)
 
     def requirement(
         self,
@@ -179,7 +179,7 @@ class PartnerFinder:
 
     def _heads(self, name: str, earlier: list[Version]) -> tuple[Partner, ...]:
         """Return the heads released against versions of an extractor, sorted by name and version."""
-        wanted = {
+        functions = {
             function_digest(self.manifest(str(self._reference(name, version).digest))) for version in earlier
         }
         # withdrawn versions and other lines too: a head may be trained with another version of the same function
@@ -187,7 +187,7 @@ class PartnerFinder:
             str(digest)
             for version in self._versions(name)
             if (digest := self.digest(name, version)) is not None
-            and function_digest(self.manifest(digest)) in wanted
+            and function_digest(self.manifest(digest)) in functions
         }
         partners: dict[tuple[str, str, str], Partner] = {}
         for digest in sorted(digests):
@@ -230,36 +230,38 @@ class PartnerFinder:
     def digest(self, name: str, version: Version) -> str | None:
         """Return the manifest digest of a version in the registry, else among the versions to import, else None."""
         existing = self.references.digest(name, version)
-        return existing if existing is not None else self._coming[name].get(version)
+        return existing if existing is not None else self._incoming[name].get(version)
 
     def _versions(self, name: str) -> list[Version]:
-        return sorted({*self.references.versions(name), *self._coming[name]})
+        return sorted({*self.references.versions(name), *self._incoming[name]})
 
     def _named(self, digests: set[str]) -> Iterator[tuple[str, str]]:
         """Yield the names, with digest, of manifests; names that are about to be imported count too."""
-        coming = [(reference.name, str(reference.digest)) for reference in self.coming]
-        yield from dict.fromkeys(root for root in (*self.index().roots(), *coming) if root[1] in digests)
+        incoming = [(reference.name, str(reference.digest)) for reference in self.incoming]
+        yield from dict.fromkeys(root for root in (*self.index().roots(), *incoming) if root[1] in digests)
 
     def _released_heads(self, extractor: str) -> Iterator[Reference]:
         """Yield the heads trained with an extractor, without withdrawn ones."""
         if not self._trained:
-            for head in self.coming:
+            for head in self.incoming:
                 manifest = self.manifest(str(head.digest))
                 for parent in trained_with(manifest) if manifest.kind == "head" else ():
                     self._trained.setdefault(parent, []).append(head)
-        here = (
+        registered = (
             Reference(head.name, Version.parse(head.version), digest=head.digest)
             for head in self.index().search(kind="head", parent=extractor)
             if (TRAINED_WITH, extractor) in head.parents
         )
-        gone = {name: self.references.withdrawn(name) for name in self._coming}
-        coming = (head for head in self._trained.get(extractor, ()) if head.version not in gone[head.name])
-        yield from {str(head): head for head in (*here, *coming)}.values()
+        withdrawn = {name: self.references.withdrawn(name) for name in self._incoming}
+        incoming = (
+            head for head in self._trained.get(extractor, ()) if head.version not in withdrawn[head.name]
+        )
+        yield from {str(head): head for head in (*registered, *incoming)}.values()
 
     def _reference(self, name: str, version: Version) -> Reference:
         digest = self.digest(name, version)
         if digest is None:
-            raise Vanished(f"{name}@{version} vanished while it was read: another process removed it.")
+            raise VersionRemoved(f"{name}@{version} was removed by another process while it was read.")
         return Reference(name, version, digest=digest)
 
 

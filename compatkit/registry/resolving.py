@@ -35,8 +35,8 @@ def live(references: References, name: str) -> list[Version]:
     versions = references.versions(name)
     if not versions:
         raise _no_name(references, name)
-    gone = references.withdrawn(name)
-    return [version for version in versions if version not in gone]
+    withdrawn = references.withdrawn(name)
+    return [version for version in versions if version not in withdrawn]
 
 
 def is_pattern(text: str) -> bool:
@@ -46,32 +46,37 @@ def is_pattern(text: str) -> bool:
 
 def split(pattern: str) -> tuple[str, str]:
     """Split a pattern into its name or glob and its suffix: ``""``, ``"@^1"``, ``":prod"``."""
-    mark = min((at for at in (pattern.find("@"), pattern.find(":")) if at >= 0), default=len(pattern))
+    positions = (pattern.find("@"), pattern.find(":"))
+    mark = min((position for position in positions if position >= 0), default=len(pattern))
     return pattern[:mark], pattern[mark:]
 
 
-def resolve(references: References, wanted: Reference) -> Reference:
+def resolve(references: References, reference: Reference) -> Reference:
     """Return a reference with its version and digest filled in.
 
     Args:
         references: Names and versions of the registry.
-        wanted: Reference with a version, range, alias, digest, or only a name.
+        reference: Reference with a version, range, alias, digest, or only a name.
 
     Raises:
         NotFound: There is no such name, version, alias or digest, or the version was withdrawn.
     """
-    if wanted.version is not None:
-        return wanted if wanted.digest is not None else _pinned(references, wanted.name, wanted.version)
-    if wanted.digest is not None:
-        return _by_digest(references, wanted.name, wanted.digest)
-    if wanted.alias is not None:
-        return _by_alias(references, wanted.name, wanted.alias)
-    latest = references.latest(wanted.name, wanted.range)
+    if reference.version is not None:
+        return (
+            reference
+            if reference.digest is not None
+            else _pinned(references, reference.name, reference.version)
+        )
+    if reference.digest is not None:
+        return _by_digest(references, reference.name, reference.digest)
+    if reference.alias is not None:
+        return _by_alias(references, reference.name, reference.alias)
+    latest = references.latest(reference.name, reference.range)
     if latest is None:
         raise NotFound(
-            f"{wanted} matches no version: {_existing(references, wanted.name)}", subject=str(wanted)
+            f"{reference} matches no version: {_existing(references, reference.name)}", subject=str(reference)
         )
-    return _pinned(references, wanted.name, latest)
+    return _pinned(references, reference.name, latest)
 
 
 def select(references: References, pattern: str) -> list[Reference]:
@@ -88,14 +93,15 @@ def select(references: References, pattern: str) -> list[Reference]:
     glob, suffix = split(pattern)
     if not is_pattern(glob):
         return [resolve(references, Reference.parse(pattern))]
-    wanted = Reference.parse(f"any{suffix}")  # a suffix that is not valid is an error, not an empty result
+    reference = Reference.parse(f"any{suffix}")  # a suffix that is not valid is an error, not an empty result
     known = names(references, glob)
     matches: list[Reference] = []
     for name in known:
         try:
             matches.append(
                 resolve(
-                    references, Reference(name, wanted.version, wanted.range, wanted.alias, wanted.digest)
+                    references,
+                    Reference(name, reference.version, reference.range, reference.alias, reference.digest),
                 )
             )
         except NotFound:

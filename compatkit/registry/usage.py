@@ -32,8 +32,8 @@ class Amount:
     @classmethod
     def of(cls, sizes: Iterable[int]) -> Amount:
         """Count and add up the sizes of files."""
-        every = list(sizes)
-        return cls(len(every), sum(every))
+        counted = list(sizes)
+        return cls(len(counted), sum(counted))
 
 
 @attrs.frozen
@@ -109,15 +109,15 @@ def usage(references: References, objects: Objects, pattern: str | None = None) 
                 aside[entry.folder].append(state.st_size)
 
     @cache
-    def further(step: NamedDigest) -> tuple[NamedDigest, ...]:
-        digest, how = step
-        if how != "payload" and 0 < blobs.get(digest, 0) <= MAX_BYTES:
+    def successors(step: NamedDigest) -> tuple[NamedDigest, ...]:
+        digest, role = step
+        if role != "payload" and 0 < blobs.get(digest, 0) <= MAX_BYTES:
             with suppress(IntegrityError):
                 return names(objects.read(digest, quarantine=False), digest, component=False)
         return ()
 
     def reached(digests: Iterable[str]) -> set[str]:
-        steps = walk(((digest, "component") for digest in digests), further, key=itemgetter(0))
+        steps = walk(((digest, "component") for digest in digests), successors, key=itemgetter(0))
         return {digest for digest, _ in steps}
 
     roots: dict[str, list[str]] = defaultdict(list)

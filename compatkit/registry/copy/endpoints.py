@@ -15,7 +15,7 @@ from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.copy.report import Refusal
-from compatkit.registry.document_graph import How
+from compatkit.registry.document_graph import Role
 from compatkit.registry.names import Reference
 from compatkit.registry.refs import References, Tombstone
 from compatkit.registry.weights.header import check_header
@@ -41,7 +41,7 @@ class ComponentBlob:
     """
 
     digest: str
-    role: How
+    role: Role
     owner: str
     size: int | None = None
     payload: Payload | None = None

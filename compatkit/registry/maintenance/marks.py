@@ -24,7 +24,7 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import blob_path
-from compatkit.registry.document_graph import How, NamedDigest, names, walk
+from compatkit.registry.document_graph import NamedDigest, Role, names, walk
 from compatkit.registry.layout_scan import (
     Aside,
     Blob,
@@ -73,7 +73,7 @@ class _Step(NamedTuple):
     """A step of the walk to a digest to keep.
 
     Attributes:
-        how: ``component`` and ``blob`` are read; ``named`` only if it is a document.
+        role: ``component`` and ``blob`` are read; ``named`` only if it is a document.
         referrer: Referring file or document, for messages.
         required: Whether the blob must exist.
         living: False if the blob is reached only from versions whose weights may be collected.
@@ -81,7 +81,7 @@ class _Step(NamedTuple):
     """
 
     digest: str
-    how: How
+    role: Role
     referrer: str
     required: bool
     living: bool = True
@@ -90,7 +90,7 @@ class _Step(NamedTuple):
     @property
     def strength(self) -> tuple[bool, bool, int, bool]:
         """Sort key; a digest that is reached again with a greater strength is followed again."""
-        return self.living, not self.collectable, _STRENGTH[self.how], self.required
+        return self.living, not self.collectable, _STRENGTH[self.role], self.required
 
 
 @attrs.define(eq=False)
@@ -221,34 +221,34 @@ class Marker:
                 yield _Step(f"sha256:{digits.decode()}", "named", str(path), False)
 
     def _next_steps(self, withdrawn_only: Collection[str], step: _Step) -> Iterator[_Step]:
-        if step.how == "payload":
+        if step.role == "payload":
             return
         # a publish checks direct references of manifests only
-        required = step.required and step.how == "component"
-        for digest, how in self._document(step):
-            collectable = not step.living and how == "payload" and step.digest in withdrawn_only
-            yield _Step(digest, how, step.digest, required and how != "named", step.living, collectable)
+        required = step.required and step.role == "component"
+        for digest, role in self._document(step):
+            collectable = not step.living and role == "payload" and step.digest in withdrawn_only
+            yield _Step(digest, role, step.digest, required and role != "named", step.living, collectable)
 
     def _document(self, step: _Step) -> tuple[NamedDigest, ...]:
         """Return the references of a blob; empty if it is not a document."""
-        digest, how, referrer, required = step[:4]
+        digest, role, referrer, required = step[:4]
         known = self._documents.get(digest)
         if known is not None:
             return known
-        content = self._content(digest, head_only=how == "named", retry=required)
+        content = self._content(digest, head_only=role == "named", retry=required)
         if content is None and required and digest not in self.lost:
             raise self._error(digest, referrer, "is missing, from trash/ too", _Missing)
-        if content is None or digest in self.lost or (how == "named" and not content[0].startswith(b"{")):
+        if content is None or digest in self.lost or (role == "named" and not content[0].startswith(b"{")):
             return ()
         data, size = content
         if size > MAX_BYTES:
-            if how == "component":
+            if role == "component":
                 raise self._error(digest, referrer, f"has {size} bytes, too many for a document")
             return ()
         if (actual := digest_of(data)) != digest:
             raise self._error(digest, referrer, f"has the digest {actual}")
         try:
-            self._documents[digest] = names(data, digest, component=required and how == "component")
+            self._documents[digest] = names(data, digest, component=required and role == "component")
         except FormatError as error:
             raise self._error(digest, referrer, f"cannot be read ({error})") from error
         return self._documents[digest]
