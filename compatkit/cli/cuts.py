@@ -53,7 +53,8 @@ class CutsOptions(ModelOptions):
 
     model: str = argument()
     everything: bool = option(
-        "Also list cuts that repeat others or are impossible, with the reason.", "--all"
+        "Also list modules where other tensors cross too, that repeat a cut, or where none is possible.",
+        "--all",
     )
 
 
@@ -62,9 +63,13 @@ def cuts_command(options: CutsOptions) -> int | None:
     """List where MODEL (of timm, torchvision, compatkit or a plugin) can be cut into extractor and head."""
     from compatkit.adapters.cutting.planning import cuts
 
-    with progress("cuts") as report:
+    with progress("cuts") as report_progress:
         points = cuts(
-            options.model, options.kwargs, size=options.size, builder=options.builder, progress=report
+            options.model,
+            options.kwargs,
+            size=options.size,
+            builder=options.builder,
+            progress=report_progress,
         )
     if options.json:
         return emit({"model": options.model, "cuts": [attrs.asdict(point) for point in points]})
@@ -73,20 +78,25 @@ def cuts_command(options: CutsOptions) -> int | None:
     hidden = len(points) - len(shown)
     click.echo()
     paragraph(
-        "gives: shapes of the tensors that cross, for one image. FLOPs for one image; a multiply-add is two."
+        "gives: shape of each tensor that crosses; behind: parameters and FLOPs of the head; way: how the network is "
+        "cut. Shapes and FLOPs are for one image; a multiply-add is two."
     )
     if hidden:
-        paragraph(f"{hidden} further modules repeat these cuts or cannot be cut; --all shows them.")
-    refused = [point for point in shown if point.refused]
-    if refused:
-        click.echo("\nrefused:")
-    for point in refused:
+        paragraph(
+            f"{hidden} further modules are not shown: other tensors cross too, they repeat a cut above, or no cut is "
+            "possible. --all shows them."
+        )
+    impossible = [point for point in shown if point.refused]
+    if impossible:
+        click.echo("\ncannot be cut:")
+    for point in impossible:
         click.echo(f"  {clean(point.name)}: {clean(point.refused)}")
-    usable = [point for point in shown if not point.refused]
-    if usable:
-        total = sum(usable[0].flops)
-        middle = min(usable, key=lambda point: (abs(point.flops[0] - total / 2), point.name.count(".")))
-        words = [] if options.builder is None else ["--builder", options.builder]
-        words += ["--kwargs", json.dumps(options.kwargs)] if options.kwargs else []
-        words += ["--size", "x".join(map(str, options.size))] if options.size else []
-        next_step("split", options.model, "--cut", middle.name, *words, registry=False)
+    possible = [point for point in shown if not point.refused and point.own]
+    if possible:
+        total = sum(possible[0].flops)
+        # nearest to half of the FLOPs; of equal ones the outermost module
+        middle = min(possible, key=lambda point: (abs(point.flops[0] - total / 2), point.name.count(".")))
+        repeated_options = [] if options.builder is None else ["--builder", options.builder]
+        repeated_options += ["--kwargs", json.dumps(options.kwargs)] if options.kwargs else []
+        repeated_options += ["--size", "x".join(map(str, options.size))] if options.size else []
+        next_step("split", options.model, "--cut", middle.name, *repeated_options, registry=False)

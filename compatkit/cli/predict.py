@@ -53,13 +53,13 @@ def predict_command(options: PredictOptions) -> int | None:
     has a row with the reason; the exit code is then 1.
     """
     from compatkit.evaluation.assembly import BatchStatisticsWarning
-    from compatkit.evaluation.extractor_pass import placed
+    from compatkit.evaluation.extractor_pass import moved_to
 
     photos, others = _photos(options.photos)
     model = _model(open_registry(), options)
     if model.bn_policy == "batch" and normalizes([part.manifest for part in model.sources]):
         warn(f"{ALONE} Add --bn-policy reestimate, and --data with 100 or more photos of all classes.")
-    with warnings.catch_warnings(), placed(model, options.device):
+    with warnings.catch_warnings(), moved_to(model, options.device):
         warnings.simplefilter("ignore", BatchStatisticsWarning)  # the command warns in its own words
         predictions = model.predict(photos, batch_size=options.batch_size, damaged="skip")
     if options.csv is not None:

@@ -25,7 +25,7 @@ from compatkit.evaluation.metrics import (
     conclude,
     equal_norm_weights,
     finalized,
-    observed,
+    update_arguments,
 )
 from compatkit.evaluation.records import read_figures
 
@@ -69,13 +69,13 @@ def score(
                 metric, figures = origins.figures(name, offer, part, seen, subject)
             else:
                 metric = check_metric(offer, {})
-                if "logits" in observed(metric) and head is None:
+                if "logits" in update_arguments(metric) and head is None:
                     raise DataError(
                         "this score needs predictions, and the extractor has no head in this registry"
                     )
                 figures = _figures(metric, seen, subject)
             cell, others, direction = figures[0], dict(figures[1]), figures[2]
-            if controls and {"outputs", "logits"} & set(observed(metric)):
+            if controls and {"outputs", "logits"} & set(update_arguments(metric)):
                 others[RANDOM] = _figures(metric, random, subject)[0]
         except DataError as error:
             cell = TableCell(None, "undefined", str(error))
@@ -117,16 +117,16 @@ def _observe(
 
     from compatkit.evaluation.batchnorm import evaluation_mode
     from compatkit.evaluation.conditions import Conditions
-    from compatkit.evaluation.extractor_pass import numerics, placed
+    from compatkit.evaluation.extractor_pass import moved_to, precision_context
     from compatkit.evaluation.preprocessing import normalize, prepare
 
     labels, observations = torch.from_numpy(sample.labels).long(), list[Observation]()
     modules = [module, *([head.module] if head is not None else [])]
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(numerics(Conditions("running", batch_size, 0, "float32", device)))
+        stack.enter_context(precision_context(Conditions("running", batch_size, 0, "float32", device)))
         for network in modules:
-            stack.enter_context(placed(network, device))
+            stack.enter_context(moved_to(network, device))
             stack.enter_context(evaluation_mode(network))
         for at in torch.arange(len(sample)).split(batch_size):
             prepared = prepare(sample.take(at.numpy()), contract)
@@ -173,7 +173,7 @@ class Origins:
             return self._scored[key]
         metric = check_metric(offer, {"source": self._prepared(train, contract)})
         scored = metric, _figures(metric, seen, subject)
-        inputs = {*observed(metric), *finalized(metric)}
+        inputs = {*update_arguments(metric), *finalized(metric)}
         if not {"outputs", "logits", "network", "layers"} & inputs:  # it does not depend on the extractor
             self._scored[key] = scored
         return scored

@@ -23,7 +23,7 @@ from compatkit.contracts.labels import Labels, label_findings
 from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
 from compatkit.contracts.match import wiring_findings
 from compatkit.contracts.ports import SizedPorts
-from compatkit.contracts.report import Codes, Finding, Outline, Outlines, Report, codes_of
+from compatkit.contracts.report import Codes, Finding, PairSummaries, PairSummary, Report, codes_of
 from compatkit.errors import UsageError
 from compatkit.foundation.arguments import checks_arguments
 
@@ -140,7 +140,7 @@ def pair_report(
                 if own or known == exact
             ),
         ]
-    answers = _answers(codes_of(structural), codes_of(training), evidence, bn_policy)
+    report = _report_without_findings(codes_of(structural), codes_of(training), evidence, bn_policy)
     labels = _label_findings(data, head, f"the head {second}" if names else "the head")
     findings = (
         *structural,
@@ -148,9 +148,9 @@ def pair_report(
         *labels,
         *training,
         *statistics,
-        *rules.empirical_findings(answers, evidence, bn_policy),
+        *rules.empirical_findings(report, evidence, bn_policy),
     )
-    return Report(answers.wiring, answers.promise, answers.evidence, findings, *(names or ()))
+    return Report(report.wiring, report.promise, report.evidence, findings, *(names or ()))
 
 
 def check_pairs(
@@ -162,10 +162,10 @@ def check_pairs(
     channels: Blobs,
     own: Collection[tuple[str, str]],
     bn_policy: str,
-) -> Outlines:
+) -> PairSummaries:
     """Check every extractor with every head.
 
-    Only answers and finding codes of each pair are stored; full reports are computed again on request.
+    Only summaries of the pairs are stored; full reports are computed again on request.
 
     Args:
         extractors: Manifests by reference.
@@ -203,11 +203,11 @@ def check_pairs(
         codes_of(_label_findings(data, manifest, f"the head {name}")) for name, manifest in heads.items()
     ]
     own_extractors = [frozenset(trained_with(manifest)) for manifest in heads.values()]
-    known: dict[tuple[Codes, ...], Outline] = {}
-    table: list[tuple[Outline, ...]] = []
+    known: dict[tuple[Codes, ...], PairSummary] = {}
+    table: list[tuple[PairSummary, ...]] = []
     for row, (extractor, manifest) in enumerate(extractors.items()):
         digest = manifest_digest(manifest) if any(own_extractors) else ""
-        outlines: list[Outline] = []
+        summaries: list[PairSummary] = []
         structural_row, images_row, training_row, statistics_row = (level[row] for level in levels)
         for column, head in enumerate(heads):
             training = training_row[column]
@@ -221,16 +221,18 @@ def check_pairs(
                 statistics_row[column],
             )
             cells = evidence.get((extractor, head), ())
-            outline = None if cells else known.get(codes)
-            if outline is None:
-                answers = _answers(codes[0], training, cells, bn_policy)
-                empirical = codes_of(rules.empirical_findings(answers, cells, bn_policy))
-                outline = Outline(answers, tuple(code for level in (*codes, empirical) for code in level))
+            summary = None if cells else known.get(codes)
+            if summary is None:
+                without_findings = _report_without_findings(codes[0], training, cells, bn_policy)
+                empirical = codes_of(rules.empirical_findings(without_findings, cells, bn_policy))
+                summary = PairSummary(
+                    without_findings, tuple(code for level in (*codes, empirical) for code in level)
+                )
                 if not cells:
-                    known[codes] = outline
-            outlines.append(outline)
-        table.append(tuple(outlines))
-    return Outlines(tuple(extractors), tuple(heads), tuple(table), report)
+                    known[codes] = summary
+            summaries.append(summary)
+        table.append(tuple(summaries))
+    return PairSummaries(tuple(extractors), tuple(heads), tuple(table), report)
 
 
 def check_kind(manifest: Manifest, position: Literal["first", "second"], name: str) -> None:
@@ -305,7 +307,9 @@ def _label_findings(data: Classes | None, head: Manifest, name: str) -> tuple[Fi
     return () if classes is None else label_findings(classes, head.contract.data.labels or (), head=name)
 
 
-def _answers(structural: Codes, training: Codes, cells: Sequence[Cell], bn_policy: str) -> Report:
+def _report_without_findings(
+    structural: Codes, training: Codes, cells: Sequence[Cell], bn_policy: str
+) -> Report:
     """Return the report without findings."""
     severities = {severity for _, severity in structural}
     return Report(

@@ -204,15 +204,15 @@ def requirement(level: str) -> Requirement:
 
 
 @attrs.frozen
-class Outline:
+class PairSummary:
     """A report without its texts.
 
     Attributes:
-        answers: Wiring, promise and evidence.
+        report: Wiring, promise and evidence, without findings.
         codes: Distinct codes and severities of all findings.
     """
 
-    answers: Report
+    report: Report
     codes: Codes
 
 
@@ -238,18 +238,18 @@ class Group:
 
 
 @attrs.frozen(repr=False, eq=False)
-class Outlines(Shown):
+class PairSummaries(Shown):
     """Result of checking every extractor with every head, without reading weights.
 
     Attributes:
         extractors: References of the rows.
         heads: References of the columns.
-        outlines: Outline of each pair, row by row.
+        summaries: PairSummary of each pair, row by row.
     """
 
     extractors: tuple[str, ...]
     heads: tuple[str, ...]
-    outlines: tuple[tuple[Outline, ...], ...]
+    summaries: tuple[tuple[PairSummary, ...], ...]
     _report: Callable[[str, str], Report]
 
     def report(self, extractor: str, head: str) -> Report:
@@ -266,20 +266,20 @@ class Outlines(Shown):
         _check_known(head, self.heads, "head")
         return self._report(extractor, head)
 
-    def pairs(self) -> Iterator[tuple[str, str, Outline]]:
-        """Yield extractor, head and outline of every pair, row by row."""
-        for extractor, row in zip(self.extractors, self.outlines, strict=True):
-            for head, outline in zip(self.heads, row, strict=True):
-                yield extractor, head, outline
+    def pairs(self) -> Iterator[tuple[str, str, PairSummary]]:
+        """Yield extractor, head and summary of every pair, row by row."""
+        for extractor, row in zip(self.extractors, self.summaries, strict=True):
+            for head, summary in zip(self.heads, row, strict=True):
+                yield extractor, head, summary
 
     def counts(self) -> dict[Word, int]:
         """Return the number of pairs per word, the best word first; words without pairs are omitted."""
-        counts = Counter(outline.answers.word for row in self.outlines for outline in row)
+        counts = Counter(summary.report.word for row in self.summaries for summary in row)
         return {word: counts[word] for word in WORDS if word in counts}
 
     def summary(self) -> str:
         """Return the number of pairs per word as one line; measured own pairs (bounds) are counted separately."""
-        own = Counter(outline.answers.word for *_, outline in self.pairs() if _gives_bound(outline.answers))
+        own = Counter(summary.report.word for *_, summary in self.pairs() if _gives_bound(summary.report))
         parts = [_counted(own.total(), "own pair")] if own else []
         parts += [
             f"{count - own[word]:,} {word}" for word, count in self.counts().items() if count > own[word]
@@ -291,9 +291,9 @@ class Outlines(Shown):
         """Return the distinct findings by code and severity: the most severe first, then the most frequent."""
         counts: Counter[tuple[str, Severity]] = Counter()
         first: dict[tuple[str, Severity], tuple[str, str]] = {}
-        for extractor, head, outline in self.pairs():
-            counts.update(outline.codes)
-            for code in outline.codes:
+        for extractor, head, summary in self.pairs():
+            counts.update(summary.codes)
+            for code in summary.codes:
                 if code not in first:
                     first[code] = extractor, head
         ranked = sorted(counts, key=lambda code: (SEVERITIES.index(code[1]), -counts[code]))
@@ -313,8 +313,8 @@ class Outlines(Shown):
         required = requirement(level)
         return [
             (extractor, head)
-            for extractor, head, outline in self.pairs()
-            if not outline.answers.satisfies(required)
+            for extractor, head, summary in self.pairs()
+            if not summary.report.satisfies(required)
         ]
 
     def _example(self, code: tuple[str, Severity], extractor: str, head: str) -> Finding:
@@ -322,9 +322,9 @@ class Outlines(Shown):
         return next(finding for finding in findings if (finding.code, finding.severity) == code)
 
 
-def _gives_bound(answers: Report) -> bool:
+def _gives_bound(report: Report) -> bool:
     """Return whether a pair was measured and the head was trained with this extractor."""
-    return answers.promise == "one-network" and answers.word in ("perfect", "compatible", "weak")
+    return report.promise == "one-network" and report.word in ("perfect", "compatible", "weak")
 
 
 def _counted(count: int, noun: str) -> str:

@@ -111,9 +111,9 @@ def evaluate_heads(
 
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(numerics(conditions))
+        stack.enter_context(precision_context(conditions))
         for module in modules:
-            stack.enter_context(placed(module, conditions.device))
+            stack.enter_context(moved_to(module, conditions.device))
         if estimates(conditions.bn_policy):
             stored_weight = stored_share(conditions.bn_policy, len(examples))
             for module in modules:
@@ -153,7 +153,7 @@ def device_named(device: str) -> torch.device:
 
 
 @contextmanager
-def placed(module: nn.Module, device: str) -> Iterator[None]:
+def moved_to(module: nn.Module, device: str) -> Iterator[None]:
     """Move a module to ``device``, and back afterwards.
 
     Args:
@@ -179,7 +179,7 @@ def placed(module: nn.Module, device: str) -> Iterator[None]:
 
 
 @contextmanager
-def numerics(conditions: Conditions) -> Iterator[None]:
+def precision_context(conditions: Conditions) -> Iterator[None]:
     """Compute in float32 without TF32, or in bfloat16 with autocast."""
     kind = device_named(conditions.device).type
     with ExitStack() as stack:

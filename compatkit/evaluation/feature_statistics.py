@@ -17,7 +17,7 @@ from compatkit.data.dataset import Split
 from compatkit.errors import CutError, IntegrityError
 from compatkit.evaluation.batchnorm import evaluation_mode
 from compatkit.evaluation.conditions import Conditions
-from compatkit.evaluation.extractor_pass import numerics
+from compatkit.evaluation.extractor_pass import precision_context
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.foundation.codec import digest
 
@@ -134,7 +134,7 @@ def feature_moments(
     count = min(samples, len(split))
     positions = np.arange(count) * len(split) // count
     total: list[Moments] = []
-    with evaluation_mode(extractor), torch.no_grad(), numerics(Conditions(device=str(device))):
+    with evaluation_mode(extractor), torch.no_grad(), precision_context(Conditions(device=str(device))):
         for start in range(0, count, batch_size):
             chosen = split.take(positions[start : start + batch_size])
             images = normalize(prepare(chosen, data).images, data, device=device)

@@ -261,8 +261,8 @@ KNOWN = tuple(field.name for field in attrs.fields(Subject))
 class Metric(Protocol):
     """Single-pass metric with mergeable states.
 
-    Methods declare their inputs as argument names; see ``Observation`` and ``Subject``. The ``update`` of a metric of
-    weights alone takes only the state and is called without a batch.
+    Methods declare their inputs as argument names; see ``Observation`` and ``Subject``. The ``update`` of a metric
+    of weights alone takes only the state and is never called.
 
     States live on the device of the batches and are read only by ``finalize``, so batches cause no synchronization.
     """
@@ -291,7 +291,7 @@ class Metric(Protocol):
         ...
 
 
-def observed(metric: Metric) -> tuple[str, ...]:
+def update_arguments(metric: Metric) -> tuple[str, ...]:
     """Return the argument names of a metric's ``update``, without the state.
 
     Raises:
@@ -315,7 +315,7 @@ def advance(metric: Metric, state: Any, observation: Observation, subject: Subje
         observation: The batch.
         subject: The network under measurement.
     """
-    sources = {name: observation if name in OBSERVED else subject for name in observed(metric)}
+    sources = {name: observation if name in OBSERVED else subject for name in update_arguments(metric)}
     return metric.update(state, **{name: getattr(source, name) for name, source in sources.items()})
 
 
@@ -390,7 +390,7 @@ def check_metric(offer: Offer, settings: dict[str, Any]) -> Metric:
     if missing := [name for name in methods if not callable(getattr(metric, name, None))]:
         raise offer.owner.error(f"the metric lacks {', '.join(missing)}; it needs {', '.join(methods)}.")
     try:
-        observed(metric)
+        update_arguments(metric)
     except PluginError as error:
         raise offer.owner.error(str(error)) from error
     return metric

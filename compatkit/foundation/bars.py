@@ -14,22 +14,22 @@ from compatkit.foundation.display import visible
 Progress = Callable[[int, int, str], None]
 """Called with the count done, the total (0 if unknown), and a description of the current item."""
 
-PATIENCE = 1.0
+BAR_DELAY = 1.0
 """Seconds before a bar appears."""
-OFTEN = 0.1
+BAR_INTERVAL = 0.1
 """Seconds between two updates of a bar."""
-EVERY = 10.0
-"""Seconds between two lines during the first minute, without a terminal; later the pause is longer."""
+LINE_INTERVAL = 10.0
+"""Seconds between two lines during the first minute, without a terminal; later they are longer."""
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 @contextmanager
 def silent(on: bool = True) -> Iterator[None]:
-    """Show no bars inside the context: another one is shown, or the user wants none.
+    """Show no progress inside the context; used while another bar is shown, or if the user wants none.
 
     Args:
-        on: False changes nothing.
+        on: Whether to silence progress; False keeps the current state.
     """
     before = _silent.set(on or _silent.get())
     try:
@@ -43,8 +43,8 @@ def is_silent() -> bool:
     return _silent.get()
 
 
-def pause(elapsed: float, every: float = EVERY) -> float:
-    """Return the seconds between two lines of progress: three times ``every`` after a minute, six times after ten.
+def line_interval(elapsed: float, every: float = LINE_INTERVAL) -> float:
+    """Return the seconds between two lines of progress: ``every``, three times that after 1 minute, six after 10.
 
     Args:
         elapsed: Seconds since the work began.
@@ -54,7 +54,7 @@ def pause(elapsed: float, every: float = EVERY) -> float:
 
 
 class Lines:
-    """Progress as plain lines, without a terminal; work of less than ``EVERY`` seconds prints none.
+    """Progress as plain lines, without a terminal; work of less than ``LINE_INTERVAL`` seconds prints none.
 
     Args:
         title: First words of each line.
@@ -68,7 +68,7 @@ class Lines:
     def __call__(self, done: int, total: int, what: str) -> None:
         """Print a line if one is due; see ``Progress``."""
         now = time.monotonic()
-        if now - self._reported < pause(now - self._began):
+        if now - self._reported < line_interval(now - self._began):
             return
         self._reported = now
         count = f"{done:,} of {total:,}" if total else f"{done:,}"
@@ -98,7 +98,9 @@ def bar(progress: Progress | None = None) -> Iterator[Progress]:
 
 
 def rich_bar(*, bytes: bool = False) -> Any:
-    """Return a ``rich.progress.Progress`` on standard error, not yet started; its tasks have a field ``what``.
+    """Return a ``rich.progress.Progress`` on standard error, not yet started.
+
+    Pass ``what=`` to ``add_task`` and ``update``: text shown after the bar.
 
     Args:
         bytes: Whether the counts are bytes, shown with their rate.
@@ -121,19 +123,19 @@ def rich_bar(*, bytes: bool = False) -> Any:
 
 
 class _Bar:
-    """A bar that appears at the first call after ``PATIENCE`` seconds."""
+    """A bar that appears at the first call after ``BAR_DELAY`` seconds."""
 
     def __init__(self) -> None:
-        self._next = time.monotonic() + PATIENCE
+        self._next = time.monotonic() + BAR_DELAY
         self._bars: Any = None
         self._row: Any = None
 
     def __call__(self, done: int, total: int, what: str) -> None:
-        """Update the bar, at most every ``OFTEN`` seconds."""
+        """Update the bar, at most every ``BAR_INTERVAL`` seconds."""
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + OFTEN
+        self._next = now + BAR_INTERVAL
         if self._bars is None:
             self._bars = rich_bar()
             self._row = self._bars.add_task("images", total=None, what="")

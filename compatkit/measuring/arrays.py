@@ -22,7 +22,7 @@ from compatkit.evaluation.metrics import (
     conclude,
     finalized,
     make_metric,
-    observed,
+    update_arguments,
 )
 from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
@@ -89,7 +89,7 @@ def roles_of(metric: Metric) -> tuple[str, ...]:
     Raises:
         UsageError: It needs a network, which arrays are not.
     """
-    wanted, ending = set(observed(metric)), set(finalized(metric))
+    wanted, ending = set(update_arguments(metric)), set(finalized(metric))
     if not wanted:  # of weights alone
         return ("weights", "other_weights") if {"other", "other_layers"} & ending else ("weights",)
     if {"network", "other"} & (wanted | ending):
@@ -152,7 +152,9 @@ def on_arrays(
     with torch.no_grad():
         for metric in chosen:
             state = metric.init()
-            for at in torch.arange(count).split(batch_size or max(1, count)) if observed(metric) else ():
+            for at in (
+                torch.arange(count).split(batch_size or max(1, count)) if update_arguments(metric) else ()
+            ):
                 state = advance(metric, state, _observation(tensors, index, at), subject)
             results += conclude(metric, state, subject)
     return tuple(results)

@@ -17,7 +17,7 @@ from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.batchnorm import batches, evaluation_mode
 from compatkit.evaluation.conditions import Conditions
-from compatkit.evaluation.extractor_pass import numerics, placed
+from compatkit.evaluation.extractor_pass import moved_to, precision_context
 from compatkit.evaluation.layers import LayerRecord, choose, layers_of, listed, recording
 from compatkit.evaluation.metrics import (
     OBSERVED,
@@ -27,7 +27,7 @@ from compatkit.evaluation.metrics import (
     advance,
     conclude,
     make_metric,
-    observed,
+    update_arguments,
 )
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.foundation.arguments import checks_arguments, texts_of
@@ -72,7 +72,7 @@ def measure(
         other: Second network for comparison metrics. Runs on the same images, with its own preprocessing if it has one;
             must have the same layer names.
         preprocessing: Preprocessing of the images for both networks; None takes that of the task or contract.
-        batch_size: Largest batch.
+        batch_size: Maximum number of images per batch.
         seed: Seed for shuffling; None keeps the given order.
         precision: ``"float32"`` (TF32 off) or ``"bfloat16"`` (autocast).
         device: Device to run on; None takes the network's.
@@ -93,20 +93,21 @@ def measure(
     if seed is not None:
         SEED.check("measure", seed=seed)
     layers = texts_of(layers, "layers", "the path or glob of a layer, such as 'layer1.*'")
-    required_fields = {name for metric in metric_list for name in observed(metric)}
+    required_fields = {name for metric in metric_list for name in update_arguments(metric)}
     parts = parts_of(network)
     known_layers = layers_of(parts)
     classes = data.classes if isinstance(data, (Split, DataSet)) else ()
     subject = Subject(
-        network=_complete(network),
+        network=_as_module(network),
         layers=choose(known_layers, layers),
         classes=classes,
-        other=None if other is None else _complete(other),
+        other=None if other is None else _as_module(other),
         other_layers={} if other is None else choose(layers_of(parts_of(other)), layers),
     )
     _check_required(required_fields, subject, known_layers, data)
     tensors = (tensor for part in parts.values() for tensor in part.state_dict().values())
     own_device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    # Only device and precision are used: the network applies its own batch-norm policy.
     conditions = Conditions("running", batch_size, seed or 0, precision, str(device or own_device))
     states = [metric.init() for metric in metric_list]
     settings: dict[str, Any] = {
@@ -116,27 +117,27 @@ def measure(
     }
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(numerics(conditions))
+        stack.enter_context(precision_context(conditions))
         for module in (subject.network, subject.other):
             if module is not None:
-                stack.enter_context(placed(module, conditions.device))
+                stack.enter_context(moved_to(module, conditions.device))
                 stack.enter_context(evaluation_mode(module))
         if data is not None and required_fields:
-            own_preprocessing = preprocessing or getattr(network, "data", None)
+            own_preprocessing = preprocessing or getattr(network, "data", None)  # of a task or recombination
             source = _source(data, own_preprocessing, conditions.device)
             other_preprocessing = preprocessing or getattr(other, "data", None) or own_preprocessing
             same = other_preprocessing == own_preprocessing
             sources = source, source if same else _source(data, other_preprocessing, conditions.device)
             settings |= {**source.settings, "batch_size": batch_size, "precision": conditions.precision}
             settings |= {"device": conditions.device, "seed": seed}
-            recorded = stack.enter_context(_recording(subject.layers, required_fields, ""))
-            compared = stack.enter_context(_recording(subject.other_layers, required_fields, "other_"))
+            record = stack.enter_context(_recording(subject.layers, required_fields, ""))
+            other_record = stack.enter_context(_recording(subject.other_layers, required_fields, "other_"))
             index_batches = batches(source.count, batch_size, seed)
             settings["order"] = hashlib.sha256(torch.cat(index_batches).numpy().tobytes()).hexdigest()
             for number, indices in enumerate(index_batches, 1):
-                batch = _observe(subject, sources, indices, number, (recorded, compared))
+                batch = _observe(subject, sources, indices, number, (record, other_record))
                 states = [
-                    advance(metric, state, batch, subject) if observed(metric) else state
+                    advance(metric, state, batch, subject) if update_arguments(metric) else state
                     for metric, state in zip(metric_list, states, strict=True)
                 ]
                 if progress is not None:
@@ -149,15 +150,16 @@ def measure(
     by_name = {result.name: result for result in results}
     if len(by_name) < len(results):
         names = [result.name for result in results]
-        raise UsageError(f"Two metrics give results of the same name: {names}. Leave one out.")
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"Two metrics return a result named {repeated!r}; remove one.", subject=repeated)
     return Measurement(by_name, settings)
 
 
 def metrics_of(metrics: Any) -> list[Metric]:
-    """Return metrics; make those that are named.
+    """Return the metrics; those given by name are created.
 
     Raises:
-        UsageError: An item is neither a name nor a metric, or they are no list. The error's ``subject`` is the
+        UsageError: An item is neither a name nor a metric, or it is not a list. The error's ``subject`` is the
             offending value.
     """
     is_list = isinstance(metrics, Iterable) and not isinstance(metrics, str | bytes | Mapping)
@@ -192,16 +194,16 @@ def _check_images(data: Any) -> None:
 
 @attrs.frozen(eq=False)
 class _Source:
-    """Source of batches.
+    """Images and labels, read by index.
 
     Attributes:
-        make: Return the preprocessed images at these indices.
-        settings: Entries on the images for the settings of the measurement.
+        images_at: Function that returns the preprocessed images at indices.
+        settings: Entries of ``Measurement.settings`` about the images.
     """
 
     count: int
     labels: Tensor
-    make: Callable[[Tensor], Tensor]
+    images_at: Callable[[Tensor], Tensor]
     settings: Mapping[str, Any]
 
 
@@ -215,16 +217,16 @@ def _source(data: Images, preprocessing: Preprocessing | None, device: str) -> _
     split = data.test if isinstance(data, DataSet) else data
     if preprocessing is None:
         raise UsageError(
-            "A plain module needs preprocessing=, the data of a task or contract (fit.tasks[...].data, "
-            "registry.manifest(...).contract.data), or images as tensors."
+            "A plain module has no preprocessing. Pass preprocessing=, for example fit.tasks[...].data or "
+            "registry.get(...).contract.data, or give normalized images as tensors."
         )
 
-    def make(indices: Tensor) -> Tensor:
+    def images_at(indices: Tensor) -> Tensor:
         prepared = prepare(split.take(indices.numpy()), preprocessing)
         return normalize(prepared.images, preprocessing, device=device)
 
     settings = {"data": split.name, "data_digest": split.digest, "images": len(split), "sample": split.sample}
-    return _Source(len(split), torch.from_numpy(split.labels), make, settings)
+    return _Source(len(split), torch.from_numpy(split.labels), images_at, settings)
 
 
 def _observe(
@@ -234,16 +236,16 @@ def _observe(
     number: int,
     recordings: tuple[LayerRecord, LayerRecord],
 ) -> Observation:
-    (source, other_source), (recorded, compared) = sources, recordings
-    images = source.make(indices)
+    (source, other_source), (record, other_record) = sources, recordings
+    images = source.images_at(indices)
     labels, positions = source.labels[indices].to(images.device), indices.to(images.device)
     logits = _forward(subject.network, images, "network").float()
-    inputs, outputs = recorded.take(number)
+    inputs, outputs = record.take(number)
     fields: dict[str, Any] = {"inputs": inputs, "outputs": outputs}
     if subject.other is not None:
-        other_images = images if other_source is source else other_source.make(indices)
+        other_images = images if other_source is source else other_source.images_at(indices)
         fields["other_logits"] = _forward(subject.other, other_images, "other network").float()
-        fields["other_inputs"], fields["other_outputs"] = compared.take(number)
+        fields["other_inputs"], fields["other_outputs"] = other_record.take(number)
     return Observation(images=images, labels=labels, positions=positions, logits=logits, **fields)
 
 
@@ -255,7 +257,7 @@ def _forward(network: nn.Module, images: Tensor, name: str) -> Tensor:
     """
     try:
         return network(images.clone())
-    except torch.OutOfMemoryError:  # a RuntimeError too
+    except torch.OutOfMemoryError:  # a subclass of RuntimeError
         raise
     except RuntimeError as error:
         raise DataError(
@@ -270,14 +272,14 @@ def _recording(layers: Mapping[str, nn.Module], required_fields: set[str], prefi
 
 
 def parts_of(network: Network) -> dict[str, nn.Module]:
-    """Return the parts of a network by name; a part's layers have the paths of the complete network.
+    """Return the parts of a network by name; submodules keep the paths that they have in the uncut network.
 
     Raises:
-        UsageError: It is no network.
+        UsageError: It is not a network.
     """
     if isinstance(network, Assembly):
-        between = {f"adapters.{index}": adapter for index, adapter in enumerate(network.adapters)}
-        parts = {"extractor": network.extractor, **between, "head": network.head}
+        adapters = {f"adapters.{index}": adapter for index, adapter in enumerate(network.adapters)}
+        parts = {"extractor": network.extractor, **adapters, "head": network.head}
         return {name: part for name, part in parts.items() if part is not None}
     if isinstance(network, TaskState):
         return {"extractor": network.extractor, "head": network.head}
@@ -288,7 +290,7 @@ def parts_of(network: Network) -> dict[str, nn.Module]:
     )
 
 
-def _complete(network: Network) -> nn.Module:
+def _as_module(network: Network) -> nn.Module:
     return network if isinstance(network, nn.Module) else nn.Sequential(network.extractor, network.head)
 
 
@@ -296,13 +298,14 @@ def _check_required(
     required_fields: set[str], subject: Subject, known: Mapping[str, nn.Module], data: Images | None
 ) -> None:
     """Raise if a metric would lack an input."""
-    layered = {"inputs", "outputs", "other_inputs", "other_outputs", "layers"}
-    if required_fields & layered and not subject.layers:
+    layer_fields = {"inputs", "outputs", "other_inputs", "other_outputs", "layers"}
+    if required_fields & layer_fields and not subject.layers:
         raise UsageError(
             "These metrics need layers; name some, by path or glob: layers=['layer1.*', 'fc'] (--layer). The network's "
             f"layers are {listed(known)}."
         )
     if any(name.startswith("other") for name in required_fields) and subject.other is None:
-        raise UsageError("These metrics compare two networks; give the other one: other=... (--against)")
+        raise UsageError("These metrics compare two networks; pass the second as other= (--against).")
     if data is None and required_fields & set(OBSERVED):
-        raise UsageError(f"These metrics need data, for the {', '.join(sorted(required_fields))} of images.")
+        observed = sorted(required_fields & set(OBSERVED))
+        raise UsageError(f"These metrics need data=: they use {', '.join(observed)}.")

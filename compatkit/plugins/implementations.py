@@ -136,8 +136,8 @@ def _unknown_hook_message(hook: str, hookspec: type) -> str:
 def _refuse_options(options: dict[str, Any], function: Callable[..., Any], hook: str, owner: Owner) -> None:
     if unsupported := [name for name, value in options.items() if value and name != "specname"]:
         raise owner.error(
-            f"{hook!r} is marked with {unsupported[0]}, which compatkit does not support. Order plugins by before= and "
-            "after= of the run.",
+            f"{hook!r} is marked with {unsupported[0]}, which compatkit does not support. To order plugins, give "
+            "before= or after= where a run lists them.",
             hook,
         )
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
@@ -154,14 +154,14 @@ def _argnames(
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             raise owner.error(
-                f"{hook!r} takes {str(parameter)!r}; only plain arguments are passed. Take those of "
-                f"{expected_signature} that you need.",
+                f"{hook!r} takes {str(parameter)!r}; only positional arguments are passed. Use any of those "
+                f"of {expected_signature}.",
                 hook,
             )
         if parameter.default is not parameter.empty:
             raise owner.error(
-                f"argument {parameter.name!r} of {hook!r} has a default, so it would never be passed. Drop it; "
-                "settings are arguments of the factory.",
+                f"argument {parameter.name!r} of {hook!r} has a default, so it would never be passed. Remove the "
+                "default if the hook has this argument; pass a setting to the factory.",
                 hook,
             )
         if parameter.name not in spec_argnames:

@@ -25,7 +25,7 @@ from compatkit.reports import wording
 
 if TYPE_CHECKING:
     from compatkit.contracts.evidence import Cell
-    from compatkit.contracts.report import Group, Outlines
+    from compatkit.contracts.report import Group, PairSummaries
     from compatkit.reports.grid import CellGrid
 
 PLAIN_WIDTH = 100
@@ -105,7 +105,7 @@ def matrix_table(matrix: CellGrid) -> AdaptiveTable:
     return AdaptiveTable(lambda width, ascii_only: _matrix(matrix, width, ascii_only))
 
 
-def verdict_table(verdicts: Outlines, *, brief: bool = False) -> AdaptiveTable:
+def verdict_table(verdicts: PairSummaries, *, brief: bool = False) -> AdaptiveTable:
     """Return the table of the verdicts of many pairs, with explanations and the distinct findings.
 
     Args:
@@ -261,9 +261,9 @@ def _reasons(matrix: CellGrid) -> Iterator[str]:
         yield f"and {len(groups) - MAX_REASONS} more reasons"
 
 
-def _verdicts(verdicts: Outlines, width: int, ascii_only: bool, brief: bool) -> Iterator[RenderableType]:
+def _verdicts(verdicts: PairSummaries, width: int, ascii_only: bool, brief: bool) -> Iterator[RenderableType]:
     rows, columns = verdicts.extractors, verdicts.heads
-    words: list[list[Word]] = [[outline.answers.word for outline in row] for row in verdicts.outlines]
+    words: list[list[Word]] = [[summary.report.word for summary in row] for row in verdicts.summaries]
 
     def cell(row: int, column: int, *, short: bool = False) -> Text:
         word = wording.verdict_of_word(words[row][column])

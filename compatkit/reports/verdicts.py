@@ -10,7 +10,7 @@ import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.check import check_pairs
-from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines, display_severity
+from compatkit.contracts.report import EQUAL_SHAPES, Finding, PairSummaries, display_severity
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.reports.document import json_text
 from compatkit.reports.markdown import escape, row
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 SCHEMA = 1
-FINDINGS = ("finding", "level", "severity", "pairs", "for example", "expected", "actual", "remedy")
+FINDING_COLUMNS = ("finding", "level", "severity", "pairs", "for example", "expected", "actual", "remedy")
 
 
 @attrs.frozen(repr=False, eq=False)
-class Verdicts(Outlines, Tabular):
-    """Verdict on each extractor with each head, from their contracts alone.
+class Verdicts(PairSummaries, Tabular):
+    """Verdict on each extractor with each head, from contracts and stored measurements, without reading weights.
 
-    Tables have a row for each pair.
+    Data frames and CSV have a row for each pair; printed, Markdown and LaTeX tables have one for each extractor.
 
     Attributes:
-        extractors: References of the rows.
-        heads: References of the columns.
-        outlines: Outline of each pair, row by row.
+        extractors: References of the extractors, one for each row.
+        heads: References of the heads, one for each column.
+        summaries: Summary of each pair, row by row.
     """
 
     _columns = ("extractor", "head", "word", "wiring", "promise", "evidence", "findings")
@@ -51,12 +51,12 @@ class Verdicts(Outlines, Tabular):
         return ("extractor", "head", "word")
 
     def _rows(self) -> list[dict[str, Any]]:
-        answers = ("word", "wiring", "promise", "evidence")
+        columns = ("word", "wiring", "promise", "evidence")
         return [
             {"extractor": extractor, "head": head}
-            | {name: getattr(outline.answers, name) for name in answers}
-            | {"findings": ", ".join(code for code, _ in outline.codes)}
-            for extractor, head, outline in self.pairs()
+            | {name: getattr(summary.report, name) for name in columns}
+            | {"findings": ", ".join(code for code, _ in summary.codes)}
+            for extractor, head, summary in self.pairs()
         ]
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -72,15 +72,17 @@ class Verdicts(Outlines, Tabular):
         lines = ["## Verdicts of the contracts", "", escape(self.summary()), ""]
         lines.append(row("extractor \\\\ head", *map(escape, self.heads)))
         lines.append(row(*["---"] * (len(self.heads) + 1)))
-        for extractor, outlines in zip(self.extractors, self.outlines, strict=True):
-            words = (verdict_of_word(outline.answers.word) for outline in outlines)
-            lines.append(row(f"**{escape(extractor)}**", *(f"{word.mark} {word.word}" for word in words)))
+        for extractor, summaries in zip(self.extractors, self.summaries, strict=True):
+            verdicts = (verdict_of_word(summary.report.word) for summary in summaries)
+            lines.append(
+                row(f"**{escape(extractor)}**", *(f"{verdict.mark} {verdict.word}" for verdict in verdicts))
+            )
         lines.append("")
         for word in counts:
             lines.append(f"- {verdict_of_word(word).mark} **{word}**: {verdict_of_word(word).meaning}")
         if "unproven" in counts:
             lines += ["", f"**{EQUAL_SHAPES}** Measure the unproven pairs before relying on them."]
-        lines += ["", "### Findings", "", row(*FINDINGS), row(*["---"] * len(FINDINGS))]
+        lines += ["", "### Findings", "", row(*FINDING_COLUMNS), row(*["---"] * len(FINDING_COLUMNS))]
         for group in self.groups():
             finding = group.example
             pairs = f"{group.pairs:,}", f"{group.extractor} with {group.head}"
@@ -100,11 +102,11 @@ class Verdicts(Outlines, Tabular):
         """
         indices: dict[Finding, int] = {}
         pairs: list[dict[str, Any]] = []
-        for extractor, head, outline in self.pairs():
+        for extractor, head, summary in self.pairs():
             findings = self.report(extractor, head).findings
             numbers = [indices.setdefault(finding, len(indices)) for finding in findings]
             pairs.append(
-                {**outline.answers.to_json(), "extractor": extractor, "head": head, "findings": numbers}
+                {**summary.report.to_json(), "extractor": extractor, "head": head, "findings": numbers}
             )
         value = {
             "schema": SCHEMA,
@@ -142,22 +144,23 @@ def check_all(
     """Compare the contracts of all extractors with those of all heads, without reading weights.
 
     Args:
-        extractors: Manifests by reference, or a sequence, which is numbered.
-        heads: Manifests by reference, or a sequence, which is numbered.
-        data: Target classes of all pairs, see ``check``.
-        evidence: Measured cells by references of extractor and head, oldest first.
-        channels: Channel statistics by blob digest.
-        own: References of the pairs for which ``check(own=True)`` applies.
-        bn_policy: Batch-norm policy of all pairs.
+        extractors: Manifests by reference, or a sequence, named ``extractor 1``, ``extractor 2``, ...
+        heads: Manifests by reference, or a sequence, named ``extractor 1``, ``extractor 2``, ...
+        data: Classes that the pairs are meant for, see ``check``.
+        evidence: Measurements (cells of matrices) by references of extractor and head, oldest first.
+        channels: Channel statistics, by the digest of the blob that stores them.
+        own: Pairs (extractor, head) whose extractor computes the same as the one that the head was cut from or trained
+            with.
+        bn_policy: Batch-norm policy of the pairs: only measurements under it count as evidence.
 
     Returns:
-        Verdicts on all pairs; each report equals that of ``check``.
+        Verdicts on all pairs; ``report`` of a pair returns the same as ``check``.
 
     Raises:
         UsageError: A component is not an extractor, or not a head; or the policy is unknown.
-        DataError: Two classes of the data, or of a head, have the same name, or one matches two of the other side.
+        DataError: Two class names of the data or of a head are equal, or one class matches two of the other side.
     """
-    outlines = check_pairs(
+    summaries = check_pairs(
         _by_reference(extractors, "extractor"),
         _by_reference(heads, "head"),
         data=data,
@@ -166,7 +169,7 @@ def check_all(
         own=own,
         bn_policy=check_policy(bn_policy),
     )
-    return Verdicts(outlines.extractors, outlines.heads, outlines.outlines, outlines.report)
+    return Verdicts(summaries.extractors, summaries.heads, summaries.summaries, summaries.report)
 
 
 def _by_reference(manifests: Manifests, kind: str) -> dict[str, Manifest]:

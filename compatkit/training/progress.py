@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from compatkit.foundation.bars import EVERY, pause
+from compatkit.foundation.bars import LINE_INTERVAL, line_interval
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -22,7 +22,7 @@ Losses = Mapping[str, Mapping[str, float]]
 class Bar:
     """Progress bar on standard error with images per second, remaining time, and losses.
 
-    Without a terminal it prints lines instead, at first every ``EVERY`` seconds and then less often.
+    Without a terminal it prints lines instead, at first every ``LINE_INTERVAL`` seconds and then less often.
 
     Args:
         shown: Whether to show anything.
@@ -85,7 +85,7 @@ class Bar:
         if not self._shown:
             return
         now = time.perf_counter()
-        due = now - self._printed_at >= pause(now - self._start_time, EVERY)
+        due = now - self._printed_at >= line_interval(now - self._start_time, LINE_INTERVAL)
         if losses is not None and (due or (self._live is not None and not self._losses)):
             self._losses = losses()
         if due:

@@ -1,4 +1,4 @@
-"""Explain errors of torch in a step: a graph of an earlier step, or a network that cannot run in a precision."""
+"""Explain errors of torch in a training step: backward through an earlier step, or an unsupported dtype."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from compatkit.errors import CompatkitError, PluginError, TrainingError, UsageEr
 from compatkit.plugins.calls import Bound
 from compatkit.training.step import Step
 
-FREED, MOVED = "backward through the graph a second time", "modified by an inplace operation"
-"""Messages of torch about a graph that was freed, and about one whose weights have changed since."""
-DTYPES = ("dtype", "BFloat16", "bfloat16", "Half")
+FREED_GRAPH = "backward through the graph a second time"
+CHANGED_IN_PLACE = "modified by an inplace operation"
+"""Parts of torch's messages: the graph was freed; a tensor saved for backward was changed in place."""
+DTYPE_WORDS = ("dtype", "BFloat16", "bfloat16", "Half")
 """Words in torch's messages about mismatched dtypes."""
 
 
 @contextmanager
-def explained_errors(step: Step, losses: Sequence[Bound]) -> Iterator[None]:
-    """Replace errors of torch in a block by errors that name the cause, if it is known.
+def explained_errors(step: Step, loss_hooks: Sequence[Bound]) -> Iterator[None]:
+    """Replace errors of torch in a block with errors that name the cause, if it is known.
 
     Args:
-        step: Step of the forward or backward pass in the block.
-        losses: Active regularizers of the step, which are called again to find the one that kept a graph.
+        step: Step whose forward or backward pass runs in the block.
+        loss_hooks: Loss hooks of the plugins that are active in the step; called once more to find the plugin that
+            kept a tensor of an earlier step.
 
     Raises:
         PluginError: A loss uses a graph of an earlier step.
@@ -35,7 +37,7 @@ def explained_errors(step: Step, losses: Sequence[Bound]) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if explained := _explain(error, step, losses):
+        if explained := _explain(error, step, loss_hooks):
             raise explained from error
         raise
 
@@ -53,18 +55,19 @@ def no_gradient_error(step: Step) -> UsageError:
     )
 
 
-def _explain(error: RuntimeError, step: Step, losses: Sequence[Bound]) -> CompatkitError | None:
-    if losses and (FREED in str(error) or MOVED in str(error)):
-        plugins = [bound.instance for bound in losses if _uses_old_graph(bound, step)]
-        if not plugins and FREED in str(error):
-            plugins = [bound.instance for bound in losses]
+def _explain(error: RuntimeError, step: Step, loss_hooks: Sequence[Bound]) -> CompatkitError | None:
+    if loss_hooks and (FREED_GRAPH in str(error) or CHANGED_IN_PLACE in str(error)):
+        plugins = [hook.instance for hook in loss_hooks if _uses_old_graph(hook, step)]
+        if not plugins and FREED_GRAPH in str(error):
+            plugins = [hook.instance for hook in loss_hooks]
         return _old_graph_error(plugins, step) if plugins else None
-    if step.precision.dtype != "float32" and any(word in str(error) for word in DTYPES):
+    if step.precision.dtype != "float32" and any(word in str(error) for word in DTYPE_WORDS):
         module = _module_of(error, {"extractor": step.task.extractor, "head": step.task.head})
         return TrainingError(
             f"Step {step.number} of task {step.task.name!r} cannot run in {step.precision.dtype}"
             f"{f', in its module {module!r}' if module else ''}: {str(error).splitlines()[0]}. Set "
-            "Trainer(precision='float32'), or convert in forward what it writes to its buffers: x.to(buffer.dtype).",
+            "Trainer(precision='float32'), or, in the forward of the module, cast values before they are written to a "
+            "buffer: x.to(buffer.dtype).",
             subject=module or step.task.name,
         )
     return None
@@ -73,20 +76,20 @@ def _explain(error: RuntimeError, step: Step, losses: Sequence[Bound]) -> Compat
 def _old_graph_error(plugins: Sequence[str], step: Step) -> PluginError:
     return PluginError(
         f"Plugin {' or '.join(map(repr, plugins))}: in step {step.number} of task {step.task.name!r} a loss uses a "
-        "tensor of an earlier step whose graph is gone. Detach stored tensors: self.features = "
+        "tensor of an earlier step, whose graph was freed or changed. Detach stored tensors: self.features = "
         "step.features.detach().",
         plugin=plugins[0] if len(plugins) == 1 else None,
         hook="compatkit_losses",
     )
 
 
-def _uses_old_graph(bound: Bound, step: Step) -> bool:
+def _uses_old_graph(hook: Bound, step: Step) -> bool:
     """Return whether a plugin's losses of a step depend on a freed or changed graph of another step."""
     step_nodes = set(_nodes([step.features, *([] if step.logits is None else [step.logits]), *step.views]))
     try:
         with torch.enable_grad(), step.precision.autocast():
-            loss_nodes = list(_nodes(list(bound.function(step).values())))
-    except Exception:  # a hook that cannot be called twice in a step is named with the others
+            loss_nodes = list(_nodes(list(hook.function(step).values())))
+    except Exception:  # it cannot be called twice in a step: undecided
         return False
     return any(_is_unusable(node) for node in loss_nodes if node not in step_nodes)
 
@@ -103,20 +106,20 @@ def _nodes(tensors: Sequence[Tensor]) -> Iterator[Node]:
 
 
 def _is_unusable(node: Node) -> bool:
-    """Return whether the saved tensors of a node were freed, or changed since."""
+    """Return whether the saved tensors of a node were freed, or changed in place."""
     for name in dir(node):
         if not name.startswith("_saved_") and name != "saved_tensors":
             continue
         try:
             getattr(node, name)
         except RuntimeError as error:
-            if FREED in str(error) or MOVED in str(error):
+            if FREED_GRAPH in str(error) or CHANGED_IN_PLACE in str(error):
                 return True
     return False
 
 
 def _module_of(error: RuntimeError, parts: dict[str, nn.Module]) -> str | None:
-    """Return the path of the innermost module of the parts whose code raised the error."""
+    """Return the path of the innermost submodule that raised the error; None if it is a part itself."""
     names = {id(module): name for part in parts.values() for name, module in part.named_modules()}
-    frames = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return next((names[id(module)] for module in reversed(frames) if names.get(id(module))), None)
+    callers = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return next((names[id(module)] for module in reversed(callers) if names.get(id(module))), None)

@@ -33,7 +33,7 @@ from compatkit.evaluation.metrics import (
     advance,
     check_metric,
     conclude,
-    observed,
+    update_arguments,
 )
 from compatkit.plugins import Bound, Offer, PluginWarning, RunPlugins, use
 from compatkit.plugins.builders import check_builder
@@ -129,7 +129,7 @@ def assert_metric(
         return conclude(metric, state, about)
 
     full = results(_pass(metric, parts, about))
-    if not observed(metric):
+    if not update_arguments(metric):
         _same(full, results(metric.merge(metric.init(), metric.init())), "merging two parts")
         return
     _same(full, results(_pass(metric, _halved(parts), about)), "smaller batches")
@@ -238,7 +238,7 @@ def _rows(batch: Observation, rows: slice) -> Observation:
 
 def _pass(metric: Metric, parts: Sequence[Observation], about: Subject) -> Any:
     state = metric.init()
-    if not observed(metric):
+    if not update_arguments(metric):
         return state
     for batch in parts:
         state = advance(metric, state, batch, about)

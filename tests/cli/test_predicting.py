@@ -15,7 +15,7 @@ from photos import encoded, photo
 import compatkit as ck
 from compatkit.data.unlabeled import read_unlabeled
 from compatkit.evaluation import extractor_pass
-from compatkit.evaluation.extractor_pass import placed
+from compatkit.evaluation.extractor_pass import moved_to
 
 LEFT, RIGHT, OWN = "digits/left.extractor", "digits/right.head", "digits/left.head"
 
@@ -190,10 +190,10 @@ def test_the_network_runs_on_the_device(run: Any, photos: Path, monkeypatch: pyt
     @contextmanager
     def watched(module: Any, device: str) -> Iterator[None]:
         devices.append(device)
-        with placed(module, device):
+        with moved_to(module, device):
             yield
 
-    monkeypatch.setattr(extractor_pass, "placed", watched)
+    monkeypatch.setattr(extractor_pass, "moved_to", watched)
     assert predicted(run, LEFT, photos, "--device", "cpu:0") == predicted(run, LEFT, photos)
     assert devices == ["cpu:0", "cpu"]
     refused = run("predict", LEFT, photos, "--device", "nowhere", "--json")

@@ -54,7 +54,7 @@ def test_patterns_take_the_extractors_of_the_one_and_the_heads_of_the_other(regi
     table = registry.check_all("*", "*")
     assert table.extractors == ("a/one.extractor@1.0.0", "b/two.extractor@1.0.0")
     assert table.heads == ("a/one.head@1.0.0", "a/shared.dcc@1.0.0", "b/two.head@1.0.0")
-    words = [[outline.answers.word for outline in row] for row in table.outlines]
+    words = [[summary.report.word for summary in row] for row in table.summaries]
     assert words == [["promised", "unproven", "adaptable"], ["adaptable", "adaptable", "adaptable"]]
     assert registry.check_all(["a/*", "b/*"], "a/one.head").heads == ("a/one.head@1.0.0",)
 
@@ -92,7 +92,7 @@ def test_evidence_counts_for_the_pairs_that_were_measured(registry: ck.Registry)
     old = cell("perfect", metric_version="0", policy="batch")
     measure(registry.store, "a/one.extractor", "a/shared.dcc", old)
     table = registry.check_all("*", "*")
-    answers = [[outline.answers.evidence for outline in row] for row in table.outlines]
+    answers = [[summary.report.evidence for summary in row] for row in table.summaries]
     assert answers == [["compatible", "stale", "none"], ["none", "none", "none"]]
     assert table.counts() == {"compatible": 1, "unproven": 1, "adaptable": 4}
 
@@ -287,7 +287,7 @@ def test_another_release_that_computes_the_same_keeps_the_promise_of_one_network
     }
     assert list(promises.values()) == ["one-network", "one-network", "shared-head"]
     table = registry.check_all("a/*", "a/own.head")
-    assert [row[0].answers.promise for row in table.outlines] == [
+    assert [row[0].report.promise for row in table.summaries] == [
         "one-network",
         "shared-head",
     ]  # the latest versions

@@ -100,7 +100,7 @@ def test_opening(tmp_path: Path, registry: ck.Registry, monkeypatch: pytest.Monk
     assert ck.Registry.init(root, exist_ok=True).store.id == registry.store.id
     with pytest.raises(LayoutError, match="is a registry already"):
         ck.Registry.init(root)
-    with pytest.raises(LayoutError, match=r"holds no compatkit\.json"):
+    with pytest.raises(LayoutError, match=r"has no compatkit\.json"):
         ck.Registry.open(tmp_path)
     monkeypatch.chdir(root / "refs")
     assert ck.Registry.open().store.root == root

@@ -378,7 +378,7 @@ def question(world: World, wanted: Wanted) -> None:
     with warnings.catch_warnings():  # of damaged results
         warnings.simplefilter("ignore")
         checked = world.registry.check_all("*.extractor", "*.head", bn_policy=wanted.policy)
-    for left, right, outline in checked.pairs():
+    for left, right, summary in checked.pairs():
         functions = world.functions[left], world.functions[right]
         bare = [
             entry
@@ -388,7 +388,7 @@ def question(world: World, wanted: Wanted) -> None:
             and (entry.policy == wanted.policy or not entry.normalized)
         ]
         fresh = [entry for entry in bare if entry.version == cells.METRIC_VERSION]
-        assert outline.answers.evidence == ("perfect" if fresh else "stale" if bare else "none")
+        assert summary.report.evidence == ("perfect" if fresh else "stale" if bare else "none")
 
 
 def act(world: World, action: str, *args: Any) -> None:

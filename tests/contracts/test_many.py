@@ -37,7 +37,7 @@ def few() -> tuple[dict[str, Manifest], dict[str, Manifest]]:
 
 def test_words_of_a_table() -> None:
     table = check_all(*few(), evidence={("b", "q"): [MEASURED]})
-    words = [[outline.answers.word for outline in row] for row in table.outlines]
+    words = [[summary.report.word for summary in row] for row in table.summaries]
     assert words == [
         ["promised", "adaptable", "unproven", "adaptable"],
         ["adaptable", "compatible", "adaptable", "adaptable"],
@@ -68,9 +68,9 @@ def test_heads_are_promised_the_very_extractors_that_they_were_made_with() -> No
         ("nothing", "r"),
     )  # the second names no extractor, the third is no pair
     known = check_all(lefts, rights, own=same)
-    assert known.report("a again", "r").promise == known.outlines[3][2].answers.promise == "one-network"
-    assert known.report("a again", "p").promise == known.outlines[3][0].answers.promise == "shared-head"
-    words = [[outline.answers.promise for outline in row] for row in table.outlines]
+    assert known.report("a again", "r").promise == known.summaries[3][2].report.promise == "one-network"
+    assert known.report("a again", "p").promise == known.summaries[3][0].report.promise == "shared-head"
+    words = [[summary.report.promise for summary in row] for row in table.summaries]
     assert words == [[table.report(left, right).promise for right in rights] for left in lefts]
     assert set(table.unsatisfied("shared-head")).isdisjoint(promised)
 
@@ -203,10 +203,10 @@ def test_it_says_what_a_check_of_each_pair_says(
     evidence = {("extractor 1", "head 2"): known, ("extractor 2", "head 1"): others}
     table = check_all(lefts, rights, data=target_data, evidence=evidence, channels=blobs)
     numbered = zip(table.pairs(), [(left, right) for left in lefts for right in rights], strict=True)
-    for (extractor_name, head_name, outline), pair in numbered:
+    for (extractor_name, head_name, summary), pair in numbered:
         cells_of_pair = evidence.get((extractor_name, head_name), ())
         report = check(*pair, data=target_data, evidence=cells_of_pair, channels=blobs)
-        answers = outline.answers
+        answers = summary.report
         assert (answers.wiring, answers.promise, answers.evidence) == (
             report.wiring,
             report.promise,
@@ -218,7 +218,7 @@ def test_it_says_what_a_check_of_each_pair_says(
             )
             for level in LEVELS
         ]
-        assert list(outline.codes) == [code for level in levels for code in level]
+        assert list(summary.codes) == [code for level in levels for code in level]
         result = attrs.evolve(report, extractor=extractor_name, head=head_name)
         assert table.report(extractor_name, head_name) == result
         assert json.dumps(table.report(extractor_name, head_name).to_json()) == json.dumps(result.to_json())

@@ -34,8 +34,8 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setattr(bars, "sys", types.SimpleNamespace(stderr=made))  # pytest moves the real one
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(bars, "PATIENCE", 0.0)
-    monkeypatch.setattr(bars, "OFTEN", 0.0)
+    monkeypatch.setattr(bars, "BAR_DELAY", 0.0)
+    monkeypatch.setattr(bars, "BAR_INTERVAL", 0.0)
     return made
 
 
@@ -75,7 +75,7 @@ def test_the_cache_of_a_run_has_one_and_only_where_progress_is_wanted(
 def test_nothing_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bars, "PATIENCE", 0.0)
+    monkeypatch.setattr(bars, "BAR_DELAY", 0.0)
     with bar() as tell:
         tell(1, 2, "x")
     assert capsys.readouterr() == ("", "")
@@ -103,7 +103,7 @@ def test_lines_where_there_is_no_terminal_once_work_takes_long(
 
 
 def test_quick_work_shows_none(shown: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bars, "PATIENCE", 60.0)
+    monkeypatch.setattr(bars, "BAR_DELAY", 60.0)
     with bar() as tell:
         tell(1, 2, "x")
     assert shown.getvalue() == ""
@@ -131,7 +131,7 @@ def test_a_bar_goes_away_with_an_error_and_costs_little(
         tell(1, 2, "x")
         raise ZeroDivisionError
     assert not bars._silent.get()
-    monkeypatch.setattr(bars, "OFTEN", 60.0)
+    monkeypatch.setattr(bars, "BAR_INTERVAL", 60.0)
     with bar() as tell:
         tell(0, 0, "x")
         began = time.process_time()

@@ -285,8 +285,8 @@ def test_the_order_is_that_of_the_data_unless_seeded() -> None:
     [
         ({"layers": ["fcc"]}, UnknownName, r"no layer 'fcc'. Did you mean 'fc'\? Its layers are stem, norm"),
         ({"layers": []}, UsageError, r"need layers; name some"),
-        ({"data": None}, UsageError, "need data, for"),
-        ({"data": DATA}, UsageError, "plain module needs preprocessing="),
+        ({"data": None}, UsageError, "need data=: they use"),
+        ({"data": DATA}, UsageError, "plain module has no preprocessing"),
         ({"data": (TENSORS[0], TENSORS[1][:4])}, DataError, "10 images come with 4 labels"),
         (
             {"network": network().half()},
@@ -299,8 +299,8 @@ def test_the_order_is_that_of_the_data_unless_seeded() -> None:
             r"The other network does not take images .* of torch.float32: .*Check their shape .*network.float",
         ),
         ({"metrics": ["acuracy"]}, UnknownName, "accuracy"),
-        ({"metrics": [Agreement()]}, UsageError, "give the other one: other="),
-        ({"metrics": [Seen(), Seen()]}, UsageError, "results of the same name"),
+        ({"metrics": [Agreement()]}, UsageError, "pass the second as other="),
+        ({"metrics": [Seen(), Seen()]}, UsageError, "return a result named"),
         ({"precision": "float8"}, UsageError, "'precision' must be one of"),
         ({"network": "resnet"}, UsageError, "Expected a torch module"),
     ],

@@ -177,7 +177,7 @@ def test_published_parts_name_the_head_and_a_check_promises_it(old_release: ck.R
     sides = {EXTRACTOR: old_release.store.manifest(EXTRACTOR), "new": manifest}, {HEAD: released}
     every = ck.check_all(*sides)
     wanted = {EXTRACTOR: old_release.check(EXTRACTOR, HEAD).promise, "new": "shared-head"}
-    assert {left: outline.answers.promise for left, _, outline in every.pairs()} == wanted
+    assert {left: summary.report.promise for left, _, summary in every.pairs()} == wanted
     assert function_digest(released) == function_digest(old_release.store.manifest(HEAD))
 
 

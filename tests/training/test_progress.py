@@ -29,7 +29,7 @@ def fit(**settings: Any) -> ck.Fit:
 def test_lines_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "LINE_INTERVAL", 0.0)
     history = fit(log_every=2).history
     result = capsys.readouterr()
     lines = result.err.splitlines()
@@ -101,7 +101,7 @@ def test_losses_between_two_rows_are_means_of_the_steps_since(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Showing them changes no row: with a row a step, the same numbers."""
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "LINE_INTERVAL", 0.0)
     each = [row["losses"]["task"] for row in fit(log_every=1).history if row["task"] == "left"]
     capsys.readouterr()
     seldom = fit(log_every=4)
