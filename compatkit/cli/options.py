@@ -231,7 +231,7 @@ def tags(values: tuple[str, ...]) -> dict[str, str]:
     for value in values:
         key, equals, text = value.partition("=")
         if not key or not equals:
-            raise click.BadParameter(f"expected KEY=VALUE, such as domain=digits, got {value!r:.100}.")
+            raise click.BadParameter(f"expected KEY=VALUE, got {value!r:.100}.")
         if texts.setdefault(key, text) != text:
             raise click.BadParameter(f"{key!r} is given twice, as {texts[key]!r} and {text!r}.")
     return texts

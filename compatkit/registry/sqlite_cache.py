@@ -21,6 +21,8 @@ import attrs
 Result = TypeVar("Result")
 _BROKEN = (sqlite3.DatabaseError, TypeError, ValueError, LookupError)
 """Errors caused by a damaged file; the last three by content such as text in place of numbers."""
+ATTEMPTS = 20
+"""Attempts while other processes delete the file and create it again."""
 _forked: list[object] = []
 """Connections of the parent process: a child must neither use nor close them."""
 
@@ -41,27 +43,34 @@ class SqliteCache:
     timeout: float
     synchronous: str = "NORMAL"
     _connection: sqlite3.Connection | None = attrs.field(default=None, init=False, repr=False)
+    _inode: int | None = attrs.field(default=None, init=False, repr=False)
     _process: int = attrs.field(factory=os.getpid, init=False, repr=False)
     _lock: threading.RLock = attrs.field(factory=threading.RLock, init=False, repr=False)
 
     def run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Return the result of ``work`` with the connection; if the file is damaged, delete it and try once more.
+        """Return the result of ``work`` with the connection.
+
+        If the file is damaged, it is deleted, and ``work`` is called again; also if another process deleted the file.
 
         Raises:
             sqlite3.OperationalError: The file cannot be read or written: no permission, disk full, locked.
             OSError: It cannot be created, or is not a regular file.
         """
         with self._locked():
-            try:
-                return work(self._connected())
-            except sqlite3.OperationalError as error:
-                self.close()
-                if (
-                    error.sqlite_errorcode != sqlite3.SQLITE_READONLY_DBMOVED
-                ):  # else another process created it again
-                    raise
-            except _BROKEN:
-                self.discard()
+            discarded = False
+            for _ in range(ATTEMPTS):
+                try:
+                    return work(self._connected())
+                except sqlite3.OperationalError:
+                    replaced = self._inode != _inode(self.path)
+                    self.close()
+                    if not replaced:
+                        raise
+                except _BROKEN:
+                    if discarded:
+                        raise
+                    self.discard()
+                    discarded = True
             return work(self._connected())
 
     def close(self) -> None:
@@ -91,6 +100,7 @@ class SqliteCache:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             self._create()
+            self._inode = _inode(self.path)
             connection = sqlite3.connect(
                 self.path, timeout=self.timeout, isolation_level=None, check_same_thread=False
             )
@@ -120,3 +130,10 @@ class SqliteCache:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):  # exclusively: creates nothing through a link
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+
+
+def _inode(path: Path) -> int | None:
+    """Return the inode of a file, which changes if another process deletes it and creates it again; None if missing."""
+    with suppress(OSError):
+        return os.lstat(path).st_ino
+    return None

@@ -285,7 +285,7 @@ def test_64_channels_do_not_enter_a_head_of_128(run: Any, resnet: Path, untouche
             "64 channels",
             "channels-differ (structural)",
             "needs-adapter",
-            "project: 1x1 convolution",
+            "--insert-adapters",
         ):
             assert word in text
     assert refused.err.startswith(

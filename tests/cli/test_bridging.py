@@ -118,10 +118,10 @@ def test_a_matrix_is_filled_through_a_rung(run: Any) -> None:
     assert any(line.startswith("Bridged by ") for line in message)
     assert any(line.startswith("Rung statistics: agreement") and "accuracy" in line for line in message)
     page = Path("page.html").read_text()
-    assert "Bridged by " in page and page.count('<svg class="ladder"') == len(best) - len(own)
+    assert "Bridged by " in page and page.count("<h3>Ladder of bridges</h3>") == len(best) - len(own)
     assert run("matrix", *sides, "--fill", "none", "--json").json["cells"] == list(plain.values())
     output = run("matrix", *sides, "--bridge", "finetune")
-    assert output.code == 2 and "inserts no adapter" in output.err
+    assert output.code == 2 and "The rung finetune needs labels" in output.err
     output = run("matrix", *sides, "--bridge", "ridge", "--bn-policy", "running", "--data", "nowhere")
     assert output.code == 2 and "A bridge to " in output.err and "Use bn_policy 'batch' or" in output.err
     output = run("matrix", *sides, "--bridge", "ridge", "--fill", "none")

@@ -226,7 +226,7 @@ class TestPublishingLater:
         file = recipe(("steps = 2", "steps = 2\nema = 0.5"))
         run("train", file, "--registry", tmp_path / "parts", "--dry-run")
         result = untrained("publish", *folders(tmp_path / "parts"))
-        assert "What is published are the moving averages" in result.err
+        assert "Publishing the moving averages" in result.err
         manifest = Store.open(tmp_path / "parts").manifest("digits/left.head")
         assert manifest.training["weights"] == "averages"
 

@@ -37,7 +37,7 @@ def test_layers_of_two_networks_are_compared(run: Any, parts: Path, tmp_path: Pa
     assert all(abs(item["value"]) < 0.2 for item in shuffled)
     assert files[0].read_bytes().startswith(b"\x89PNG")
     page = files[1].read_text()
-    assert page.count("<table") == 9 and "smaller, untrained" in page and "<script" not in page
+    assert page.count("<table") == 12 and "smaller, untrained" in page and "<script" not in page
 
 
 def test_three_parts_of_a_vae_are_joined(run: Any, tmp_path: Path) -> None:

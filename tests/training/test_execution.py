@@ -271,7 +271,7 @@ class Replayed:
 
 @pytest.mark.parametrize(
     ("factor", "message"),
-    [(1.0, None), (1.01, "a replayed step moves weights that differ by 1.0e-02 of their norm")],
+    [(1.0, None), (1.01, "weight updates of a replayed step differ by 1.0e-02 of their norm")],
 )
 def test_a_replayed_step_is_compared_before_the_first(
     monkeypatch: pytest.MonkeyPatch, factor: float, message: str | None

@@ -88,7 +88,7 @@ def test_own_heads_of_different_architecture_leave_the_choice_of_the_shared_ones
         NETWORKS[name][0] for name in fit.tasks
     ]
     assert fit.auxiliary["dcc"].module.state_dict()["from_width.weight"].shape == (16, 8, 1, 1)
-    with pytest.raises(UsageError, match=r"like='tablet' names no task of this run, which has desk, phone"):
+    with pytest.raises(UsageError, match=r"like='tablet' is no task of this run; its tasks are desk, phone"):
         quick(steps=1).fit(inputs, [ck.use("dcc", like="tablet")])
 
 

@@ -375,7 +375,7 @@ def inserted(
     """
     if not isinstance(bridges, Mapping):
         raise UsageError(
-            "bridges= expects bridges by the pinned references of extractor and head, as bridges_between returns "
+            "bridges= expects bridges by the pinned references of extractor and head, as bridges.between returns "
             f"them; got {type_of(bridges)}."
         )
     for pair, bridge in bridges.items():

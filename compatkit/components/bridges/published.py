@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.components.bridges.ladder import BEST, BEST_OF, BRIDGED, chosen_rungs
+from compatkit.components.bridges.ladder import BEST, BEST_OF, BRIDGED, LABELED, chosen_rungs
 from compatkit.components.loading import load
 from compatkit.contracts.check import check
 from compatkit.errors import DataError, IncompatibleError, UsageError, type_of
@@ -131,6 +131,12 @@ class Bridges:
 
         if not isinstance(data, Mapping):
             raise UsageError(f"data= expects a mapping from extractor name to images, got {type_of(data)}.")
+        if rung in LABELED:
+            raise UsageError(
+                f"The rung {rung} needs labels, which are not used here. Use a rung that inserts an adapter without "
+                f"them, such as ridge, or {BEST}.",
+                subject=rung,
+            )
         rungs = BEST_OF if rung == BEST else chosen_rungs([rung], False)
         lefts, rights = self.store.select(extractors, "extractor"), self.store.select(heads, "head")
         bridges: dict[tuple[str, str], Bridge] = {}

@@ -189,9 +189,8 @@ class Index:
         return self._run(lambda connection: self._sync(connection).refresh(progress))
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Delete the file and read all files again."""
-        self.file.discard()
-        self.refresh(progress)
+        """Read all files again. The file is emptied and not deleted, since other processes may be using it."""
+        self._run(lambda connection: self._sync(connection).refresh(progress, rebuild=True))
 
     def status(self) -> Status:
         """Return path, size and counts of the index."""

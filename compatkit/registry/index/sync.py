@@ -23,6 +23,7 @@ from compatkit.registry import Progress
 from compatkit.registry.blobs import Objects
 from compatkit.registry.index.properties import ManifestProperties, properties_of
 from compatkit.registry.index.stamps import pulse, versions_state
+from compatkit.registry.index.tables import TABLES
 from compatkit.registry.refs import References
 
 PROGRESS_STEP = 50
@@ -44,11 +45,12 @@ class Sync:
     objects: Objects
     _lists: set[str] = attrs.field(init=False, factory=set)
 
-    def refresh(self, progress: Progress | None = None) -> int:
+    def refresh(self, progress: Progress | None = None, *, rebuild: bool = False) -> int:
         """Read the names that changed.
 
         Args:
             progress: Called with done, total and the current name.
+            rebuild: Whether to empty the tables first, so that all names are read.
 
         Returns:
             Number of names that were read.
@@ -60,20 +62,22 @@ class Sync:
         """
         current_pulse, now = pulse(self.references.root), time.time_ns()
         stored = self.connection.execute("SELECT value FROM about WHERE key = 'pulse'").fetchone()
-        if current_pulse is not None and stored == (current_pulse,):
+        if not rebuild and current_pulse is not None and stored == (current_pulse,):
             return 0
-        known = dict(self.connection.execute("SELECT name, state FROM names"))
+        known = {} if rebuild else dict(self.connection.execute("SELECT name, state FROM names"))
         states = {
             name: versions_state(f"{self.references.root}/refs/{name}", now)
             for name in self.references.names()
         }
         removed = known.keys() - states.keys()
         changed = [name for name, state in states.items() if state is None or known.get(name) != state]
-        if not removed and not changed:
+        if not (removed or changed or rebuild):
             with suppress(sqlite3.OperationalError):  # read-only: the next query compares again
                 self._store_pulse(current_pulse)
             return 0
         with self._transaction():
+            for table in TABLES if rebuild else ():
+                self.connection.execute(f"DELETE FROM {table}")
             for name in removed:
                 self._forget(name)
             for count, name in enumerate(changed):

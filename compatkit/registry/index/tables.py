@@ -3,6 +3,7 @@
 FILE = "index.sqlite"
 TIMEOUT_SECONDS = 30.0
 """Time to wait for another process that is writing."""
+TABLES = ("about", "names", "versions", "manifests", "terms", "classes")
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 -- state: of the folders of a name; NULL where it has to be read again each time
