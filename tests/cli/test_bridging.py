@@ -125,7 +125,7 @@ def test_a_matrix_is_filled_through_a_rung(run: Any) -> None:
     output = run("matrix", *sides, "--bridge", "ridge", "--bn-policy", "running", "--data", "nowhere")
     assert output.code == 2 and "A bridge to " in output.err and "Use bn_policy 'batch' or" in output.err
     output = run("matrix", *sides, "--bridge", "ridge", "--fill", "none")
-    assert output.code == 2 and "--fill none does not read" in output.err
+    assert output.code == 2 and "--bridge needs images to fit on" in output.err
 
 
 def test_test_images_that_nobody_named_are_left_out_where_the_head_does_not_know_their_classes(

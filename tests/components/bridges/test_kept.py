@@ -395,7 +395,7 @@ def test_a_matrix_holds_bridges_that_leave_the_parts_as_they_are(
         UsageError, match=r"has the key \('zoo/two.extractor', 'zoo/one.head'\) where .*two.extractor@1.0.0'"
     ):
         registry.matrix(*pair, data, bridges={pair: result})
-    with pytest.raises(UsageError, match="as bridges_between returns them; got a list"):
+    with pytest.raises(UsageError, match=r"as bridges\.between returns them; got a list"):
         registry.matrix(*pair, data, bridges=[result])  # type: ignore[arg-type]
     convs = "zoo/convs.extractor", "zoo/again.head"
     refitted = registry.bridge(*convs, images, rungs=["absorbed"], until=None)
