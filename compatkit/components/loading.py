@@ -198,9 +198,9 @@ def check_signature(store: Store, reference: Reference, require_signature: Trust
     """
     for trust in (store.trusted, require_signature):
         if trust is not None and trust is not False:
-            from compatkit.registry.signing.verify import require_signature
+            from compatkit.registry.signing import verify as signatures
 
-            require_signature(store, reference, trust, verify)
+            signatures.require_signature(store, reference, trust, verify)
 
 
 def check_version(store: Store, reference: Reference, verify: Verify) -> None:
