@@ -123,7 +123,7 @@ def check_builds_again(
             dtypes = [str(output.dtype).removeprefix("torch.") for output in run.outputs]
 
     networks = [blueprints[side] for side in parts]
-    cached(networks[0], ("builds again", dumps([networks, list(shape)])), check)
+    cached(networks, ("builds again", dumps([networks, list(shape)])), check)
 
 
 def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract: Contract) -> None:

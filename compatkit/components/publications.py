@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -266,9 +265,12 @@ def _released(store: Store, fit: Fit, name: str, payload: Payload) -> Reference 
     head = fit.auxiliary.get(name.rsplit("shared.", 1)[-1])
     if head is None or not head.frozen:
         return None
-    with suppress(NotFound):
-        for version in reversed(store.versions(name)):
-            release = store.resolve(Reference(name, version))
-            if store.manifest(release).payload.tensors == payload.tensors:
-                return release
+    try:
+        versions = store.versions(name)
+    except NotFound:
+        return None
+    for version in reversed(versions):
+        release = store.resolve(Reference(name, version))
+        if store.manifest(release).payload.tensors == payload.tensors:
+            return release
     return None

@@ -208,11 +208,12 @@ def check_pairs(
     for row, (extractor, manifest) in enumerate(extractors.items()):
         digest = manifest_digest(manifest) if any(own_extractors) else ""
         summaries: list[PairSummary] = []
+        own_codes = codes_of([rules.own_extractor_finding(digest, exact=True)])
         structural_row, images_row, training_row, statistics_row = (level[row] for level in levels)
         for column, head in enumerate(heads):
             training = training_row[column]
             if (digests := own_extractors[column]) and (digest in digests or (extractor, head) in own):
-                training = (*training, *codes_of([rules.own_extractor_finding(digest, exact=True)]))
+                training = (*training, *own_codes)
             codes = (
                 structural_row[column],
                 images_row[column],
@@ -290,8 +291,8 @@ def _rule_codes(
 ) -> list[list[Codes]]:
     """Return the codes of one rule for every extractor and head, with one run for each pair of distinct inputs."""
     rule, rows = RULES[position], dict[object, list[Codes]]()
-    distinct = {inputs.key(position): inputs[position] for inputs in rights}
     columns = [inputs.key(position) for inputs in rights]
+    distinct = dict(zip(columns, (inputs[position] for inputs in rights), strict=True))
     table: list[list[Codes]] = []
     for inputs in lefts:
         key = inputs.key(position)

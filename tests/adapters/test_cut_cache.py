@@ -143,6 +143,16 @@ def test_a_second_fit_of_a_network_neither_traces_nor_rebuilds_it(traces, monkey
     assert rebuilt == ["Task 'a': the extractor", "Task 'a': the head"]
 
 
+def test_a_result_is_cached_only_where_no_network_is_a_plugins(awkward):
+    own = plan("resnet20_cifar", "layer2").extractor
+    foreign = plan("tiny", "first", builder=awkward, size=(16, 16)).head
+    computed: list[str] = []
+    for _ in range(2):
+        cache.cached([own, foreign], ("both",), lambda: computed.append("both"))
+        cache.cached([own, own], ("own",), lambda: computed.append("own"))
+    assert computed == ["both", "own", "both"]
+
+
 def test_networks_of_plugins_are_cut_each_time(traces, awkward):
     planned = plan("tiny", "first", builder=awkward, size=(16, 16))
     for _ in range(2):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -35,17 +35,17 @@ def cached_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
     cut = [blueprint.network, blueprint.kwargs, blueprint.cut, blueprint.approach, blueprint.traced_size]
     key = (dumps(cut), *_settings(whole, blueprint.cut))
     return cached(
-        blueprint, key, lambda: sides_of(whole, blueprint.cut, blueprint.approach, image_of(blueprint))
+        [blueprint], key, lambda: sides_of(whole, blueprint.cut, blueprint.approach, image_of(blueprint))
     )
 
 
-def cached(blueprint: Blueprint, key: tuple[Any, ...], compute: Callable[[], Result]) -> Result:
+def cached(blueprints: Sequence[Blueprint], key: tuple[Any, ...], compute: Callable[[], Result]) -> Result:
     """Return the cached result for a key, or compute it.
 
     Results for networks of plugins are not cached, as their code may change.
 
     Args:
-        blueprint: Blueprint of the network.
+        blueprints: Blueprints of all networks that the result depends on.
         key: All values that the result depends on.
         compute: Function that returns the result; errors are not cached.
 
@@ -55,7 +55,7 @@ def cached(blueprint: Blueprint, key: tuple[Any, ...], compute: Callable[[], Res
     if key in _cache:
         return _cache[key]
     result = compute()
-    if blueprint.network[0] in versioned_builders():
+    if {blueprint.network[0] for blueprint in blueprints} <= set(versioned_builders()):
         while len(_cache) >= MAX_CACHED:
             _cache.pop(next(iter(_cache)), None)
         _cache[key] = result
