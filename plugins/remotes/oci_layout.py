@@ -1,16 +1,10 @@
-"""OCI image layouts: folders that skopeo and oras copy to and from container registries.
-
-After the OCI Image Format Specification 1.1 (opencontainers/image-spec): a component version is an image manifest with
-an ``artifactType`` and the empty config; its layers are the component's manifest first, then everything that the
-manifest refers to. Layers are the same bytes, under the same digests, as in a registry. Equal components give equal
-bytes.
-"""
+"""OCI image layouts: folders that skopeo and oras copy to and from container registries."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +22,27 @@ from compatkit.errors import (
 from compatkit.hooks import Register
 from compatkit.registry.remotes.packages import (
     Package,
-    PackageFile,
     PackageFolder,
     PackageStore,
     Read,
     Refuse,
-    Role,
     WrittenPackage,
     dumps,
-    is_digest,
     loads,
+)
+
+from ._component_images import (
+    ARTIFACT,
+    COMPONENT,
+    EMPTY,
+    IMAGE_TYPE,
+    INDEX_TYPE,
+    LONGEST_IMAGE,
+    REF_NAME,
+    Descriptor,
+    identity,
+    image_of,
+    read_image,
 )
 
 compatkit_api = 1
@@ -45,30 +50,6 @@ MARKER, INDEX, BLOBS = "oci-layout", "index.json", "blobs/sha256"
 LAYOUT = {"imageLayoutVersion": "1.0.0"}
 LONGEST_MARKER = 2**16
 LONGEST_INDEX = 2**26
-LONGEST_IMAGE = 2**22
-"""Maximum size in bytes of an image manifest that container registries accept."""
-IMAGE_TYPE = "application/vnd.oci.image.manifest.v1+json"
-INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
-EMPTY = {
-    "mediaType": "application/vnd.oci.empty.v1+json",
-    "digest": "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
-    "size": 2,
-    "data": "e30=",
-}
-"""The config of an artifact without one: the two bytes ``{}``."""
-ARTIFACT = "application/vnd.compatkit.component.v1"
-MEDIA_TYPES: dict[Role, str] = {
-    "manifest": "application/vnd.compatkit.manifest.v1+json",
-    "weights": "application/vnd.compatkit.weights.v1.safetensors",
-    "blob": "application/vnd.compatkit.blob.v1",
-    "signature": "application/vnd.compatkit.signature.v1",
-}
-ROLES: dict[str, Role] = {media_type: role for role, media_type in MEDIA_TYPES.items()}
-TITLE = "org.opencontainers.image.title"
-REF_NAME = "org.opencontainers.image.ref.name"
-NAME, VERSION, KIND, COMPONENT, SIGNS = (
-    f"vnd.compatkit.{field}" for field in ("name", "version", "kind", "component", "signs")
-)
 _REF = re.compile(
     r"[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*)*"
 )
@@ -88,48 +69,6 @@ def open_layout(address: str) -> ImageLayout:
         address: ``oci-layout://FOLDER``.
     """
     return ImageLayout(PackageFolder(Path(address.partition("://")[2]).expanduser().absolute()))
-
-
-@attrs.frozen
-class Descriptor:
-    """An entry of an index for an image manifest, or of an image manifest for a layer.
-
-    Attributes:
-        media_type: Media type of the content.
-        digest: Digest of the content.
-        size: Size in bytes.
-        annotations: Annotations.
-    """
-
-    media_type: str
-    digest: str
-    size: int
-    annotations: Mapping[str, str] = attrs.field(factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        plain = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
-        return {**plain, "annotations": dict(self.annotations)} if self.annotations else plain
-
-    @classmethod
-    def read(cls, value: Any, what: str) -> Descriptor:
-        """Read a descriptor.
-
-        Args:
-            value: JSON value.
-            what: Position in its document, for messages.
-
-        Raises:
-            FormatError: Not a descriptor, or its hash is not sha256.
-        """
-        if not isinstance(value, dict) or not isinstance(value.get("mediaType"), str):
-            raise FormatError(f"{what}: expected a descriptor with a mediaType, got {value!r:.100}.")
-        digest, size = value.get("digest"), value.get("size")
-        if not is_digest(digest) or type(size) is not int or not 0 <= size < 2**63:
-            raise FormatError(
-                f"{what}: expected a sha256 digest and a size, got {digest!r:.100} and {size!r:.40}."
-            )
-        return cls(value["mediaType"], str(digest), size, _annotations(value, what))
 
 
 @attrs.define(eq=False)
@@ -202,15 +141,9 @@ class ImageLayout(PackageStore):
             VersionExists: The layout has another component with this name.
         """
         blobs: dict[str, int] = {}
-        layers: list[Descriptor] = []
         for file in package.files:
             self._put(read(file.digest), file.digest, blobs)
-            annotations = {TITLE: file.title} if file.title else {}
-            if file.signs:
-                annotations = {SIGNS: file.signs, TITLE: file.title}
-            layers.append(Descriptor(MEDIA_TYPES[file.role], file.digest, file.size, annotations))
-        own = {NAME: package.name, VERSION: package.version, COMPONENT: package.files[0].digest}
-        image = dumps(_image(package, layers, own))
+        image = dumps(image_of(package))
         digest = f"sha256:{hashlib.sha256(image).hexdigest()}"
         self._put(image, digest, blobs)
         entry = {
@@ -218,7 +151,7 @@ class ImageLayout(PackageStore):
             "artifactType": ARTIFACT,
             "digest": digest,
             "size": len(image),
-            "annotations": {REF_NAME: self.label(package.name, package.version), **own},
+            "annotations": {REF_NAME: self.label(package.name, package.version), **identity(package)},
         }
         return WrittenPackage(self._enter(entry, package), blobs)
 
@@ -292,7 +225,7 @@ class ImageLayout(PackageStore):
                 f"{what}: the content of {image.digest} has another digest. {self.advice}",
                 subject=image.digest,
             )
-        return _read_image(loads(data, what=what), what)
+        return read_image(loads(data, what=what), what)
 
     def _put(self, data: bytes | memoryview, digest: str, blobs: dict[str, int]) -> None:
         """Write a blob unless the layout has it, and record it in ``blobs``."""
@@ -320,72 +253,6 @@ class ImageLayout(PackageStore):
 
 def _path(digest: str) -> str:
     return f"{BLOBS}/{digest.removeprefix('sha256:')}"
-
-
-def _image(package: Package, layers: list[Descriptor], own: dict[str, str]) -> dict[str, Any]:
-    """Return the image manifest of a version."""
-    texts = {"licenses" if key == "license" else key: text for key, text in package.texts.items()}
-    return {
-        "schemaVersion": 2,
-        "mediaType": IMAGE_TYPE,
-        "artifactType": ARTIFACT,
-        "config": EMPTY,
-        "layers": [layer.to_json() for layer in layers],
-        "annotations": {
-            TITLE: package.name,
-            **{f"org.opencontainers.image.{key}": text for key, text in texts.items()},
-            "org.opencontainers.image.version": package.version,
-            **own,
-            KIND: package.kind,
-        },
-    }
-
-
-def _read_image(value: Any, what: str) -> Package | None:
-    """Read an image manifest; None if the image is not a component.
-
-    Args:
-        value: JSON value.
-        what: Position in the layout, for messages.
-
-    Raises:
-        FormatError: The image manifest of a component is malformed.
-    """
-    if not isinstance(value, dict) or value.get("artifactType") != ARTIFACT:
-        return None
-    annotations, layers = _annotations(value, what), value.get("layers")
-    config = Descriptor.read(value.get("config"), f"{what}: config")
-    if (value.get("schemaVersion"), value.get("mediaType"), config.digest) != (
-        2,
-        IMAGE_TYPE,
-        EMPTY["digest"],
-    ):
-        raise FormatError(
-            f"{what}: expected schemaVersion 2, mediaType {IMAGE_TYPE} and the empty config of an artifact."
-        )
-    if not isinstance(layers, list) or not layers:
-        raise FormatError(f"{what}: expected layers, got {layers!r:.80}.")
-    files: list[PackageFile] = []
-    for number, layer in enumerate(layers):
-        descriptor = Descriptor.read(layer, f"{what}: layers[{number}]")
-        role = ROLES.get(descriptor.media_type)
-        if role is None or (number == 0 and role != "manifest"):
-            expected = MEDIA_TYPES["manifest"] if number == 0 else ", ".join(ROLES)
-            raise FormatError(
-                f"{what}: layers[{number}]: expected {expected}, got {descriptor.media_type!r:.100}."
-            )
-        signs = descriptor.annotations.get(SIGNS, "")
-        title = descriptor.annotations.get(TITLE, "")
-        signed = signs if role == "signature" and is_digest(signs) and title else ""
-        files.append(PackageFile(descriptor.digest, descriptor.size, role, title, signed))
-    return Package(annotations.get(NAME, ""), annotations.get(VERSION, ""), tuple(files))
-
-
-def _annotations(value: dict[str, Any], what: str) -> dict[str, str]:
-    annotations = value.get("annotations", {})
-    if not isinstance(annotations, dict) or not all(isinstance(text, str) for text in annotations.values()):
-        raise FormatError(f"{what}: expected annotations with text values, got {annotations!r:.100}.")
-    return annotations
 
 
 def _annotation(entry: dict[str, Any], key: str) -> str:
