@@ -6,9 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +16,7 @@ import jsonschema
 import oci_schemas
 import pytest
 from far import EXTRACTOR, HEAD, content, export, import_layout, signature
+from servers import docker_registry
 
 from compatkit.contracts.manifest import About
 from compatkit.errors import (
@@ -546,30 +545,8 @@ def test_skopeo_reads_an_image_and_copies_it_to_another_layout(
 @pytest.fixture
 def container_registry(tmp_path: Path) -> Iterator[str]:
     """Debian's container registry, on loopback."""
-    program = shutil.which("docker-registry")
-    if program is None:
-        pytest.skip("docker-registry is not installed: apt-get install docker-registry")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    storage = {"filesystem": {"rootdirectory": str(tmp_path / "registry")}}
-    settings = {"version": 0.1, "storage": storage, "http": {"addr": f"127.0.0.1:{port}"}}
-    (tmp_path / "settings.yml").write_text(json.dumps(settings))  # JSON is YAML
-    running = subprocess.Popen(
-        [program, "serve", str(tmp_path / "settings.yml")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        for _ in range(100):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        yield f"127.0.0.1:{port}"
-    finally:
-        running.terminate()
-        running.wait(10)
+    with docker_registry(tmp_path / "registry") as server:
+        yield server.host
 
 
 @pytest.mark.timeout(180)

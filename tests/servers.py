@@ -1,0 +1,421 @@
+"""Real servers on loopback, each started and ended by the test that needs it.
+
+The programs come from Debian, npm and PyPI; CONTRIBUTING.md names the commands. A test whose program is missing is
+skipped, with the command to install it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+PATIENCE = 30.0
+"""Seconds until a server that does not listen has failed."""
+NODE_PROGRAMS = Path.home() / ".cache" / "compatkit-tests" / "node_modules" / ".bin"
+"""Where ``npm install --prefix ~/.cache/compatkit-tests`` puts programs."""
+
+
+def program(name: str, advice: str, *folders: str | Path) -> str:
+    """Return the path of a program; skip the test if it is missing."""
+    path = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)]))
+    if path is None:
+        pytest.skip(f"{name} is not installed: {advice}")
+    return path
+
+
+def needs(module: str, package: str | None = None) -> None:
+    """Skip the test if a Python module is missing."""
+    if find_spec(module) is None:
+        pytest.skip(f"{package or module} is not installed: pip install {package or module}")
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def listens(port: int) -> bool:
+    """Return whether something listens on a port of 127.0.0.1."""
+    with socket.socket() as client:
+        client.settimeout(1)
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+@attrs.define(eq=False)
+class Server:
+    """A server process.
+
+    Attributes:
+        command: Command line.
+        port: Port on 127.0.0.1.
+        log: File with its output.
+        environment: Variables that it gets in addition.
+        process: The process, while it runs.
+    """
+
+    command: Sequence[str]
+    port: int
+    log: Path
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    process: subprocess.Popen[bytes] | None = attrs.field(init=False, default=None)
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start the process, and wait until it listens."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+            )
+        end = time.monotonic() + PATIENCE
+        while not listens(self.port):
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.kill()
+                pytest.fail(
+                    f"{self.command[0]} does not listen: {self.log.read_text(errors='replace')[-2000:]}"
+                )
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill the process and its children, as a power cut would."""
+        if self.process is not None:
+            try:
+                os.killpg(self.process.pid, 9)
+            except ProcessLookupError:
+                pass
+            self.process.wait(10)
+            self.process = None
+
+
+@contextmanager
+def running(server: Server) -> Iterator[Server]:
+    """Start a server, and end it with the block."""
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def docker_registry(folder: Path) -> Iterator[Server]:
+    """Run Debian's container registry, without TLS; ``host`` is its address.
+
+    Args:
+        folder: Folder for its files and settings.
+    """
+    path = program("docker-registry", "apt-get install docker-registry", "/usr/sbin")
+    port = free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    storage = {"filesystem": {"rootdirectory": str(folder / "storage")}, "delete": {"enabled": True}}
+    settings = {"version": 0.1, "storage": storage, "http": {"addr": f"127.0.0.1:{port}"}}
+    (folder / "settings.yml").write_text(json.dumps(settings))  # JSON is YAML
+    with running(Server([path, "serve", str(folder / "settings.yml")], port, folder / "log")) as server:
+        yield server
+
+
+@attrs.frozen
+class SshServer:
+    """An SSH server for the current user.
+
+    Attributes:
+        server: The process.
+        user: User who can log in.
+        key: Private key that is accepted.
+        known_hosts: File with the server's key.
+    """
+
+    server: Server
+    user: str
+    key: Path
+    known_hosts: Path
+
+
+@contextmanager
+def sshd(folder: Path) -> Iterator[SshServer]:
+    """Run an SSH server with SFTP for the current user, who logs in by a key and never by a password.
+
+    Args:
+        folder: Folder for its keys and settings.
+    """
+    advice = "apt-get install openssh-server"
+    path, keygen = program("sshd", advice, "/usr/sbin"), program("ssh-keygen", advice)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    for name in ("host", "user"):
+        command = [keygen, "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(command, check=True, capture_output=True)
+    shutil.copy(folder / "user.pub", folder / "authorized")
+    port = free_port()
+    settings = {
+        "Port": port,
+        "ListenAddress": "127.0.0.1",
+        "HostKey": folder / "host",
+        "AuthorizedKeysFile": folder / "authorized",
+        "PidFile": folder / "pid",
+        "PasswordAuthentication": "yes",
+        "KbdInteractiveAuthentication": "no",
+        "UsePAM": "no",
+        "StrictModes": "no",
+        "PermitRootLogin": "prohibit-password",
+        "Subsystem": "sftp internal-sftp",
+    }
+    (folder / "settings").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    host_key = " ".join((folder / "host.pub").read_text().split()[:2])
+    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}\n")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(
+            mode=0o755, exist_ok=True
+        )  # for separated privileges; Debian's service makes it too
+    server = Server([path, "-D", "-e", "-f", str(folder / "settings")], port, folder / "log")
+    with running(server):
+        yield SshServer(server, getpass.getuser(), folder / "user", folder / "known_hosts")
+
+
+@contextmanager
+def nginx(folder: Path, root: Path, location: str = "autoindex on;") -> Iterator[Server]:
+    """Run nginx over a folder, which it only reads.
+
+    Args:
+        folder: Folder for its settings and temporary files.
+        root: Folder that it serves.
+        location: Settings of ``location /``.
+    """
+    path, port = program("nginx", "apt-get install nginx-light", "/usr/sbin"), free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+    user = f"user {getpass.getuser()};" if os.geteuid() == 0 else ""
+    (folder / "settings").write_text(
+        f"{user} daemon off; pid {folder}/pid; error_log {folder}/log; worker_processes 1;\n"
+        "events { worker_connections 256; }\n"
+        f"http {{ access_log {folder}/requests; {temporary}\n"
+        f"  server {{ listen 127.0.0.1:{port}; root {root}; location / {{ {location} }} }} }}\n"
+    )
+    with running(Server([path, "-c", str(folder / "settings")], port, folder / "output")) as server:
+        yield server
+
+
+@contextmanager
+def webdav(folder: Path, root: Path, *, readonly: bool = False) -> Iterator[Server]:
+    """Run WsgiDAV over a folder, for the user ``alice`` with the password ``secret``.
+
+    Args:
+        folder: Folder for its settings.
+        root: Folder that it serves.
+        readonly: Whether it refuses to write.
+    """
+    needs("wsgidav")
+    needs("cheroot")
+    port = free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "host": "127.0.0.1",
+        "port": port,
+        "provider_mapping": {"/": {"root": str(root), "readonly": readonly}},
+        "simple_dc": {"user_mapping": {"*": {"alice": {"password": "secret"}}}},
+        "http_authenticator": {"accept_basic": True, "accept_digest": False, "default_to_digest": False},
+        "server": "cheroot",
+        "verbose": 1,
+    }
+    (folder / "settings.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "wsgidav.server.server_cli", "--config", str(folder / "settings.json")]
+    with running(Server(command, port, folder / "log")) as server:
+        yield server
+
+
+@contextmanager
+def ftp(folder: Path, root: Path) -> Iterator[Server]:
+    """Run pyftpdlib over a folder, for the user ``alice`` with the password ``secret``.
+
+    Args:
+        folder: Folder for its log.
+        root: Folder that it serves.
+    """
+    needs("pyftpdlib")
+    port = free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pyftpdlib", "-i", "127.0.0.1", "-p", str(port), "-d", str(root)]
+    command += ["-w", "-u", "alice", "-P", "secret"]
+    with running(Server(command, port, folder / "log")) as server:
+        yield server
+
+
+@attrs.frozen
+class S3Server:
+    """A server that speaks S3's protocol.
+
+    Attributes:
+        server: The process that answers requests.
+        key: Access key of the owner of the buckets.
+        secret: Its secret.
+        others: Further users, each with an access key and a secret.
+    """
+
+    server: Server
+    key: str
+    secret: str
+    others: Mapping[str, tuple[str, str]] = attrs.field(factory=dict)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of an ``s3://`` address, for the owner."""
+        return self.options_of(self.key, self.secret)
+
+    def options_of(self, key: str, secret: str) -> dict[str, Any]:
+        """Return the options of an ``s3://`` address for a user."""
+        # One attempt: a server that was killed must not keep the tests waiting.
+        retries = {"retries": {"max_attempts": 1}, "connect_timeout": 5, "read_timeout": 20}
+        return {
+            "endpoint_url": f"http://{self.server.host}",
+            "key": key,
+            "secret": secret,
+            "config_kwargs": {"s3": {"addressing_style": "path"}, **retries},
+        }
+
+
+@contextmanager
+def s3rver(folder: Path, bucket: str) -> Iterator[S3Server]:
+    """Run s3rver, which ignores the condition of a conditional write.
+
+    Args:
+        folder: Folder for its files.
+        bucket: Bucket that it has from the start.
+    """
+    node = program("node", "apt-get install nodejs npm")
+    script = program("s3rver", "npm install --prefix ~/.cache/compatkit-tests s3rver", NODE_PROGRAMS)
+    port = free_port()
+    (folder / "files").mkdir(parents=True, exist_ok=True)
+    command = [node, script, "-d", str(folder / "files"), "-a", "127.0.0.1", "-p", str(port)]
+    command += ["--no-vhost-buckets", "--configure-bucket", bucket]
+    with running(Server(command, port, folder / "log")) as server:
+        yield S3Server(server, "S3RVER", "S3RVER")
+
+
+def ceph_settings(folder: Path, monitor: int, gateway: int) -> dict[str, dict[str, Any]]:
+    """Return the settings of a Ceph cluster of one process of each kind, in one folder, without authentication.
+
+    Args:
+        folder: Folder for everything.
+        monitor: Port of the monitor.
+        gateway: Port of the gateway.
+    """
+    common: dict[str, Any] = {
+        "fsid": "7a1f3c52-7d5e-4c3e-9d6e-0c5a3b1f2e4d",
+        "mon_host": f"v2:127.0.0.1:{monitor}",
+        "run_dir": folder,
+        "log_file": f"{folder}/$name.log",
+        "admin_socket": f"{folder}/$name.asok",
+        "pid_file": f"{folder}/$name.pid",
+        "crash_dir": folder,
+        "auth_cluster_required": "none",
+        "auth_service_required": "none",
+        "auth_client_required": "none",
+        "public_addr": "127.0.0.1",
+        "cluster_addr": "127.0.0.1",
+        "ms_bind_msgr1": "false",
+        "ms_mon_client_mode": "crc",  # the gateway asks for encryption, which needs keys
+        "osd_pool_default_size": 1,
+        "osd_pool_default_min_size": 1,
+        "osd_pool_default_pg_num": 1,
+        "osd_pool_default_pgp_num": 1,
+        "osd_pool_default_pg_autoscale_mode": "off",
+        "osd_crush_chooseleaf_type": 0,
+        "mon_allow_pool_size_one": "true",
+        "mon_max_pg_per_osd": 1000,
+        "paxos_propose_interval": 0.05,
+        "mon_data_avail_crit": 1,
+        "mon_data_avail_warn": 2,
+    }
+    return {
+        "global": common,
+        "mon.a": {"mon_data": folder / "monitor"},
+        "osd.0": {
+            "osd_data": folder / "storage",
+            "osd_objectstore": "memstore",
+            "memstore_device_bytes": 4 * 2**30,
+            "osd_class_load_list": "*",
+            "osd_class_default_list": "*",
+        },
+        "client.rgw": {
+            "rgw_frontends": f"beast endpoint=127.0.0.1:{gateway}",
+            "rgw_thread_pool_size": 32,
+            "rgw_enable_usage_log": "false",
+            "rgw_enable_gc_threads": "false",
+            "rgw_enable_lc_threads": "false",
+        },
+    }
+
+
+@contextmanager
+def ceph(folder: Path, *users: str) -> Iterator[S3Server]:
+    """Run Ceph's S3 gateway with a monitor and a store in memory.
+
+    Args:
+        folder: Folder for everything.
+        users: Names of users besides ``alice``.
+    """
+    packages = "apt-get install radosgw ceph-mon ceph-osd ceph-common"
+    programs = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "monmaptool", "ceph")
+    monitor, storage, gateway, admin, monmap, client = (program(name, packages) for name in programs)
+    (folder / "storage").mkdir(parents=True, exist_ok=True)
+    ports = free_port(), free_port()
+    settings = ceph_settings(folder, *ports)
+    file = folder / "ceph.conf"
+    file.write_text(
+        "".join(
+            f"[{section}]\n" + "".join(f"{key} = {value}\n" for key, value in values.items())
+            for section, values in settings.items()
+        )
+    )
+
+    def run(path: str, *words: str) -> None:
+        done = subprocess.run([path, *words], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, f"{path} {words}: {done.stderr[-2000:]}"
+
+    options, fsid = ["-c", str(file)], settings["global"]["fsid"]
+    map_file = str(folder / "monmap")
+    run(monmap, "--create", "--addv", "a", f"[v2:127.0.0.1:{ports[0]}]", "--fsid", fsid, map_file)
+    run(monitor, *options, "-i", "a", "--mkfs", "--monmap", map_file)
+    gateway_server = Server([gateway, *options, "-n", "client.rgw", "-f"], ports[1], folder / "log")
+    with ExitStack() as stack:
+        stack.enter_context(running(Server([monitor, *options, "-i", "a", "-f"], ports[0], folder / "log")))
+        run(client, *options, "--connect-timeout", "20", "osd", "new", fsid, "0")
+        run(storage, *options, "-i", "0", "--mkfs", "--osd-uuid", fsid)
+        process = subprocess.Popen(
+            [storage, *options, "-i", "0", "-f"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        stack.callback(process.wait, 10)
+        stack.callback(process.kill)
+        names = ("alice", *users)
+        for name in names:
+            keys = ["--access-key", name.upper(), "--secret", f"secret-of-{name}"]
+            command = ["-n", "client.rgw", "user", "create", "--uid", name, "--display-name", name, *keys]
+            run(admin, *options, *command)
+        stack.enter_context(running(gateway_server))
+        secrets = {name: (name.upper(), f"secret-of-{name}") for name in names}
+        yield S3Server(gateway_server, *secrets["alice"], secrets)
