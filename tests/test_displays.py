@@ -132,7 +132,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         registry.policies.test("digits/right.head", against=left, data=[tests[1]]),
         *(registry.push(str(folder / "copy"), left, create=True), registry.frozen("digits/shared.*")),
         ck.Sweep.read(recipe),
-        ck.Sweep.read(recipe).run(folder / "swept"),
+        ck.Sweep.read(recipe).run(folder / "swept", out=folder / "records"),
         ck.probe((np.eye(6), [0, 1] * 3), (np.eye(6), [0, 1] * 3), kind="logistic"),
     ]
 

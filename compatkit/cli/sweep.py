@@ -26,7 +26,7 @@ class SweepOptions(DataOptions):
     )
     workers: int | None = option("Runs at a time, in processes or on a cluster.", min=1)
     out: Path | None = option(
-        "Folder of records; default: ROOT-sweeps/RECIPE next to the registry.", metavar="DIR"
+        "Folder of records; default: REGISTRY-sweeps/RECIPE in the current folder.", metavar="DIR"
     )
     prefix: str | None = option("Prefix of the parts' names, instead of the recipe's.")
 

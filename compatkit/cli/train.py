@@ -45,7 +45,7 @@ class TrainOptions(ReleaseOptions, DataOptions):
     seed: int | None = option("Seed, instead of the recipe's.", min=0)
     steps: int | None = option("Steps of each task, instead of the recipe's.", min=1)
     out: Path | None = option(
-        "Folder of checkpoints; default: ROOT-runs/RECIPE-... next to the registry.", metavar="DIR"
+        "Folder of checkpoints; default: REGISTRY-runs/RECIPE-... in the current folder.", metavar="DIR"
     )
     checkpoint: Path | None = option("Save checkpoints to this file, and resume from it if it exists.")
     new_augment: bool = option(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from compatkit.registry.opening import AnyRegistry
 from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store
 
@@ -26,7 +26,7 @@ class Copying:
 
     def push(
         self,
-        remote: str | os.PathLike[str],
+        remote: AnyRegistry,
         patterns: str | Sequence[str] | None = None,
         *,
         options: Mapping[str, Any] | None = None,
@@ -44,7 +44,8 @@ class Copying:
         """Copy components to a remote; only what is missing is transferred.
 
         Args:
-            remote: Directory, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or any fsspec address.
+            remote: Directory, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or any fsspec address; or a
+                ``Registry`` without required signatures.
             patterns: Pattern, or patterns, such as ``"digits/*"``; None for all components.
             options: Options of the fsspec file system, such as ``{"endpoint_url": ...}``.
             create: Create a registry at the remote if there is none.
@@ -83,7 +84,7 @@ class Copying:
 
     def pull(
         self,
-        remote: str | os.PathLike[str],
+        remote: AnyRegistry,
         patterns: str | Sequence[str] | None = None,
         *,
         options: Mapping[str, Any] | None = None,

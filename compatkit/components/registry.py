@@ -23,6 +23,7 @@ from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.history import change_between
 from compatkit.registry.layout import locate
 from compatkit.registry.names import Reference
+from compatkit.registry.opening import AnyRegistry, opened
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
 from compatkit.registry.versions.diff import Difference
@@ -50,28 +51,25 @@ class Registry(Comparing, Publishing, Copying, Shown):
 
     store: Store
 
-    def __init__(self, root: str | os.PathLike[str] | Store | None = None, *, create: bool = False) -> None:
+    def __init__(self, root: AnyRegistry | None = None, *, create: bool = False) -> None:
         """Open the registry in a folder.
 
         Args:
-            root: The folder; None for COMPATKIT_REGISTRY, else the nearest folder above. Or an open store.
+            root: The folder; None for COMPATKIT_REGISTRY, else the nearest folder above. Or an open ``Registry`` or
+                ``Store``.
             create: Create a registry there if there is none.
 
         Raises:
             LayoutError: There is no registry and ``create`` is False, or its layout is not supported.
             EnvironmentFailure: The folder cannot be written.
-            UsageError: ``create`` without a folder.
+            UsageError: ``create`` without a folder, or ``root`` is none of these.
         """
-        if isinstance(root, str | os.PathLike):
-            store = Store.init(root, exist_ok=True) if create else Store.open(root)
-        elif create:
-            raise UsageError("create=True needs the folder of the registry as root.", subject=root)
-        elif root is None or isinstance(root, Store):
-            store = root or Store.find()
+        if not create:
+            store = Store.find() if root is None else opened(root, "Registry(...)")
+        elif isinstance(root, str | os.PathLike):
+            store = Store.init(root, exist_ok=True)
         else:
-            raise UsageError(
-                f"Registry(...) expects a folder or an open store, got {root!r:.80}.", subject=root
-            )
+            raise UsageError("create=True needs the folder of the registry as root.", subject=root)
         object.__setattr__(self, "store", store)  # of a frozen class
 
     @classmethod
@@ -126,7 +124,7 @@ class Registry(Comparing, Publishing, Copying, Shown):
     @classmethod
     def clone(
         cls,
-        remote: str | os.PathLike[str],
+        remote: AnyRegistry,
         root: str | os.PathLike[str],
         *,
         options: Mapping[str, Any] | None = None,

@@ -14,6 +14,28 @@ from compatkit.registry.os_errors import environment
 Record = TypeVar("Record")
 
 
+def default_location(registry: Path, what: str) -> Path:
+    """Return the default folder for the output of experiments: in the current folder, named after the registry.
+
+    Not beside the registry: the folder above a shared registry usually belongs to somebody else.
+
+    Args:
+        registry: Root of the registry.
+        what: Kind of the output: ``"runs"``, ``"sweeps"``.
+
+    Raises:
+        UsageError: The current folder is in the registry.
+    """
+    current = Path.cwd()
+    if current.resolve().is_relative_to(registry.resolve()):
+        raise UsageError(
+            f"The current folder {current} is in the registry {registry}, which holds nothing but components. Name a "
+            f"folder elsewhere for the {what} (--out), or start in another folder.",
+            subject=current,
+        )
+    return current / f"{registry.name}-{what}"
+
+
 def contains_runs(folder: Path, note: str, kind: str) -> bool:
     """Return whether a folder contains runs; False if it is missing or empty.
 

@@ -30,8 +30,10 @@ def normalized(address: str | os.PathLike[str]) -> str:
 
     Raises:
         UsageError: It is neither: a misspelled URL, a URL inside a path, a URL without a bucket or host, or a Windows
-            path on another system.
+            path on another system; or no text at all.
     """
+    if not isinstance(address, str | os.PathLike):
+        raise UsageError(f"Expected a path or an address, got {address!r:.80}.", subject=address)
     text = os.fsdecode(address)
     if "::" in text and "://" in text:
         raise _refused(text, "chains file systems by '::', which is not supported; name one")

@@ -59,8 +59,8 @@ def untrained(monkeypatch: pytest.MonkeyPatch, run: Any) -> Callable[..., Any]:
 
 
 def folders(registry: Path) -> list[Path]:
-    """Return the folders of the runs beside a registry."""
-    return sorted(registry.with_name(f"{registry.name}-runs").iterdir())
+    """Return the folders of the runs for a registry in the current folder."""
+    return sorted(Path(f"{registry.name}-runs").absolute().iterdir())
 
 
 def versions(registry: Path) -> dict[str, Any]:
@@ -69,7 +69,87 @@ def versions(registry: Path) -> dict[str, Any]:
     return {name: store.resolve(name) for name in store.names()}
 
 
-def test_a_run_has_a_folder_beside_the_registry_that_is_emptied_once_it_is_published(
+def outside(folder: Path, *roots: Path) -> list[str]:
+    """Return the files below a folder that are in none of some roots."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [str(path) for path in files if not any(path.is_relative_to(root) for root in roots)]
+
+
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_nothing_is_written_beside_the_registry(
+    run: Any, recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    file, shared, mine = recipe(), tmp_path / "shared" / "parts", tmp_path / "mine"
+    if command == "sweep":
+        file.write_text(file.read_text() + '[sweep]\n"trainer.seed" = [0, 1]\n')
+    mine.mkdir()
+    monkeypatch.chdir(mine)
+    ck.Registry.init(shared)
+    before = set(outside(tmp_path, shared, mine, tmp_path / "cache"))
+    assert run(command, file, "--registry", shared).code == 0
+    assert set(outside(tmp_path, shared, mine, tmp_path / "cache")) == before
+    assert run("--registry", shared, "verify", "--json").json["faults"] == []
+    assert outside(mine) and [path.name for path in mine.iterdir()] == [
+        {"train": "parts-runs", "sweep": "parts-sweeps"}[command]
+    ]
+
+
+@pytest.mark.parametrize("command", ["train", "sweep"])
+@pytest.mark.parametrize("below", ["", "refs"])
+def test_started_in_the_registry_a_run_needs_a_folder(
+    run: Any,
+    recipe: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    untouched: Any,
+    command: str,
+    below: str,
+) -> None:
+    file, root = recipe(), tmp_path / "parts"
+    if command == "sweep":
+        file.write_text(file.read_text() + '[sweep]\n"trainer.seed" = [0]\n')
+    ck.Registry.init(root)
+    monkeypatch.chdir(root / below)
+    with untouched(tmp_path):
+        result = run(command, file, "--json")
+    assert result.code == 2 and result.json["error"]["code"] == "usage"
+    assert "--out" in result.json["error"]["message"]
+    assert run(command, file, "--out", tmp_path / "out").code == 0 and any((tmp_path / "out").iterdir())
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user"
+)
+def test_the_folder_above_the_registry_may_belong_to_somebody_else(recipe: Any, tmp_path: Path) -> None:
+    file, root, mine = recipe(), tmp_path / "shared" / "parts", tmp_path / "mine"
+    ck.Registry.init(root)
+    mine.mkdir()
+    for path in (mine, root, *root.rglob("*")):
+        os.chown(path, 54322, 54321)
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_mode & 0o005 != 0o005:
+            path.chmod(path.stat().st_mode | 0o005)
+    words = ["train", str(file), "--registry", str(root)]
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(mine)
+            os.environ.update(HOME=str(mine), XDG_CACHE_HOME=str(mine / "cache"))
+            os.setgid(54321)
+            os.setuid(54322)
+            from compatkit.cli import main
+
+            main(words)
+        except SystemExit as end:
+            os._exit(int(end.code or 0))
+        finally:
+            os._exit(99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert "digits/left.head" in Store.open(root).names()
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["parts"]
+
+
+def test_a_run_has_a_folder_named_after_the_registry_that_is_emptied_once_it_is_published(
     run: Any, recipe: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "parts"

@@ -116,7 +116,9 @@ kwargs = { widths = [6], img_size = [12, 12] }
 """
     )
     registry = ck.Registry.init(tmp_path / "parts")
-    outcome = ck.Sweep.read(tmp_path / "labels.toml", root=str(tmp_path)).run(registry)
+    outcome = ck.Sweep.read(tmp_path / "labels.toml", root=str(tmp_path)).run(
+        registry, out=tmp_path / "records"
+    )
     outcome.check()
     heads = [registry.load(str(component.name)) for component in registry.search(kind="head")]
     assert sorted(head(torch.zeros(1, 6)).shape[1] for head in heads) == [7]

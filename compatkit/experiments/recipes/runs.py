@@ -12,7 +12,13 @@ from typing import Any
 import attrs
 
 from compatkit.errors import FormatError, UsageError
-from compatkit.experiments.folders import contains_runs, created_folder, parse_record, read_json
+from compatkit.experiments.folders import (
+    contains_runs,
+    created_folder,
+    default_location,
+    parse_record,
+    read_json,
+)
 from compatkit.experiments.recipes.files import loader, single
 from compatkit.experiments.recipes.recipe import Recipe, Start, check
 from compatkit.foundation.codec import digest, dumps
@@ -96,10 +102,13 @@ class StartedRun:
         replace_file(folder / NOTE, json.dumps(value, indent=2).encode())
 
     def default_folder(self) -> Path:
-        """Return the default folder of this run, next to the registry; equal runs have equal folders.
+        """Return the default folder of this run, below the current folder; equal runs have equal folders.
 
-        The name depends on the seed and the recipe's content, but not on the prefix or on settings that do not change
-        the result, such as the interval between checkpoints.
+        The name depends on the registry, the seed and the recipe's content, but not on the prefix or on settings that
+        do not change the result, such as the interval between checkpoints.
+
+        Raises:
+            UsageError: The current folder is in the registry.
         """
         from compatkit.training.settings import WITHOUT_INFLUENCE
 
@@ -108,9 +117,9 @@ class StartedRun:
         settings = {**(trainer if isinstance(trainer, Mapping) else {}), **overrides}
         relevant = {key: value for key, value in settings.items() if key not in WITHOUT_INFLUENCE}
         tables = {key: value for key, value in self.tables.items() if key != "prefix"}
-        name = digest(dumps({**tables, "trainer": relevant, "recipe": self.recipe})).removeprefix("sha256:")
-        registry = Path(self.registry)
-        return registry.with_name(f"{registry.name}-runs") / f"{Path(self.recipe).stem}-{name[:8]}"
+        origin = {"recipe": self.recipe, "registry": self.registry}
+        name = digest(dumps({**tables, "trainer": relevant, **origin})).removeprefix("sha256:")
+        return default_location(Path(self.registry), "runs") / f"{Path(self.recipe).stem}-{name[:8]}"
 
     def load(self, download: bool, start: Start) -> Recipe:
         """Return the recipe with its data sets; arguments and errors as for ``Recipe.load``."""

@@ -219,7 +219,8 @@ def read_note(folder: Path) -> SweepNote:
     value = read_json(folder / NOTE)
     if value is None:
         raise UsageError(
-            f"{folder} holds no sweep: {NOTE} is missing. The default folder is <registry>-sweeps/<recipe>.",
+            f"{folder} holds no sweep: {NOTE} is missing. The default folder is <registry>-sweeps/<recipe>, below the "
+            "folder in which the sweep was started.",
             subject=folder,
         )
     return parse_record(SweepNote, value, str(folder / NOTE), _NOTE_HEADER)

@@ -17,6 +17,7 @@ import torch
 from compatkit.components.registry import Registry
 from compatkit.contracts.own_networks import planned_builder
 from compatkit.errors import CompatkitError, InvalidName, UsageError
+from compatkit.experiments.folders import default_location
 from compatkit.experiments.recipes import Recipe, check, parse
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.axes import Axis, axes_of, names_of, set_values
@@ -30,6 +31,7 @@ from compatkit.plugins import RunPlugins
 from compatkit.registry.disk import read as read_file
 from compatkit.registry.layout import MARKER
 from compatkit.registry.names import check_name
+from compatkit.registry.opening import AnyRegistry, root_of
 from compatkit.training.prepare import FitRequest, prepare
 from compatkit.training.settings import WITHOUT_INFLUENCE, plan_key
 from compatkit.training.task import Rest, Task
@@ -108,7 +110,7 @@ class Sweep:
 
     def run(
         self,
-        registry: Registry | str | os.PathLike[str],
+        registry: AnyRegistry,
         *,
         out: str | os.PathLike[str] | None = None,
         launcher: str = "auto",
@@ -120,8 +122,9 @@ class Sweep:
         """Carry out all runs: train, publish and measure each, and write its record at its end.
 
         Args:
-            registry: Registry for the parts and results of each run.
-            out: Folder of records and checkpoints; None for ``<registry>-sweeps/<recipe>`` next to the registry.
+            registry: Registry for the parts and results of each run: a folder, ``Registry`` or ``Store``; created if
+                missing.
+            out: Folder of records and checkpoints; None for ``<registry>-sweeps/<recipe>`` in the current folder.
             launcher: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), name of a plugin, or
                 ``"auto"``: processes if ``workers`` is given, else sequential.
             workers: Number of parallel runs; None for the launcher's default.
@@ -139,11 +142,11 @@ class Sweep:
         """
         say, progress = say or _silent, progress or _silent
         launch = Launcher(choose(launcher, workers))
-        location = registry.store.root if isinstance(registry, Registry) else registry
-        root = Path(local(location, "a registry")).absolute()
+        root = root_of(registry, "registry")
         existing = Registry.open(root) if (root / MARKER).exists() else None
-        default = root.with_name(f"{root.name}-sweeps") / self.file.stem
-        folder = Path(local(default if out is None else out, "a folder of records")).absolute()
+        if out is None:
+            out = default_location(root, "sweeps") / self.file.stem
+        folder = Path(local(out, "a folder of records")).absolute()
         records.check_folder(folder, resume)
         cache = DataCache()
         paths = {"registry": str(root), "folder": str(folder), "launcher": launch.name}
@@ -186,7 +189,7 @@ class Sweep:
             FormatError: A file is damaged; the message names it.
             EnvironmentFailure: A file cannot be read.
         """
-        return read_results(Path(folder).absolute())
+        return read_results(Path(local(folder, "a folder of records")).absolute())
 
 
 def _check(run: Job, file: Path) -> None:

@@ -14,6 +14,7 @@ from compatkit.registry.maintenance.check import VerificationReport, examine
 from compatkit.registry.maintenance.gc import GRACE, CollectionPlan, plan
 from compatkit.registry.maintenance.repair import plan as plan_repair
 from compatkit.registry.maintenance.repair_plan import RepairPlan
+from compatkit.registry.opening import AnyRegistry, opened
 from compatkit.registry.usage import Usage, usage
 
 if TYPE_CHECKING:
@@ -56,14 +57,19 @@ class Maintenance:
         """
         return examine(self.store, patterns=patterns, deep=deep, progress=progress)
 
-    def repair(self, report: VerificationReport, *, source: Store | None = None) -> RepairPlan:
+    def repair(self, report: VerificationReport, *, source: AnyRegistry | None = None) -> RepairPlan:
         """Plan the repair of the faults; ``apply`` carries it out. See ``maintenance.repair.plan``.
 
         Args:
             report: Result of ``verify``.
-            source: Copy of the registry, or another one that may have the same blobs.
+            source: Copy of the registry, or another one that may have the same blobs: a folder, ``Registry`` or
+                ``Store``.
+
+        Raises:
+            UsageError: ``source`` is none of these.
+            LayoutError: ``source`` is not a registry.
         """
-        return plan_repair(report, source=source)
+        return plan_repair(report, source=None if source is None else opened(source, "source"))
 
     def gc(
         self,
@@ -93,7 +99,7 @@ class Maintenance:
 
     def import_from(
         self,
-        source: Store,
+        source: AnyRegistry,
         patterns: Iterable[str] = ("*",),
         *,
         versions: Versions = "all",
@@ -107,7 +113,7 @@ class Maintenance:
         """Copy components of another registry, all or none; they need the signatures that this store requires.
 
         Args:
-            source: Other registry; only read.
+            source: Other registry: a folder, ``Registry`` or ``Store``; only read.
             patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"``.
             versions: ``"all"`` or ``"latest"`` for the latest version of each name.
             aliases: Whether to move aliases too, if the log of the alias here is a prefix of the source's.
@@ -120,6 +126,10 @@ class Maintenance:
 
         Returns:
             The report of the copy. Raises as ``import_components`` does.
+
+        Raises:
+            UsageError: ``source`` is not a registry's folder, ``Registry`` or ``Store``.
+            LayoutError: The folder ``source`` is not a registry.
         """
         from compatkit.registry.copy.settings import TransferSettings
         from compatkit.registry.remotes.pushpull import import_components
@@ -133,7 +143,7 @@ class Maintenance:
             unmeasured=unmeasured,
             progress=progress,
         )
-        return import_components(source, self.store, patterns, settings=settings)
+        return import_components(opened(source, "source"), self.store, patterns, settings=settings)
 
     def sign(
         self,

@@ -10,6 +10,7 @@ from typing import Any
 
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, type_of
 from compatkit.foundation.addresses import is_url, normalized, shown
+from compatkit.registry.opening import AnyRegistry, open_store_of
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.objectstore import ObjectStore
 from compatkit.registry.remotes.packages import PackageStore
@@ -23,24 +24,37 @@ Located = Path | Files | Packages
 """A folder, or a remote that a plugin opened."""
 
 
-def locate(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any] | None = None) -> Located:
+def locate(remote: AnyRegistry | Located, options: Mapping[str, Any] | None = None) -> Located:
     """Return the folder or remote at an address; nothing is read yet.
 
     A URL is opened by the plugin ``remotes.<scheme>``, or by ``remotes.fsspec`` if that is missing.
 
     Args:
-        remote: Path, ``file://...``, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, ...; or an earlier result.
+        remote: Path, ``file://...``, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, ...; a ``Registry`` or
+            ``Store``; or an earlier result.
         options: Keyword arguments for the plugin, such as ``{"endpoint_url": ...}``.
 
     Raises:
-        UsageError: ``remote`` is neither a path nor an address, no plugin has its scheme, or an option is unknown.
+        UsageError: ``remote`` is none of these, an object that requires signatures, or an address whose scheme no
+            plugin has; or an option is unknown.
         MissingDependency: A required library is not installed.
         PluginError: The plugin cannot be used, or fails.
     """
     if isinstance(remote, Files | Packages):
         return remote
+    if (store := open_store_of(remote)) is not None:
+        if store.trusted is not None:
+            raise UsageError(
+                f"A copy does not apply the keys that the registry object of {store.root} requires. Name its folder, "
+                "and pass require_signature= to the call that pulls.",
+                subject=store.root,
+            )
+        return store.root
     if not isinstance(remote, str | os.PathLike) or not os.fsdecode(remote).strip():
-        raise UsageError(f"Expected a folder or an address such as s3://bucket/parts, got {remote!r:.100}.")
+        raise UsageError(
+            f"Expected a folder, an address such as s3://bucket/parts or a Registry, got {remote!r:.100}.",
+            subject=remote,
+        )
     address = normalized(remote)
     if is_url(address):
         return open_address(address, options)

@@ -18,6 +18,7 @@ from compatkit.registry.copy.report import TransferReport
 from compatkit.registry.copy.settings import TransferSettings, matching_names
 from compatkit.registry.copy.transfer import ComponentTransfer
 from compatkit.registry.layout import FOLDERS, MARKER
+from compatkit.registry.opening import AnyRegistry
 from compatkit.registry.remotes.address import Located, locate
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.packaging import PackageOrigin, Packages, write_packages
@@ -62,7 +63,7 @@ def import_components(
 
 def push(
     store: Store,
-    remote: str | os.PathLike[str] | Located,
+    remote: AnyRegistry | Located,
     patterns: Iterable[str] | None = None,
     *,
     options: Mapping[str, Any] | None = None,
@@ -109,7 +110,7 @@ def push(
 
 def pull(
     store: Store | Callable[[], Store],
-    remote: str | os.PathLike[str] | Located,
+    remote: AnyRegistry | Located,
     patterns: Iterable[str] | None = None,
     *,
     options: Mapping[str, Any] | None = None,
@@ -147,7 +148,7 @@ def pull(
 
 
 def clone(
-    remote: str | os.PathLike[str] | Located,
+    remote: AnyRegistry | Located,
     folder: Path,
     *,
     options: Mapping[str, Any] | None = None,
@@ -205,7 +206,7 @@ def _requested_patterns(origin: Origin, patterns: Iterable[str] | None) -> list[
 
 
 @contextmanager
-def _origin(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any] | None) -> Iterator[Origin]:
+def _origin(remote: AnyRegistry | Located, options: Mapping[str, Any] | None) -> Iterator[Origin]:
     """Open a remote for reading."""
     located = locate(remote, options)
     if isinstance(located, Path):

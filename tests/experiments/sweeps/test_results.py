@@ -26,7 +26,7 @@ NAMES = ["seed3-none", "seed3-identical_init", "seed1-none", "seed1-identical_in
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("results")
     file = write_recipe(folder / "recipes", LINES, ((TASK, ""),))
-    return ck.Sweep.read(file).run(folder / "parts", launcher="sequential")
+    return ck.Sweep.read(file).run(folder / "parts", out=folder / "records", launcher="sequential")
 
 
 @pytest.fixture

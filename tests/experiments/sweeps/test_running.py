@@ -56,7 +56,7 @@ def swept(folder: Path) -> Any:
     """Two seeds by two lists of methods, one run after the other."""
     lines = (SEEDS, 'regularizers = [[], ["identical_init", "dcc"]]')
     sweep = ck.Sweep.read(write_recipe(folder / "recipes", lines, ()))
-    return sweep.run(folder / "parts", launcher="sequential")
+    return sweep.run(folder / "parts", out=folder / "parts-sweeps" / "small", launcher="sequential")
 
 
 def test_every_run_is_bitwise_the_run_alone_and_is_published_and_measured(swept: Any, folder: Path) -> None:
