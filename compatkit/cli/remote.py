@@ -189,6 +189,8 @@ def _print(result: TransferReport, verb: str) -> None:
         click.echo(fold("diverged", f"{conflict}; both stay unchanged", indent=0, size=9))
     for refusal in result.refused:
         click.echo(fold("refused", f"[{refusal.error.code}] {refusal}", indent=0, size=9, fg="red"))
+    for note in result.notes:
+        click.echo(fold("note", note, indent=0, size=9))
     blobs = f"{counted(result.blobs, 'blob')} ({size(result.bytes)})"
     if result.planned:
         for item in result.copied[:SHOWN]:

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import attrs
 
 from compatkit.errors import MissingDependency, UsageError
+from compatkit.registry.remotes.failures import chain, http_status
 from compatkit.registry.remotes.objectstore import ObjectStore
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+Result = TypeVar("Result")
 OTHERS = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 """Libraries of untested protocols, which no extra installs."""
 LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", **OTHERS}
 _BEYOND = {errno.EINVAL, errno.ERANGE}
 """Errors of back ends for a range that begins after the end, as in an empty file."""
+ATTEMPTS = 6
+"""Number of conditional writes of one file while the server says that others write it too."""
+PAUSE = 0.1
+"""Seconds before the second of them; each further pause is twice as long."""
+_EXISTS, _CONFLICT = 412, 409
+_UNSUPPORTED = {400, 405, 501}
+"""HTTP statuses with which servers refuse a condition that they do not know."""
 
 
 def filesystem_class(protocol: str) -> Any:
@@ -72,8 +82,8 @@ class FileSystemStore(ObjectStore):
         self.system.invalidate_cache()
         try:
             listing: Any = self.system.find(top, detail=True)
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
+        except (FileNotFoundError, NotADirectoryError) as error:
+            return _unless_bucket_missing(error, {})
         prefix, sizes = f"{top.strip('/')}/", dict[str, int]()
         for name, info in listing.items():
             path = str(name).lstrip("/")
@@ -85,16 +95,16 @@ class FileSystemStore(ObjectStore):
         """Return the size of a file; None if there is none."""
         try:
             info: Any = self.system.info(self.path(path))
-        except FileNotFoundError:
-            return None
+        except FileNotFoundError as error:
+            return _unless_bucket_missing(error, None)
         return _size(info) if info.get("type") == "file" else None
 
     def read(self, path: str, start: int, count: int) -> bytes | None:
         """Return up to ``count`` bytes of a file; None if it is missing."""
         try:
             data: Any = self.system.cat_file(self.path(path), start=start, end=start + count)
-        except FileNotFoundError:
-            return None
+        except FileNotFoundError as error:
+            return _unless_bucket_missing(error, None)
         except OSError as error:
             if error.errno in _BEYOND and (self.size(path) or 0) <= start:
                 return b""
@@ -121,14 +131,33 @@ class FileSystemStore(ObjectStore):
         with self._drafted(path) as draft:
             self.system.put_file(str(file), draft, callback=callback)
 
-    def create(self, path: str, data: bytes) -> bool:
-        """Create a file; exactly one of several writers succeeds if the back end has conditional writes."""
-        if self.atomic and (created := self._conditionally(path, data)) is not None:
-            return created
-        if self.size(path) is not None:
-            return False
-        self.put(path, data)
-        return True
+    def create(self, path: str, data: bytes) -> bool | None:
+        """Create a file by a conditional write; None if the back end has none."""
+        if not self.atomic:
+            return None
+        for attempt in range(ATTEMPTS):
+            try:
+                self.system.pipe_file(self.path(path), data, mode="create")
+            except FileExistsError:
+                return False
+            except (NotImplementedError, TypeError):
+                return None
+            except Exception as error:
+                status = http_status(error)
+                if status == _EXISTS:  # Ceph does not name the condition, by which s3fs recognizes it
+                    return False
+                if status in _UNSUPPORTED or getattr(error, "errno", None) == errno.ENOSYS:
+                    return None
+                if status != _CONFLICT or attempt == ATTEMPTS - 1:
+                    raise
+                if (
+                    self.size(path) is not None
+                ):  # two writers at the same time, of which none may have won yet
+                    return False
+                time.sleep(PAUSE * 2**attempt)
+            else:
+                return True
+        raise AssertionError("unreachable")
 
     def remove(self, path: str) -> None:
         """Remove a file, if there is one."""
@@ -139,20 +168,6 @@ class FileSystemStore(ObjectStore):
         """Return the names in the parent folder."""
         listing = self.system.ls(self.root.rpartition("/")[0], detail=False)
         return [str(path).rstrip("/").rpartition("/")[2] for path in listing]
-
-    def _conditionally(self, path: str, data: bytes) -> bool | None:
-        """Create a file; False if it exists, None if the back end has no conditional write."""
-        try:
-            self.system.pipe_file(self.path(path), data, mode="create")
-        except FileExistsError:
-            return False
-        except (NotImplementedError, TypeError):
-            return None
-        except OSError as error:
-            if error.errno == errno.ENOSYS:  # 501: a server of this kind without conditional writes
-                return None
-            raise
-        return True
 
     @contextmanager
     def _drafted(self, path: str) -> Iterator[str]:
@@ -171,6 +186,13 @@ class FileSystemStore(ObjectStore):
             with suppress(OSError):
                 self.system.rm_file(draft)
             raise
+
+
+def _unless_bucket_missing(error: OSError, value: Result) -> Result:
+    """Return a value for a file that is missing; raise the error if its bucket is."""
+    if any(type(cause).__name__ == "NoSuchBucket" for cause in chain(error)):
+        raise error
+    return value
 
 
 def _size(info: Any) -> int:

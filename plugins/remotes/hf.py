@@ -45,6 +45,7 @@ class HubStore(FileSystemStore):
         staged: Files of the next commit: contents or local paths.
     """
 
+    exclusive = True
     kind: str
     repository: str
     revision: str | None

@@ -96,6 +96,7 @@ class TransferReport(Shown):
         results: Number of new measured results.
         signatures: Number of new signatures.
         aliases: Aliases that moved, ``name:alias``.
+        notes: What a user should know about the target.
         planned: Whether this is a dry run.
     """
 
@@ -109,6 +110,7 @@ class TransferReport(Shown):
     results: int = 0
     signatures: int = 0
     aliases: list[str] = attrs.field(factory=list)
+    notes: list[str] = attrs.field(factory=list)
     planned: bool = False
 
     def __str__(self) -> str:
@@ -117,6 +119,7 @@ class TransferReport(Shown):
         lines = [f"{first}; {self.blobs:,} blobs, {self.bytes:,} bytes{planned}"]
         lines += [f"new      {reference}" for reference in self.created]
         lines += [f"refused  {refusal}" for refusal in self.refused]
+        lines += [f"note     {note}" for note in self.notes]
         return "\n".join(lines)
 
     @property
@@ -149,6 +152,7 @@ class TransferReport(Shown):
             "signatures": self.signatures,
             "aliases": self.aliases,
             "apart": self.diverged,
+            "notes": self.notes,
             "planned": self.planned,
             "objects": [attrs.asdict(blob) for blob in self.copied],
         }

@@ -11,7 +11,8 @@ from typing import Any
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, type_of
 from compatkit.foundation.addresses import is_url, normalized, shown
 from compatkit.registry.opening import AnyRegistry, open_store_of
-from compatkit.registry.remotes.files import Files
+from compatkit.registry.remotes import failures
+from compatkit.registry.remotes.files import Files, convert_errors
 from compatkit.registry.remotes.objectstore import ObjectStore
 from compatkit.registry.remotes.packages import PackageStore
 from compatkit.registry.remotes.packaging import Packages
@@ -103,17 +104,22 @@ def open_address(address: str, options: Mapping[str, Any] | None = None) -> Loca
         offer = find("remotes", FALLBACK)
     try:
         remote = offer.factory(address, **(options or {}))
-    except (UsageError, TypeError, ValueError) as error:
-        if isinstance(error, PluginError):
-            raise
-        raise UsageError(
-            f"{url}: {str(error).rstrip('.')}. Check the address and the options. Installed remotes: "
-            f"{', '.join(names('remotes'))}.",
-            subject=url,
-        ) from error
-    except CompatkitError:
-        raise
     except Exception as error:
+        if isinstance(error, PluginError) or (
+            isinstance(error, CompatkitError) and not isinstance(error, UsageError)
+        ):
+            raise
+        if isinstance(error, UsageError) or (
+            isinstance(error, TypeError | ValueError) and not isinstance(error, OSError)
+        ):
+            raise UsageError(
+                f"{url}: {str(error).rstrip('.')}. Check the address and the options. Installed remotes: "
+                f"{', '.join(names('remotes'))}.",
+                subject=url,
+            ) from error
+        if failures.is_environmental(error):
+            with convert_errors(url, "open", ""):
+                raise
         raise offer.owner.error(f"could not open {url}: {type(error).__name__}: {error}") from error
     if isinstance(remote, Path):
         return remote.absolute()
@@ -123,4 +129,6 @@ def open_address(address: str, options: Mapping[str, Any] | None = None) -> Loca
         raise offer.owner.error(
             f"expected an ObjectStore, a PackageStore or a Path for {url}, got {type_of(remote)}."
         )
+    if type(remote.parallel) is not int or remote.parallel < 1:
+        raise offer.owner.error(f"expected parallel of {url} to be 1 or more, got {remote.parallel!r:.40}.")
     return Files(remote, url)

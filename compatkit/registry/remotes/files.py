@@ -6,17 +6,18 @@ read in ranges.
 
 from __future__ import annotations
 
-import asyncio
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import attrs
 
 from compatkit.errors import CompatkitError, EnvironmentFailure, UsageError
+from compatkit.registry.remotes import failures
 from compatkit.registry.remotes.objectstore import ObjectStore
 
 Item = TypeVar("Item")
@@ -39,17 +40,23 @@ def step(operation: str, path: str) -> None:
     """
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Files:
     """Files of a remote.
 
     Attributes:
         store: Object store that a plugin opened.
         url: Address for messages, without secrets.
+        exclusive: Whether exactly one of several simultaneous writers can create a file; None if not known yet.
     """
 
     store: ObjectStore
     url: str
+    exclusive: bool | None = attrs.field(init=False)
+    _slots: threading.Semaphore = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.exclusive, self._slots = self.store.exclusive, threading.Semaphore(self.store.parallel)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of all files in a folder, at any depth, by path; empty if the folder is missing."""
@@ -86,9 +93,27 @@ class Files:
 
     def create(self, path: str, data: bytes) -> bool:
         """Create a small file; return False if it exists, or another writer was faster."""
+        if self.exclusive is False and self.size(path) is not None:
+            return False
         with self._convert_errors("create", path):
             created = self.store.create(path, data)
-        return created and self.read(path, 0, len(data) + 1) == data
+        if created is None:
+            if self.exclusive is not False and self.size(path) is not None:
+                return False
+            self.put(path, data)
+        return created is not False and self.read(path, 0, len(data) + 1) == data
+
+    def try_exclusive(self, path: str, data: bytes) -> None:
+        """Find out whether files are created exclusively, once, by creating a file that exists.
+
+        Args:
+            path: Path of a file that exists.
+            data: Its content, which a store that ignores the condition writes again.
+        """
+        if self.exclusive is not None:
+            return
+        with suppress(EnvironmentFailure), self._convert_errors("try", path):  # it may be protected
+            self.exclusive = self.store.create(path, data) is False
 
     def create_all(self, files: Sequence[tuple[str, bytes]]) -> set[str]:
         """Create small files, given as paths and contents; return the paths that existed."""
@@ -133,8 +158,10 @@ class Files:
         with ThreadPoolExecutor(min(WORKERS, len(items))) as pool:
             yield from zip(items, pool.map(work, items), strict=True)
 
-    def _convert_errors(self, operation: str, path: str) -> AbstractContextManager[None]:
-        return convert_errors(self.url, operation, path)
+    @contextmanager
+    def _convert_errors(self, operation: str, path: str) -> Iterator[None]:
+        with self._slots, convert_errors(self.url, operation, path):
+            yield
 
 
 @contextmanager
@@ -163,23 +190,9 @@ def convert_errors(url: str, operation: str, path: str) -> Iterator[None]:
                 f"{url}: its file system does not accept an option: {error}.", subject=url
             ) from error
         address = f"{url}/{path}" if path else url
+        action = f"{_VERBS.get(operation, operation)} {address}"
+        cause = _SECRET.sub("", failures.described(error))
         raise EnvironmentFailure(
-            f"could not {_VERBS.get(operation, operation)} {address}: {_cause(error)}; {_remedy(error)}. Repeat "
-            "the command to continue.",
+            f"could not {action}: {cause}; {failures.remedy(error)}. Repeat the command to continue.",
             subject=address,
         ) from error
-
-
-def _cause(error: Exception) -> str:
-    text = _SECRET.sub("", str(error).strip()) or type(error).__name__
-    return f"{text:.300} ({type(error).__name__})"
-
-
-def _remedy(error: Exception) -> str:
-    if isinstance(error, PermissionError) or "credential" in type(error).__name__.lower():
-        return "no permission; check the credentials and their rights"
-    if isinstance(error, FileNotFoundError):
-        return "the bucket or repository does not exist; create it first"
-    if isinstance(error, TimeoutError | asyncio.TimeoutError | ConnectionError):
-        return "check the network and the address, then try again"
-    return "check the address, the credentials and the network, then try again"

@@ -12,7 +12,15 @@ class ObjectStore(ABC):
 
     Methods are called from several threads. They may raise any error: one that is not compatkit's becomes an
     ``EnvironmentFailure`` with action, file and cause. Their results are not trusted.
+
+    Attributes:
+        parallel: Maximum number of calls at a time; 1 if the store is not safe for threads.
+        exclusive: Whether exactly one of several simultaneous writers can ``create`` a file. None if that depends on
+            the server: a push then tries it, with one call of ``create`` for a file that exists.
     """
+
+    parallel: int = 16
+    exclusive: bool | None = None
 
     @abstractmethod
     def sizes(self, folder: str) -> Mapping[str, int]:
@@ -46,11 +54,12 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
-    def create(self, path: str, data: bytes) -> bool:
-        """Create a file; return False if it exists.
+    def create(self, path: str, data: bytes) -> bool | None:
+        """Create a file by a conditional write, of which exactly one of several simultaneous writers gets True.
 
-        Exactly one of several simultaneous writers should get True. Without a conditional write in the back end,
-        checking before writing leaves a race, in which the last content remains.
+        Returns:
+            Whether the file was created; False if it exists; None if the back end has no conditional writes. Then
+            compatkit checks before it writes, which leaves a race: the last content remains.
 
         Args:
             path: Path of the file.

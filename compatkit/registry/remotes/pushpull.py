@@ -97,7 +97,9 @@ def push(
         return write_packages(store, located, wanted, settings)
     if not isinstance(located, Path):
         with closing(Remote(located, store.objects)) as target:
-            return ComponentTransfer(origin, target, settings).run(wanted)
+            report = ComponentTransfer(origin, target, settings).run(wanted)
+            report.notes += target.notes
+            return report
     _check_distinct(store, located)
     is_new = not (located / MARKER).exists()
     with scratch_folder() if is_new and settings.dry_run else nullcontext(str(located)) as folder:

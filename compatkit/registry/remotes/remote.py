@@ -75,6 +75,7 @@ class Remote(Target):
     _sizes: dict[str, int | None] = attrs.field(init=False, factory=dict)
     _cached: dict[str, bytes] = attrs.field(init=False, factory=dict)
     _cached_bytes: int = attrs.field(init=False, default=0)
+    _marker: bytes | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         self.address, self.scratch = self.files.url, self._folder.name
@@ -92,7 +93,7 @@ class Remote(Target):
             LayoutError: This version of compatkit cannot read the layout.
             FormatError: The file is damaged.
         """
-        data = self.files.read(MARKER, 0, layouts.LIMIT)
+        data = self._marker = self.files.read(MARKER, 0, layouts.LIMIT)
         return None if data is None else layouts.read(data, self.address, f"{self.address}/{MARKER}")
 
     def check(self) -> None:
@@ -257,7 +258,7 @@ class Remote(Target):
     def begin(self) -> None:
         """Create the registry if it is missing."""
         layout = self.layout()
-        if layout is None:
+        if is_new := layout is None:
             self.files.create(MARKER, dumps(attrs.asdict(layouts.fresh())))
             layout = self.layout()
         if layout is None:
@@ -265,6 +266,8 @@ class Remote(Target):
                 f"{self.address}: could not read {MARKER} after writing it.", subject=self.address
             )
         layout.check_writer(self.address)
+        if is_new:
+            self._try_exclusive()
 
     def has(self, digest: str) -> bool:
         """Return whether the remote has a blob."""
@@ -297,7 +300,27 @@ class Remote(Target):
 
     def create(self, files: Sequence[SmallFile]) -> set[str]:
         """Create small files in parallel; return the paths that existed already."""
+        if files:
+            self._try_exclusive()
         return self.files.create_all([(file.path, file.data) for file in files])
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know about the remote after writing to it."""
+        if self.files.exclusive is not False:
+            return []
+        return [
+            f"{self.address} has no conditional writes: two simultaneous pushes of one number can both succeed here, "
+            "and the last one's component stays. Let one person push, or use another remote."
+        ]
+
+    def _try_exclusive(self) -> None:
+        """Find out whether files are created exclusively, by creating the registry's marker again.
+
+        Its content stays the same where the condition is ignored, and nobody needs the right to remove a file.
+        """
+        if self._marker is not None:
+            self.files.try_exclusive(MARKER, self._marker)
 
     def replace(self, path: str, data: bytes) -> None:
         """Write or replace a small file."""
