@@ -33,6 +33,7 @@ COMMANDS = {
     "bridge": "Bridge a head to an extractor that it was not trained with.",
     "check": "Compare the contracts of extractors and heads.",
     "clone": "Create a registry with everything from a remote.",
+    "copy": "Give a version another name or number: rename, promote.",
     "cuts": "List where a model can be cut and what crosses there.",
     "data": "Show what a data set holds, and what is wrong with it.",
     "demo": "Train, publish, recombine and report on small real data.",

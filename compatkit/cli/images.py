@@ -123,11 +123,12 @@ class AdmissionOptions(NamedDataOptions):
     names: tuple[str, ...] = option("Images to measure on, by name or path; may be repeated.", "--data")
     unmeasured: bool = option("Accept versions that policies require to be measured; their logs record it.")
 
-    def policy_checks(self, report: Progress) -> PolicyCheckFactory:
-        """Return the policy checks for imported versions.
+    def policy_checks(self, report: Progress, *, fixed: bool = True) -> PolicyCheckFactory:
+        """Return the policy checks for imported or copied versions.
 
         Args:
             report: Function called with done, total and a description during measurements.
+            fixed: Whether the version numbers are fixed, as those of another registry.
 
         Raises:
             UsageError: Images are named without ``--measure``.
@@ -136,7 +137,8 @@ class AdmissionOptions(NamedDataOptions):
 
         if self.names and not self.measure:
             raise UsageError("--data names images to measure on; add --measure.")
-        return policy_checks(measure=self.measure, data=self.at_hand(self.names), progress=report)
+        data = self.at_hand(self.names)
+        return policy_checks(measure=self.measure, data=data, progress=report, fixed=fixed)
 
 
 def data_sets(

@@ -11,7 +11,7 @@ from compatkit.cli.command_line import command_line
 from compatkit.cli.options import Options, option
 from compatkit.cli.output import news
 from compatkit.cli.writable import check_folder
-from compatkit.errors import EnvironmentFailure, LayoutError, NotFound, UsageError
+from compatkit.errors import EnvironmentFailure, LayoutError, UsageError
 from compatkit.foundation.addresses import is_url, normalized
 
 if TYPE_CHECKING:
@@ -161,9 +161,7 @@ def open_or_create_registry(root: Path) -> Registry:
 
 
 def check_target(name: str, kind: Kind, version: str | None = None) -> None:
-    """Raise if a component of this kind cannot be published under a name and version.
-
-    All versions of a name have one kind, because the bare name means the newest version.
+    """Raise if a component of this kind cannot be published under a name and version; see ``check_kind``.
 
     Args:
         name: Name to publish under.
@@ -177,23 +175,13 @@ def check_target(name: str, kind: Kind, version: str | None = None) -> None:
         UsageError: A component of another kind has this name.
     """
     from compatkit.registry.names import Version, check_name
+    from compatkit.registry.second_names import check_kind
 
     check_name(name)
     if version is not None:
         Version.parse(version)
     destination()
-    store = open_store()
-    try:
-        latest = store.resolve(name)
-    except NotFound:
-        return
-    published = store.manifest(latest).kind
-    if published != kind:
-        old, new = (word.replace("_", " ") for word in (published, kind))
-        text = (
-            f"{name}@{latest.version} is of kind {old}, and this would be of kind {new}. Choose another name."
-        )
-        raise UsageError(text, subject=name)
+    check_kind(open_store(), name, kind)
 
 
 def _above(root: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Registry methods that copy components to and from remotes: push and pull."""
+"""Registry methods that copy components to and from remotes, and to other names and numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Copying:
-    """Registry methods that copy components to and from remotes.
+    """Registry methods that copy components to and from remotes, and to other names and numbers.
 
     Attributes:
         store: Files of the registry.
@@ -142,3 +142,49 @@ class Copying:
             progress=progress,
         ).with_trust(require_signature)
         return pull(self.store, remote, patterns, options=options, settings=settings).check()
+
+    def copy(
+        self,
+        reference: str,
+        target: str,
+        *,
+        major: bool = False,
+        measure: bool = False,
+        data: PolicyData = (),
+        unmeasured: bool = False,
+        progress: Progress | None = None,
+    ) -> str:
+        """Give a version another name or number in this registry, such as to rename or promote it.
+
+        The manifest and its digest stay the same, so children, results and signatures of the digest hold. A signature
+        of the old name and version does not count under the new ones. Policies of the target apply as for ``publish``.
+
+        Args:
+            reference: Version to copy: ``"staging/mnist.head@1.3.0"``.
+            target: ``"prod/mnist.head"`` for the smallest number that the rules require there, or
+                ``"prod/mnist.head@2.0.0"``. The version's own name gives it a further number.
+            major: Use the next MAJOR number, which policies do not bind; only without a version.
+            measure: Measure what a policy of the target requires and evidence does not decide.
+            data: Images to measure on.
+            unmeasured: Accept a version without the measurements that a policy requires; its log records that.
+            progress: Called with done, total and a description.
+
+        Returns:
+            The pinned reference ``name@version``; a second call returns the same.
+
+        Raises:
+            NotFound: The reference does not resolve.
+            UsageError: The version was withdrawn, or the target has versions of another kind.
+            VersionExists: The number belongs to another component.
+            VersionTooSmall: The change requires a larger step than the requested version.
+            PolicyBroken: The component does not work with a released partner; carries the outcome with its matrix.
+            PolicyUndecided: A policy requires a measurement, and neither ``measure`` nor ``unmeasured`` is given.
+            SignatureError: The registry was opened with ``require_signature``, and the version has no valid one.
+            EnvironmentFailure: Disk full, or no write permission.
+        """
+        from compatkit.components.policy_checks import policy_checks
+        from compatkit.registry.second_names import copy
+
+        checks = policy_checks(measure=measure, data=data, progress=progress, fixed=False)
+        copied = copy(self.store, reference, target, major=major, policy_checks=checks, unmeasured=unmeasured)
+        return str(copied)

@@ -278,14 +278,15 @@ class PolicyChecker:
 
 
 def policy_checks(
-    *, measure: bool = False, data: PolicyData = (), progress: Progress | None = None
+    *, measure: bool = False, data: PolicyData = (), progress: Progress | None = None, fixed: bool = True
 ) -> PolicyCheckFactory:
-    """Return a factory of the policy check for versions that are imported, pulled or pushed into a registry.
+    """Return a factory of the policy check for versions that are imported, pulled, pushed or copied into a registry.
 
     Args:
         measure: Whether to measure if evidence is missing; such versions are refused otherwise.
         data: Available images.
         progress: Function called with done, total and a description during measurements.
+        fixed: Whether the version numbers are fixed, as those of another registry.
     """
 
     def policy_check_of(store: Store) -> PolicyCheck:
@@ -310,7 +311,7 @@ def policy_checks(
                     "A copy has a fixed number: publish it as the next MAJOR version at its origin, or first allow the "
                     f"break here with `compatkit policy set {requirement.name} --mode none`"
                 )
-                raise PolicyBroken(refusal(outcome, remedy), subject=outcome)
+                raise PolicyBroken(refusal(outcome, remedy if fixed else ""), subject=outcome)
 
         return policy_check
 

@@ -64,6 +64,8 @@ class Publisher:
         measured: Whether the caller states that the measurement of new weights passed.
         major: Whether to take the next MAJOR number, even if the change requires less.
         policy_check: Function that makes the required measurements; None refuses versions that need any.
+        data: Bytes of the manifest; canonical JSON unless given.
+        copied: Version of this name that gets a further number; it does not count as the version to publish.
     """
 
     required_blobs: RequiredBlobs
@@ -72,13 +74,12 @@ class Publisher:
     measured: bool = False
     major: bool = False
     policy_check: PolicyCheck | None = None
+    data: bytes = attrs.field(
+        default=attrs.Factory(lambda self: to_bytes(self.manifest), takes_self=True), repr=False
+    )
+    copied: Version | None = None
     _measured_requirement: PolicyRequirement | None = attrs.field(init=False, default=None)
     _passed: bool = attrs.field(init=False, default=False)
-
-    @cached_property
-    def data(self) -> bytes:
-        """The manifest as canonical JSON."""
-        return to_bytes(self.manifest)
 
     @cached_property
     def digest(self) -> str:
@@ -165,7 +166,7 @@ class Publisher:
         if requested is None:
             latest = self.references.latest(self.name)
             same = latest is not None and self.references.digest(self.name, latest) == self.digest
-            return latest if same else None
+            return latest if same and latest != self.copied else None
         existing = self.references.digest(self.name, requested)
         if existing is not None and existing != self.digest:
             raise VersionExists(
