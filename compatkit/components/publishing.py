@@ -292,12 +292,13 @@ class Publishing(Combining):
 
         Args:
             component: Reference of a recombination, an extractor or a head; or a result of ``recombine``.
-            path: Path of the file, which is replaced if it exists.
+            path: Path of the file, which is replaced if it exists; of a new folder where the exporter writes one.
             names: ``"whole"`` gives the tensors of a recombination the names of the one network that its halves make
                 up, so that ``timm.create_model(...).load_state_dict`` accepts them; ``"parts"`` prefixes them with
                 ``extractor.``, ``adapters.0.``, ``head.``; ``"auto"`` uses ``"whole"`` if possible. For safetensors
                 files only.
-            format: ``"safetensors"``, or the name of a plugin's exporter: ``"onnx"``, ``"torch_export"``, ...
+            format: ``"safetensors"``, or the name of a plugin's exporter: ``"onnx"``, ``"torch_export"``,
+                ``"mlflow"``, ...
             settings: Keyword arguments for the exporter.
             verify: As for ``load``.
 

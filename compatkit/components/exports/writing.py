@@ -39,11 +39,11 @@ SAFETENSORS = "safetensors"
 
 @attrs.frozen
 class ExportedFile:
-    """An exported file.
+    """An exported file, or folder of an exporter that writes folders.
 
     Attributes:
-        path: Path of the file.
-        bytes: Size in bytes.
+        path: Path of the file or folder.
+        bytes: Size in bytes, of all files of a folder.
         description: Description of the network; tensor names and digest are those of a safetensors file.
     """
 
@@ -97,11 +97,11 @@ def write_as(
     reference: str = "",
     digest: str | None = None,
 ) -> ExportedFile:
-    """Write a loaded component in the format of a plugin, replacing the file if it exists.
+    """Write a loaded component in the format of a plugin, as a file, which is replaced if it exists, or a new folder.
 
     Args:
         format: Name of the exporter, such as ``"onnx"``.
-        path: Path of the file, in an existing directory.
+        path: Path of the file or folder, in an existing directory.
         module: Module as loaded or recombined, in eval mode.
         manifest: Manifest of the component.
         settings: Keyword arguments for the exporter.
@@ -109,7 +109,8 @@ def write_as(
         digest: Digest of the manifest if published.
 
     Raises:
-        UsageError: The path is a directory, or there is no such exporter.
+        UsageError: The path is a directory, or a file where the exporter writes a folder; or there is no such
+            exporter.
         PluginError: The exporter does not take these settings, or fails.
         EnvironmentFailure: The disk is full, or there is no write permission; an existing file is unchanged.
     """
@@ -127,9 +128,12 @@ def write_as(
             settings, "exporting", f"exporting to {file} failed", "Leave global state as it is."
         ):
             offer.factory(draft, module, inputs, to_text(description), **settings)
-        if not draft.is_file():
+        if not draft.exists():
             raise offer.owner.error(f"it wrote no file {draft.name}. Write to the path that is passed first.")
-        written = ExportedFile(file, draft.stat().st_size, description)
+        if draft.is_dir() and file.exists():
+            raise UsageError(f"{file} is a file, and {format} writes a folder; name a new one.", subject=file)
+        sizes = [path.stat().st_size for path in (draft, *draft.rglob("*")) if path.is_file()]
+        written = ExportedFile(file, sum(sizes), description)
         os.replace(draft, file)
     return written
 

@@ -151,6 +151,13 @@ def export(file, module, inputs, description, fault="", times=1):
     assert not module.training and "written" not in [one.name for one in file.parent.iterdir()]
     if fault == "nothing":
         return
+    if fault.startswith("folder"):
+        (file / "inner").mkdir(parents=True)
+        (file / "inner" / "description").write_text(description)
+        (file / "more").write_text("12345")
+        if fault == "folder":
+            return
+        raise RuntimeError(fault)
     file.write_text(description * times)
     if fault:
         raise RuntimeError(fault)
@@ -170,6 +177,7 @@ def test_an_exporter_of_a_file_writes_whole_files_or_none(registry: ck.Registry,
             "no such exporter": (UnknownName, {"format": "yours"}),
             "fails": (PluginError, {"format": "mine", "settings": {"fault": "halfway"}}),
             "writes nothing": (PluginError, {"format": "mine", "settings": {"fault": "nothing"}}),
+            "writes a folder": (UsageError, {"format": "mine", "settings": {"fault": "folder"}}),
             "unknown setting": (PluginError, {"format": "mine", "settings": {"tmies": 2}}),
             "names": (UsageError, {"format": "mine", "names": "whole"}),
             "settings of safetensors": (UsageError, {"settings": {"times": 2}}),
@@ -182,3 +190,24 @@ def test_an_exporter_of_a_file_writes_whole_files_or_none(registry: ck.Registry,
             "my_exporter.py",
             "written",
         ]
+
+
+def test_an_exporter_of_a_folder_writes_new_whole_folders_or_none(
+    registry: ck.Registry, tmp_path: Path
+) -> None:
+    (tmp_path / "my_folders.py").write_text(MINE)
+    target, taken = tmp_path / "written", tmp_path / "taken"
+    taken.write_text("mine")
+    settings = {"fault": "folder"}
+    with offered([tmp_path / "my_folders.py"]):
+        with pytest.raises(PluginError):
+            registry.export("nets/a.head", target, format="mine", settings={"fault": "folder, halfway"})
+        assert not target.exists()
+        written = registry.export("nets/a.head", target, format="mine", settings=settings)
+        text = (target / "inner" / "description").read_text()
+        assert from_text(text) == written.description and written.bytes == len(text) + 5
+        for present in (target, taken):
+            with pytest.raises(UsageError):
+                registry.export("nets/a.head", present, format="mine", settings=settings)
+    assert taken.read_text() == "mine" and (target / "more").read_text() == "12345"
+    assert not list(tmp_path.glob(".export-*"))
