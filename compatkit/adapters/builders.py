@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 import attrs
@@ -20,6 +21,7 @@ from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.own_networks import NETWORKS, OWN, RECORDED_AS, actual_builder
 from compatkit.errors import CompatkitError, FormatError, PluginError, UnknownName, UsageError, near, type_of
 from compatkit.foundation.codec import dumps, loads
+from compatkit.foundation.importable import is_importable
 from compatkit.plugins import find
 from compatkit.plugins import names as installed
 from compatkit.plugins.builders import attribute_of, build_network, library_of
@@ -61,6 +63,8 @@ class Builder:
             None if names never changed.
         like_timm: Whether models take ``num_classes`` and ``in_chans``, and name themselves in ``pretrained_cfg``, as
             timm's do.
+        expression: Returns Python code that builds a model from its name and arguments with the same tensors and
+            outputs, without a registry and if possible without compatkit; None if there is none.
     """
 
     create: Callable[..., nn.Module]
@@ -70,18 +74,33 @@ class Builder:
     barred: Collection[str] = ()
     renamed: Callable[[str, Mapping[str, Any]], tuple[dict[str, Any], tuple[str, ...]]] | None = None
     like_timm: bool = False
+    expression: Callable[[str, Mapping[str, Any]], str | None] = lambda model, kwargs: None
 
 
 def _timm() -> Builder:
     from compatkit.adapters import timm
 
-    return Builder(timm.create, timm.library, timm.names, timm.knows, timm.BARRED, like_timm=True)
+    return Builder(
+        timm.create,
+        timm.library,
+        timm.names,
+        timm.knows,
+        timm.BARRED,
+        like_timm=True,
+        expression=timm.expression,
+    )
 
 
 def _plugin(name: str) -> Builder:
     offer = find("builders", name)
     known, own = attribute_of(offer, "names"), name in versioned_builders()
-    weights = getattr(offer.factory, "pretrained", None)
+    weights, stated = (getattr(offer.factory, key, None) for key in ("pretrained", "expression"))
+
+    def expression(model: str, kwargs: Mapping[str, Any]) -> str | None:
+        code = None
+        with offer.called({}, "expression", f"its expression of {model!r} failed", "Return a text or None."):
+            code = None if stated is None else stated(model, kwargs)
+        return _factory_call(offer.factory, model, kwargs) if code is None else code
 
     def create_network(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
         if pretrained and weights is None:
@@ -102,7 +121,18 @@ def _plugin(name: str) -> Builder:
         None if known is None else lambda: known,
         renamed=getattr(offer.factory, "renamed", None),
         like_timm=bool(attribute_of(offer, "like_timm")),
+        expression=expression,
     )
+
+
+def _factory_call(factory: Callable[..., Any], model: str, kwargs: Mapping[str, Any]) -> str | None:
+    """Return the call of a plugin's factory; None if it cannot be imported by its name, as that of a plugin file."""
+    module = getattr(factory, "__module__", "")
+    name = getattr(factory, "__qualname__", "")
+    if not is_importable(module) or getattr(import_module(module), name, None) is not factory:
+        return None
+    arguments = "".join(f", {key}={value!r}" for key, value in kwargs.items())
+    return f"{module}.{name}({model!r}{arguments})"
 
 
 BUILT_IN = "timm"

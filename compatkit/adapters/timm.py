@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch import nn
 
 from compatkit.adapters.offline import OFFLINE, hub, offline, reachable
 from compatkit.errors import UnknownName, UsageError, WeightsUnavailable
+from compatkit.foundation.importable import is_importable
 
 BARRED = frozenset(
     {
@@ -135,11 +136,18 @@ def _check_name(model: str) -> None:
             )
 
 
-def module_of(name: str) -> str:
-    """Return the module that registers a network with timm; empty if there is none.
+def expression(model: str, kwargs: Mapping[str, Any]) -> str | None:
+    """Return Python code that builds a network with timm alone, or after an import; None if timm lacks it here.
 
     Args:
-        name: Name of the network, with or without a tag of weights.
+        model: Name of the network, with or without a tag of weights.
+        kwargs: Keyword arguments of ``timm.create_model``.
     """
-    known = name.partition(".")[0]
-    return str(model_entrypoint(known).__module__) if is_model(known) else ""
+    if not knows(model):
+        return None
+    module = str(model_entrypoint(model.partition(".")[0]).__module__)
+    if not module.startswith("timm.") and not is_importable(module):
+        return None
+    arguments = "".join(f", {key}={value!r}" for key, value in kwargs.items())
+    after = "" if module.startswith("timm.") else f" after import {module}"
+    return f"timm.create_model({model!r}{arguments}){after}"

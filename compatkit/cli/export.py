@@ -21,8 +21,8 @@ class ExportOptions(Options):
     reference: str = argument(metavar="REF")
     file: Path = argument()
     names: str = option(
-        "Tensor names: of the complete network, as timm or torchvision load it; of the parts, prefixed with extractor. "
-        "and head.; auto: the former if possible.",
+        "Tensor names: of the complete network, as its library loads it; of the parts, prefixed with extractor. and "
+        "head.; auto: the former if possible.",
         choices=("auto", "whole", "parts"),
         default="auto",
     )
@@ -43,6 +43,8 @@ def export_command(options: ExportOptions) -> int | None:
     """
     check_outputs({"FILE": options.file})
     replaced = options.file.exists()
+    from compatkit.adapters.builders import versioned_builders
+
     written = open_registry().export(
         options.reference,
         options.file,
@@ -59,8 +61,13 @@ def export_command(options: ExportOptions) -> int | None:
     if options.format != "safetensors":
         return None
     details = {"runs with": f"compatkit.load_exported({str(options.file)!r})"}
-    if network.whole is not None:
-        details["loads into"] = network_call(network.whole)
+    if network.whole is not None and (call := network_call(network.whole)):
+        details["loads into"] = call
+    builders = {part.blueprint.network[0]: part.blueprint for part in network.parts if part.blueprint.is_cut}
+    if needed := [
+        blueprint.library for name, blueprint in builders.items() if name not in versioned_builders()
+    ]:
+        details["needs"] = ", ".join(needed)
     if network.kind == "recombination" and network.policy == "batch":
         details["takes"] = (
             "batches of images, normalized by their statistics; for single images recombine with data="

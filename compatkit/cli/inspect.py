@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,7 @@ from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, columns, emit, rows
 from compatkit.components.exports.document import KEY, Description, description_of
 from compatkit.contracts.contract import Blueprint
-from compatkit.contracts.own_networks import OWN
-from compatkit.errors import FormatError
+from compatkit.errors import CompatkitError, FormatError
 from compatkit.foundation.codec import unstructure
 from compatkit.registry.weights.header import Header, read_header
 from compatkit.reports.contracts import port_text, short_digest
@@ -111,29 +111,13 @@ def _part(blueprint: Blueprint) -> str:
 
 
 def network_call(whole: Blueprint) -> str:
-    """Return the call that builds the network with these tensor names."""
-    arguments = "".join(f", {key}={value!r}" for key, value in whole.kwargs.items())
-    builder, _ = whole.network
-    if builder == OWN:
-        from compatkit.plugins import find
+    """Return the call that builds the network with these tensor names; empty if none is known here."""
+    from compatkit.adapters.builders import BUILDERS
 
-        factory = find("builders", OWN).factory
-        return f"{factory.__module__}.{factory.__qualname__}({whole.model!r}{arguments})"
-    if builder == "timm":
-        return f"timm.create_model({whole.model!r}{arguments}){_registered(whole.model)}"
-    if builder == "torchvision" and whole.kwargs.keys() <= {"num_classes"}:
-        return f"torchvision.models.get_model({whole.model!r}{arguments})"
-    return f"{whole.model}{arguments} of {builder}"
-
-
-def _registered(model: str) -> str:
-    """Return what must be imported for timm to know a network that is not its own; else empty."""
-    from compatkit.adapters import timm
-
-    module = timm.module_of(model)
-    if module.startswith("timm."):
-        return ""
-    return f" after import {module or 'of the package that registers it'}"
+    builder, model = whole.network
+    with suppress(CompatkitError):  # the builder is not installed here
+        return BUILDERS[builder].expression(model, whole.kwargs) or ""
+    return ""
 
 
 def _header_json(header: Header) -> dict[str, Any]:

@@ -294,7 +294,7 @@ class Publishing(Combining):
             component: Reference of a recombination, an extractor or a head; or a result of ``recombine``.
             path: Path of the file, which is replaced if it exists; of a new folder where the exporter writes one.
             names: ``"whole"`` gives the tensors of a recombination the names of the one network that its halves make
-                up, so that ``timm.create_model(...).load_state_dict`` accepts them; ``"parts"`` prefixes them with
+                up, so that its library loads them and gives the same outputs; ``"parts"`` prefixes them with
                 ``extractor.``, ``adapters.0.``, ``head.``; ``"auto"`` uses ``"whole"`` if possible. For safetensors
                 files only.
             format: ``"safetensors"``, or the name of a plugin's exporter: ``"onnx"``, ``"torch_export"``,

@@ -66,6 +66,19 @@ def build(model: str, **kwargs: Any) -> nn.Module:
     return network
 
 
+def expression(model: str, kwargs: Mapping[str, Any]) -> str | None:
+    """Return Python code that builds the same network with torchvision alone; None if that gives another one.
+
+    Args:
+        model: torchvision's name of the classifier.
+        kwargs: As for ``build``.
+    """
+    if model in _AUXILIARY or model.startswith("mnasnet"):  # other outputs; weights of an older version
+        return None
+    arguments = "".join(f", {key}={value!r}" for key, value in _arguments(model, kwargs).items())
+    return f"torchvision.models.get_model({model!r}{arguments})"
+
+
 def renamed(model: str, state: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return tensors under today's names, without auxiliary outputs, and what was done for that, in words.
 
@@ -202,4 +215,5 @@ build.names = tuple(list_models(module=models))  # type: ignore[attr-defined]
 build.library = "torchvision"  # type: ignore[attr-defined]
 build.version = __version__.partition("+")[0]  # type: ignore[attr-defined]
 build.renamed = renamed  # type: ignore[attr-defined]
+build.expression = expression  # type: ignore[attr-defined]
 build.pretrained = pretrained  # type: ignore[attr-defined]

@@ -10,9 +10,11 @@ from compatkit.adapters import timm as adapter
 from compatkit.errors import UnknownName, UsageError
 
 
-def test_the_module_that_registers_a_network():
-    assert adapter.module_of("resnet18") == adapter.module_of("resnet18.a1_in1k") == "timm.models.resnet"
-    assert adapter.module_of("nonesuch") == ""
+def test_code_that_builds_a_network():
+    assert adapter.expression("resnet18.a1_in1k", {"num_classes": 3}) == (
+        "timm.create_model('resnet18.a1_in1k', num_classes=3)"
+    )
+    assert adapter.expression("nonesuch", {}) is None
 
 
 def test_there_are_no_pretrained_weights_for_a_network_without_any():

@@ -16,7 +16,7 @@ from small import data_set
 
 import compatkit as ck
 from compatkit.adapters.blueprints import build, build_pair
-from compatkit.adapters.builders import create, library_note
+from compatkit.adapters.builders import BUILDERS, create, library_note
 from compatkit.adapters.cutting.planning import plan
 from compatkit.errors import EnvironmentFailure, PluginError, UnknownName, UsageError
 from compatkit.plugins import PluginWarning, listing
@@ -66,6 +66,26 @@ def refused(**kwargs: Any) -> str:
     assert (caught.value.plugin, caught.value.distribution) == ("builders.mynets", "demo")
     assert str(caught.value).startswith("Plugin 'builders.mynets' of demo 1.0: ")
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ("", "demo_nets.build('small', num_classes=5)"),
+        ("build.expression = lambda model, kwargs: f'lab.{model}()'", "lab.small()"),
+        ("build = (lambda made: lambda model, **kwargs: made(model, **kwargs))(build)", None),
+    ],
+    ids=["of the factory", "stated", "of no importable factory"],
+)
+def test_code_that_builds_a_network(plugin: Write, more: str, code: str | None) -> None:
+    plugin(f"{GOOD}{more}\n")
+    assert BUILDERS["mynets"].expression("small", {"num_classes": 5}) == code
+
+
+def test_code_that_cannot_be_stated_is_the_plugins_fault(plugin: Write) -> None:
+    plugin(GOOD + "build.expression = lambda model, kwargs: 1 / 0\n")
+    with pytest.raises(PluginError):
+        BUILDERS["mynets"].expression("small", {})
 
 
 def test_a_network_is_planned_and_cut_like_any_other(plugin: Write) -> None:

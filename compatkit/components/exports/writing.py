@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import attrs
+import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.builders import whole_of
@@ -116,11 +117,7 @@ def write_as(
     """
     offer, file, settings = find("exporters", format), _file(path, format), settings or {}
     _, description = _described(module, manifest, reference, digest, "parts")
-    shapes = probe_shapes(manifest.contract.structural, manifest.blueprint)
-    dtypes = [port.dtype for port in manifest.contract.structural.inputs]
-    tensors = tuple(
-        port_signal(shape, i, dtype) for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
-    )
+    tensors = _probe_inputs(manifest)
     inputs = tensors if len(tensors) == 1 else (tensors,)
     with environment("write", file), TemporaryDirectory(prefix=".export-", dir=file.parent) as folder:
         draft = Path(folder, file.name)
@@ -138,6 +135,15 @@ def write_as(
     return written
 
 
+def _probe_inputs(manifest: Manifest) -> tuple[Tensor, ...]:
+    """Return inputs for a component, of the shapes of its probe."""
+    shapes = probe_shapes(manifest.contract.structural, manifest.blueprint)
+    dtypes = [port.dtype for port in manifest.contract.structural.inputs]
+    return tuple(
+        port_signal(shape, i, dtype) for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
+    )
+
+
 def _file(path: str | os.PathLike[str], suffix: str) -> Path:
     file = Path(local(path, "an exported file"))
     if file.is_dir():
@@ -150,7 +156,9 @@ def _described(
 ) -> tuple[dict[str, Tensor], Description]:
     """Return all tensors by their names in the file, and the description of the network."""
     modules = list(_modules(module, manifest, digest))
-    part_prefixes, naming = prefixes([(blueprint, part) for blueprint, part, _ in modules], names)
+    part_prefixes, naming = prefixes(
+        [(blueprint, part) for blueprint, part, _ in modules], names, _probe_inputs(manifest)[0]
+    )
     state: dict[str, Tensor] = {}
     parts: list[PartRecord] = []
     for prefix, (blueprint, part, component) in zip(part_prefixes, modules, strict=True):
@@ -205,12 +213,14 @@ def _training_without_blobs(training: Mapping[str, Any]) -> dict[str, Any]:
 def prefixes(
     modules: Sequence[tuple[Blueprint, nn.Module]],
     names: str,
+    images: Tensor,
 ) -> tuple[list[str], Literal["whole", "parts"]]:
     """Return the prefix of each part's tensor names, and whether they name one complete network or parts.
 
     Args:
         modules: Extractor, adapters and head with their blueprints; or a single part.
         names: ``"whole"``, ``"parts"``, or ``"auto"`` for ``"whole"`` if possible.
+        images: Images on which the complete network must give the outputs of the parts, bit for bit.
 
     Raises:
         UsageError: ``names`` is unknown, or ``"whole"`` for parts that are not the halves of one network.
@@ -220,7 +230,7 @@ def prefixes(
         if names == "whole":
             raise UsageError("names='whole' needs a complete network; this is a single part.")
         return [""], "parts"
-    reason = "" if names == "parts" else _why_not_whole(modules)
+    reason = "" if names == "parts" else _why_not_whole(modules, images)
     if names == "whole" and reason:
         raise UsageError(f"names='whole' needs the two halves of one network; these are not: {reason}")
     if names == "parts" or reason:
@@ -229,8 +239,12 @@ def prefixes(
     return [""] * len(modules), "whole"
 
 
-def _why_not_whole(modules: Sequence[tuple[Blueprint, nn.Module]]) -> str:
-    """Return why parts are not the halves of one network; empty if they are."""
+def _why_not_whole(modules: Sequence[tuple[Blueprint, nn.Module]], images: Tensor) -> str:
+    """Return why parts are not the halves of one network; empty if they are.
+
+    Equal names and shapes are not enough: parts whose arguments differ, or that are cut around a layer without weights,
+    may compute something else.
+    """
     (left, extractor), *adapters, (right, head) = modules
     if adapters:
         return "there are adapters between them."
@@ -243,7 +257,13 @@ def _why_not_whole(modules: Sequence[tuple[Blueprint, nn.Module]]) -> str:
         return f"both have tensors of the same name; they are cut at {left.cut} and {right.cut}."
     try:
         with seeded(0), without_draws():
-            whole_of(right).load_state_dict(state, strict=True)
+            whole = whole_of(right).eval()
+            whole.load_state_dict(state, strict=True)
+        with torch.no_grad():
+            same = torch.equal(whole(images), head(extractor(images)))
     except (CompatkitError, RuntimeError, ValueError, TypeError, LookupError) as error:
         return f"{right.model} does not take them: {error}"
-    return ""
+    if same:
+        return ""
+    given = "".join(f", {key}={value!r}" for key, value in right.kwargs.items())
+    return f"{right.model}{given} gives other outputs with their weights than the parts do."
