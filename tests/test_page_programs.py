@@ -36,6 +36,7 @@ ELSEWHERE = {
     "docs/bridges.md": "tests/test_runnable_pages.py",
     "docs/fleet.md": "tests/test_runnable_pages.py",
     "docs/recombinations.md": "tests/test_runnable_pages.py",
+    "docs/serving.md": "tests/test_serving_page.py",
     "examples/third_party/README.md": "tests/test_third_party.py",
 }
 """Pages whose blocks run as scripts, and the tests that run them."""
