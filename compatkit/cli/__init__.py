@@ -38,6 +38,7 @@ COMMANDS = {
     "data": "Show what a data set holds, and what is wrong with it.",
     "demo": "Train, publish, recombine and report on small real data.",
     "diff": "Show changes between two components, and the required step.",
+    "drop": "Free a version number that another registry uses for another component.",
     "du": "Show disk usage.",
     "export": "Write a component as one file that runs without a registry.",
     "extend": "Add classes to a head.",

@@ -11,7 +11,7 @@ from compatkit.errors import IntegrityError, NotFound
 from compatkit.registry.history import HistoryEntry
 from compatkit.registry.resolving import is_pattern
 
-COLORS = {"published": "green", "withdrawn": "yellow"}
+COLORS = {"published": "green", "withdrawn": "yellow", "dropped": "yellow"}
 
 
 class LogOptions(Options):
@@ -22,7 +22,7 @@ class LogOptions(Options):
 
 @command("log", LogOptions)
 def log_command(options: LogOptions) -> int | None:
-    """Show the history of NAME, newest first: versions, withdrawals with their reasons, moves of aliases.
+    """Show the history of NAME, newest first: versions, withdrawals and drops with their reasons, moves of aliases.
 
     NAME may be a glob, such as 'digits/*'. Damaged entries cause exit code 3.
     """

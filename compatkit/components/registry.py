@@ -329,6 +329,29 @@ class Registry(Comparing, Publishing, Copying, Shown):
             )
         self.store.withdraw(wanted.name, wanted.version, reason)
 
+    def drop(self, reference: str, *, reason: str) -> str:
+        """Free a version number that another registry uses for another component; nothing is lost.
+
+        The component must have another name or number here: see ``copy``. Afterwards ``pull`` brings the other
+        registry's version of this number.
+
+        Args:
+            reference: Reference with a version: ``"digits/mnist.head@1.0.0"``.
+            reason: Shown to everybody who requests this version.
+
+        Returns:
+            The pinned reference under which the component is kept.
+
+        Raises:
+            NotFound: No such version.
+            UsageError: No version is named, or no reason is given; or the number must stay: it was withdrawn, an alias
+                points to it, a policy relies on it, or the component has no other name or number.
+            EnvironmentFailure: Disk full, or no write permission; the version is still there.
+        """
+        from compatkit.registry.dropping import drop
+
+        return drop(self.store, reference, reason).kept
+
     @property
     def maintenance(self) -> Maintenance:
         """Maintenance: verify, repair, collect unused blobs, disk usage, history, import, signatures."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from compatkit.contracts.manifest import Manifest
-from compatkit.errors import CompatkitError, NotFound
+from compatkit.errors import CompatkitError, FormatError, NotFound
 from compatkit.registry.aliases import Aliases
-from compatkit.registry.layout_scan import AliasMove, TombstoneFile
+from compatkit.registry.drop_records import drop_log, read_drop
+from compatkit.registry.layout_scan import AliasMove, DropFile, TombstoneFile
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Bump, Version, check_name, is_digest
 from compatkit.registry.refs import Tombstone
@@ -23,7 +24,7 @@ from compatkit.registry.versions.diff import Difference, diff
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
-What = Literal["published", "withdrawn", "alias"]
+What = Literal["published", "withdrawn", "dropped", "alias"]
 REASONS = 3
 """Maximum number of reasons listed for a version step."""
 
@@ -33,11 +34,12 @@ class HistoryEntry:
     """One event.
 
     Attributes:
-        when: UTC, ISO 8601, to the second. Withdrawals and moves of aliases record it; for a version it is the
+        when: UTC, ISO 8601, to the second. Withdrawals, drops and moves of aliases record it; for a version it is the
             modification time of its file, which copies of a registry may have changed. Empty if unknown.
-        what: ``"published"``, ``"withdrawn"`` or ``"alias"``.
-        version: The version that was published or withdrawn, or to which an alias moved; empty if it was removed.
-        detail: The version step with its reasons, the reason of a withdrawal, or the move of an alias.
+        what: ``"published"``, ``"withdrawn"``, ``"dropped"`` or ``"alias"``.
+        version: The version that was published, withdrawn or dropped, or to which an alias moved; empty if that was
+            removed.
+        detail: The version step with its reasons, the reason of a withdrawal or drop, or the move of an alias.
         step: Required step from the previous version; None for the first version, withdrawals and aliases.
         damaged: Whether a file could not be read; ``detail`` names it.
     """
@@ -78,6 +80,8 @@ def log(store: Store, name: str) -> list[HistoryEntry]:
     for alias, moves in sorted(files.moves.items()):
         entries += [_moved(store, move, alias) for _, move in sorted(moves.items())]
     entries += [_withdrawn(store, tombstone) for _, tombstone in sorted(files.tombstones.items())]
+    for _, records in sorted(files.drops.items()):
+        entries += [_dropped(store, record) for _, record in sorted(records.items())]
     # entries of the same second keep their logical order: clocks of files and logs are coarse
     return sorted(reversed(entries), key=lambda entry: int(_timestamp(entry.when)), reverse=True)
 
@@ -153,6 +157,21 @@ def _withdrawn(store: Store, file: TombstoneFile) -> HistoryEntry:
     except CompatkitError as error:
         return _damaged(store, file.path, "withdrawn", version, error)
     return HistoryEntry(tombstone.time, "withdrawn", version, tombstone.reason)
+
+
+def _dropped(store: Store, file: DropFile) -> HistoryEntry:
+    version = str(file.version)
+    try:
+        content = drop_log(store.references, file.name, file.version).read(file.number) or b""
+    except CompatkitError as error:
+        return _damaged(store, file.path, "dropped", version, error)
+    record = read_drop(content, file.number)
+    if record is None:
+        error = FormatError(
+            f"{store.root / file.path} cannot be read; run `compatkit verify`.", subject=file.path
+        )
+        return _damaged(store, file.path, "dropped", version, error)
+    return HistoryEntry(record.time, "dropped", version, f"{record.reason}; kept as {record.kept}")
 
 
 def _moved(store: Store, file: AliasMove, alias: str) -> HistoryEntry:

@@ -40,7 +40,7 @@ TOP = (
     "",
 )
 """Top-level folders in the order of the scan; ``""`` stands for all other entries of the root."""
-NAME_FOLDERS = ("@versions", "@tombstones", "@aliases", "@log")
+NAME_FOLDERS = ("@versions", "@tombstones", "@aliases", "@log", "@dropped")
 """Subfolders in the folder of a name."""
 HEXADECIMAL = re.compile("[0-9a-f]{64}")
 SHARD = re.compile("[0-9a-f]{2}")
@@ -89,6 +89,15 @@ class AliasMove(NamedTuple):
     path: str
     name: str
     alias: str
+    number: int
+
+
+class DropFile(NamedTuple):
+    """Record of a version number that was dropped."""
+
+    path: str
+    name: str
+    version: Version
     number: int
 
 
@@ -161,6 +170,7 @@ RegistryEntry: TypeAlias = (
     | WithdrawalFile
     | AliasPointer
     | AliasMove
+    | DropFile
     | PolicyFile
     | ResultPointer
     | SignatureFile
@@ -279,6 +289,12 @@ class _Scan:
             else:
                 version = Version(*map(int, match.groups()))
                 yield (VersionFile if kind == "@versions" else TombstoneFile)(path, name, version)
+        elif kind == "@dropped":
+            if _is(Version.parse, entry.name):
+                read = partial(self._drop, name, Version.parse(entry.name))
+                yield from self._into(path, entry, read)
+            else:
+                yield Unknown(path, f"no version of {name} (MAJOR.MINOR.PATCH)")
         elif not _is(check_alias, entry.name):
             yield Unknown(path, f"no alias of {name}")
         elif kind == "@aliases":
@@ -291,6 +307,14 @@ class _Scan:
             yield AliasMove(path, name, alias, int(entry.name))
         else:
             yield Unknown(path, f"no number of a move of {name}:{alias}")
+
+    def _drop(
+        self, name: str, version: Version, path: str, entry: os.DirEntry[str]
+    ) -> Iterator[RegistryEntry]:
+        if _NUMBER.fullmatch(entry.name):
+            yield DropFile(path, name, version, int(entry.name))
+        else:
+            yield Unknown(path, f"no number of a drop of {name}@{version}")
 
     def _policy(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         parsed = parse_policy_file(entry.name)

@@ -127,8 +127,9 @@ class References:
         return None if below is None else Version(*below), above
 
     def used_numbers(self, name: str) -> set[Version]:
-        """Return the used version numbers, including withdrawn versions and empty files."""
-        return {Version(*number) for number in self._listed(name, "@versions").numbers}
+        """Return the used version numbers, including withdrawn versions, empty files and dropped numbers."""
+        kinds = ("@versions", "@dropped")
+        return {Version(*number) for kind in kinds for number in self._listed(name, kind).numbers}
 
     def digest(self, name: str, version: Version) -> str | None:
         """Return the manifest digest of a version; None if there is no such version.

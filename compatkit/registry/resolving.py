@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from compatkit.errors import NotFound, UsageError, near
 from compatkit.registry.aliases import Aliases
+from compatkit.registry.drop_records import drop_log, last_drop
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.refs import References
 
@@ -134,7 +135,13 @@ def wrong_kind(reference: Reference, kind: str, expected: Sequence[str], pattern
 def _pinned(references: References, name: str, version: Version) -> Reference:
     digest = references.digest(name, version)
     if digest is None:
-        raise NotFound(f"{name} has no version {version}: {_existing(references, name)}", subject=name)
+        dropped = last_drop(drop_log(references, name, version))
+        was = (
+            f"dropped here on {dropped.time}: {dropped.reason}; it was kept as {dropped.kept}. "
+            if dropped
+            else ""
+        )
+        raise NotFound(f"{name} has no version {version}: {was}{_existing(references, name)}", subject=name)
     if tombstone := references.tombstone(name, version):
         raise NotFound(
             f"{name}@{version} was withdrawn on {tombstone.time}: {tombstone.reason}. "

@@ -30,6 +30,8 @@ SCENARIOS = (
     "move",
     "remove",
     "withdraw",
+    "copy",
+    "drop",
     "collect",
     "import",
     "heal",
@@ -82,7 +84,7 @@ def interrupted(folder: Path, *words: str) -> None:
 @forks
 @pytest.mark.case("D1")
 def test_a_process_that_dies_at_any_step_leaves_only_unreferenced_bytes(tmp_path: Path):
-    often = {"first_publish": 1, "collect": 4}
+    often = {"first_publish": 1, "copy": 4, "drop": 4, "collect": 4}
     interrupted(tmp_path, *(f"{name}:death:{often.get(name, 60)}" for name in SCENARIOS))
 
 

@@ -14,7 +14,8 @@ from compatkit.registry.blobs import GRACE_SECONDS
 from compatkit.registry.layout_scan import Aside, scan
 
 _DRAFT = re.compile(r"([1-9][0-9]{0,9})-[0-9a-f]{16}")
-_TRASHED = re.compile(r"([0-9a-f]{64})-[1-9][0-9]{0,9}-[0-9a-f]{16}")
+_TRASHED = re.compile(r"(?:([0-9a-f]{64})|version-[0-9.]+)-[1-9][0-9]{0,9}-[0-9a-f]{16}")
+"""File name of a blob in ``trash``, or of the file of a dropped version."""
 
 
 @attrs.frozen
@@ -92,7 +93,7 @@ def clock(root: Path) -> float:
 def list_unneeded(
     root: Path, ages: Ages
 ) -> tuple[list[UnneededFile], list[UnneededFile], list[UnneededFile]]:
-    """Return the abandoned drafts, the blobs in ``trash`` of any age, and the files in ``quarantine``."""
+    """Return the abandoned drafts, the blobs and dropped versions in ``trash``, and the files in ``quarantine``."""
     drafts: list[UnneededFile] = []
     trash: list[UnneededFile] = []
     quarantine: list[UnneededFile] = []
@@ -106,7 +107,8 @@ def list_unneeded(
         if entry.folder == "quarantine":
             quarantine.append(UnneededFile(entry.path, None, state.st_size, ages.of(state)))
         elif entry.folder == "trash" and (match := _TRASHED.fullmatch(entry.file)):
-            trash.append(UnneededFile(entry.path, f"sha256:{match[1]}", state.st_size, ages.in_trash(state)))
+            digest = None if match[1] is None else f"sha256:{match[1]}"
+            trash.append(UnneededFile(entry.path, digest, state.st_size, ages.in_trash(state)))
         elif entry.folder == "tmp" and ages.is_abandoned(entry.file, state):
             drafts.append(UnneededFile(entry.path, None, state.st_size, ages.of(state)))
     return drafts, trash, quarantine

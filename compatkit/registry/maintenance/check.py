@@ -32,6 +32,7 @@ from compatkit.registry.maintenance.faults import CODES, Fault, Findings, os_mes
 from compatkit.registry.maintenance.references import (
     StepChecks,
     check_aliases,
+    check_drops,
     check_policies,
     check_results,
     check_signatures,
@@ -150,6 +151,7 @@ def examine(
     withdrawn = {version for version in versions if version.version in survey.names[version.name].tombstones}
     users.follow_versions(versions, withdrawn, after_each=StepChecks(survey, versions, blobs.manifest).check)
     check_tombstones(survey, scope.version)
+    check_drops(survey, scope.version, versions, complete=not scope.patterns)
     check_aliases(survey, scope.all_versions)
     if scope.patterns:
         known, signed = users.functions.keys(), {version.digest[7:] for version in versions}

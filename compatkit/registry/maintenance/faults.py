@@ -105,6 +105,13 @@ CODES: Mapping[str, FaultCode] = {
         "an entry of an alias log that cannot be read", "--repair moves it to quarantine; " + _LATER
     ),
     "alias-log-gap": _warning("an entry of an alias log is missing, though a later one exists", _LATER),
+    "dropped-damaged": _warning(
+        "the record of a dropped version number cannot be read", "--repair moves it to quarantine; " + _LATER
+    ),
+    "dropped-unnamed": _error(
+        "a version number was dropped, and its component has no other name left",
+        "--repair restores the version",
+    ),
     "evidence-damaged": _error(
         "a pointer to a result, with another content than its name",
         "--repair rewrites it, or moves it to quarantine if the result is missing",

@@ -287,9 +287,9 @@ class _Sweep:
         for count, file in enumerate(listed):
             if progress is not None:
                 progress(count, len(listed), "deleting")
-            if file.path not in planned or file.digest is None:
+            if file.path not in planned:
                 continue
-            if file.digest in marks.reachable and self.objects.size(file.digest) is None:
+            if file.digest in marks.reachable and self.objects.size(str(file.digest)) is None:
                 continue  # restoring failed; this is the only copy
             path = self.root / file.path
             with suppress(FileNotFoundError):  # restored, or deleted by another collection

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import EnvironmentFailure, IntegrityError
 from compatkit.registry.aliases import read_move, read_pointer
+from compatkit.registry.drop_records import read_drop
 from compatkit.registry.layout_scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile, VersionFile
 from compatkit.registry.maintenance.survey import NameFiles, Survey
-from compatkit.registry.names import Version
+from compatkit.registry.names import Reference, Version
 from compatkit.registry.policylog import FOLDER, file_name
 from compatkit.registry.refs import LIMIT, digest_in, read_line
 from compatkit.registry.version_bumps import why_understated
@@ -113,6 +114,35 @@ def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> 
         if is_lost and not survey.is_hidden(f"refs/{name}/@tombstones") and not survey.exists(path):
             what = f"{entry.path} records that {name}@{version} was withdrawn"
             survey.findings.add("tombstone-missing", TombstoneFile(path, name, version), what, affected)
+
+
+def check_drops(
+    survey: Survey, wanted: Callable[[str, Version], bool], versions: Sequence[Published], *, complete: bool
+) -> None:
+    """Report damaged records of dropped numbers, and dropped components without another name.
+
+    Args:
+        survey: Files of the registry; faults are added to it.
+        wanted: Whether to check a version.
+        versions: Versions that were read.
+        complete: Whether these are all versions of the registry.
+    """
+    named = {published.digest for published in versions}
+    for name, files in sorted(survey.names.items()):
+        for version, entries in sorted(files.drops.items()):
+            if not wanted(name, version):
+                continue
+            affected, last = (f"{name}@{version}",), None
+            for number, entry in sorted(entries.items()):
+                content = survey.read(entry, affected)
+                last = read_drop(content, number) if content is not None else last
+            path = f"refs/{name}/@versions/{version}"
+            if last is None or not complete or last.digest in named or survey.exists(path):
+                continue
+            kept = Reference.parse(last.kept)
+            if not survey.exists(f"refs/{kept.name}/@versions/{kept.version}"):
+                what = f"{last.digest} was kept as {last.kept}, which is missing"
+                survey.findings.add("dropped-unnamed", entries[last.number], what, affected)
 
 
 def check_aliases(survey: Survey, wanted: Callable[[str], bool]) -> None:

@@ -24,6 +24,7 @@ from compatkit.foundation.codec import MAX_BYTES, dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.aliases import read_pointer
 from compatkit.registry.document_graph import edges, walk
+from compatkit.registry.drop_records import drop_log, last_drop, read_drop
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, inspect
 from compatkit.registry.layout_scan import (
     HEXADECIMAL,
@@ -31,6 +32,7 @@ from compatkit.registry.layout_scan import (
     AliasPointer,
     Aside,
     Blob,
+    DropFile,
     PolicyFile,
     RegistryEntry,
     ResultPointer,
@@ -58,7 +60,7 @@ from compatkit.registry.maintenance.repair_plan import (
 )
 from compatkit.registry.maintenance.small_files import fault_of, read_json
 from compatkit.registry.names import Version
-from compatkit.registry.refs import LIMIT, version_line, withdrawal_path
+from compatkit.registry.refs import LIMIT, References, version_line, withdrawal_path
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
@@ -249,7 +251,7 @@ class _Repair:
         digest = None
         with suppress(CompatkitError):
             digest = self.source.references.digest(entry.name, entry.version)
-        if digest is None:
+        if digest is None or digest == self._dropped(entry):
             return False
         line = version_line(f"{entry.name}@{entry.version}", digest)
         content = self._content(self.root, entry.path) or b""
@@ -260,6 +262,24 @@ class _Repair:
         words = f"write {entry.path} as in {self.source.root}"
         work = partial(self.changes.rewrite, entry.path, line, self._same(entry.path))
         return self._plan(fault, REFER, words, work, entry.path)
+
+    def _dropped(self, entry: VersionFile) -> str | None:
+        """Return the digest that was dropped from a version number last, which is not restored; None without one."""
+        with suppress(CompatkitError):
+            record = last_drop(drop_log(References(self.root), entry.name, entry.version))
+            return None if record is None else record.digest
+        return None
+
+    def unnamed(self, fault: Fault, entry: DropFile) -> bool:
+        """Plan to restore a dropped version that has no other name; False if its manifest is lost."""
+        record = read_drop(self._content(self.root, entry.path) or b"", entry.number)
+        if record is None or not self._complete(fault, record.digest):
+            return False
+        path = f"refs/{entry.name}/@versions/{entry.version}"
+        line = version_line(f"{entry.name}@{entry.version}", record.digest)
+        words = f"write {path} as in {entry.path}"
+        work = partial(self.changes.rewrite, path, line, self._same(path))
+        return self._plan(fault, REFER, words, work, path)
 
     def _content(self, root: Path, path: str | Path) -> bytes | None:
         """Return the beginning of a regular file; None if it is missing or unreadable."""
@@ -409,6 +429,7 @@ def _is_file(path: Path) -> bool:
 _CONSEQUENCES: Mapping[type[RegistryEntry], str] = {
     AliasPointer: ": its log is used instead; without a log, set the alias again",
     AliasMove: ": this move is lost",
+    DropFile: ": the reason is lost; the number stays dropped",
     ResultPointer: "; measure again",
     SignatureFile: "; its signer can sign again",
 }
@@ -423,6 +444,7 @@ _VERSION = ("version-torn", "version-content", "version-exchanged", "version-tar
 _SMALL_FILES = (
     *("tombstone-damaged", "tombstone-missing", "TombstoneFile", "WithdrawalFile"),
     *("alias-log-damaged", "AliasMove", "AliasPointer"),
+    *("dropped-damaged", "DropFile"),
     *("policy-damaged", "PolicyFile"),
     *("evidence-damaged", "ResultPointer"),
     *("signature-damaged", "SignatureFile"),
@@ -437,6 +459,7 @@ _REPAIRS: Mapping[str, Callable[[_Repair, Fault, Any], bool]] = {
     **dict.fromkeys(("blob-digest", "blob-size", "Blob"), _Repair.damaged),
     **dict.fromkeys(("alias-log-gap", "policy-gap"), _Repair.gap),
     "tombstone-orphan": _Repair.orphan,
+    "dropped-unnamed": _Repair.unnamed,
     "alias-damaged": _Repair.alias,
     "alias-dangling": _Repair.dangling,
     "result-format": _Repair.forget_result,

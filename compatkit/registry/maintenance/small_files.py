@@ -9,9 +9,11 @@ from typing import Any
 from compatkit.errors import FormatError, SignatureError
 from compatkit.foundation.codec import loads
 from compatkit.registry.aliases import read_move, read_pointer
+from compatkit.registry.drop_records import read_drop
 from compatkit.registry.layout_scan import (
     AliasMove,
     AliasPointer,
+    DropFile,
     PolicyFile,
     RegistryEntry,
     ResultPointer,
@@ -52,6 +54,11 @@ def fault_of(entry: RegistryEntry, content: bytes) -> tuple[str, str] | None:
             return "alias-damaged", f"{expected}, got {shown(content)}"
         case AliasMove() if read_move(content, entry.number) is None:
             return "alias-log-damaged", f"expected an object with from, to and time, got {shown(content)}"
+        case DropFile() if read_drop(content, entry.number) is None:
+            return (
+                "dropped-damaged",
+                f"expected an object with digest, kept, reason and time, got {shown(content)}",
+            )
         case PolicyFile():
             try:
                 parse_revision(content, entry.scope, entry.number)

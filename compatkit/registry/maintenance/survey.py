@@ -20,6 +20,7 @@ from compatkit.registry.layout_scan import (
     AliasPointer,
     Aside,
     Blob,
+    DropFile,
     Obstacle,
     PolicyFile,
     RegistryEntry,
@@ -53,12 +54,14 @@ class NameFiles:
         tombstones: Tombstones by version.
         aliases: Pointers of aliases.
         moves: Log entries by alias and number.
+        drops: Records of dropped numbers, by version and number.
     """
 
     versions: dict[Version, VersionFile] = attrs.field(factory=dict)
     tombstones: dict[Version, TombstoneFile] = attrs.field(factory=dict)
     aliases: dict[str, AliasPointer] = attrs.field(factory=dict)
     moves: dict[str, dict[int, AliasMove]] = attrs.field(factory=lambda: defaultdict(dict))
+    drops: dict[Version, dict[int, DropFile]] = attrs.field(factory=lambda: defaultdict(dict))
 
 
 @attrs.define
@@ -113,6 +116,8 @@ class Survey:
                 self.names[entry.name].aliases[entry.alias] = entry
             case AliasMove():
                 self.names[entry.name].moves[entry.alias][entry.number] = entry
+            case DropFile():
+                self.names[entry.name].drops[entry.version][entry.number] = entry
             case WithdrawalFile():
                 self.withdrawals[entry.name, entry.version] = entry
             case PolicyFile():

@@ -49,7 +49,7 @@ CACHE_SIZE = 2**28
 READ_AHEAD = 4
 """Number of ranges of a large blob requested ahead to hide latency; each is in memory."""
 _MIRRORED = re.compile(
-    rf"refs/(?P<name>[^@]+)/@(?:(?:versions|tombstones)/{VERSION.pattern}|"
+    rf"refs/(?P<name>[^@]+)/@(?:(?:versions|tombstones)/{VERSION.pattern}|dropped/{VERSION.pattern}/[1-9][0-9]{{0,8}}|"
     r"aliases/(?P<alias>[^/]+)|log/(?P<moved>[^/]+)/[1-9][0-9]{0,8})"
 )
 _LISTED = ".listed"

@@ -17,9 +17,11 @@ from compatkit.errors import IntegrityError
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.settings import TransferSettings
+from compatkit.registry.dropping import drop
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes.pushpull import import_components
+from compatkit.registry.second_names import copy
 from compatkit.registry.store import Store
 
 FIRST, SECOND, UNUSED, GONE = 0, 1, 2, 3
@@ -164,6 +166,22 @@ def remove(root: Path) -> None:
     Store.open(root).set_alias("a/b", "prod", None)
 
 
+def rename(root: Path) -> None:
+    """Give a version another name."""
+    copy(Store.open(root), "a/b@1.0.0", "c/d")
+
+
+def renamed(root: Path) -> None:
+    """Make a registry with a version that has two numbers."""
+    with_one_version(root)
+    copy(Store.open(root), "a/b@1.0.0", "a/b@2.0.0")
+
+
+def free(root: Path) -> None:
+    """Drop the first number."""
+    drop(Store.open(root), "a/b@1.0.0", "taken")
+
+
 POLICY = Policy(scope="a/b", mode="backward", data=Images("images/test", "data:sha256:" + "a" * 64))
 
 
@@ -197,6 +215,9 @@ SCENARIOS = (
     Scenario("remove", two, remove, BOTH),
     # What remembers a withdrawal is there before the tombstone: verify names one without the other, a retry finishes.
     Scenario("withdraw", two, withdraw, BOTH[:1], atomic=False),
+    Scenario("copy", with_one_version, rename, ("a/b@1.0.0", "c/d@1.0.0")),
+    # The record of a drop is there before the number is free; a retry finishes.
+    Scenario("drop", renamed, free, BOTH[1:], atomic=False),
     Scenario("collect", untidy, collect, BOTH[1:]),
     Scenario("import", family, bring, ("a/extractor@1.0.0", "a/head@2.0.0"), atomic=False),
     Scenario("heal", damaged, heal, BOTH[:1], sound=False),
