@@ -16,6 +16,7 @@ from compatkit.contracts.manifest import Manifest, from_bytes, to_bytes
 from compatkit.errors import CompatkitError, PolicyUndecided, VersionExists, VersionTooSmall
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
+from compatkit.registry.clashes import commands_to_free
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
 from compatkit.registry.required_blobs import RequiredBlobs
@@ -171,7 +172,8 @@ class Publisher:
         if existing is not None and existing != self.digest:
             raise VersionExists(
                 f"{self.name}@{requested} exists with other content: {existing}, not {self.digest}. A version is never "
-                "rewritten; publish without a version to get the next free number.",
+                "rewritten; publish without a version to get the next free number, or free this one: "
+                f"{commands_to_free(Reference(self.name, requested), self.references)}.",
                 subject=f"{self.name}@{requested}",
             )
         return requested if existing is not None else None

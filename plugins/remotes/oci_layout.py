@@ -244,7 +244,8 @@ class ImageLayout(PackageStore):
                 raise VersionExists(
                     f"{reference} is the component {component}, but the layout has the image {other['digest']} of "
                     f"{_annotation(other, COMPONENT) or 'another component'} as {name!r}. A version is never "
-                    "rewritten; use a new folder.",
+                    f"rewritten: copy it to another number (`compatkit copy {reference} --as OTHER[@VERSION]`) and "
+                    "push that, or use a new folder.",
                     subject=reference,
                 )
         self._entries = [other for other in self._entries if other not in same] + [entry]

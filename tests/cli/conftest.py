@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import fsspec
 import pytest
 from small import quick, write_packs
 
@@ -163,3 +164,18 @@ def damage(parts: Path) -> Callable[[str], Path]:
         return path
 
     return flip
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[str]:
+    """An address in this process's memory, like an object store."""
+    system = fsspec.filesystem("memory")
+    yield f"memory://commands/{tmp_path.name}"
+    if system.exists("/commands"):
+        system.rm("/commands", recursive=True)
+
+
+@pytest.fixture(params=["memory", "folder"])
+def remote(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An address in memory, and a folder."""
+    return request.getfixturevalue("memory") if request.param == "memory" else str(tmp_path / "far")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,6 @@ from compatkit.registry.copy.transfer import ComponentTransfer
 from compatkit.registry.store import Store
 
 HEAD, EXTRACTOR = "digits/left.head", "digits/left.extractor"
-
-
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[str]:
-    system = fsspec.filesystem("memory")
-    yield f"memory://commands/{tmp_path.name}"
-    if system.exists("/commands"):
-        system.rm("/commands", recursive=True)
-
-
-@pytest.fixture(params=["memory", "folder"])
-def remote(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return request.getfixturevalue("memory") if request.param == "memory" else str(tmp_path / "far")
 
 
 def test_a_registry_is_pushed_cloned_and_pulled(run: Any, parts: Path, remote: str, tmp_path: Path) -> None:

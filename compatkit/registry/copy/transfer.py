@@ -15,6 +15,7 @@ import attrs
 
 from compatkit.errors import CompatkitError, VersionExists
 from compatkit.foundation.codec import dumps
+from compatkit.registry.clashes import commands_to_free
 from compatkit.registry.copy.admission import Admission
 from compatkit.registry.copy.blobs import BlobCopier
 from compatkit.registry.copy.endpoints import Origin, SmallFile, Target
@@ -42,6 +43,7 @@ class ComponentTransfer:
         origin: Source; it is only read, and not trusted.
         target: Destination; a local registry refuses what it does not trust or its policies forbid.
         settings: Settings of the transfer.
+        pushes: Whether the origin is the caller's own registry; otherwise the target is.
         report: Versions and files copied and refused so far.
         copier: Copies blobs.
         signatures: Signatures in the origin.
@@ -50,6 +52,7 @@ class ComponentTransfer:
     origin: Origin
     target: Target
     settings: TransferSettings
+    pushes: bool = False
     report: TransferReport = attrs.field(init=False, factory=TransferReport)
     copier: BlobCopier = attrs.field(init=False)
     signatures: SignatureFiles = attrs.field(init=False)
@@ -131,9 +134,17 @@ class ComponentTransfer:
             more = f"; and {len(taken) - MAX_LISTED} more" if len(taken) > MAX_LISTED else ""
             raise VersionExists(
                 f"{'; '.join(taken[:MAX_LISTED])}{more}. A version is never rewritten, and nothing was imported. "
-                "Import the other components only, or import into another registry.",
+                f"{self._advice(Reference.parse(taken[0].partition(' ')[0]))} Or import the other components only.",
                 subject=taken[0].partition(" ")[0],
             )
+
+    def _advice(self, reference: Reference) -> str:
+        """Return what to do about a number that both sides use for different components."""
+        own, other = (self.origin, self.target) if self.pushes else (self.target, self.origin)
+        commands = commands_to_free(reference, own.references, other.references)
+        return (
+            f"To keep both, free the number in {own.address}: {commands}; then pull theirs, and push yours."
+        )
 
     def _accepted(self, versions: list[Reference]) -> list[Reference]:
         """Return versions with accepted signatures whose number is unused in the target or has the same digest."""
@@ -149,7 +160,7 @@ class ComponentTransfer:
         if existing not in (None, reference.digest):
             raise VersionExists(
                 f"{reference} is {existing} in {self.target.address} and {reference.digest} in {self.origin.address}. "
-                "A version is never rewritten: publish one of them under another number.",
+                f"A version is never rewritten. {self._advice(reference)}",
                 subject=str(reference),
             )
         self.origin.tombstone(reference)  # raises if it cannot be read
@@ -261,7 +272,7 @@ class ComponentTransfer:
                 continue
             error = VersionExists(
                 f"{reference} was published concurrently in {self.target.address}: it is {digest} there, and "
-                f"{reference.digest} in {self.origin.address}.",
+                f"{reference.digest} in {self.origin.address}. {self._advice(reference)}",
                 subject=str(reference),
             )
             self._drop(reference, error)

@@ -97,7 +97,7 @@ def push(
         return write_packages(store, located, wanted, settings)
     if not isinstance(located, Path):
         with closing(Remote(located, store.objects)) as target:
-            report = ComponentTransfer(origin, target, settings).run(wanted)
+            report = ComponentTransfer(origin, target, settings, pushes=True).run(wanted)
             report.notes += target.notes
             return report
     _check_distinct(store, located)
@@ -105,9 +105,8 @@ def push(
     with scratch_folder() if is_new and settings.dry_run else nullcontext(str(located)) as folder:
         if is_new:
             _check_new(Path(folder))
-        return ComponentTransfer(origin, LocalRegistry(Store.init(folder, exist_ok=True)), settings).run(
-            wanted
-        )
+        target = LocalRegistry(Store.init(folder, exist_ok=True))
+        return ComponentTransfer(origin, target, settings, pushes=True).run(wanted)
 
 
 def pull(
