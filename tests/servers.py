@@ -10,12 +10,13 @@ import getpass
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,16 @@ def listens(port: int) -> bool:
     with socket.socket() as client:
         client.settimeout(1)
         return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def family(process: int) -> list[int]:
+    """Return a process and all that descend from it; some servers start theirs in sessions of their own."""
+    result = [process]
+    for number in result:
+        with suppress(OSError):
+            children = Path(f"/proc/{number}/task/{number}/children").read_text()
+            result.extend(map(int, children.split()))
+    return result
 
 
 @attrs.define(eq=False)
@@ -101,12 +112,11 @@ class Server:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """Kill the process and its children, as a power cut would."""
+        """Kill the process and those that it started, as a power cut would."""
         if self.process is not None:
-            try:
-                os.killpg(self.process.pid, 9)
-            except ProcessLookupError:
-                pass
+            for number in reversed(family(self.process.pid)):
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
             self.process.wait(10)
             self.process = None
 
@@ -244,23 +254,6 @@ def webdav(folder: Path, root: Path, *, readonly: bool = False) -> Iterator[Serv
     }
     (folder / "settings.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "wsgidav.server.server_cli", "--config", str(folder / "settings.json")]
-    with running(Server(command, port, folder / "log")) as server:
-        yield server
-
-
-@contextmanager
-def ftp(folder: Path, root: Path) -> Iterator[Server]:
-    """Run pyftpdlib over a folder, for the user ``alice`` with the password ``secret``.
-
-    Args:
-        folder: Folder for its log.
-        root: Folder that it serves.
-    """
-    needs("pyftpdlib")
-    port = free_port()
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pyftpdlib", "-i", "127.0.0.1", "-p", str(port), "-d", str(root)]
-    command += ["-w", "-u", "alice", "-P", "secret"]
     with running(Server(command, port, folder / "log")) as server:
         yield server
 

@@ -48,7 +48,8 @@ def test_no_source_file_lies_outside_a_package() -> None:
 def test_every_plugin_file_has_an_entry_point_and_the_other_way_round() -> None:
     """A plugin is a file or folder named after it in the folder of its kind.
 
-    A file may hold several data sets or rungs; our own networks have one builder, torchvision's another.
+    A file may hold several data sets, schemes of remotes or rungs; our own networks have one builder, torchvision's
+    another.
     """
     files = {
         f"{path.parent.name}.{path.stem}": installed_name(path)
@@ -64,7 +65,7 @@ def test_every_plugin_file_has_an_entry_point_and_the_other_way_round() -> None:
     for key, module in plugins.items():
         kind = key.partition(".")[0]
         assert files.get(key) == module or (
-            kind in ("data_sets", "rungs") and module.split(".")[1] == kind
+            kind in ("data_sets", "remotes", "rungs") and module.split(".")[1] == kind
         ), key
 
 

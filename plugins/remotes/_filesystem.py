@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import uuid4
 
 import attrs
 
-from compatkit.errors import MissingDependency, UsageError
+from compatkit.errors import MissingDependency
 from compatkit.registry.remotes.failures import chain, http_status
 from compatkit.registry.remotes.objectstore import ObjectStore
 
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 Result = TypeVar("Result")
-OTHERS = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-"""Libraries of untested protocols, which no extra installs."""
-LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", **OTHERS}
+LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub"}
 _BEYOND = {errno.EINVAL, errno.ERANGE}
 """Errors of back ends for a range that begins after the end, as in an empty file."""
 ATTEMPTS = 6
@@ -38,39 +35,32 @@ def filesystem_class(protocol: str) -> Any:
     """Return fsspec's class for a protocol.
 
     Raises:
-        UsageError: fsspec does not know the protocol.
         MissingDependency: The required library is not installed.
     """
     try:
         import fsspec
 
         return fsspec.get_filesystem_class(protocol)
-    except ValueError:
-        raise UsageError(f"fsspec knows no protocol {protocol!r}.") from None
     except ImportError as error:
-        package = LIBRARIES.get(protocol, "a library")
-        requirement = OTHERS.get(protocol, "'compatkit[remotes]'")
+        package = LIBRARIES.get(protocol, "fsspec")
         raise MissingDependency(
-            f"{protocol}:// needs fsspec and {package}, one of which is not installed. Run: pip install {requirement} "
-            f"({error})",
+            f"{protocol}:// needs fsspec and {package}, one of which is not installed. Run: pip install "
+            f"'compatkit[remotes]' ({error})",
             subject=package,
         ) from error
 
 
 @attrs.frozen(eq=False)
 class FileSystemStore(ObjectStore):
-    """The files in one folder of a file system.
+    """The files in one folder of an object store, in which a file appears with its complete content or not at all.
 
     Attributes:
         system: The fsspec file system.
         root: Path of the folder, without a slash at the end.
-        atomic: Whether a file appears with its complete content or not at all, as in object stores; otherwise files
-            are written under another name first.
     """
 
     system: AbstractFileSystem
     root: str
-    atomic: bool
 
     def path(self, relative: str) -> str:
         """Return a path in the file system."""
@@ -113,8 +103,7 @@ class FileSystemStore(ObjectStore):
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file, or replace it."""
-        with self._drafted(path) as draft:
-            self.system.pipe_file(draft, data)
+        self.system.pipe_file(self.path(path), data)
 
     def upload(self, path: str, file: Path, progress: Callable[[int], None]) -> None:
         """Upload a local file, in parts if the back end supports that."""
@@ -128,16 +117,15 @@ class FileSystemStore(ObjectStore):
             progress(more)
 
         callback: Any = Callback(hooks={"arrived": count})
-        with self._drafted(path) as draft:
-            self.system.put_file(str(file), draft, callback=callback)
+        self.system.put_file(str(file), self.path(path), callback=callback)
 
     def create(self, path: str, data: bytes) -> bool | None:
         """Create a file by a conditional write; None if the back end has none."""
-        if not self.atomic:
-            return None
-        for attempt in range(ATTEMPTS):
+        pauses = [PAUSE * 2**attempt for attempt in range(ATTEMPTS - 1)]
+        while True:
             try:
                 self.system.pipe_file(self.path(path), data, mode="create")
+                return True
             except FileExistsError:
                 return False
             except (NotImplementedError, TypeError):
@@ -148,16 +136,11 @@ class FileSystemStore(ObjectStore):
                     return False
                 if status in _UNSUPPORTED or getattr(error, "errno", None) == errno.ENOSYS:
                     return None
-                if status != _CONFLICT or attempt == ATTEMPTS - 1:
+                if status != _CONFLICT or not pauses:
                     raise
-                if (
-                    self.size(path) is not None
-                ):  # two writers at the same time, of which none may have won yet
-                    return False
-                time.sleep(PAUSE * 2**attempt)
-            else:
-                return True
-        raise AssertionError("unreachable")
+            if self.size(path) is not None:  # of two simultaneous writers, none may have won yet
+                return False
+            time.sleep(pauses.pop(0))
 
     def remove(self, path: str) -> None:
         """Remove a file, if there is one."""
@@ -168,24 +151,6 @@ class FileSystemStore(ObjectStore):
         """Return the names in the parent folder."""
         listing = self.system.ls(self.root.rpartition("/")[0], detail=False)
         return [str(path).rstrip("/").rpartition("/")[2] for path in listing]
-
-    @contextmanager
-    def _drafted(self, path: str) -> Iterator[str]:
-        """Yield a path to write to; the file gets its final name once it is complete."""
-        final = self.path(path)
-        if self.atomic:
-            yield final
-            return
-        draft = self.path(f"tmp/{uuid4().hex}")
-        for file in (draft, final):
-            self.system.makedirs(file.rpartition("/")[0], exist_ok=True)
-        try:
-            yield draft
-            self.system.mv(draft, final)
-        except BaseException:
-            with suppress(OSError):
-                self.system.rm_file(draft)
-            raise
 
 
 def _unless_bucket_missing(error: OSError, value: Result) -> Result:

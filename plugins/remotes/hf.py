@@ -181,8 +181,8 @@ def open_remote(address: str, **options: Any) -> FileSystemStore:
         raise UsageError(f"{error} Expected hf://datasets/USER/NAME or hf://models/USER/NAME.") from None
     prefix = parsed.path_in_repo.strip("/")
     if parsed.type == "bucket":
-        return FileSystemStore(system, f"buckets/{parsed.id}/{prefix}".rstrip("/"), atomic=True)
+        return FileSystemStore(system, f"buckets/{parsed.id}/{prefix}".rstrip("/"))
     repository = constants.REPO_TYPES_URL_PREFIXES.get(parsed.type, "") + parsed.id
     repository += "" if parsed.revision is None else f"@{parsed.revision}"
     root = f"{repository}/{prefix}".rstrip("/")
-    return HubStore(system, root, True, parsed.type, parsed.id, parsed.revision, prefix)
+    return HubStore(system, root, parsed.type, parsed.id, parsed.revision, prefix)

@@ -119,7 +119,7 @@ def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory:
         (("pull", "nowhere"), 2, "compatkit.json"),
         (("pull", "memory://nowhere"), 2, "compatkit.json"),
         (("pull", "parts", "nothing*"), 2, "matches no component"),
-        (("pull", "nonsense://x"), 2, "knows no protocol"),
+        (("pull", "nonsense://x"), 2, "not an address"),
         (("pull", "memory://x", "--option", "secret"), 2, "an option key=value"),
         (("pull", "parts", "--option", "a=1"), 2, "takes no options (a)"),
         (("pull", "parts", "--jobs", "0"), 2, "--jobs"),
@@ -162,6 +162,7 @@ def test_options_reach_the_file_system(
             return super()._strip_protocol(str(path).replace("seeing://", "memory://"))
 
     fsspec.register_implementation("seeing", Seeing, clobber=True)
+    monkeypatch.setattr("compatkit_plugins.remotes.fsspec.PROTOCOLS", ("seeing",))
     words = (
         "--option",
         "endpoint_url=http://127.0.0.1:9000",

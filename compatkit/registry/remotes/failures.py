@@ -98,6 +98,9 @@ CAUSES = (
         classes=(TimeoutError, ConnectionError, EOFError),
         names=(
             "timeout",
+            "chunkedencoding",
+            "incompleteread",
+            "protocolerror",
             "connectionerror",
             "connecterror",
             "connectorerror",

@@ -139,6 +139,11 @@ class Files:
         with self._convert_errors("remove", path):
             self.store.remove(path)
 
+    def close(self) -> None:
+        """End connections."""
+        with suppress(Exception):  # nothing is left to do over them
+            self.store.close()
+
     def neighbors(self) -> list[str]:
         """Return the names in the parent folder of the remote."""
         with self._convert_errors("list", ".."):

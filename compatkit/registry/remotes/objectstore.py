@@ -93,6 +93,9 @@ class ObjectStore(ABC):
     def settle(self) -> None:  # noqa: B027 - most back ends write at once
         """Ensure that written files can be read; override this if changes are collected before writing."""
 
+    def close(self) -> None:  # noqa: B027 - most back ends keep no connection
+        """End connections; override this if there are any. The next call may make new ones."""
+
     def neighbors(self) -> Iterable[str]:
         """Return the names in the parent folder, to suggest one for a mistyped address; optional."""
         return ()

@@ -83,8 +83,9 @@ class Remote(Target):
         self.advice = "Push it there again from a registry that has it, or pull from another remote."
 
     def close(self) -> None:
-        """Remove the scratch folder."""
+        """Remove the scratch folder, and end connections."""
         self._folder.cleanup()
+        self.files.close()
 
     def layout(self) -> Layout | None:
         """Return the layout in ``compatkit.json``, or None if it is missing.
