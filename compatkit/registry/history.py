@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from compatkit.contracts.manifest import Manifest
-from compatkit.errors import CompatkitError, FormatError, NotFound
+from compatkit.errors import CompatkitError, FormatError, IntegrityError, NotFound
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.drop_records import drop_log, read_drop
 from compatkit.registry.layout_scan import AliasMove, DropFile, TombstoneFile
@@ -171,7 +172,11 @@ def _dropped(store: Store, file: DropFile) -> HistoryEntry:
             f"{store.root / file.path} cannot be read; run `compatkit verify`.", subject=file.path
         )
         return _damaged(store, file.path, "dropped", version, error)
-    return HistoryEntry(record.time, "dropped", version, f"{record.reason}; kept as {record.kept}")
+    detail = f"{record.reason}; kept as {record.kept}"
+    with suppress(IntegrityError):
+        if store.references.digest(file.name, file.version) == record.digest:
+            detail += "; the number is its own again, or dropping it was interrupted"
+    return HistoryEntry(record.time, "dropped", version, detail)
 
 
 def _moved(store: Store, file: AliasMove, alias: str) -> HistoryEntry:

@@ -136,12 +136,13 @@ def _pinned(references: References, name: str, version: Version) -> Reference:
     digest = references.digest(name, version)
     if digest is None:
         dropped = last_drop(drop_log(references, name, version))
-        was = (
-            f"dropped here on {dropped.time}: {dropped.reason}; it was kept as {dropped.kept}. "
-            if dropped
-            else ""
-        )
-        raise NotFound(f"{name} has no version {version}: {was}{_existing(references, name)}", subject=name)
+        if dropped is not None:
+            raise NotFound(
+                f"{name}@{version} was dropped on {dropped.time}: {dropped.reason}. It was kept as {dropped.kept}. To "
+                f"read it all the same, pin {dropped.kept.partition('@')[0]}@{dropped.digest}.",
+                subject=f"{name}@{version}",
+            )
+        raise NotFound(f"{name} has no version {version}: {_existing(references, name)}", subject=name)
     if tombstone := references.tombstone(name, version):
         raise NotFound(
             f"{name}@{version} was withdrawn on {tombstone.time}: {tombstone.reason}. "

@@ -471,6 +471,8 @@ class Store:
         if target is not None:
             self.resolve(Reference(name, target))
         self._aliases(name).set(alias, None if target is None else str(target), expected=expected)
+        if target is not None:
+            self.resolve(Reference(name, target))  # it may have been dropped or withdrawn meanwhile
 
     def _aliases(self, name: str) -> Aliases:
         return Aliases(self.references.folder(name), self.root)

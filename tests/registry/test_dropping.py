@@ -67,6 +67,21 @@ def test_whoever_asks_for_the_number_is_told(copied: Store):
     with pytest.raises(NotFound) as missing:
         copied.resolve(f"{EYE}@1.0.0")
     assert REASON in str(missing.value) and f"{EYE}@2.0.0" in str(missing.value)
+    assert missing.value.subject == f"{EYE}@1.0.0"
+
+
+def test_a_name_without_versions_still_says_where_its_component_is(store: Store, publish: Publish):
+    digest = publish(store, EYE).digest
+    copy(store, EYE, "other/eye")
+    drop(store, f"{EYE}@1.0.0", REASON)
+    with pytest.raises(NotFound) as missing:
+        store.resolve(f"{EYE}@1.0.0")
+    assert f"other/eye@{digest}" in str(missing.value)
+    assert store.resolve(f"other/eye@{digest}").digest == digest
+    with pytest.raises(NotFound):
+        store.resolve(EYE)
+    assert [entry.what for entry in log(store, EYE)] == ["dropped"]
+    assert not examine(store, patterns=[EYE]).count("error")
 
 
 def test_a_second_call_returns_the_record_of_the_first(copied: Store):
@@ -122,8 +137,11 @@ def test_a_withdrawn_name_does_not_count_as_another(copied: Store):
     refused(copied)
 
 
-def test_a_withdrawn_number_is_not_used_again(copied: Store):
+@pytest.mark.parametrize("name", ["1.0.0", "1.0.0~2"])
+def test_a_number_that_was_ever_withdrawn_is_not_used_again(copied: Store, name: str):
     copied.withdraw(EYE, "1.0.0", "wrong")
+    folder = copied.root / f"refs/{EYE}/@tombstones"
+    (folder / "1.0.0").rename(folder / name)
     refused(copied)
 
 
@@ -252,6 +270,9 @@ def test_the_history_has_the_drop_with_its_reason(copied: Store):
     (entry,) = (entry for entry in log(copied, EYE) if entry.what == "dropped")
     assert entry.version == "1.0.0" and not entry.damaged
     assert REASON in entry.detail and f"{EYE}@2.0.0" in entry.detail
+    copy(copied, EYE, f"{EYE}@1.0.0")
+    (entry,) = (entry for entry in log(copied, EYE) if entry.what == "dropped")
+    assert "again" in entry.detail
     overwrite(record_path(copied), b"{}\n")
     (entry,) = (entry for entry in log(copied, EYE) if entry.what == "dropped")
     assert entry.damaged
@@ -375,6 +396,17 @@ def test_an_alias_that_was_set_meanwhile_brings_the_version_back(
     with pytest.raises(UsageError):
         drop(copied, f"{EYE}@1.0.0", REASON)
     assert copied.resolve(f"{EYE}:prod").version == FIRST
+    assert examine(copied).sound
+
+
+def test_whoever_sets_an_alias_learns_that_the_version_was_dropped_meanwhile(
+    copied: Store, monkeypatch: pytest.MonkeyPatch
+):
+    meanwhile(monkeypatch, "link", "@log", lambda: drop(Store.open(copied.root), f"{EYE}@1.0.0", REASON))
+    with pytest.raises(NotFound) as missing:
+        copied.set_alias(EYE, "prod", "1.0.0")
+    assert missing.value.subject == f"{EYE}@1.0.0"
+    copied.set_alias(EYE, "prod", "2.0.0")
     assert examine(copied).sound
 
 

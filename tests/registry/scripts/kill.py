@@ -22,11 +22,14 @@ from registry_parts import CONDITIONS, check, collected, manifest_for, put
 from scenarios import EXTRACTOR, HEAD, family, no_waiting
 
 from compatkit.contracts.manifest import Parent
-from compatkit.errors import NotFound
+from compatkit.errors import NotFound, UsageError
 from compatkit.foundation.codec import dumps
+from compatkit.registry.dropping import drop
 from compatkit.registry.index.lookup import Index
+from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.remotes.pushpull import import_components
+from compatkit.registry.second_names import copy
 from compatkit.registry.store import Store
 
 LIFE = 0.15
@@ -47,6 +50,10 @@ def one_thing(root: Path, chance: random.Random) -> str:
             "alias",
             "alias",
             "withdraw",
+            "copy",
+            "copy",
+            "drop",
+            "drop",
             "import",
             "collect",
             "record",
@@ -67,6 +74,12 @@ def one_thing(root: Path, chance: random.Random) -> str:
             store.set_alias(name, "prod", chance.choice([None, *versions]))
     elif done == "withdraw":
         store.withdraw(name, chance.choice(versions), "by chance")
+    elif done == "copy":
+        with suppress(NotFound):  # withdrawn
+            copy(store, f"{name}@{chance.choice(versions)}", chance.choice([name, *NAMES]))
+    elif done == "drop":
+        with suppress(UsageError):  # the only name, an alias, withdrawn
+            drop(store, f"{name}@{chance.choice(versions)}", "by chance")
     elif done == "import":
         source = Store.open(root.with_name("source"))
         import_components(source, store, chance.choice([["*"], ["a/head"]]))
@@ -131,6 +144,8 @@ def main() -> None:
             f"after kill {number}: the index does not say what the files say",
         )
         index.close()
+        lost = [fault for fault in examine(store, deep=False).faults if fault.code == "dropped-unnamed"]
+        check(not lost, f"after kill {number}: {lost}")
         for name in store.names():
             for alias in store.aliases(name):
                 moves = store.alias_log(name, alias)

@@ -23,10 +23,13 @@ from pathlib import Path
 
 from registry_parts import check, collected, manifest_for, put, whole
 
-from compatkit.errors import NotFound
+from compatkit.errors import NotFound, UsageError
+from compatkit.registry.drop_records import drop_log
+from compatkit.registry.dropping import drop
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.names import Version
+from compatkit.registry.second_names import copy
 from compatkit.registry.store import Store
 
 LIFE = 1.0
@@ -35,11 +38,12 @@ FRESH = 10
 """Cuts after which a new file system is made."""
 SHUT_DOWN, WITHOUT_JOURNAL = 0x8004587D, struct.pack("I", 2)
 NAMES = ("a/one", "b")
+DEEDS = ("publish", "publish", "alias", "withdraw", "collect", "copy", "copy", "drop", "drop")
 
 
 def one_thing(store: Store, chance: random.Random) -> list[str]:
     """Do one thing at random; return what must be true from now on."""
-    name, done = chance.choice(NAMES), chance.choice(["publish", "publish", "alias", "withdraw", "collect"])
+    name, done = chance.choice(NAMES), chance.choice(DEEDS)
     versions = store.references.versions(name)
     living = [entry for entry in versions if store.tombstone(name, entry) is None]
     if done == "publish" or not living:
@@ -52,6 +56,13 @@ def one_thing(store: Store, chance: random.Random) -> list[str]:
     if done == "withdraw":
         store.withdraw(name, version, "by chance")
         return ["withdraw", name, str(version)]
+    if done == "copy":
+        return ["copy", str(copy(store, f"{name}@{version}", chance.choice(NAMES)))]
+    if done == "drop":
+        try:
+            return ["drop", f"{name}@{version}", drop(store, f"{name}@{version}", "by chance").digest]
+        except UsageError:
+            return ["refused"]  # the only name, or an alias points at it
     plan(store, grace=timedelta(0), alone=True, withdrawn=chance.random() < 0.3).apply()
     return ["collect"]
 
@@ -69,11 +80,21 @@ def live(root: Path, seed: int, tell: int) -> None:
 def check_durable(root: Path, lines: list[str]) -> None:
     """Check that something that was done is still so."""
     store, (what, *rest) = Store.open(root), lines
-    if what == "publish":
+    if what in ("publish", "copy"):
+        name, _, number = rest[0].partition("@")
+        version = Version.parse(number)
+        check(
+            version in store.references.versions(name)
+            or bool(drop_log(store.references, name, version).numbers()),
+            f"{rest[0]} was published, and is lost",
+        )
+    elif what == "drop":
         name, _, number = rest[0].partition("@")
         check(
-            Version.parse(number) in store.references.versions(name), f"{rest[0]} was published, and is lost"
+            Version.parse(number) not in store.references.versions(name),
+            f"{rest[0]} was dropped, and is back",
         )
+        check(rest[1] in {digest for _, digest in store.index.roots()}, f"{rest[0]} was dropped, and is lost")
     elif what == "alias":
         name, number, version = rest
         moves = store.alias_log(name, "prod")
