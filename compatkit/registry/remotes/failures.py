@@ -16,7 +16,7 @@ import attrs
 
 _REPLY = re.compile(r"([1-5]\d\d)[ -]")
 """Start of a server's reply in FTP."""
-_EMPTY = re.compile(r"(?:^\[Errno \d+\] |^|: )None$")
+_EMPTY = re.compile(r"(?:^\[Errno \d+\] |^|: )None$|^\[Errno None\] ")
 """What a message of a server without text becomes."""
 
 
@@ -155,7 +155,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         yield cause
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
 def _cause(error: BaseException) -> Cause | None:

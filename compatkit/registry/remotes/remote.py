@@ -320,8 +320,9 @@ class Remote(Target):
 
         Its content stays the same where the condition is ignored, and nobody needs the right to remove a file.
         """
-        if self._marker is not None:
-            self.files.try_exclusive(MARKER, self._marker)
+        marker, self._marker = self._marker, None
+        if marker is not None:
+            self.files.try_exclusive(MARKER, marker)
 
     def replace(self, path: str, data: bytes) -> None:
         """Write or replace a small file."""
